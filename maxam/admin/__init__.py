@@ -1,0 +1,1 @@
+"""The operators' HTTP API and the `maxam-admin` command."""

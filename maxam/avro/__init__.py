@@ -1,0 +1,1 @@
+"""Bounded validation of Avro bodies against a folder of schemas."""

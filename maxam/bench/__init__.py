@@ -1,0 +1,1 @@
+"""Load and latency measurement over mutual TLS."""

@@ -1,0 +1,1 @@
+"""A small trio STOMP client for maxam."""

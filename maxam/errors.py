@@ -1,0 +1,79 @@
+"""Every exception that maxam raises on purpose."""
+
+from typing import Final, final
+
+
+class MaxamError(Exception):
+    """Base of all errors raised on purpose; anything else that escapes is a bug."""
+
+
+@final
+class ProtocolError(MaxamError):
+    """Say that a connection broke the protocol: it gets an ERROR frame and is closed.
+
+    Attributes:
+        message: Short text of the ERROR's `message` header.
+        detail: Body of the ERROR: what was wrong, what was expected, what to do.
+        receipt: The `receipt` of the offending frame, unescaped UTF-8, or None.
+        headers: Further headers of the ERROR, unescaped, such as `version`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        detail: str,
+        receipt: bytes | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(f"{message}: {detail}")
+        self.message: Final = message
+        self.detail: Final = detail
+        self.receipt: Final = receipt
+        self.headers: Final = headers
+
+
+class ConfigurationError(MaxamError):
+    """Say that a file an operator or integrator wrote cannot be used: names file, place, fault and remedy."""
+
+
+@final
+class PolicyError(ConfigurationError):
+    """Say that a policy cannot be used."""
+
+
+@final
+class SchemaError(ConfigurationError):
+    """Say that a schema folder or a text in it cannot be used."""
+
+
+@final
+class GlobError(MaxamError):
+    """Say why a glob is malformed, too complex, or can match no destination."""
+
+
+class JournalError(MaxamError):
+    """Say that the journal cannot be read or written."""
+
+
+@final
+class JournalDamagedError(JournalError):
+    """Say that stored bytes are not what was written.
+
+    Attributes:
+        path: The file.
+        offset: Position in bytes of the first bad block.
+    """
+
+    def __init__(self, path: str, offset: int, problem: str) -> None:
+        super().__init__(f"{path}: byte {offset}: {problem}")
+        self.path: Final = path
+        self.offset: Final = offset
+
+
+@final
+class DiskFullError(JournalError):
+    """Say that a batch was not stored for lack of room, and that no trace of it is left."""
+
+
+class ClientError(MaxamError):
+    """Base of what the client raises."""

@@ -1,0 +1,1 @@
+"""The trio service: TLS, tasks, the committer, signals."""

@@ -1,0 +1,1 @@
+"""The crash-safe record of everything accepted: Avro container segments and snapshots."""

@@ -1,0 +1,233 @@
+"""The plain values that the journal writes and the broker applies.
+
+Wire text (destinations, subscription ids, header names and values) is UTF-8-checked, unescaped `bytes`; names that people
+give to each other (principal, client-id, schema) are `str`. Objects are shared freely and never changed after they
+were made, but for the slots marked *cache*, which hold derived bytes that may be dropped at any time.
+"""
+
+from typing import Final, final
+
+REVISION_NONE: Final = 0  # the first change of a broker has revision 1
+
+
+@final
+class Identity:
+    """Who sent a frame: the principal and the SHA-256 (64 lower-case hex digits) of its certificate's DER.
+
+    One object per connection, shared by every change that it sent.
+    """
+
+    __slots__ = ("encoded", "fingerprint", "principal")
+
+    def __init__(self, principal: str, fingerprint: str) -> None:
+        self.principal: Final = principal
+        self.fingerprint: Final = fingerprint
+        self.encoded: bytes | None = None  # cache: the journal's bytes of both fields
+
+
+@final
+class Judgement:
+    """Which schema judged a body, and where the bare datum lies in it.
+
+    One object per minor version for encodings with a fixed place of the datum, shared by every change that it judged.
+
+    Attributes:
+        encoding: `datum`, `single-object`, `envelope` or `none`.
+        schema: Full type name such as `egm.EGMStatus_v1`; empty when nothing was checked.
+        schema_version: The minor, such as `1.0`; empty when nothing was checked.
+        schema_fingerprint: Bytes of the registry's configured fingerprint; empty when nothing was checked.
+        value_offset: Bytes before the datum in the body.
+        value_length: Bytes of the datum; -1 means all the rest of the body.
+        tombstone: The body is an envelope that deletes the topic.
+    """
+
+    __slots__ = (
+        "encoded",
+        "encoding",
+        "schema",
+        "schema_fingerprint",
+        "schema_version",
+        "tombstone",
+        "value_length",
+        "value_offset",
+    )
+
+    def __init__(
+        self,
+        encoding: str,
+        schema: str,
+        schema_version: str,
+        schema_fingerprint: bytes,
+        value_offset: int = 0,
+        value_length: int = -1,
+        tombstone: bool = False,
+    ) -> None:
+        self.encoding: Final = encoding
+        self.schema: Final = schema
+        self.schema_version: Final = schema_version
+        self.schema_fingerprint: Final = schema_fingerprint
+        self.value_offset: Final = value_offset
+        self.value_length: Final = value_length
+        self.tombstone: Final = tombstone
+        self.encoded: bytes | None = None  # cache: the journal's bytes of encoding, schema, version and fingerprint
+
+
+UNJUDGED: Final = Judgement("none", "", "", b"")
+
+
+@final
+class Rejection:
+    """Why a SEND was refused: `result` is a code of the closed table in docs/protocol.md, `reason` one line of text."""
+
+    __slots__ = ("reason", "result")
+
+    def __init__(self, result: str, reason: str) -> None:
+        self.result: Final = result
+        self.reason: Final = reason
+
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+@final
+class Change:
+    """An accepted value of a topic, or its deletion. The only record with a revision of its own.
+
+    Attributes:
+        revision: Position in the one gapless order of accepted changes, from 1.
+        accepted_at_us: Microseconds since the epoch, UTC; never decreases with the revision.
+        destination: The topic.
+        deleted: The topic has no value any more; `body` is empty then.
+        publisher: Who sent it.
+        judgement: Which schema judged it.
+        headers: User headers that travel on to MESSAGE, in order.
+        body: The body as sent.
+        wire: Cache, owned by the encoder's caller: the shared bytes of its MESSAGE per variant.
+    """
+
+    __slots__ = (
+        "accepted_at_us",
+        "body",
+        "deleted",
+        "destination",
+        "headers",
+        "judgement",
+        "publisher",
+        "revision",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        revision: int,
+        accepted_at_us: int,
+        destination: bytes,
+        deleted: bool,
+        publisher: Identity,
+        judgement: Judgement,
+        headers: Headers,
+        body: bytes,
+    ) -> None:
+        self.revision: Final = revision
+        self.accepted_at_us: Final = accepted_at_us
+        self.destination: Final = destination
+        self.deleted: Final = deleted
+        self.publisher: Final = publisher
+        self.judgement: Final = judgement
+        self.headers: Final = headers
+        self.body: Final = body
+        self.wire: list[bytes | None] | None = None
+
+
+@final
+class SubscriptionRecord:
+    """A durable subscription was created or, under the same id with another glob, replaced; it owes what comes after.
+
+    In a snapshot `low_water` is a revision: the subscription owes every matching topic whose change is above it, but for
+    what following AcknowledgementRecords take away and OwedRecords add. In a segment it is None: nothing owed yet.
+    """
+
+    __slots__ = ("accepted_at_us", "client_id", "eager", "glob", "low_water", "principal", "subscription")
+
+    def __init__(
+        self,
+        accepted_at_us: int,
+        principal: str,
+        client_id: str,
+        subscription: bytes,
+        glob: bytes,
+        eager: bool,
+        low_water: int | None = None,
+    ) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+        self.subscription: Final = subscription
+        self.glob: Final = glob
+        self.eager: Final = eager  # owes every matching topic that holds a value when this record is applied
+        self.low_water: Final = low_water
+
+
+@final
+class UnsubscriptionRecord:
+    """A durable subscription was removed for good."""
+
+    __slots__ = ("accepted_at_us", "client_id", "principal", "subscription")
+
+    def __init__(self, accepted_at_us: int, principal: str, client_id: str, subscription: bytes) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+        self.subscription: Final = subscription
+
+
+Positions = tuple[tuple[bytes, int], ...]  # (destination, revision) pairs
+
+
+@final
+class AcknowledgementRecord:
+    """A durable subscription has seen these topics up to these revisions: whatever it owes of them at or below is settled."""
+
+    __slots__ = ("accepted_at_us", "client_id", "positions", "principal", "subscription")
+
+    def __init__(
+        self, accepted_at_us: int, principal: str, client_id: str, subscription: bytes, positions: Positions
+    ) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+        self.subscription: Final = subscription
+        self.positions: Final = positions
+
+
+@final
+class OwedRecord:
+    """A durable subscription owes the current change of these topics again: a snapshot's exceptions below low water, and
+    what a resume with `eager` or a newly granted right added.
+    """
+
+    __slots__ = ("accepted_at_us", "client_id", "positions", "principal", "subscription")
+
+    def __init__(
+        self, accepted_at_us: int, principal: str, client_id: str, subscription: bytes, positions: Positions
+    ) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+        self.subscription: Final = subscription
+        self.positions: Final = positions
+
+
+@final
+class SessionEndRecord:
+    """A session with durable subscriptions expired or was dropped, and all that it owed with it."""
+
+    __slots__ = ("accepted_at_us", "client_id", "principal")
+
+    def __init__(self, accepted_at_us: int, principal: str, client_id: str) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+
+
+Record = Change | SubscriptionRecord | UnsubscriptionRecord | AcknowledgementRecord | OwedRecord | SessionEndRecord
