@@ -1,6 +1,16 @@
 """Settings as frozen, validated objects with units in their names."""
 
-from dataclasses import dataclass
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from maxam.errors import ConfigurationError
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,7 @@ class Limits:
     subscriptions_per_session_max: int = 1000
     sessions_per_principal_max: int = 1000
     takeovers_per_minute_max: int = 30  # of one session, so that two clients with one id cannot spin the broker
+    connect_receive_bytes_max: int = 4096  # received at a time before CONNECTED: a stranger may not make us hold more
     receipts_pending_bytes_max: int = 262_144  # RECEIPTs waiting for one connection before its reading pauses
     connections_unauthenticated_max: int = 256  # before CONNECTED, apart from those behind it
     connections_max: int = 10_000
@@ -36,3 +47,208 @@ class Limits:
     linger_timeout_s: float = 1.0  # after ERROR or the last RECEIPT, for the peer to read it
     session_expiry_s: float = 604_800.0  # a detached session with durable subscriptions
     acknowledgement_delay_s: float = 0.1  # an ACK without receipt is journalled within this time
+    # the gateway's sockets and turns
+    handshakes_per_pass_max: int = 4  # TLS handshake steps (about 1 ms of CPU each) in one pass of the event loop
+    send_unsent_bytes_max: int = 16_384  # TCP_NOTSENT_LOWAT: what the kernel holds unsent is stale when it leaves
+    send_buffer_bytes_max: int = 65_536  # SO_SNDBUF of one connection, sent and unacknowledged bytes included
+    scan_topics_per_pass_max: int = 1000  # topics that eager scans look at in one pass of the event loop
+    log_lines_per_minute_max: int = 60  # of one kind of event from one peer address; the rest is counted
+    stop_timeout_s: float = 8.0  # a graceful stop: then what is left is cut, so that the whole stays below 10 s
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """Where STOMP clients connect, and what CONNECT answers them."""
+
+    host: str = "127.0.0.1"
+    port: int = 61614  # 0 picks a free one
+    virtual_hosts: tuple[str, ...] = ("MAXVAPI",)  # accepted `host` headers; "*" accepts any
+    heart_beat_ms: int = 10_000  # both numbers of CONNECTED's heart-beat; never below 10000
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The server's certificate and whose client certificates are accepted; all PEM files."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path
+    crl: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """Who may do what."""
+
+    file: Path
+    unknown_clients: Literal["refuse", "connect-without-rights"] = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSettings:
+    """The registry folder."""
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """Where accepted changes are kept, and when files are closed."""
+
+    folder: Path = Path("var/journal")
+    durability: Literal["fsync", "none"] = "fsync"
+    segment_bytes_max: int = 134_217_728  # a segment is sealed at this size; bounds what Spark waits for
+    segment_age_max_s: float = 3600.0  # or at this age, when it holds a change
+    snapshot_segments: int = 4  # sealed segments since the last snapshot before the next is built; bounds recovery
+    reserve_bytes: int = 4_194_304  # given up when the disk is full, so that ACKs can still be recorded
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """Where operators connect."""
+
+    host: str = "127.0.0.1"
+    port: int = 8643  # 0 picks a free one
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole configuration of a gateway; every path is absolute or relative to the working folder."""
+
+    tls: TlsSettings
+    policy: PolicySettings
+    schemas: SchemaSettings
+    listener: ListenerSettings = ListenerSettings()
+    journal: JournalSettings = JournalSettings()
+    admin: AdminSettings = AdminSettings()
+    limits: Limits = Limits()
+
+
+# Ranges other than "at least 1" for whole numbers and "above 0" for seconds: (lowest, highest, why).
+_RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
+    "listener.port": (0, 65_535, "0 picks a free port"),
+    "admin.port": (0, 65_535, "0 picks a free port"),
+    "listener.heart_beat_ms": (10_000, 3_600_000, "clients rely on heart-beats of 10 s or more"),
+    "journal.reserve_bytes": (0, 2**40, "0 keeps no reserve"),
+    "journal.segment_bytes_max": (65_536, 2**40, "a segment holds at least a few batches"),
+    "limits.frame_body_bytes_max": (1024, 2**30, "one body is held in memory as a whole"),
+    "limits.connect_frame_bytes_max": (1024, 65_536, "a stranger may not make us hold more"),
+    "limits.window": (1, 100_000, "more in flight only makes values stale"),
+    "limits.send_unsent_bytes_max": (4096, 2**20, "what the kernel holds unsent is stale when it leaves"),
+    "limits.send_buffer_bytes_max": (8192, 2**24, "what the kernel holds is stale when it leaves"),
+    "limits.stop_timeout_s": (1, 8, "the whole stop stays below 10 s"),
+}
+# A limit that can never be reached, because another one comes first, is a mistake: (smaller, larger).
+_ORDERED: Final = (
+    ("destination_bytes_max", "frame_header_line_bytes_max"),
+    ("subscription_id_bytes_max", "frame_header_line_bytes_max"),
+    ("frame_header_line_bytes_max", "frame_headers_bytes_max"),
+    ("connect_frame_bytes_max", "frame_headers_bytes_max"),
+    ("connections_unauthenticated_max", "connections_max"),
+)
+
+
+def load_settings(text: str, source: str, folder: Path) -> Settings:
+    """Parse the text of a `maxam.toml`.
+
+    Args:
+        text: The file's text.
+        source: Its name, for error texts.
+        folder: The folder that relative paths in it are relative to.
+
+    Raises:
+        ConfigurationError: Not TOML, an unknown or missing key, a wrong type, a value out of range or two that
+            contradict each other. The text names file, key, what was expected and what to do.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{source}: not valid TOML: {error}; correct the syntax there") from error
+    sections = get_type_hints(Settings)
+    built = {}
+    for name in tables:
+        if name not in sections:
+            raise _unknown(source, "section", f"[{name}]", name, sections)
+    for name, kind in sections.items():
+        table = tables.get(name, {})
+        if not isinstance(table, dict):
+            raise ConfigurationError(f"{source}: {name}: expected a section [{name}], found {_shown(table)}")
+        built[name] = _section(source, name, kind, table, folder)
+    settings = Settings(**built)
+    for smaller, larger in _ORDERED:
+        low, high = getattr(settings.limits, smaller), getattr(settings.limits, larger)
+        if low > high:
+            raise ConfigurationError(
+                f"{source}: [limits] {smaller} = {low} is above {larger} = {high}, so it could never be reached;"
+                f" lower the first or raise the second"
+            )
+    return settings
+
+
+def _section(source: str, name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise _unknown(source, "key", f"[{name}] {key}", key, hints)
+        values[key] = _value(f"{source}: [{name}] {key}", f"{name}.{key}", hints[key], value)
+    for field in fields(kind):  # type: ignore[arg-type]  # every section is a dataclass
+        if field.name not in values:
+            if field.default is MISSING:
+                raise ConfigurationError(
+                    f"{source}: [{name}] {field.name} is missing and has no default; add it under [{name}]"
+                )
+            values[field.name] = field.default
+        if isinstance(values[field.name], Path):
+            values[field.name] = folder / values[field.name]
+    return kind(**values)
+
+
+def _value(place: str, key: str, hint: Any, value: Any) -> Any:  # noqa: ANN401  # TOML holds anything
+    """Return `value` as `hint` has it, or raise naming `place`."""
+    if get_origin(hint) is Literal:
+        allowed = get_args(hint)
+        if value not in allowed:
+            near = get_close_matches(str(value), allowed, 1)
+            remedy = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigurationError(
+                f"{place}: expected {' or '.join(map(repr, allowed))}, found {_shown(value)}{remedy}"
+            )
+        return value
+    if hint is int or hint is float:
+        return _number(place, key, hint, value)
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+            raise ConfigurationError(f"{place}: expected a list of texts with at least one, found {_shown(value)}")
+        return tuple(value)
+    if not isinstance(value, str) or not value or "\0" in value:
+        kind = "a text" if hint is str else "the path of a file or folder"
+        raise ConfigurationError(f"{place}: expected {kind} in quotes, not empty, found {_shown(value)}")
+    return value if hint is str else Path(value)
+
+
+def _number(place: str, key: str, kind: type[int] | type[float], value: Any) -> int | float:  # noqa: ANN401  # as above
+    whole = kind is int
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise ConfigurationError(
+            f"{place}: expected a {'whole number' if whole else 'number'} without quotes, found {_shown(value)}"
+        )
+    if key in _RANGES:
+        low, high, why = _RANGES[key]
+        if not low <= value <= high:
+            raise ConfigurationError(f"{place}: expected {low} to {high} ({why}), found {value}")
+    elif not (1 if whole else 0) <= value < 2**53 or value == 0 or math.isnan(value):
+        least = "at least 1" if whole else "above 0"
+        raise ConfigurationError(f"{place}: expected a number {least} and below 2^53, found {value}")
+    return value if whole else float(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _unknown(source: str, what: str, place: str, name: str, known: Iterable[str]) -> ConfigurationError:
+    near = get_close_matches(name, known, 1)
+    remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return ConfigurationError(f"{source}: unknown {what} {place}; {remedy}")

@@ -1,0 +1,272 @@
+"""TLS by hand over a non-blocking socket: whole batches in, whole batches out, and who is at the other end.
+
+trio's SSLStream hands out one record per call and costs three times as much (docs/performance.md). The rule that makes
+this simple: any task may decrypt, one task only sends. What OpenSSL wants to send by itself (answers to a KeyUpdate,
+alerts) waits in `unsent` until the sender takes it.
+"""
+
+import contextlib
+import hashlib
+import math
+import socket
+import ssl
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from maxam.config import TlsSettings
+from maxam.errors import ConfigurationError
+
+RECORD_BYTES_MAX: Final = 16_384  # plaintext of one TLS record
+HANDSHAKE_READ_BYTES: Final = 4096
+# Answers that a peer may make us write without sending data: a few thousand KeyUpdates in a connection's life.
+REPLY_BYTES_MAX: Final = 65_536
+
+
+@final
+class TransportClosedError(Exception):
+    """Say why a connection cannot go on; internal to the gateway, never shown to a client."""
+
+
+def fingerprint(der: bytes) -> str:
+    """Return the identity of a certificate: SHA-256 of its DER, 64 lower-case hex digits. Computed nowhere else."""
+    return hashlib.sha256(der).hexdigest()
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Make the context of a listener that accepts only clients with a certificate of `client_ca`.
+
+    Raises:
+        ConfigurationError: A file is missing or is not what its key says.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0  # resumption would skip the certificate
+    context.verify_mode = ssl.CERT_REQUIRED
+    _readable("certificate", settings.certificate)
+    _readable("key", settings.key)
+    try:
+        # An encrypted key must fail here, not ask on a terminal that a service does not have.
+        context.load_cert_chain(settings.certificate, settings.key, password=lambda: b"")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"[tls] certificate {settings.certificate} and key {settings.key} do not work together: {error};"
+            f" expected a PEM certificate chain and its PEM key without a password"
+        ) from error
+    _load_trust(context, "client_ca", settings.client_ca, "PEM certificates of the authority that signs clients")
+    if settings.crl is not None:
+        _load_trust(context, "crl", settings.crl, "a PEM revocation list of that authority")
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    return context
+
+
+def _load_trust(context: ssl.SSLContext, key: str, path: Path, expected: str) -> None:
+    _readable(key, path)
+    before = context.cert_store_stats()
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigurationError(f"[tls] {key} {path}: {error}; expected {expected}") from error
+    counted = "crl" if key == "crl" else "x509"
+    if context.cert_store_stats()[counted] == before[counted]:
+        raise ConfigurationError(f"[tls] {key} {path}: holds none; expected {expected}")
+
+
+def _readable(key: str, path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"[tls] {key}: cannot read {path}: {error.strerror}; correct the path (relative to the configuration"
+            f" file), or make development certificates with `maxam-admin dev-certs FOLDER`"
+        ) from error
+
+
+_REASONS: Final = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client sent no certificate",
+    "HTTP_REQUEST": "not TLS but plain HTTP",
+    "WRONG_VERSION_NUMBER": "not TLS, or a version of it unknown to us",
+    "UNSUPPORTED_PROTOCOL": "the client offers only TLS below 1.2",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust our certificate (unknown authority)",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept our certificate",
+    "NO_SHARED_CIPHER": "no cipher in common",
+}
+
+
+def handshake_problem(error: ssl.SSLError) -> str:
+    """Return why a handshake failed, in words for the operator's log."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        # verify_message says "certificate has expired", "certificate revoked", "unable to get local issuer certificate"
+        return f"client certificate refused: {error.verify_message}"
+    return _REASONS.get(error.reason or "", f"TLS error {error.reason or error}")
+
+
+@final
+class TlsSocket:
+    """One server-side TLS connection on a connected, non-blocking socket that it owns.
+
+    `receive` may run in one task and `send` in another; `send` must not be cancelled but to close, because half a
+    record makes the stream useless.
+    """
+
+    __slots__ = ("_incoming", "_outgoing", "_replied_bytes", "_socket", "_tls")
+
+    def __init__(self, context: ssl.SSLContext, connected: socket.socket) -> None:
+        self._incoming: Final = ssl.MemoryBIO()
+        self._outgoing: Final = ssl.MemoryBIO()
+        self._tls: Final = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._socket: Final = connected
+        self._replied_bytes = 0
+
+    async def handshake(self, turns: trio.CapacityLimiter) -> None:
+        """Complete the handshake; each costly step takes one of `turns`, which are never held while waiting for a peer.
+
+        Sets no time-out of its own.
+
+        Raises:
+            ssl.SSLError: The handshake failed; the alert was sent if the socket took it at once.
+            OSError: The socket failed.
+            TransportClosedError: The peer went away.
+        """
+        while True:
+            async with turns:
+                try:
+                    self._tls.do_handshake()
+                except ssl.SSLWantReadError:
+                    done = False
+                except ssl.SSLError:
+                    self._send_now(self._outgoing.read())
+                    raise
+                else:
+                    done = True
+                await trio.lowlevel.checkpoint()  # one step, then the others have theirs
+            await self.flush(math.inf)
+            if done:
+                return
+            data = await self._receive_raw(HANDSHAKE_READ_BYTES)
+            if not data:
+                raise TransportClosedError("closed during the TLS handshake")
+            self._incoming.write(data)
+
+    @property
+    def peer_fingerprint(self) -> str:
+        """The identity of the peer; the handshake must be complete."""
+        der = self._tls.getpeercert(binary_form=True)
+        if der is None:
+            raise TransportClosedError("no client certificate")  # unreachable with CERT_REQUIRED, and must stay so
+        return fingerprint(der)
+
+    @property
+    def protocol(self) -> str:
+        """Version and cipher, for the log."""
+        cipher = self._tls.cipher()
+        return f"{self._tls.version()}/{cipher[0] if cipher else '?'}"
+
+    @property
+    def unsent(self) -> bool:
+        """Encrypted bytes wait for the sender."""
+        return self._outgoing.pending > 0
+
+    def decrypt(self) -> bytes | None:
+        """Return all plaintext that has arrived and is complete; None when the peer closed its side before any.
+
+        Raises:
+            ssl.SSLError: The peer broke TLS.
+            TransportClosedError: The peer asked for more answers than any real one does.
+        """
+        unsent = self._outgoing.pending
+        parts: list[bytes] = []
+        closed = False
+        try:
+            while part := self._tls.read(RECORD_BYTES_MAX):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            closed = not parts  # after the last plaintext, the next call says it again
+        self._replied_bytes += self._outgoing.pending - unsent
+        if self._replied_bytes > REPLY_BYTES_MAX:
+            raise TransportClosedError("too many TLS control messages")
+        if closed:
+            return None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def receive(self, bytes_max: int) -> bytes | None:
+        """Wait for bytes and return what they decrypt to, at most `bytes_max`; None at the end of the stream.
+
+        Returns b"" when nothing is complete yet. A cancellation loses nothing. Raises like `decrypt`, and OSError when
+        the socket failed.
+        """
+        data = await self._receive_raw(bytes_max)
+        if not data:
+            return None
+        self._incoming.write(data)
+        return self.decrypt()
+
+    async def _receive_raw(self, bytes_max: int) -> bytes:
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv(bytes_max)
+            except (BlockingIOError, InterruptedError):
+                continue
+
+    def encrypt(self, data: bytes | memoryview) -> None:
+        """Encrypt `data`, to be sent by the next `flush`."""
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.write(view) :]
+
+    def _send_now(self, data: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    async def flush(self, timeout_s: float) -> None:
+        """Send all encrypted bytes: tried at once, waiting only when the kernel takes no more.
+
+        Returns when the kernel has everything; reaches no checkpoint if it took them at once. Cancelled, the stream is
+        unusable.
+
+        Raises:
+            OSError: The socket failed.
+            TransportClosedError: The kernel did not take everything within `timeout_s`.
+        """
+        if not self._outgoing.pending:
+            return
+        data = self._outgoing.read()
+        sent = self._send_now(data)
+        if sent == len(data):
+            return
+        view = memoryview(data)[sent:]
+        with trio.move_on_after(timeout_s):
+            while view:
+                await trio.lowlevel.wait_writable(self._socket)
+                view = view[self._send_now(view) :]
+        if view:
+            raise TransportClosedError(f"the peer did not take {len(view)} bytes within {timeout_s:g} s")
+
+    async def linger(self) -> None:
+        """Close our side and discard what still arrives until the peer closes, so that it reads our last bytes.
+
+        A close with unread input would reset the connection and take them away. Bound it with a time-out.
+        """
+        with contextlib.suppress(ssl.SSLError, ValueError):
+            self._tls.unwrap()  # WantRead: our close_notify is written, and we need not see the peer's
+        await self.flush(math.inf)
+        self._socket.shutdown(socket.SHUT_WR)
+        while await self._receive_raw(RECORD_BYTES_MAX):
+            pass
+
+    def close(self, abort: bool = False) -> None:
+        """Close the socket; with `abort` drop what the kernel still holds for the peer."""
+        if abort:
+            # l_onoff = 1, l_linger = 0: a reset instead of memory kept for a peer that takes nothing
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
