@@ -1,0 +1,65 @@
+# Two commands do everything on a fresh Debian machine with Python 3.11+: `make run` and `make test`.
+# Each target sets up what it needs, once; the stamps in .venv say what is done.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+RUNTIME := $(VENV)/runtime.stamp
+DEV := $(VENV)/dev.stamp
+CERTIFICATES := certs-dev/fingerprints.json
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run demo test coverage lint bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+run: $(RUNTIME) $(CERTIFICATES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
+	$(BIN)/maxam-gateway --config maxam-dev.toml
+
+demo: $(RUNTIME) $(CERTIFICATES) ## a venue of machines, an eager and a slow subscriber (start `make run` first)
+	$(BIN)/python -m maxam.demo
+
+test: $(DEV) ## all tests, third-party clients included (PYTEST_ARGS="-k glob" for some)
+	deploy/install-test-clients
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+coverage: $(DEV) ## all tests, with branch coverage
+	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+
+lint: $(DEV) ## rules, format, types, floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(RUNTIME) ## load and latency over mutual TLS
+	$(BIN)/python -m maxam.bench
+
+lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
+	  --custom-compile-command "make lock" --group build --output-file requirements.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
+	  --custom-compile-command "make lock" --group dev --extra pipeline --constraint requirements.lock \
+	  --output-file requirements-dev.lock
+
+clean: ## remove all that the targets made, but the journal under var/
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf tests/interop/clients/node_modules policy-dev.toml certs-dev/*.pem certs-dev/*.key certs-dev/*.json
+	find maxam tests -name __pycache__ -prune -exec rm -rf {} +
+
+# Build tools come first, from the lock, so that nothing that follows is built with tools from elsewhere.
+$(RUNTIME): requirements.lock pyproject.toml
+	test -x $(BIN)/pip || deploy/make-venv $(PYTHON) $(VENV)
+	$(PIP) install --require-hashes --requirement requirements.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(DEV): requirements-dev.lock $(RUNTIME)
+	$(PIP) install --require-hashes --no-build-isolation --requirement requirements-dev.lock
+	touch $@
+
+$(CERTIFICATES): certs-dev/make-certs certs-dev/policy-dev.template.toml | $(RUNTIME)
+	$(BIN)/python certs-dev/make-certs

@@ -1,0 +1,248 @@
+"""Issue the certificates of a development machine or a test: one authority, a server, a few clients, an empty CRL."""
+
+import datetime as dt
+import hashlib
+import ipaddress
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from maxam.errors import ConfigurationError
+
+SERVER_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+CLIENTS: Final = ("publisher", "subscriber", "operator")
+VALIDITY: Final = dt.timedelta(days=730)
+AUTHORITY_VALIDITY: Final = dt.timedelta(days=3650)
+CLOCK_TOLERANCE: Final = dt.timedelta(minutes=5)  # a container's clock may be a little behind ours
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate with its private key.
+
+    Attributes:
+        certificate: The X.509 certificate; its key is on P-256.
+        key: The private key, unencrypted.
+    """
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """Give the certificate as PEM."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        """Give the private key as unencrypted PKCS 8 PEM."""
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Give what a policy names the certificate by: lower-case hex of the SHA-256 of its DER."""
+        return fingerprint(self.certificate)
+
+    def write(self, folder: Path, name: str) -> None:
+        """Write NAME.pem, and NAME.key with mode 0600, replacing what is there."""
+        _write(folder / f"{name}.pem", self.certificate_pem, 0o644)
+        _write(folder / f"{name}.key", self.key_pem, 0o600)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A private certificate authority: itself an issued certificate that signs others and their revocation."""
+
+    issued: Issued
+
+    @classmethod
+    def create(cls, name: str, now: dt.datetime) -> "Authority":
+        """Make a new self-signed authority, valid from a little before `now` for ten years.
+
+        Args:
+            name: The common name.
+            now: The present time, with a time zone.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _name(name)
+        public = key.public_key()
+        certificate = (
+            _builder(subject, subject, public, now - CLOCK_TOLERANCE, now + AUTHORITY_VALIDITY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(Issued(certificate, key))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Authority":
+        """Read the authority of a folder of development certificates, to issue more or to revoke one."""
+        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigurationError(f"{folder / 'ca.key'}: not a key on an elliptic curve: make the folder anew")
+        return cls(Issued(x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()), key))
+
+    def issue(
+        self,
+        name: str,
+        valid_from: dt.datetime,
+        valid_until: dt.datetime,
+        server_names: Sequence[str] = (),
+    ) -> Issued:
+        """Issue a certificate: a server's when it is given server names, else a client's.
+
+        Any span of time is accepted, so that a test gets an expired certificate, or one that is not valid yet.
+
+        Args:
+            name: The common name; for display only, a policy goes by the fingerprint.
+            valid_from: First moment of validity, with a time zone.
+            valid_until: Last moment of validity, with a time zone.
+            server_names: DNS names and IP addresses of the server.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        authority = self.issued.certificate
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server_names else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = (
+            _builder(_name(name), authority.subject, key.public_key(), valid_from, valid_until)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.issued.key.public_key()), critical=False
+            )
+        )
+        if server_names:
+            names = x509.SubjectAlternativeName([_general_name(server_name) for server_name in server_names])
+            builder = builder.add_extension(names, critical=False)
+        return Issued(builder.sign(self.issued.key, hashes.SHA256()), key)
+
+    def revocation_list_pem(self, revoked: Iterable[x509.Certificate], now: dt.datetime) -> bytes:
+        """Sign a revocation list (CRL) of the given certificates, as PEM.
+
+        It is good for ten years: a development machine has nobody to renew it.
+        """
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.issued.certificate.subject)
+            .last_update(now - CLOCK_TOLERANCE)
+            .next_update(now + AUTHORITY_VALIDITY)
+            .add_extension(x509.CRLNumber(int(now.timestamp())), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.issued.key.public_key()), critical=False
+            )
+        )
+        for certificate in revoked:
+            builder = builder.add_revoked_certificate(
+                x509.RevokedCertificateBuilder()
+                .serial_number(certificate.serial_number)
+                .revocation_date(now - CLOCK_TOLERANCE)
+                .build()
+            )
+        return builder.sign(self.issued.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def issue_development_certificates(
+    folder: Path, now: dt.datetime, clients: Iterable[str] = CLIENTS
+) -> dict[str, str]:
+    """Make a new authority and write all that a gateway and its clients need to meet on one machine.
+
+    Writes `ca.pem`, `ca.key`, `crl.pem` (empty), `server.pem`, `server.key`, `NAME.pem` and `NAME.key` for each client, and
+    last `fingerprints.json`, so that its presence says that the folder is complete. Keys have mode 0600. Existing files are
+    replaced: what the former authority signed is worth nothing afterwards.
+
+    Args:
+        folder: Where to write; made when missing.
+        now: The present time, with a time zone.
+        clients: Names of the clients.
+
+    Returns:
+        The fingerprint of each client's certificate by name, as in `fingerprints.json`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "fingerprints.json").unlink(missing_ok=True)
+    authority = Authority.create("maxam development CA", now)
+    valid = (now - CLOCK_TOLERANCE, now + VALIDITY)
+    authority.issued.write(folder, "ca")
+    _write(folder / "crl.pem", authority.revocation_list_pem((), now), 0o644)
+    authority.issue("localhost", *valid, SERVER_NAMES).write(folder, "server")
+    fingerprints: dict[str, str] = {}
+    for name in clients:
+        client = authority.issue(name, *valid)
+        client.write(folder, name)
+        fingerprints[name] = client.fingerprint
+    _write(folder / "fingerprints.json", json.dumps(fingerprints, indent=2).encode() + b"\n", 0o644)
+    return fingerprints
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """Give what a policy names a certificate by: lower-case hex of the SHA-256 of its DER."""
+    return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    valid_from: dt.datetime,
+    valid_until: dt.datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(valid_from)
+        .not_valid_after(valid_until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "maxam development"),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+        ]
+    )
+
+
+def _general_name(server_name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(server_name))
+    except ValueError:
+        return x509.DNSName(server_name)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Replace a file whole; a key is never readable by others, not even while it is written."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    temporary.replace(path)
