@@ -1,0 +1,149 @@
+"""What a server answers, as plain values for a client: the counterpart of `events`.
+
+All text is unescaped, UTF-8-checked `bytes`, but for what is only shown to people.
+"""
+
+from collections.abc import Mapping
+from typing import Final, final
+
+from maxam.errors import ProtocolError
+from maxam.stomp.encoder import VERSION_TEXTS
+from maxam.stomp.frames import Frame, parse_number
+
+SESSION_TAKEN_OVER: Final = "session taken over by a newer connection"  # `message` of the ERROR that the loser gets
+
+
+@final
+class Connected:
+    """CONNECTED. `session` is the client-id to resume with, empty if the server names none."""
+
+    __slots__ = ("heart_beat_ms", "server", "session", "version")
+
+    def __init__(self, version: int, session: str, heart_beat_ms: tuple[int, int], server: str) -> None:
+        self.version: Final = version
+        self.session: Final = session
+        self.heart_beat_ms: Final = heart_beat_ms
+        self.server: Final = server
+
+
+@final
+class Delivery:
+    """MESSAGE. `headers` are all of its headers; an empty `body` says that the topic was deleted."""
+
+    __slots__ = ("body", "destination", "headers", "message_id", "subscription")
+
+    def __init__(
+        self, subscription: bytes, message_id: bytes, destination: bytes, headers: Mapping[bytes, bytes], body: bytes
+    ) -> None:
+        self.subscription: Final = subscription
+        self.message_id: Final = message_id
+        self.destination: Final = destination
+        self.headers: Final = headers
+        self.body: Final = body
+
+
+@final
+class Receipt:
+    """RECEIPT: how the frame that asked for it was dealt with.
+
+    Attributes:
+        receipt_id: Which frame.
+        disposition: Of a SEND: `accepted`, `rejected-invalid`, `rejected-unauthorised` or `rejected-unavailable`. A
+            RECEIPT that has none says `accepted`, as with any other broker.
+        result: Code of the closed table in docs/protocol.md, or empty.
+        reason: One line of text for people, or empty.
+        filtered: Of a SUBSCRIBE: no right of ours can match any topic of the glob.
+    """
+
+    __slots__ = ("disposition", "filtered", "reason", "receipt_id", "result")
+
+    def __init__(self, receipt_id: bytes, disposition: str, result: str, reason: str, filtered: bool) -> None:
+        self.receipt_id: Final = receipt_id
+        self.disposition: Final = disposition
+        self.result: Final = result
+        self.reason: Final = reason
+        self.filtered: Final = filtered
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it took effect. What was rejected had no effect, and nobody receives it."""
+        return self.disposition == "accepted"
+
+
+@final
+class Refusal:
+    """ERROR: the server ends the connection. `versions` is what it speaks, if that is why."""
+
+    __slots__ = ("detail", "message", "receipt_id", "versions")
+
+    def __init__(self, message: str, detail: str, receipt_id: bytes | None, versions: str) -> None:
+        self.message: Final = message
+        self.detail: Final = detail
+        self.receipt_id: Final = receipt_id
+        self.versions: Final = versions
+
+
+Answer = Connected | Delivery | Receipt | Refusal
+
+
+def read_answer(frame: Frame) -> Answer:
+    """Return what a server's frame says.
+
+    Raises:
+        ProtocolError: A header is missing or malformed, or no server sends such a frame.
+    """
+    headers = frame.headers
+    match frame.command:
+        case b"MESSAGE":
+            return Delivery(
+                _required(frame, b"subscription"),
+                _required(frame, b"message-id"),
+                _required(frame, b"destination"),
+                headers,
+                frame.body,
+            )
+        case b"RECEIPT":
+            # Spec: MaXaM calls it "a content-disposition header" in one place and "a disposition header" in another
+            disposition = headers.get(b"disposition") or headers.get(b"content-disposition", b"accepted")
+            return Receipt(
+                _required(frame, b"receipt-id"),
+                disposition.decode(),
+                headers.get(b"result", b"").decode(),
+                headers.get(b"reason", b"").decode(),
+                headers.get(b"filtered") == b"true",
+            )
+        case b"ERROR":
+            return Refusal(
+                headers.get(b"message", b"ERROR without a message").decode(),
+                frame.body.decode(errors="replace").strip(),
+                headers.get(b"receipt-id"),
+                headers.get(b"version", b"").decode(),
+            )
+        case b"CONNECTED":
+            return _read_connected(frame)
+        case _:
+            raise ProtocolError("unexpected frame", f"No server sends {frame.command.decode()}.")
+
+
+def _read_connected(frame: Frame) -> Connected:
+    headers = frame.headers
+    version = _required(frame, b"version")
+    if version not in VERSION_TEXTS:
+        raise ProtocolError("no common version", f"The server answered {version.decode()}; we speak 1.1 and 1.2.")
+    can, comma, wants = headers.get(b"heart-beat", b"0,0").partition(b",")
+    heart_beat_ms = (parse_number(can), parse_number(wants))
+    if not comma or min(heart_beat_ms) < 0:
+        raise ProtocolError("bad heart-beat", "The heart-beat of CONNECTED is malformed; expected two numbers.")
+    return Connected(
+        VERSION_TEXTS.index(version),
+        headers.get(b"session", b"").decode(),
+        heart_beat_ms,
+        headers.get(b"server", b"").decode(),
+    )
+
+
+def _required(frame: Frame, name: bytes) -> bytes:
+    value = frame.headers.get(name)
+    if value is None:
+        raise ProtocolError("missing header", f"{frame.command.decode()} has no {name.decode()} header.")
+    return value

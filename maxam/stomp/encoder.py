@@ -1,0 +1,184 @@
+"""Write frames: what a server sends, in pieces that many subscribers share, and what a client sends."""
+
+from typing import Final
+
+from maxam.errors import ProtocolError
+from maxam.records import Headers
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2
+
+HEART_BEAT: Final = b"\n"
+VERSION_TEXTS: Final = (b"1.1", b"1.2")  # by version
+
+# Spec: MaXaM "RECEIPTS may contain a content-disposition header", elsewhere "a disposition header": both are written
+_ACCEPTED: Final = b"\ndisposition:accepted\ncontent-disposition:accepted\n\n\0"
+_NUL_REPLACED: Final = "\ufffd".encode()
+
+
+def escape(version: int, text: bytes) -> bytes:
+    """Return `text` as a header name or value of any frame but CONNECT and CONNECTED.
+
+    NUL, which has no escape and is in no header that was received, becomes U+FFFD: a peer may take it for a frame's end.
+    Spec: STOMP 1.2 "Value Encoding"
+    """
+    if text.isalnum() or len(text.translate(None, b"\\\r\n:\0")) == len(text):
+        return text
+    text = text.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b":", b"\\c").replace(b"\0", _NUL_REPLACED)
+    return text if version == VERSION_1_1 else text.replace(b"\r", b"\\r")
+
+
+def connected(version: int, session: str, heart_beat_ms: tuple[int, int], server: str) -> bytes:
+    """Return CONNECTED.
+
+    Raises:
+        ValueError: A value cannot be written, as CONNECTED has no escapes.
+    """
+    return _unescaped_frame(
+        b"CONNECTED",
+        (
+            (b"version", VERSION_TEXTS[version]),
+            (b"session", session.encode()),
+            (b"heart-beat", b"%d,%d" % heart_beat_ms),
+            (b"server", server.encode()),
+        ),
+    )
+
+
+def receipt(version: int, receipt_id: bytes, headers: Headers = ()) -> bytes:
+    """Return RECEIPT with `headers`, unescaped, behind its `receipt-id`."""
+    return _frame(version, b"RECEIPT", ((b"receipt-id", receipt_id), *headers))
+
+
+def receipt_accepted(version: int, receipt_id: bytes) -> bytes:
+    """Return the RECEIPT of an accepted SEND."""
+    return b"RECEIPT\nreceipt-id:" + escape(version, receipt_id) + _ACCEPTED
+
+
+def error(version: int, error: ProtocolError) -> bytes:
+    """Return ERROR; before a version is negotiated write it as VERSION_1_2, which escapes most."""
+    headers: Headers = ((b"message", error.message.encode()), (b"content-type", b"text/plain"), *error.headers)
+    if error.receipt is not None:
+        # Spec: STOMP 1.2 "the ERROR frame SHOULD set the receipt-id header to match the value of the receipt header"
+        headers = ((b"receipt-id", error.receipt), *headers)
+    return _frame_with_body(version, b"ERROR", headers, error.detail.encode())
+
+
+def message_prefix(version: int, subscription: bytes, acknowledged: bool) -> bytes:
+    """Return what a MESSAGE on `subscription` begins with; `message_shared` of the same arguments follows.
+
+    Spec: MaXaM "MESSAGE ack", "subscription and message-id concatenated joined on space"
+    """
+    name = escape(version, subscription)
+    if acknowledged:
+        return b"MESSAGE\nsubscription:" + name + b"\nack:" + name + b" "
+    return b"MESSAGE\nsubscription:" + name + b"\n"
+
+
+def message_shared(
+    version: int, acknowledged: bool, destination: bytes, revision: int, headers: Headers, body: bytes
+) -> bytes:
+    """Return the rest of a MESSAGE, the same for each subscription with the same `version` and `acknowledged`."""
+    head = b"%d\nmessage-id:%d" % (revision, revision) if acknowledged else b"message-id:%d" % revision
+    if headers:
+        head += b"\ndestination:" + escape(version, destination) + b"\n" + _header_lines(version, headers)
+        # Spec: MaXaM "all avro messages WILL use content-length"
+        return b"%bcontent-length:%d\n\n%b\0" % (head, len(body), body)
+    return b"%b\ndestination:%b\ncontent-length:%d\n\n%b\0" % (head, escape(version, destination), len(body), body)
+
+
+def connect(
+    host: str,
+    versions: tuple[int, ...] = (VERSION_1_1, VERSION_1_2),
+    heart_beat_ms: tuple[int, int] = (0, 0),
+    client_id: str | None = None,
+    window: int | None = None,
+) -> bytes:
+    """Return CONNECT.
+
+    Raises:
+        ValueError: A value cannot be written, as CONNECT has no escapes.
+    """
+    headers: list[tuple[bytes, bytes]] = [
+        (b"accept-version", b",".join([VERSION_TEXTS[version] for version in versions])),
+        (b"host", host.encode()),
+        (b"heart-beat", b"%d,%d" % heart_beat_ms),
+    ]
+    if client_id is not None:
+        headers.append((b"client-id", client_id.encode()))
+    if window is not None:
+        headers.append((b"window", b"%d" % window))
+    return _unescaped_frame(b"CONNECT", tuple(headers))
+
+
+def send(
+    version: int, destination: bytes, body: bytes, headers: Headers = (), receipt_id: bytes | None = None
+) -> bytes:
+    """Return SEND; an empty `body` deletes the topic's value."""
+    return _frame_with_body(
+        version, b"SEND", ((b"destination", destination), *_receipt_header(receipt_id), *headers), body
+    )
+
+
+def subscribe(
+    version: int,
+    subscription: bytes,
+    glob: bytes,
+    ack: bytes = b"client",
+    durable: bool = False,
+    eager: bool = False,
+    receipt_id: bytes | None = None,
+) -> bytes:
+    """Return SUBSCRIBE; `ack` is `auto`, `client` or `client-individual`."""
+    flags = (*_flag_header(b"durable", durable), *_flag_header(b"eager", eager))
+    headers = ((b"id", subscription), (b"destination", glob), (b"ack", ack), *flags, *_receipt_header(receipt_id))
+    return _frame(version, b"SUBSCRIBE", headers)
+
+
+def unsubscribe(version: int, subscription: bytes, durable: bool = False, receipt_id: bytes | None = None) -> bytes:
+    """Return UNSUBSCRIBE; `durable` removes a durable subscription for good."""
+    headers = ((b"id", subscription), *_flag_header(b"durable", durable), *_receipt_header(receipt_id))
+    return _frame(version, b"UNSUBSCRIBE", headers)
+
+
+def ack(version: int, subscription: bytes, message_id: bytes, receipt_id: bytes | None = None) -> bytes:
+    """Return ACK for a MESSAGE with these two headers."""
+    if version == VERSION_1_1:
+        headers: Headers = ((b"subscription", subscription), (b"message-id", message_id))
+    else:
+        headers = ((b"id", subscription + b" " + message_id),)
+    return _frame(version, b"ACK", (*headers, *_receipt_header(receipt_id)))
+
+
+def disconnect(version: int, receipt_id: bytes | None = None) -> bytes:
+    """Return DISCONNECT."""
+    return _frame(version, b"DISCONNECT", _receipt_header(receipt_id))
+
+
+def _receipt_header(receipt_id: bytes | None) -> Headers:
+    return () if receipt_id is None else ((b"receipt", receipt_id),)
+
+
+def _flag_header(name: bytes, flag: bool) -> Headers:
+    return ((name, b"true"),) if flag else ()
+
+
+def _header_lines(version: int, headers: Headers) -> bytes:
+    return b"".join([escape(version, name) + b":" + escape(version, value) + b"\n" for name, value in headers])
+
+
+def _frame(version: int, command: bytes, headers: Headers) -> bytes:
+    return command + b"\n" + _header_lines(version, headers) + b"\n\0"
+
+
+def _frame_with_body(version: int, command: bytes, headers: Headers, body: bytes) -> bytes:
+    return b"%b\n%bcontent-length:%d\n\n%b\0" % (command, _header_lines(version, headers), len(body), body)
+
+
+def _unescaped_frame(command: bytes, headers: Headers) -> bytes:
+    # Spec: STOMP 1.2 "The CONNECT and CONNECTED frames do not escape the carriage return, line feed or colon octets"
+    for name, value in headers:
+        if name.find(b":") >= 0 or len((name + value).translate(None, b"\r\n\0")) != len(name + value):
+            raise ValueError(
+                f"{command.decode()} cannot carry {value!r} as {name!r}: it has no escapes for CR, LF or NUL; leave them out"
+            )
+    lines = [name + b":" + value + b"\n" for name, value in headers]
+    return command + b"\n" + b"".join(lines) + b"\n\0"

@@ -1,0 +1,431 @@
+"""The server's side of one connection: frames in, events out, and when heart-beats are due.
+
+Invariants: `receive_data` never raises for anything a client can send; events come in the order of their frames; the last
+event of a connection is Failure or Disconnect and nothing behind that frame is looked at.
+
+Theory of operation: what may come depends on the phase alone, and each phase is one literal table from command to the
+function that makes the event. Before CONNECT it is `_connect` only; after it the table of the negotiated version.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, final
+
+from maxam.config import Limits
+from maxam.errors import ProtocolError
+from maxam.stomp.events import (
+    VERSION_1_1,
+    VERSION_1_2,
+    Ack,
+    Connect,
+    Disconnect,
+    Event,
+    Failure,
+    Nack,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame, parse_number
+
+_ZERO: Final = 48  # "0"
+_CLIENT_ID_BYTES_MAX: Final = 128
+_VERSIONS: Final = ((b"1.2", VERSION_1_2), (b"1.1", VERSION_1_1))  # best first
+_FLAGS: Final[Mapping[bytes, bool]] = {b"true": True, b"false": False}
+_ACK_MODES: Final[Mapping[bytes, bool]] = {
+    b"auto": False,
+    b"client": True,
+    # Spec: MaXaM '"client-individual" is accepted but treated as "client"'
+    b"client-individual": True,
+}
+_DROPPED_HEADERS: Final = frozenset(
+    (
+        b"receipt",
+        b"transaction",
+        b"content-length",
+        b"destination",
+        b"message-id",
+        b"subscription",
+        b"ack",
+        b"receipt-id",
+        b"revision",
+        b"timestamp",
+        b"publisher",
+        b"schema",
+        b"conflated",
+    )
+)
+
+
+@final
+class Protocol:
+    """Decode what one client sends.
+
+    Attributes:
+        version: VERSION_1_1 or VERSION_1_2 once Connect was returned; before it VERSION_1_2, whose escapes an ERROR needs.
+        closed: Failure or Disconnect was returned: nothing more is read.
+    """
+
+    __slots__ = ("_decoder", "_limits", "_readers", "_virtual_hosts", "closed", "version")
+
+    def __init__(self, limits: Limits, virtual_hosts: Collection[str] = ("MAXVAPI",)) -> None:
+        """Make a connection that awaits CONNECT; `"*"` among `virtual_hosts` accepts any host."""
+        self.version = VERSION_1_2
+        self.closed = False
+        self._limits: Final = limits
+        self._virtual_hosts: Final = tuple(virtual_hosts)
+        self._decoder: Final = Decoder(limits, FIRST_COMMANDS)
+        self._readers: Mapping[bytes, _Reader] | None = None  # none: CONNECT has not come
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """Return what the frames completed by `data` ask. Nothing is returned after Failure or Disconnect."""
+        events: list[Event] = []
+        if self.closed:
+            return events
+        decoder = self._decoder
+        decoder.receive_data(data)
+        limits = self._limits
+        readers = self._readers
+        try:
+            while (frame := decoder.next_frame()) is not None:
+                if readers is None:
+                    events.append(self._connect(frame))
+                    readers = self._readers
+                    continue
+                command = frame.command
+                events.append(readers[command](frame, limits))
+                if command == b"DISCONNECT":
+                    self.closed = True
+                    break
+        except ProtocolError as error:
+            self.closed = True
+            events.append(Failure(error))
+        if self.closed:
+            decoder.receive_data(b"")  # holds nothing of what it will not read
+        return events
+
+    def _connect(self, frame: Frame) -> Connect:
+        version = _negotiate(frame)
+        host = frame.headers.get(b"host")
+        hosts = self._virtual_hosts
+        accepted = f"expected {' or '.join(hosts)}" if "*" not in hosts else "expected any name"
+        if host is None:
+            raise _refusal(frame, "missing header", f"CONNECT has no host header; {accepted}. Add host:<name>.")
+        if "*" not in hosts and host.decode() not in hosts:
+            raise _refusal(frame, "unknown host", f"The host of CONNECT is not served here; {accepted}.")
+        connect = Connect(
+            version, host, _read_client_id(frame), _read_window(frame, self._limits.window), _read_heart_beat(frame)
+        )
+        self.version = version
+        self._readers = _READERS[version]
+        self._decoder.expect(CLIENT_COMMANDS, version)
+        return connect
+
+
+_Reader = Callable[[Frame, Limits], Event]
+
+
+def _send(frame: Frame, _limits: Limits) -> Event:
+    headers = frame.headers
+    destination = headers.get(b"destination")
+    receipt = headers.get(b"receipt")
+    if destination is None:
+        raise _missing(frame, b"destination")
+    expected = 1 + (receipt is not None) + (b"content-length" in headers)
+    if len(headers) == expected:
+        return Send(destination, frame.body, (), receipt)
+    if b"transaction" in headers:
+        raise _transaction(frame)
+    # Spec: STOMP 1.2 "The user defined headers MUST be passed through in the MESSAGE frame."
+    passed = tuple([item for item in headers.items() if item[0] not in _DROPPED_HEADERS])
+    return Send(destination, frame.body, passed, receipt)
+
+
+def _ack_1_1(frame: Frame, _limits: Limits) -> Event:
+    headers = frame.headers
+    if b"transaction" in headers:
+        raise _transaction(frame)
+    subscription = _required(frame, b"subscription")
+    return Ack(subscription, _parse_revision(_required(frame, b"message-id")), headers.get(b"receipt"))
+
+
+def _ack_1_2(frame: Frame, _limits: Limits) -> Event:
+    headers = frame.headers
+    if b"transaction" in headers:
+        raise _transaction(frame)
+    # Spec: MaXaM "must be subscription and message-id concatenated joined on space"; the subscription may hold spaces too
+    identifier = _required(frame, b"id")
+    subscription, space, message_id = identifier.rpartition(b" ")
+    if not space:
+        return Ack(identifier, 0, headers.get(b"receipt"))
+    return Ack(subscription, _parse_revision(message_id), headers.get(b"receipt"))
+
+
+def _nack(frame: Frame, _limits: Limits) -> Event:
+    # Spec: MaXaM "NACK: Not implemented, will be ignored", so nothing in it is checked
+    return Nack(frame.headers.get(b"receipt"))
+
+
+def _subscribe(frame: Frame, limits: Limits) -> Event:
+    subscription = _required(frame, b"id")
+    glob = _required(frame, b"destination")
+    _limit(frame, b"id", subscription, "subscription_id_bytes_max", limits.subscription_id_bytes_max)
+    _limit(frame, b"destination", glob, "destination_bytes_max", limits.destination_bytes_max)
+    # Spec: STOMP 1.2 "If the header is not set, it defaults to auto."
+    acknowledged = _ACK_MODES.get(frame.headers.get(b"ack", b"auto"))
+    if acknowledged is None:
+        raise _refusal(frame, "bad ack", "The ack of SUBSCRIBE is unknown; expected auto, client or client-individual.")
+    durable = _flag(frame, b"durable")
+    eager = _flag(frame, b"eager")
+    _flag(frame, b"metadata")
+    _flag(frame, b"markers")
+    return Subscribe(subscription, glob, acknowledged, durable, eager, frame.headers.get(b"receipt"))
+
+
+def _unsubscribe(frame: Frame, _limits: Limits) -> Event:
+    return Unsubscribe(_required(frame, b"id"), _flag(frame, b"durable"), frame.headers.get(b"receipt"))
+
+
+def _disconnect(frame: Frame, _limits: Limits) -> Event:
+    return Disconnect(frame.headers.get(b"receipt"))
+
+
+def _not_implemented(frame: Frame, _limits: Limits) -> Event:
+    # Spec: MaXaM "BEGIN, COMMIT, ABORT: Not implemented, will generate error"
+    raise _refusal(
+        frame,
+        "not implemented",
+        f"{frame.command.decode()} and transactions are not implemented; send without them: each SEND stands alone.",
+    )
+
+
+def _second_connect(frame: Frame, _limits: Limits) -> Event:
+    raise _refusal(
+        frame, "already connected", f"{frame.command.decode()} may come once, as the first frame; reconnect."
+    )
+
+
+_COMMON_READERS: Final[Mapping[bytes, _Reader]] = {
+    b"SEND": _send,
+    b"NACK": _nack,
+    b"SUBSCRIBE": _subscribe,
+    b"UNSUBSCRIBE": _unsubscribe,
+    b"DISCONNECT": _disconnect,
+    b"BEGIN": _not_implemented,
+    b"COMMIT": _not_implemented,
+    b"ABORT": _not_implemented,
+    b"CONNECT": _second_connect,
+    b"STOMP": _second_connect,
+}
+_READERS: Final[tuple[Mapping[bytes, _Reader], Mapping[bytes, _Reader]]] = (
+    {**_COMMON_READERS, b"ACK": _ack_1_1},
+    {**_COMMON_READERS, b"ACK": _ack_1_2},
+)
+
+
+def _refusal(frame: Frame, message: str, detail: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> ProtocolError:
+    # Spec: STOMP 1.2 "Any client frame other than CONNECT MAY specify a receipt header"
+    receipt = None if frame.command in FIRST_COMMANDS else frame.headers.get(b"receipt")
+    return ProtocolError(message, detail, receipt, headers)
+
+
+def _missing(frame: Frame, name: bytes) -> ProtocolError:
+    command = frame.command.decode()
+    return _refusal(
+        frame,
+        "missing header",
+        f"{command} has no {name.decode()} header, which it must have; add {name.decode()}:<value>.",
+    )
+
+
+def _required(frame: Frame, name: bytes) -> bytes:
+    value = frame.headers.get(name)
+    if value is None:
+        raise _missing(frame, name)
+    return value
+
+
+def _limit(frame: Frame, name: bytes, value: bytes, limit: str, bytes_max: int) -> None:
+    if len(value) > bytes_max:
+        raise _refusal(
+            frame,
+            f"{name.decode()} too long",
+            f"The {name.decode()} of {frame.command.decode()} is {len(value)} bytes; "
+            f"expected at most {bytes_max}, the limit {limit}. Shorten it.",
+        )
+
+
+def _flag(frame: Frame, name: bytes) -> bool:
+    value = frame.headers.get(name)
+    if value is None:
+        return False
+    flag = _FLAGS.get(value)
+    if flag is None:
+        text = name.decode()
+        raise _refusal(
+            frame,
+            f"bad {text}",
+            f"The {text} of {frame.command.decode()} is unknown; expected {text}:true or {text}:false.",
+        )
+    return flag
+
+
+def _transaction(frame: Frame) -> ProtocolError:
+    # Spec: MaXaM "SEND transaction: Not implemented, will generate error"
+    return _refusal(
+        frame,
+        "not implemented",
+        f"{frame.command.decode()} has a transaction header; transactions are not implemented. Send it without one.",
+    )
+
+
+def _parse_revision(message_id: bytes) -> int:
+    """Return the revision of a message-id, or 0 when it is none that this broker ever writes."""
+    revision = parse_number(message_id)
+    return revision if revision > 0 and message_id[0] != _ZERO else 0
+
+
+def _negotiate(frame: Frame) -> int:
+    # Spec: STOMP 1.2 "The protocol that will be used for the rest of the session will be the highest protocol version
+    # that both the client and server have in common."
+    accepted = frame.headers.get(b"accept-version")
+    if accepted is not None:
+        offered = accepted.split(b",")
+        for text, version in _VERSIONS:
+            if text in offered:
+                return version
+        found = "The accept-version of CONNECT names neither"
+    else:
+        # Spec: STOMP 1.2 "If the accept-version header is missing, it means that the client only supports version 1.0"
+        found = "CONNECT has no accept-version, which means 1.0"
+    raise _refusal(
+        frame,
+        "no common version",
+        f"Supported protocol versions are 1.1 and 1.2. {found}; expected accept-version:1.1,1.2 or one of them.",
+        ((b"version", b"1.1,1.2"),),
+    )
+
+
+def _read_client_id(frame: Frame) -> str | None:
+    value = frame.headers.get(b"client-id")
+    if value is None:
+        return None
+    text = value.decode()
+    if not 1 <= len(text) <= _CLIENT_ID_BYTES_MAX or not text.isascii() or not text.isprintable():
+        raise _refusal(
+            frame,
+            "bad client-id",
+            f"The client-id of CONNECT is {len(value)} bytes or has other characters than printable ASCII; "
+            f"expected 1 to {_CLIENT_ID_BYTES_MAX} of those. Leave it out for a new session with a name of our making.",
+        )
+    return text
+
+
+def _read_window(frame: Frame, window_max: int) -> int | None:
+    value = frame.headers.get(b"window")
+    if value is None:
+        return None
+    window = parse_number(value)
+    if not 1 <= window <= window_max:
+        raise _refusal(
+            frame,
+            "bad window",
+            f"The window of CONNECT is out of range; expected 1 to {window_max}, the limit window. "
+            "Leave it out and the broker adapts it.",
+        )
+    return window
+
+
+def _read_heart_beat(frame: Frame) -> tuple[int, int]:
+    # Spec: STOMP 1.2 'A missing heart-beat header MUST be treated the same way as a "heart-beat:0,0" header'
+    can, comma, wants = frame.headers.get(b"heart-beat", b"0,0").partition(b",")
+    heart_beat = (parse_number(can), parse_number(wants))
+    # Spec: STOMP 1.2 "MUST contain two positive integers separated by a comma", of which 0 has a meaning too
+    if not comma or min(heart_beat) < 0:
+        raise _refusal(
+            frame,
+            "bad heart-beat",
+            "The heart-beat of CONNECT is malformed; expected two numbers of milliseconds such as heart-beat:10000,10000.",
+        )
+    return heart_beat
+
+
+@final
+class HeartBeat:
+    """Say when a heart-beat must be sent and when the peer counts as dead. Either end of a connection can use it.
+
+    Times are seconds of one clock that never goes back. A due time is `inf` while there is none.
+    Spec: STOMP 1.2 "Heart-beating"
+    """
+
+    __slots__ = (
+        "_last_received_s",
+        "_last_sent_s",
+        "_ours_ms",
+        "_paused_s",
+        "_theirs_ms",
+        "receive_interval_s",
+        "send_interval_s",
+    )
+
+    def __init__(self, ours_ms: tuple[int, int], theirs_ms: tuple[int, int], now_s: float) -> None:
+        """Negotiate from the `heart-beat` header that we sent and the one the peer sent."""
+        self._ours_ms: Final = ours_ms
+        self._theirs_ms: Final = theirs_ms
+        # Spec: STOMP 1.2 "if <cx> is 0 [...] or <sy> is 0 [...] then there will be none, otherwise, there will be
+        # heart-beats every MAX(<cx>,<sy>) milliseconds"
+        self.send_interval_s: Final = _negotiate_interval_s(ours_ms[0], theirs_ms[1])  # 0: none
+        self.receive_interval_s: Final = _negotiate_interval_s(theirs_ms[0], ours_ms[1])  # 0: none
+        self._last_sent_s = now_s
+        self._last_received_s = now_s
+        self._paused_s: float | None = None  # since when we do not read
+
+    def sent(self, now_s: float) -> None:
+        """Note that bytes were written: any of them serve as a heart-beat."""
+        self._last_sent_s = now_s
+
+    def received(self, now_s: float) -> None:
+        """Note that bytes were read: any of them show that the peer is alive."""
+        self._last_received_s = now_s
+        if self._paused_s is not None:
+            self._paused_s = now_s
+
+    def pause(self, now_s: float) -> None:
+        """Stop the count of the peer's silence, as we do not read and so cannot hear it."""
+        if self._paused_s is None:
+            self._paused_s = now_s
+
+    def resume(self, now_s: float) -> None:
+        """Go on counting the peer's silence where `pause` stopped."""
+        if self._paused_s is not None:
+            self._last_received_s += now_s - self._paused_s
+            self._paused_s = None
+
+    @property
+    def send_due_s(self) -> float:
+        """When to send a heart-beat unless bytes were written before; a tenth early, as timers and links run late."""
+        return self._last_sent_s + 0.9 * self.send_interval_s if self.send_interval_s else _NEVER_S
+
+    @property
+    def dead_due_s(self) -> float:
+        """When the peer counts as dead unless bytes were read before: twice the interval after the last."""
+        # Spec: STOMP 1.2 "the receiver SHOULD be tolerant and take into account an error margin"
+        if not self.receive_interval_s or self._paused_s is not None:
+            return _NEVER_S
+        return self._last_received_s + 2 * self.receive_interval_s
+
+    def error(self, now_s: float) -> ProtocolError:
+        """Return what to tell a peer that counts as dead."""
+        return ProtocolError(
+            "heart-beat missed",
+            f"Nothing was received for {now_s - self._last_received_s:.1f} s while reading; expected bytes every "
+            f"{self.receive_interval_s:.1f} s and tolerated {2 * self.receive_interval_s:.1f} s of silence "
+            f"(you offered every {self._theirs_ms[0]} ms, we asked for every {self._ours_ms[1]} ms). "
+            "Send an end of line when there is no frame to send, then reconnect.",
+        )
+
+
+_NEVER_S: Final = float("inf")
+
+
+def _negotiate_interval_s(can_ms: int, wanted_ms: int) -> float:
+    return max(can_ms, wanted_ms) / 1000 if can_ms and wanted_ms else 0.0
