@@ -1,0 +1,214 @@
+"""`policy.toml`: what it grants, and how it says what is wrong with it."""
+
+import pytest
+
+from maxam.broker import policy as policy_module
+from maxam.broker.policy import Policy, Rights, load_policy
+from maxam.config import Limits
+from maxam.errors import PolicyError
+from maxam.globs import compile_glob
+
+LIMITS = Limits()
+FIRST, SECOND = "5f" * 32, "a0" * 32
+EXAMPLE = f"""
+[capabilities.live-egm]
+receive = ["X/EGM.*"]
+
+[capabilities.egm-monitoring]
+send = ["X/EGM.*.EGMMeterReading", "X/EGM.*.EGMStatus"]
+receive = ["X/EGM.*"]
+
+[capabilities.tables]
+send = ["X/Table.*"]
+receive = ["X/Table.*"]
+admin = ["read"]
+
+[capabilities.operations]
+admin = ["read", "write", "metrics", "enrol"]
+
+[[principals]]
+name = "venue-7-monitor"
+fingerprints = ["{FIRST}", "{":".join(["A0"] * 32)}"]
+capabilities = ["egm-monitoring"]
+owns = ["X/EGM.*.12345.**"]
+
+[[principals]]
+name = "both"
+fingerprints = ["{"B1" * 32}"]
+capabilities = ["live-egm", "egm-monitoring", "tables"]
+
+[[principals]]
+name = "operator"
+fingerprints = ["{"c2" * 32}"]
+capabilities = ["operations", "tables"]
+
+[[principals]]
+name = "nothing"
+fingerprints = []
+
+[[principals]]
+name = "owns nothing"
+fingerprints = []
+capabilities = ["tables"]
+owns = []
+"""
+
+
+def load(text: str) -> Policy:
+    """Load with the default limits."""
+    return load_policy(text.encode(), "policy.toml", LIMITS)
+
+
+def test_fingerprints_name_principals() -> None:
+    """Several fingerprints stand for one principal, written with colons and upper case or not."""
+    policy = load(EXAMPLE)
+    assert policy.principal_of(FIRST) == "venue-7-monitor"
+    assert policy.principal_of(SECOND) == "venue-7-monitor"
+    assert policy.principal_of("b1" * 32) == "both"
+    assert policy.principal_of("d3" * 32) is None
+
+
+@pytest.mark.parametrize(
+    ("principal", "destination", "send", "receive"),
+    [
+        ("venue-7-monitor", "X/EGM.Q.12345.EGMStatus", True, True),
+        ("venue-7-monitor", "X/EGM.Q.99999.EGMStatus", False, True),
+        ("venue-7-monitor", "X/EGM.Q.12345.Other", False, True),
+        ("venue-7-monitor", "X/Table.1", False, False),
+        ("both", "X/EGM.Q.1.EGMStatus", True, True),
+        ("both", "X/Table.1", True, True),
+        ("both", "Y/Table.1", False, False),
+        ("operator", "X/Table.1", True, True),
+        ("operator", "X/EGM.1", False, False),
+        ("nothing", "X/Table.1", False, False),
+        ("owns nothing", "X/Table.1", False, True),
+        ("fingerprint:" + "d3" * 32, "X/Table.1", False, False),
+        ("both", "X/Table." + "a" * 600, False, False),
+        ("both", "X/Table.1/2", False, False),
+    ],
+)
+def test_rights(principal: str, destination: str, send: bool, receive: bool) -> None:
+    """A right is the union over the capabilities, sends are narrowed by `owns`, and the second answer is the first."""
+    rights = load(EXAMPLE).rights(principal)
+    for _ in range(2):
+        assert rights.may_send(destination.encode()) is send
+        assert rights.may_receive(destination.encode()) is receive
+
+
+@pytest.mark.parametrize(
+    ("principal", "admin"),
+    [
+        ("operator", {"read", "write", "metrics", "enrol"}),
+        ("both", {"read"}),
+        ("nothing", set()),
+        ("unknown", set()),
+    ],
+)
+def test_admin_rights(principal: str, admin: set[str]) -> None:
+    """Admin rights are the union over the capabilities too."""
+    assert load(EXAMPLE).rights(principal).admin == admin
+
+
+@pytest.mark.parametrize(
+    ("principal", "glob", "possible"),
+    [
+        ("both", "X/*", True),
+        ("both", "**.EGMStatus", True),
+        ("both", "Y/*", False),
+        ("venue-7-monitor", "X/Table.*", False),
+        ("nothing", "**", False),
+        ("unknown", "**", False),
+    ],
+)
+def test_can_receive_any(principal: str, glob: str, possible: bool) -> None:
+    """A subscription is filtered exactly when its glob overlaps with no granted one."""
+    assert load(EXAMPLE).rights(principal).can_receive_any(compile_glob(glob, LIMITS)) is possible
+
+
+def test_an_empty_policy_allows_nothing() -> None:
+    """Without any rule nobody is known and nothing is allowed."""
+    policy = load("")
+    assert policy.principal_of(FIRST) is None
+    rights = policy.rights("anyone")
+    assert not rights.may_send(b"X/a")
+    assert not rights.may_receive(b"X/a")
+    assert rights.admin == frozenset()
+
+
+def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many destinations are asked for, few decisions are kept, none of an over-long destination."""
+    monkeypatch.setattr(policy_module, "_DECISIONS_MAX", 10)
+    rights = Rights((compile_glob("X/1*", LIMITS),), (), frozenset(), None, LIMITS)
+    for number in range(1000):
+        destination = b"X/%d" % number
+        assert rights.may_send(destination) is destination.startswith(b"X/1")
+        assert rights.may_receive(destination) is False
+        assert len(rights._send_decisions) <= 10
+        assert len(rights._receive_decisions) <= 10
+    kept = len(rights._send_decisions)
+    assert not rights.may_send(b"X/1" + b"a" * 600)
+    assert len(rights._send_decisions) == kept
+
+
+PRINCIPAL = '[[principals]]\nname = "p"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a = ", ["expected TOML", "end of document"]),
+        ("a = \nb = 1", ["expected TOML", "line 1, column 5"]),
+        ("\n\n[a\n", ["expected TOML", "line 3"]),
+        ('a = "x"', ["policy.toml: a: ", "one of capabilities, principals", "an unknown key"]),
+        ('"a b" = 1', ["'a b'"]),
+        ("capabilities = 1", ["capabilities: expected a table, found 1"]),
+        ("capabilities.x = []", ["capabilities.x: expected a table, found an array"]),
+        ("[capabilities.x]\nsned = []", ["capabilities.x.sned", "one of admin, receive, send"]),
+        ("[capabilities.'a b']\nsned = []", ["capabilities.'a b'.sned"]),
+        ("[capabilities.x]\nsend = 'X/*'", ["capabilities.x.send: expected an array, found 'X/*'"]),
+        ("[capabilities.x]\nsend = ['X/*', 1]", ["capabilities.x.send[1]: expected a string, found 1"]),
+        ("[capabilities.x]\nreceive = ['X/[a']", ["capabilities.x.receive[0]", "'X/[a'", "not closed"]),
+        ("[capabilities.x]\nreceive = ['X']", ["capabilities.x.receive[0]", "can match no destination"]),
+        ("[capabilities.x]\nadmin = ['read', 'root']", ["admin[1]", "one of enrol, metrics, read, write", "'root'"]),
+        ("principals = {}", ["principals: expected an array, found a table"]),
+        ("principals = [1]", ["principals[0]: expected a table, found 1"]),
+        ("[[principals]]\nfingerprints = []", ["principals[0].name", "1 to 128 printable", "found nothing"]),
+        ("[[principals]]\nname = ''", ["principals[0].name", "1 to 128 printable"]),
+        ("[[principals]]\nname = 'a\tb'", ["principals[0].name", "1 to 128 printable"]),
+        (f"[[principals]]\nname = '{'a' * 129}'", ["principals[0].name", "1 to 128 printable"]),
+        ("[[principals]]\nname = 'fingerprint:ab'", ["principals[0].name", "does not start with 'fingerprint:'"]),
+        ("[[principals]]\nname = 1979-05-27", ["principals[0].name", "found a date"]),
+        (PRINCIPAL, ["principals[0] ('p').fingerprints: expected an array, found nothing"]),
+        (PRINCIPAL + "fingerprints = ['ab']", ["fingerprints[0]: expected 64 hex digits", "found 'ab'"]),
+        (PRINCIPAL + f"fingerprints = ['{'g' * 64}']", ["fingerprints[0]: expected 64 hex digits"]),
+        (PRINCIPAL + f"fingerprints = ['{FIRST}\\n']".replace("'", '"'), ["fingerprints[0]: expected 64 hex digits"]),
+        (PRINCIPAL + f"fingerprints = ['{':'.join(['abcd'] * 16)}']", ["fingerprints[0]: expected 64 hex digits"]),
+        (PRINCIPAL + "fingerprints = []\nrights = 1", ["principals[0].rights", "an unknown key"]),
+        (PRINCIPAL + "fingerprints = []\ncapabilities = ['x']", ["capabilities[0]", "none is defined", "'x'"]),
+        (
+            "[capabilities.y]\n" + PRINCIPAL + "fingerprints = []\ncapabilities = ['x']",
+            ["capabilities[0]: expected one of y, found 'x'"],
+        ),
+        (PRINCIPAL + "fingerprints = []\nowns = ['X/']", ["principals[0] ('p').owns[0]", "no token follows"]),
+        (
+            (PRINCIPAL + "fingerprints = []\n") * 2,
+            ["principals[1].name", "a name of its own", "another principal called 'p'"],
+        ),
+        (
+            PRINCIPAL + f"fingerprints = ['{FIRST}']\n[[principals]]\nname = 'q'\nfingerprints = ['{'5F:' * 31}5F']",
+            ["principals[1] ('q').fingerprints[0]", FIRST, "'p'"],
+        ),
+    ],
+)
+def test_refused(text: str, parts: list[str]) -> None:
+    """A policy that cannot be used is refused with source, key, what was expected and what was found."""
+    with pytest.raises(PolicyError) as raised:
+        load(text)
+    assert str(raised.value).startswith("policy.toml: ")
+    assert [part for part in parts if part not in str(raised.value)] == [], str(raised.value)
+
+
+def test_not_utf_8_is_refused() -> None:
+    """A file that is not UTF-8 is refused with the position."""
+    with pytest.raises(PolicyError, match="byte 4: expected UTF-8"):
+        load_policy(b"a = \xff", "policy.toml", LIMITS)
