@@ -147,7 +147,7 @@ class SubscriptionRecord:
     what following AcknowledgementRecords take away and OwedRecords add. In a segment it is None: nothing owed yet.
     """
 
-    __slots__ = ("accepted_at_us", "client_id", "eager", "glob", "low_water", "principal", "subscription")
+    __slots__ = ("accepted_at_us", "client_id", "eager", "glob", "low_water", "principal", "subscription", "target")
 
     def __init__(
         self,
@@ -166,19 +166,21 @@ class SubscriptionRecord:
         self.glob: Final = glob
         self.eager: Final = eager  # owes every matching topic that holds a value when this record is applied
         self.low_water: Final = low_water
+        self.target: object | None = None  # the live subscription, for the broker that made the record
 
 
 @final
 class UnsubscriptionRecord:
     """A durable subscription was removed for good."""
 
-    __slots__ = ("accepted_at_us", "client_id", "principal", "subscription")
+    __slots__ = ("accepted_at_us", "client_id", "principal", "subscription", "target")
 
     def __init__(self, accepted_at_us: int, principal: str, client_id: str, subscription: bytes) -> None:
         self.accepted_at_us: Final = accepted_at_us
         self.principal: Final = principal
         self.client_id: Final = client_id
         self.subscription: Final = subscription
+        self.target: object | None = None  # the live subscription, for the broker that made the record
 
 
 Positions = tuple[tuple[bytes, int], ...]  # (destination, revision) pairs
@@ -202,9 +204,7 @@ class AcknowledgementRecord:
 
 @final
 class OwedRecord:
-    """A durable subscription owes the current change of these topics again: a snapshot's exceptions below low water, and
-    what a resume with `eager` or a newly granted right added.
-    """
+    """A durable subscription owes the current change of these topics: a snapshot's exceptions below low water."""
 
     __slots__ = ("accepted_at_us", "client_id", "positions", "principal", "subscription")
 
@@ -222,12 +222,13 @@ class OwedRecord:
 class SessionEndRecord:
     """A session with durable subscriptions expired or was dropped, and all that it owed with it."""
 
-    __slots__ = ("accepted_at_us", "client_id", "principal")
+    __slots__ = ("accepted_at_us", "client_id", "principal", "target")
 
     def __init__(self, accepted_at_us: int, principal: str, client_id: str) -> None:
         self.accepted_at_us: Final = accepted_at_us
         self.principal: Final = principal
         self.client_id: Final = client_id
+        self.target: object | None = None  # the live session, for the broker that made the record
 
 
 Record = Change | SubscriptionRecord | UnsubscriptionRecord | AcknowledgementRecord | OwedRecord | SessionEndRecord

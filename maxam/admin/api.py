@@ -1,0 +1,360 @@
+"""The admin HTTP API: routes, the right that each needs, and their JSON.
+
+Who asks is the fingerprint that the listener found in the TLS handshake; what they may do is the policy's. A certificate
+without the right gets 403 whether or not what it asked for exists. Every error is `{"error": <code>, "detail": <text>}`.
+"""
+
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Any, Final, final
+from urllib.parse import quote, unquote_to_bytes
+
+import trio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from maxam import __version__
+from maxam.admin.listener import FINGERPRINT
+from maxam.admin.values import ValueDecodeError, decode_value, iso_time
+from maxam.admin.view import SessionRow, View
+from maxam.errors import GlobError, ProtocolError
+from maxam.records import Change, Identity
+
+REQUEST_BODY_BYTES_MAX: Final = 65_536
+REQUEST_TIMEOUT_S: Final = 15.0  # a request that waits for the disk longer than this is answered 503
+PAGE_MAX: Final = 500  # rows of one page
+PAGE_DEFAULT: Final = 100
+PAGE_SLICES_MAX: Final = 40  # slices of topics that one page looks at, so that a glob matching little cannot last
+EVERY_TOPIC: Final = "**"
+SESSIONS_PATH: Final = "/v1/sessions"
+DISPOSITION_STATUS: Final = {
+    "rejected-unauthorised": HTTPStatus.FORBIDDEN,
+    "rejected-invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "rejected-unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+# Larger values are decoded by whoever asks, with the schema's text: a value of 1-byte numbers takes 0.2 us a byte here.
+DECODED_BYTES_MAX: Final = 8192
+WRITE_HEADER: Final = "maxam-admin"  # a browser sends certificates by itself, but this header only from our own pages
+
+ANY_CERTIFICATE: Final = "any certificate"
+ANY_PRINCIPAL: Final = "any principal"
+
+
+@final
+class ApiError(Exception):
+    """End a request with an error."""
+
+    def __init__(self, status: HTTPStatus, code: str, detail: str, **more: str) -> None:
+        super().__init__(detail)
+        self.status: Final = status
+        self.body: Final = {"error": code, "detail": detail, **more}
+
+
+class _Answer(JSONResponse):
+    """JSON that no cache keeps and no browser takes for anything else."""
+
+    def init_headers(self, headers: Any = None) -> None:  # noqa: ANN401 as starlette declares it
+        super().init_headers(headers)
+        self.headers["cache-control"] = "no-store"
+        self.headers["x-content-type-options"] = "nosniff"
+
+
+Handler = Callable[[View, Request, Identity], Awaitable[Response]]
+
+
+def make_application(view: View) -> Starlette:
+    """Return the ASGI application of the admin listener."""
+    return Starlette(
+        routes=[
+            Route(path, _guarded(view, method, right, handler), methods=[method])
+            for method, path, right, handler in ROUTES
+        ],
+        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_bug},
+    )
+
+
+def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        fingerprint = request.scope.get("state", {}).get(FINGERPRINT)
+        if fingerprint is None:
+            raise ApiError(HTTPStatus.UNAUTHORIZED, "unauthenticated", "no client certificate was presented")
+        principal = view.principal_of(fingerprint)
+        if right != ANY_CERTIFICATE:
+            known = principal is not None and (right == ANY_PRINCIPAL or right in view.admin_rights(principal))
+            if not known:
+                raise ApiError(
+                    HTTPStatus.FORBIDDEN,
+                    "forbidden",
+                    f"this needs {right}" if right == ANY_PRINCIPAL else f"this needs the admin right {right}",
+                )
+        _check_request(request, writes=method != "GET")
+        try:
+            with trio.move_on_after(REQUEST_TIMEOUT_S):
+                return await handler(view, request, Identity(principal or "", fingerprint))
+        except ProtocolError as error:
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "busy", error.detail) from error
+        raise ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "too-slow",
+            f"not done within {REQUEST_TIMEOUT_S:.0f} s; a write may still take effect",
+        )
+
+    return endpoint
+
+
+def _check_request(request: Request, writes: bool) -> None:
+    if writes and WRITE_HEADER not in request.headers:
+        raise ApiError(
+            HTTPStatus.FORBIDDEN, "missing-header", f"a request that changes something needs a header {WRITE_HEADER}: 1"
+        )
+    declared = request.headers.get("content-length", "0")
+    if "transfer-encoding" in request.headers or int(declared) > REQUEST_BODY_BYTES_MAX:
+        raise ApiError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            "too-large",
+            f"a request body needs a content-length of at most {REQUEST_BODY_BYTES_MAX}",
+        )
+
+
+async def _on_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)  # noqa: S101 registered for nothing else
+    return _Answer(error.body, error.status)
+
+
+async def _on_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 registered for nothing else
+    status = HTTPStatus(error.status_code)
+    code = {HTTPStatus.NOT_FOUND: "not-found", HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed"}.get(status, "bad")
+    return _Answer({"error": code, "detail": "no such path" if code == "not-found" else error.detail}, status)
+
+
+async def _on_bug(_request: Request, _error: Exception) -> Response:
+    # starlette raises the error on to the server, which logs it with its traceback
+    return _Answer({"error": "internal", "detail": "internal error"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+# Health and what this is.
+
+
+async def _livez(_view: View, _request: Request, _caller: Identity) -> Response:
+    return _Answer({"status": "alive"})
+
+
+async def _readyz(view: View, _request: Request, _caller: Identity) -> Response:
+    reasons = view.unready_reasons()
+    if reasons:
+        return _Answer({"status": "not ready", "reasons": reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
+    return _Answer({"status": "ready"})
+
+
+async def _about(view: View, _request: Request, caller: Identity) -> Response:
+    host, port = view.stomp_address()
+    return _Answer(
+        {
+            "server": f"maxam/{__version__}",
+            "stomp": {"host": host, "port": port, "virtual_host": view.virtual_host()},
+            "principal": caller.principal,
+            "admin_rights": sorted(view.admin_rights(caller.principal)),
+            **view.figures(),
+        }
+    )
+
+
+async def _schema(view: View, request: Request, _caller: Identity) -> Response:
+    name, minor = request.path_params["name"], request.path_params["minor"]
+    text = view.schema_text(name, minor)
+    if text is None:
+        raise ApiError(HTTPStatus.NOT_FOUND, "not-found", f"there is no schema {name} {minor}")
+    return Response(text, media_type="application/json", headers={"x-content-type-options": "nosniff"})
+
+
+# Topics.
+
+
+async def _topics(view: View, request: Request, caller: Identity) -> Response:
+    limit = _limit(request)
+    try:
+        glob = view.glob(request.query_params.get("glob", EVERY_TOPIC))
+    except GlobError as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+    values = _flag(request, "values")
+    after = request.query_params.get("after")
+    cursor = None if after is None else after.encode()
+    rows: list[dict[str, object]] = []
+    for _ in range(PAGE_SLICES_MAX):
+        changes, cursor = view.topics_slice(glob, cursor, limit - len(rows))
+        for change in changes:
+            rows.append(_topic_row(change))
+            if values:
+                rows[-1] |= _value(view, change, caller)
+                await trio.lowlevel.checkpoint()
+        if cursor is None or len(rows) == limit:
+            break
+        await trio.lowlevel.checkpoint()
+    return _Answer({"topics": rows, "next": None if cursor is None else cursor.decode()})
+
+
+async def _topic(view: View, request: Request, caller: Identity) -> Response:
+    destination: str = request.path_params["destination"]
+    change = _present(view, destination)
+    return _Answer(_topic_row(change) | _value(view, change, caller))
+
+
+async def _topic_delete(view: View, request: Request, caller: Identity) -> Response:
+    destination: str = request.path_params["destination"]
+    _present(view, destination)
+    answer = await view.delete_topic(caller, destination.encode())
+    disposition = answer["disposition"]
+    if disposition != "accepted":
+        raise ApiError(
+            DISPOSITION_STATUS[disposition],
+            answer.get("result", disposition),
+            answer.get("reason", disposition),
+            disposition=disposition,
+        )
+    return _Answer({"disposition": disposition})
+
+
+def _present(view: View, destination: str) -> Change:
+    change = view.topic(destination.encode())
+    if change is None:
+        raise ApiError(HTTPStatus.NOT_FOUND, "not-found", f"there is no topic {destination}")
+    return change
+
+
+def _topic_row(change: Change) -> dict[str, object]:
+    judgement = change.judgement
+    return {
+        "destination": change.destination.decode(),
+        "revision": change.revision,
+        "accepted_at": iso_time(change.accepted_at_us),
+        "publisher": change.publisher.principal,
+        "fingerprint": change.publisher.fingerprint,
+        "encoding": judgement.encoding,
+        "schema": judgement.schema,
+        "schema_version": judgement.schema_version,
+        "schema_fingerprint": judgement.schema_fingerprint.hex(),
+        "body_bytes": len(change.body),
+    }
+
+
+def _value(view: View, change: Change, caller: Identity) -> dict[str, object]:
+    """Return what is in a topic, as far as the caller may receive it: decoded if it can be, else as it was sent."""
+    if not view.may_receive(caller.principal, change.destination):
+        return {"value_state": "withheld"}
+    headers = [[name.decode(), value.decode()] for name, value in change.headers]
+    problem = "it was accepted without a schema"
+    text = view.schema_text(change.judgement.schema, change.judgement.schema_version)
+    if len(change.body) > DECODED_BYTES_MAX:
+        problem = f"it is longer than {DECODED_BYTES_MAX} bytes"
+    elif text is not None:
+        try:
+            value = decode_value(text, change.body, change.judgement)
+        except ValueDecodeError as error:
+            problem = str(error)
+        else:
+            return {"value_state": "decoded", "headers": headers, "value": value}
+    return {
+        "value_state": "raw",
+        "headers": headers,
+        "problem": problem,
+        "value_offset": change.judgement.value_offset,
+        "value_length": change.judgement.value_length,
+        "body": b64encode(change.body).decode(),
+    }
+
+
+# Sessions. Principal and client-id are one path segment each, percent-encoded, and may hold any character, `/` too: so
+# they are taken from the raw path.
+
+
+async def _sessions(view: View, request: Request, _caller: Identity) -> Response:
+    after = request.query_params.get("after")
+    rows, more = view.sessions_after(None if after is None else _pair(after.encode()), _limit(request))
+    following = f"{quote(rows[-1].principal, safe='')}/{quote(rows[-1].client_id, safe='')}" if more else None
+    return _Answer({"sessions": [_session_row(row) for row in rows], "next": following})
+
+
+async def _session(view: View, request: Request, _caller: Identity) -> Response:
+    found = view.session(*_session_key(request, b""))
+    if found is None:
+        raise _no_session()
+    row, subscriptions = found
+    return _Answer(_session_row(row) | {"subscriptions": [asdict(subscription) for subscription in subscriptions]})
+
+
+async def _session_kick(view: View, request: Request, _caller: Identity) -> Response:
+    key = _session_key(request, b"/kick")
+    if view.session(*key) is None:
+        raise _no_session()
+    if not view.kick(*key):
+        raise ApiError(HTTPStatus.CONFLICT, "not-connected", "the session has no live connection")
+    return _Answer({"kicked": True})
+
+
+async def _session_drop(view: View, request: Request, caller: Identity) -> Response:
+    if not await view.drop(*_session_key(request, b""), caller):
+        raise _no_session()
+    return _Answer({"dropped": True})
+
+
+def _session_row(row: SessionRow) -> dict[str, object]:
+    fields = asdict(row)
+    since_us = fields.pop("connected_at_us")
+    return fields | {"connected_at": None if since_us is None else iso_time(since_us)}
+
+
+def _session_key(request: Request, action: bytes) -> tuple[str, str]:
+    raw_path: bytes = request.scope["raw_path"]
+    if not raw_path.endswith(action):
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return _pair(raw_path.removeprefix(SESSIONS_PATH.encode() + b"/").removesuffix(action))
+
+
+def _pair(encoded: bytes) -> tuple[str, str]:
+    parts = encoded.split(b"/")
+    if len(parts) != 2:
+        raise ApiError(HTTPStatus.NOT_FOUND, "not-found", "expected <principal>/<client-id>, each percent-encoded")
+    return unquote_to_bytes(parts[0]).decode(errors="replace"), unquote_to_bytes(parts[1]).decode(errors="replace")
+
+
+def _no_session() -> ApiError:
+    return ApiError(HTTPStatus.NOT_FOUND, "not-found", "there is no such session")
+
+
+# Parameters.
+
+
+def _limit(request: Request) -> int:
+    text = request.query_params.get("limit", str(PAGE_DEFAULT))
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= PAGE_MAX):
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"limit must be a number from 1 to {PAGE_MAX}")
+    return int(text)
+
+
+def _flag(request: Request, name: str) -> bool:
+    text = request.query_params.get(name, "false")
+    if text not in {"true", "false"}:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"{name} must be true or false")
+    return text == "true"
+
+
+# Method, path, right (an admin right of the policy, or one of the two ANY_), handler.
+ROUTES: Final[tuple[tuple[str, str, str, Handler], ...]] = (
+    ("GET", "/livez", ANY_CERTIFICATE, _livez),
+    ("GET", "/readyz", "metrics", _readyz),
+    ("GET", "/v1/about", "read", _about),
+    ("GET", "/v1/schemas/{name}/{minor}", ANY_PRINCIPAL, _schema),
+    ("GET", "/v1/topics", "read", _topics),
+    ("GET", "/v1/topics/{destination:path}", "read", _topic),
+    ("DELETE", "/v1/topics/{destination:path}", "write", _topic_delete),
+    ("GET", SESSIONS_PATH, "read", _sessions),
+    ("GET", SESSIONS_PATH + "/{key:path}", "read", _session),
+    ("POST", SESSIONS_PATH + "/{key:path}", "write", _session_kick),
+    ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
+)

@@ -1,0 +1,172 @@
+"""The HTTPS listener of the admin API: our TLS, Hypercorn's HTTP, any ASGI application.
+
+Hypercorn builds its TLS context once and tells the application nothing of the client's certificate. So the sockets and
+the TLS here are ours, with the context asked for at each connection (a reload is just another answer), and Hypercorn's
+per-connection server is subclassed at two points, both pinned by tests:
+
+* its constructor's `state` is the per-connection part of the ASGI scope's `state`; the fingerprint goes in there;
+* its `protocol_send` writes under a cancellation shield, so that a peer that stops reading would hold its connection,
+  and the shutdown, for ever; ours gives up after `write_timeout_s`.
+"""
+
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ASGIFramework, ConnectionState
+
+from maxam.admin.escaping import shown
+from maxam.gateway.tls import fingerprint, handshake_problem
+
+logger: Final = logging.getLogger("maxam.admin")
+
+FINGERPRINT: Final = (
+    "fingerprint"  # key in the ASGI scope's state: SHA-256 of the client certificate's DER, lower-case hex
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """What one peer of the admin listener may take."""
+
+    connections_max: int = 64  # operators, tabs and scrapers of one broker; more are closed at once
+    handshake_timeout_s: float = 10.0  # absolute, so that a dripping peer cannot extend it
+    request_head_timeout_s: float = 15.0  # from accept or the last response to the end of the next request's headers
+    request_head_bytes_max: int = 16_384  # request line and headers, when they come in more than one read of 64 KiB
+    linger_timeout_s: float = 1.0  # after a refused handshake, for the peer to read why
+    write_timeout_s: float = 30.0  # a peer that takes nothing for so long is closed
+    graceful_timeout_s: float = 3.0  # at shutdown, for requests under way
+
+
+class _Connection(TCPServer):
+    """Hypercorn's server of one connection, with the peer's fingerprint in the scope and a limit on writing."""
+
+    write_timeout_s = 30.0
+
+    async def protocol_send(self, event: Event) -> None:
+        """Write as Hypercorn does, but close a connection whose peer takes nothing."""
+        if not isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        async with self.send_lock:
+            try:
+                with trio.CancelScope(shield=True), trio.fail_after(self.write_timeout_s):
+                    await self.stream.send_all(event.data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                await trio.aclose_forcefully(self.stream)
+                await self.protocol.handle(Closed())
+
+
+async def serve_https(
+    application: ASGIFramework,
+    listeners: list[trio.SocketListener],
+    tls_context: Callable[[], ssl.SSLContext],
+    limits: ListenerLimits | None = None,
+) -> None:
+    """Serve `application` until cancelled; then requests under way get `graceful_timeout_s` to end.
+
+    Each request's scope has the fingerprint of the client's certificate as `state["fingerprint"]`. No lifespan events
+    are sent: the application lives inside the gateway, which has a lifetime of its own.
+
+    Args:
+        application: The ASGI application.
+        listeners: Bound listeners; closed at the end.
+        tls_context: Gives the context for the next connection; it must require client certificates and offer no ALPN
+            but http/1.1.
+        limits: What one peer may take.
+    """
+    limits = limits or ListenerLimits()
+    server = _Server(application, tls_context, limits)
+    async with trio.open_nursery() as nursery:
+        connections: trio.Nursery = await nursery.start(server.hold_connections)
+        try:
+            await trio.serve_listeners(server.serve_connection, listeners, handler_nursery=connections)
+        finally:
+            server.stopping.set()
+
+
+class _Server:
+    """What the connections of one `serve_https` share."""
+
+    def __init__(
+        self, application: ASGIFramework, tls_context: Callable[[], ssl.SSLContext], limits: ListenerLimits
+    ) -> None:
+        self.stopping: Final = trio.Event()
+        self._application: Final = ASGIWrapper(application)
+        self._tls_context: Final = tls_context
+        self._limits: Final = limits
+        self._worker: Final = WorkerContext(None)
+        self._config: Final = _hypercorn_config(limits)
+        self._open = 0
+
+    async def hold_connections(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+        """Keep the nursery of the connections, which outlives a cancellation by `graceful_timeout_s`."""
+        async with trio.open_nursery() as connections:
+            connections.cancel_scope.shield = True
+            task_status.started(connections)
+            await self.stopping.wait()
+            await self._worker.terminated.set()  # idle connections close now, the others after their response
+            connections.cancel_scope.deadline = trio.current_time() + self._limits.graceful_timeout_s
+
+    async def serve_connection(self, transport: trio.SocketStream) -> None:
+        """Serve one accepted connection to its end; nothing that goes wrong in it leaves it."""
+        if self._open >= self._limits.connections_max:
+            logger.warning("admin connection refused: %d are open already", self._open)
+            await trio.aclose_forcefully(transport)
+            return
+        self._open += 1
+        try:
+            await self._serve(transport)
+        except Exception:
+            logger.exception("admin connection ended by an internal error")
+        finally:
+            self._open -= 1
+            await trio.aclose_forcefully(transport)
+
+    async def _serve(self, transport: trio.SocketStream) -> None:
+        tls = trio.SSLStream(transport, self._tls_context(), server_side=True, https_compatible=True)
+        try:
+            with trio.fail_after(self._limits.handshake_timeout_s):
+                await tls.do_handshake()
+        except trio.TooSlowError:
+            logger.info("admin connection failed: handshake timeout")
+            return
+        except trio.BrokenResourceError as error:
+            cause = error.__cause__
+            problem = handshake_problem(cause) if isinstance(cause, ssl.SSLError) else str(cause)
+            logger.info("admin connection failed: %s", shown(problem, 200))
+            await self._refuse(transport, tls._outgoing.read())  # noqa: SLF001 trio drops the alert that says why
+            return
+        certificate: bytes | None = tls.getpeercert(binary_form=True)
+        state = ConnectionState({} if certificate is None else {FINGERPRINT: fingerprint(certificate)})
+        connection = _Connection(self._application, self._config, self._worker, state, tls)
+        connection.write_timeout_s = self._limits.write_timeout_s
+        await connection.run()
+
+    async def _refuse(self, transport: trio.SocketStream, alert: bytes) -> None:
+        """Send a TLS alert, and take in what is under way: closing with unread input would take the alert back."""
+        with trio.move_on_after(self._limits.linger_timeout_s), suppress(trio.BrokenResourceError):
+            await transport.send_all(alert)
+            await transport.send_eof()
+            while await transport.receive_some():
+                pass
+
+
+def _hypercorn_config(limits: ListenerLimits) -> Config:
+    config = Config()
+    config.keep_alive_timeout = limits.request_head_timeout_s
+    config.h11_max_incomplete_size = limits.request_head_bytes_max
+    config.ssl_handshake_timeout = limits.handshake_timeout_s
+    config.include_server_header = False
+    config.errorlog = logger
+    config.accesslog = None
+    return config

@@ -1,0 +1,220 @@
+"""The admin API as the `maxam-admin` command sees it: one connection, JSON in and out, and errors that say what to do.
+
+Spoken with the standard library's `http.client`: one synchronous connection with small requests needs no more.
+"""
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, final
+from urllib.parse import quote, urlencode
+
+from maxam.errors import MaxamError
+
+TIMEOUT_S: Final = 20.0  # above the server's own time limit of a request
+RESPONSE_BYTES_MAX: Final = 67_108_864  # far above any page
+
+
+class RemoteError(MaxamError):
+    """Say why the gateway cannot be asked, or what it refused: one line of cause, one of remedy where there is one."""
+
+
+@final
+class NotFoundError(RemoteError):
+    """Say that what was asked for does not exist."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Where the gateway is and who we are; a field is None while neither option nor variable has set it."""
+
+    gateway: str
+    certificate: Path | None
+    key: Path | None
+    ca: Path | None
+    server_name: str | None = None  # checked against the certificate; None trusts by chain, as venues do
+
+    def address(self) -> tuple[str, int]:
+        """Split `gateway` into host and port; raises RemoteError."""
+        return split_address(self.gateway, "--gateway")
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Make the TLS context; raises RemoteError naming the option, the variable and the file at fault."""
+        files = {}
+        for name, path in (("ca", self.ca), ("certificate", self.certificate), ("key", self.key)):
+            if path is None:
+                raise RemoteError(f"no {_FILES[name]} is given: use --{name} FILE or set MAXAM_{name.upper()}")
+            try:
+                path.open("rb").close()
+            except OSError as error:
+                raise RemoteError(
+                    f"the {_FILES[name]} {path} cannot be read ({error.strerror}): see --{name} or MAXAM_{name.upper()}"
+                ) from error
+            files[name] = path
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.server_name is not None
+        try:
+            context.load_verify_locations(files["ca"])
+        except (ssl.SSLError, OSError) as error:
+            raise RemoteError(f"{files['ca']} holds no PEM certificate: see --ca or MAXAM_CA") from error
+        try:
+            context.load_cert_chain(files["certificate"], files["key"], password=lambda: b"")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise RemoteError(
+                f"{files['certificate']} and {files['key']} are not a PEM certificate and its unencrypted PEM key:"
+                f" see --certificate and --key ({error})"
+            ) from error
+        return context
+
+
+_FILES: Final = {
+    "ca": "CA certificate of the gateway",
+    "certificate": "client certificate",
+    "key": "key of the client certificate",
+}
+
+
+def split_address(text: str, option: str) -> tuple[str, int]:
+    """Split `HOST:PORT`, IPv6 hosts in brackets; raises RemoteError naming the option."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise RemoteError(f"{option} must be HOST:PORT, found {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class _Connection(http.client.HTTPSConnection):
+    """An HTTPS connection that checks the certificate for a given name, not for the address's."""
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext, server_name: str | None) -> None:
+        super().__init__(host, port, timeout=TIMEOUT_S)
+        self._tls = context
+        self._server_name = server_name
+
+    def connect(self) -> None:
+        """Connect and complete the handshake."""
+        transport = socket.create_connection((self.host, self.port), TIMEOUT_S)
+        try:
+            transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sock = self._tls.wrap_socket(transport, server_hostname=self._server_name)
+        except BaseException:
+            transport.close()
+            raise
+
+
+@final
+class Remote:
+    """The admin API of one gateway. Connects at the first request; use it as a context manager."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials: Final = credentials
+        host, port = credentials.address()
+        self._connection: Final = _Connection(host, port, credentials.tls_context(), credentials.server_name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def get(self, path: str, **parameters: str | int) -> Any:  # noqa: ANN401 JSON of any shape
+        """Return the JSON that the gateway holds under a path."""
+        return json.loads(self.text(f"{path}?{urlencode(parameters)}" if parameters else path))
+
+    def text(self, path: str) -> bytes:
+        """Return what the gateway holds under a path, as it is."""
+        return self._ask("GET", path)
+
+    def pages(self, path: str, rows: str, **parameters: str | int) -> Iterator[dict[str, Any]]:
+        """Iterate over the rows of all pages of a listing."""
+        while True:
+            page = self.get(path, **parameters)
+            yield from page[rows]
+            if page["next"] is None:
+                return
+            parameters["after"] = page["next"]
+
+    def post(self, path: str) -> None:
+        """Have something done."""
+        self._ask("POST", path)
+
+    def delete(self, path: str) -> None:
+        """Have something deleted."""
+        self._ask("DELETE", path)
+
+    def _ask(self, method: str, path: str) -> bytes:
+        try:
+            self._connection.request(method, path, headers={} if method == "GET" else {"maxam-admin": "1"})
+            response = self._connection.getresponse()
+            body = response.read(RESPONSE_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise RemoteError(self._explain(error)) from error
+        if response.status == HTTPStatus.OK:
+            return body
+        try:
+            answer = json.loads(body)
+            code, detail = str(answer["error"]), str(answer["detail"])
+        except (ValueError, TypeError, KeyError):
+            code, detail = str(response.status), f"{self._credentials.gateway} does not answer as an admin listener"
+        if code == "forbidden":
+            detail += (
+                f"; the certificate {self._credentials.certificate} has no such right: its fingerprint"
+                f" (maxam-admin fingerprint {self._credentials.certificate}) must belong to a principal of the policy"
+                " with a capability that has it"
+            )
+        raise (NotFoundError if code == "not-found" else RemoteError)(f"{code}: {detail}")
+
+    def _explain(self, error: OSError | http.client.HTTPException) -> str:
+        where = self._credentials
+        match error:
+            case ConnectionRefusedError():
+                return (
+                    f"nothing listens at {where.gateway}: is the gateway running, and is this its admin port?"
+                    " (--gateway or MAXAM_GATEWAY; the gateway prints `ready ... admin=HOST:PORT`)"
+                )
+            case socket.gaierror():
+                return f"the host of {where.gateway} is unknown: see --gateway or MAXAM_GATEWAY"
+            case ssl.SSLCertVerificationError():
+                return (
+                    f"the certificate of {where.gateway} is not trusted ({error.verify_message}): is {where.ca} the CA"
+                    " that signed it (--ca or MAXAM_CA), and does it carry this name (--server-name)?"
+                )
+            case ssl.SSLError() if "ALERT" in (error.reason or ""):
+                return (
+                    f"{where.gateway} refused the certificate {where.certificate} ({_alert(error)}): is it of the"
+                    " gateway's client CA, not expired, not revoked? (--certificate or MAXAM_CERTIFICATE)"
+                )
+            case ssl.SSLError():
+                return (
+                    f"{where.gateway} does not speak TLS as expected ({error.reason or error}): is it the admin port?"
+                )
+            case TimeoutError():
+                return f"{where.gateway} did not answer within {TIMEOUT_S:.0f} s"
+            case http.client.RemoteDisconnected() | ConnectionResetError():
+                return f"{where.gateway} closed the connection without an answer: is it the admin port?"
+            case _:
+                return f"{where.gateway}: {error}"
+
+
+def _alert(error: ssl.SSLError) -> str:
+    return (error.reason or "").rpartition("ALERT_")[2].lower().replace("_", " ")
+
+
+def topic_path(destination: str) -> str:
+    """Return the path of a topic."""
+    return "/v1/topics/" + quote(destination, safe="/")
+
+
+def session_path(principal: str, client_id: str) -> str:
+    """Return the path of a session."""
+    return f"/v1/sessions/{quote(principal, safe='')}/{quote(client_id, safe='')}"

@@ -1,0 +1,39 @@
+"""The admin listener as a service of the gateway."""
+
+import ipaddress
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from maxam.admin.api import make_application
+from maxam.admin.listener import serve_https
+from maxam.admin.view import View
+from maxam.errors import ConfigurationError
+from maxam.gateway.listener import address_text
+
+if TYPE_CHECKING:
+    from maxam.gateway.server import Gateway
+
+logger: Final = logging.getLogger("maxam.admin")
+
+
+async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[str]) -> None:
+    """Serve the admin API of a gateway until cancelled; tells `host:port` once it listens.
+
+    Raises:
+        ConfigurationError: The address cannot be listened on.
+    """
+    settings = gateway.settings.admin
+    try:
+        listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
+    except OSError as error:
+        raise ConfigurationError(
+            f"[admin] host and port: cannot listen on {address_text(settings.host, settings.port)}:"
+            f" {error.strerror or error}; is another gateway running, or the address not of this machine?"
+        ) from error
+    host, port = listeners[0].socket.getsockname()[:2]
+    if not ipaddress.ip_address(host).is_loopback:
+        logger.warning("admin-listener-reachable address=%s action=%s", host, "have a firewall in front of it")
+    task_status.started(address_text(host, port))
+    await serve_https(make_application(View(gateway)), listeners, lambda: gateway.tls)

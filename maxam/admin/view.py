@@ -1,0 +1,273 @@
+"""The one place where the admin listener looks into the broker and the gateway, and acts on them."""
+
+import secrets
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.broker.delivery import Connection
+from maxam.broker.session import Session
+from maxam.errors import ProtocolError
+from maxam.gateway.bell import Bell
+from maxam.globs import Glob, compile_glob
+from maxam.records import Change, Identity
+from maxam.stomp.events import VERSION_1_2, Connect, Send
+from maxam.stomp.frames import SERVER_COMMANDS, Decoder
+
+if TYPE_CHECKING:
+    from maxam.gateway.server import Gateway
+
+SLICE_TOPICS: Final = 500  # looked at before the event loop has its turn: about 1 ms
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """One subscription as an operator sees it."""
+
+    id: str
+    glob: str
+    ack: str  # "auto" or "client"; "" while nothing is delivered
+    durable: bool
+    delivering: bool  # False: waits for its re-SUBSCRIBE, or paused
+    owed: int  # topics of which it does not have the newest change
+    unacked: int  # messages sent and not acknowledged
+    conflated: int  # changes that were replaced before it read them
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One session as an operator sees it."""
+
+    principal: str
+    client_id: str
+    connected: bool
+    durable: bool
+    peer: str | None  # address of the live connection
+    connected_at_us: int | None
+    window: int | None  # un-acked messages that the connection may have now
+    unacked: int
+    owed: int
+    subscriptions: int
+
+
+@final
+class View:
+    """What operators may see and do, in plain values.
+
+    Everything returned is a copy or immutable. Methods that are not async neither block nor yield.
+    """
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway: Final = gateway
+
+    @property
+    def _broker(self) -> Broker:
+        return self._gateway.broker
+
+    # Who asks.
+
+    def principal_of(self, fingerprint: str) -> str | None:
+        """Return the principal of a certificate, or None when the policy knows none."""
+        return self._broker.policy.principal_of(fingerprint)
+
+    def admin_rights(self, principal: str) -> frozenset[str]:
+        """Return the admin rights of a principal."""
+        return self._broker.policy.rights(principal).admin
+
+    def may_receive(self, principal: str, destination: bytes) -> bool:
+        """Say whether the principal may see values of a topic."""
+        return self._broker.policy.rights(principal).may_receive(destination)
+
+    # Topics.
+
+    def glob(self, text: str) -> Glob:
+        """Compile a glob under the broker's limits; raises GlobError."""
+        return compile_glob(text, self._broker.limits)
+
+    def topics_slice(self, glob: Glob, after: bytes | None, matches_max: int) -> tuple[list[Change], bytes | None]:
+        """Look at the next SLICE_TOPICS destinations that share the glob's literal prefix, or fewer if enough match.
+
+        Args:
+            glob: Which topics are wanted.
+            after: Where the slice before this one ended; None begins.
+            matches_max: Ends the slice, at least 1.
+
+        Returns:
+            The newest changes of matching topics that hold a value, in byte order of their destinations, and where to go
+            on; None at the end. Topics made or deleted between slices appear or not; no other is missed or seen twice.
+        """
+        store = self._broker.store
+        changes: list[Change] = []
+        looked_at = 0
+        for name in islice(store.names_after(glob.prefix.encode(), after), SLICE_TOPICS):
+            looked_at += 1
+            after = name
+            topic = store.topics[name]
+            if not topic.change.deleted and glob.matches(topic.name):
+                changes.append(topic.change)
+                if len(changes) == matches_max:
+                    return changes, name
+        return changes, after if looked_at == SLICE_TOPICS else None
+
+    def topic(self, destination: bytes) -> Change | None:
+        """Return the newest committed value of a topic, or None when it has none."""
+        topic = self._broker.store.topics.get(destination)
+        return None if topic is None or topic.change.deleted else topic.change
+
+    async def delete_topic(self, caller: Identity, destination: bytes) -> dict[str, str]:
+        """Send an empty body to a topic as the caller; return the headers of its RECEIPT, once that is due.
+
+        Cancelled, the delete may take effect or not, as with a client that leaves before its RECEIPT.
+
+        Raises:
+            ProtocolError: The caller's principal has too many sessions.
+        """
+        with _Errand(self._gateway, caller) as errand:
+            return await errand.delete(destination)
+
+    # Schemas.
+
+    def schema_text(self, name: str, minor: str) -> bytes | None:
+        """Return the self-contained text of one minor version of a type."""
+        version = self._broker.registry.schema(name, minor)
+        return None if version is None else version.text
+
+    # Sessions.
+
+    def sessions_after(self, after: tuple[str, str] | None, limit: int) -> tuple[list[SessionRow], bool]:
+        """Return up to `limit` sessions in order of (principal, client-id), and whether there are more."""
+        keys = sorted(key for key in self._broker.sessions if after is None or key > after)
+        return [self._row(self._broker.sessions[key]) for key in keys[:limit]], len(keys) > limit
+
+    def session(self, principal: str, client_id: str) -> tuple[SessionRow, list[SubscriptionRow]] | None:
+        """Return a session and its subscriptions in order of their making."""
+        session = self._broker.sessions.get((principal, client_id))
+        if session is None:
+            return None
+        subscriptions = [
+            SubscriptionRow(
+                id=subscription.id.decode(),
+                glob=subscription.glob.text,
+                ack="" if subscription.connection is None else "client" if subscription.acknowledged else "auto",
+                durable=subscription.durable,
+                delivering=subscription.connection is not None,
+                owed=len(subscription.owed),
+                unacked=len(subscription.sent),
+                conflated=subscription.conflated,
+            )
+            for subscription in session.subscriptions.values()
+        ]
+        return self._row(session), subscriptions
+
+    def kick(self, principal: str, client_id: str) -> bool:
+        """Close the live connection of a session with an ERROR; False when it has none."""
+        session = self._broker.sessions.get((principal, client_id))
+        if session is None or session.connection is None:
+            return False
+        session.connection.expel(ProtocolError("closed by an operator", "an operator closed this connection"))
+        return True
+
+    async def drop(self, principal: str, client_id: str, caller: Identity) -> bool:
+        """End a session for good, its live connection with it, and wait until that is journalled; False: unknown.
+
+        Cancelled, the session is ended nevertheless, but a crash may bring it back.
+        """
+        session = self._broker.sessions.get((principal, client_id))
+        if session is None:
+            return False
+        with _Errand(self._gateway, caller) as errand:
+            self._broker.end_session(session)
+            await errand.committed()
+        return True
+
+    # The gateway itself.
+
+    def stomp_address(self) -> tuple[str, int]:
+        """Return where STOMP clients connect."""
+        return self._gateway.address
+
+    def virtual_host(self) -> str:
+        """Return a `host` that CONNECT accepts."""
+        accepted = self._gateway.settings.listener.virtual_hosts[0]
+        return "MAXVAPI" if accepted == "*" else accepted
+
+    def unready_reasons(self) -> list[str]:
+        """Return why the broker is not fully in service; empty when it is."""
+        return ["disk-full: SENDs are refused until there is room"] if self._gateway.committer.group.disk_full else []
+
+    def figures(self) -> dict[str, int]:
+        """Return sizes and positions of the broker."""
+        broker = self._broker
+        return {
+            "revision": broker.revision,
+            "topics": broker.store.live,
+            "tombstones": len(broker.store.tombstones),
+            "sessions": len(broker.sessions),
+        }
+
+    def _row(self, session: Session) -> SessionRow:
+        connection = session.connection
+        peer, since_us = (None, None) if connection is None else self._gateway_side(connection)
+        return SessionRow(
+            principal=session.principal,
+            client_id=session.client_id,
+            connected=connection is not None,
+            durable=session.durable,
+            peer=peer,
+            connected_at_us=since_us,
+            window=None if connection is None else connection.window.size,
+            unacked=sum(len(subscription.sent) for subscription in session.subscriptions.values()),
+            owed=sum(len(subscription.owed) for subscription in session.subscriptions.values()),
+            subscriptions=len(session.subscriptions),
+        )
+
+    def _gateway_side(self, connection: Connection) -> tuple[str | None, int | None]:
+        """Return the peer's address and when it was accepted, microseconds since the epoch."""
+        for client in self._gateway.connections:
+            if client.peer is not None and client.peer.connection is connection:
+                return client.address, client.opened_at_us
+        return None, None
+
+
+@final
+class _Errand:
+    """A connection inside the process, of the caller's own principal, for one frame and its RECEIPT."""
+
+    def __init__(self, gateway: "Gateway", caller: Identity) -> None:
+        self._gateway: Final = gateway
+        self._broker: Final = gateway.broker
+        self._bell: Final = Bell()
+        event = Connect(VERSION_1_2, b"", None, None, (0, 0))
+        name = f"admin-{secrets.token_hex(16)}"
+        self._connection: Final = gateway.broker.connect(event, caller, name, self._bell.ring, trio.current_time())
+
+    def __enter__(self) -> "_Errand":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._broker.detach(self._connection, trio.current_time())
+
+    async def delete(self, destination: bytes) -> dict[str, str]:
+        """Send an empty body; return the RECEIPT's headers."""
+        self._broker.send(self._connection, Send(destination, b"", (), b"delete"), time.time_ns() // 1000)
+        return await self._receipt()
+
+    async def committed(self) -> None:
+        """Wait until all that was appended so far is committed or refused."""
+        self._connection.position = self._broker.appended
+        self._connection.promise(b"committed", ())
+        await self._receipt()
+
+    async def _receipt(self) -> dict[str, str]:
+        self._broker.await_receipts(self._connection)
+        self._broker.flush()
+        self._gateway.committer.touch()
+        decoder = Decoder(self._broker.limits, SERVER_COMMANDS)
+        while True:
+            for frame in decoder.feed(b"".join(self._connection.drain(trio.current_time()))):
+                return {name.decode(): value.decode() for name, value in frame.headers.items()}
+            await self._bell.wait()

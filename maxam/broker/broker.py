@@ -1,0 +1,931 @@
+"""The broker: admits what clients ask, applies what was committed, and knows who is owed what.
+
+Theory of operation. A frame is *admitted* (rights, destination, schema: a pure decision) and, when it changes something,
+*appended*: it gets its place in the one order of operations and, for a change, its revision. `take` hands what was appended to
+the journal as one batch; `commit` *applies* it once it is safe on disk. Nothing else alters topics or what durable
+subscriptions owe, and recovery calls the same `apply` for every record it reads back.
+
+A SUBSCRIBE or UNSUBSCRIBE that is not durable changes nothing on disk, but takes its place in the same order, as a `Barrier`
+that the journal never sees: it takes effect between the changes before and behind it, so that an eager subscription can
+neither miss a racing SEND nor see it twice.
+
+Invariants:
+* revisions of applied changes are gapless and only grow; `revision` is the newest applied, and nothing above it is visible;
+* `done <= appended`; every operation is applied, or refused as a whole batch, in the order in which it was appended;
+* a topic's `routes` are complete whenever a change is applied to it;
+* no method awaits, reads a clock, or raises anything but ProtocolError for what a client did.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, final
+
+from maxam.avro.registry import Registry
+from maxam.broker.delivery import Connection
+from maxam.broker.destinations import MatchIndex
+from maxam.broker.policy import Policy, Rights
+from maxam.broker.session import Session, Subscription
+from maxam.broker.store import Store, Topic
+from maxam.broker.window import Window
+from maxam.config import Limits
+from maxam.errors import GlobError, ProtocolError
+from maxam.globs import Glob, compile_glob, destination_problem
+from maxam.metrics import Counters
+from maxam.records import (
+    UNJUDGED,
+    AcknowledgementRecord,
+    Change,
+    Headers,
+    Identity,
+    Judgement,
+    OwedRecord,
+    Record,
+    Rejection,
+    SessionEndRecord,
+    SubscriptionRecord,
+    UnsubscriptionRecord,
+)
+from maxam.stomp.encoder import message_prefix, message_shared
+from maxam.stomp.events import Ack, Connect, Send, Subscribe, Unsubscribe
+
+SCAN_TOPICS: Final = 1000  # topics that one slice of an eager scan looks at
+_WIRE_CACHE_BYTES_MAX: Final = 16_777_216  # shared bytes of MESSAGEs kept for the next subscriber
+_POSITIONS_PER_RECORD: Final = 10_000  # so that no record grows with the number of topics
+_NO_ROUTES: Final[list[Subscription]] = []
+
+_CREATED: Final = ((b"result", b"created"),)
+_RESUMED: Final = ((b"result", b"resumed"),)
+_REPLACED: Final = ((b"result", b"replaced"),)
+_PAUSED: Final = ((b"result", b"paused"),)
+_REMOVED: Final = ((b"result", b"removed"),)
+_IGNORED: Final = ((b"result", b"ignored"),)
+_UNKNOWN_SUBSCRIPTION: Final = ((b"result", b"unknown-subscription"),)
+_FILTERED: Final = ((b"filtered", b"true"),)
+
+INVALID: Final = b"rejected-invalid"
+UNAUTHORISED: Final = b"rejected-unauthorised"
+UNAVAILABLE: Final = b"rejected-unavailable"
+
+
+@final
+class Barrier:
+    """A SUBSCRIBE that takes effect in order but leaves nothing in the journal."""
+
+    __slots__ = ("eager", "subscription")
+
+    def __init__(self, subscription: Subscription, eager: bool) -> None:
+        self.subscription: Final = subscription
+        self.eager: Final = eager
+
+
+Operation = Record | Barrier
+
+
+@final
+class Scan:
+    """A walk over all topics for one subscription, in slices, that owes what matches and has not changed since it began."""
+
+    __slots__ = ("before", "cursor", "revision", "subscription")
+
+    def __init__(self, subscription: Subscription, revision: int, before: Rights | None) -> None:
+        self.subscription: Final = subscription
+        self.revision: Final = revision  # newer changes reach the subscription by themselves
+        self.before: Final = before  # rights until now: only what they did not grant is owed; None: everything is
+        self.cursor: bytes | None = None
+
+
+@final
+class Broker:
+    """The whole state of the broker, without I/O.
+
+    Attributes:
+        head: Revision of the newest appended change.
+        revision: Revision of the newest applied change.
+        accepted_at_us: Of the newest appended change; never decreases.
+        appended: How many operations were appended.
+        done: How many of them were applied or refused.
+        pending: Those not yet taken, oldest first.
+        sessions: By (principal, client-id).
+        woken: Connections whose writer is to be woken when `flush` is called.
+    """
+
+    def __init__(self, limits: Limits, policy: Policy, registry: Registry) -> None:
+        self.limits: Final = limits
+        self.policy = policy
+        self.registry = registry
+        self.store: Final = Store()
+        self.sessions: Final[dict[tuple[str, str], Session]] = {}
+        self.counters: Final = Counters()
+        self.head = 0
+        self.revision = 0
+        self.accepted_at_us = 0
+        self.appended = 0
+        self.done = 0
+        self.pending: list[Operation] = []
+        self.woken: list[Connection] = []
+        self._awaiting: list[Connection] = []  # whose receipts wait for what is in `pending`
+        self._in_flight: deque[tuple[int, list[Connection]]] = deque()  # per batch taken: its size and who awaits it
+        self._index: Final[MatchIndex[Subscription]] = MatchIndex()
+        self._generation = 0  # of the policy in force
+        self._position = 0  # of the index: what a topic's routes must be complete up to
+        self._epoch = 0  # of index and policy: routes of another one are void
+        self._scans: Final[deque[Scan]] = deque()
+        self._settling: dict[Subscription, None] = {}
+        self._settle_at_s = -1.0
+        self._detached: dict[Session, None] = {}  # oldest first
+        self._sessions_of: dict[str, int] = {}
+        self._encoded: Final[deque[Change]] = deque()
+        self._encoded_bytes = 0
+
+    # What clients ask. Each may raise ProtocolError, having changed nothing.
+
+    def connect(
+        self, event: Connect, identity: Identity, session_id: str, wake: Callable[[], None], now_s: float
+    ) -> Connection:
+        """Attach a connection to the session that it names, or to a new one.
+
+        Args:
+            event: The CONNECT.
+            identity: Who the certificate says it is.
+            session_id: Name of the session if the client gives none: 128 random bits.
+            wake: Called when the connection's writer has something to do.
+            now_s: Monotonic seconds.
+
+        Raises:
+            ProtocolError: Too many takeovers or sessions; nothing has changed.
+        """
+        principal = identity.principal
+        client_id = event.client_id or session_id
+        session = self.sessions.get((principal, client_id))
+        if session is not None and session.connection is not None:
+            self._take_over(session, session.connection, now_s)
+        elif session is None:
+            if self._sessions_of.get(principal, 0) >= self.limits.sessions_per_principal_max:
+                raise ProtocolError(
+                    "too many sessions",
+                    f"the principal {principal} has {self.limits.sessions_per_principal_max} sessions already "
+                    "(limit sessions_per_principal_max); end some, or resume one by its client-id",
+                )
+            session = self._open_session(principal, client_id)
+        limit = self.limits.window
+        window = Window(limit, False, now_s) if event.window is None else Window(min(event.window, limit), True, now_s)
+        connection = Connection(self, identity, session, event.version, window, wake)
+        session.connection = connection
+        self._detached.pop(session, None)
+        return connection
+
+    def send(self, connection: Connection, event: Send, wall_us: int) -> None:
+        """Admit a SEND, and append it if it is accepted."""
+        destination = event.destination
+        if not connection.rights.may_send(destination):
+            self.counters.sends_unauthorised += 1
+            if event.receipt is not None:
+                rejection = Rejection("unauthorised", "the principal has no right to send to this destination")
+                connection.promise(event.receipt, _rejected(UNAUTHORISED, rejection))
+            return
+        verdict = self._judge(destination, event)
+        if type(verdict) is Rejection:
+            self._reject(connection, event, verdict)
+            return
+        if wall_us > self.accepted_at_us:
+            self.accepted_at_us = wall_us
+        self.head += 1
+        deleted = not event.body or verdict.tombstone
+        self.pending.append(
+            Change(
+                self.head,
+                self.accepted_at_us,
+                destination,
+                deleted,
+                connection.identity,
+                verdict,
+                event.headers,
+                b"" if deleted else event.body,
+            )
+        )
+        self.appended += 1
+        connection.position = self.appended
+        if event.receipt is not None:
+            connection.promise(event.receipt, None)
+
+    def subscribe(self, connection: Connection, event: Subscribe) -> None:
+        """Start, resume or replace a subscription."""
+        session = connection.session
+        glob = self._compile(event.glob, event.receipt)
+        old = session.subscriptions.get(event.subscription)
+        if old is not None and old.connection is not None:
+            raise ProtocolError(
+                "duplicate subscription id",
+                f"the subscription id {_shown(event.subscription)} is in use on this connection; UNSUBSCRIBE it first "
+                "or choose another id",
+                event.receipt,
+            )
+        if old is not None and not event.durable:
+            raise ProtocolError(
+                "subscription is durable",
+                f"the id {_shown(event.subscription)} names a durable subscription of this session; resume it with "
+                "durable:true, or remove it with UNSUBSCRIBE and durable:true",
+                event.receipt,
+            )
+        if old is None and len(session.subscriptions) >= self.limits.subscriptions_per_session_max:
+            raise ProtocolError(
+                "too many subscriptions",
+                f"the session has {len(session.subscriptions)} subscriptions "
+                "(limit subscriptions_per_session_max); UNSUBSCRIBE some",
+                event.receipt,
+            )
+        if old is not None and old.glob == glob:
+            subscription = old
+            result = _RESUMED
+        else:
+            result = _CREATED if old is None else _REPLACED
+            if old is not None:
+                self._remove(old)
+            subscription = Subscription(session, event.subscription, glob, event.durable)
+            session.subscriptions[event.subscription] = subscription
+        self._attach(subscription, connection, event)
+        if not event.durable:
+            self._append(connection, Barrier(subscription, event.eager))
+        if event.durable and (subscription is not old or event.eager):
+            record = SubscriptionRecord(
+                self.accepted_at_us, session.principal, session.client_id, event.subscription, event.glob, event.eager
+            )
+            record.target = subscription
+            self._append(connection, record)
+        if subscription.ready:
+            self._turn(subscription)
+        if event.receipt is not None:
+            headers = result if event.durable else ()
+            filtered = not connection.rights.can_receive_any(glob)
+            connection.promise(event.receipt, headers + _FILTERED if filtered else headers)
+
+    def unsubscribe(self, connection: Connection, event: Unsubscribe) -> None:
+        """Remove or pause a subscription."""
+        session = connection.session
+        subscription = session.subscriptions.get(event.subscription)
+        if subscription is None:
+            headers = _UNKNOWN_SUBSCRIPTION
+        elif subscription.durable and not event.durable:
+            self._pause(subscription)
+            headers = _PAUSED
+        else:
+            del session.subscriptions[event.subscription]
+            if subscription.durable:
+                record = UnsubscriptionRecord(
+                    self.accepted_at_us, session.principal, session.client_id, event.subscription
+                )
+                record.target = subscription
+                self._append(connection, record)
+            self._remove(subscription)
+            headers = _REMOVED
+        if event.receipt is not None:
+            connection.promise(event.receipt, headers)
+        self._rouse(connection)
+
+    def ack(self, connection: Connection, event: Ack, now_s: float) -> None:
+        """Take an ACK: all MESSAGEs of the subscription up to that one, in the order in which they were sent."""
+        subscription = connection.session.subscriptions.get(event.subscription)
+        if subscription is None or event.revision not in subscription.unacked:
+            self.counters.acks_ignored += 1
+            if event.receipt is not None:
+                connection.promise(event.receipt, _IGNORED)
+            return
+        self.counters.acks += 1
+        unacked = subscription.unacked
+        sent = subscription.sent
+        stamp = unacked[event.revision][1]
+        covered = 0
+        revision = -1
+        while revision != event.revision:
+            revision = sent.popleft()
+            topic = unacked.pop(revision)[0]
+            covered += 1
+            subscription.held.remove(topic)
+            if subscription.durable:
+                subscription.settled[topic.destination] = revision
+            if topic in subscription.owed:
+                subscription.ready.append(topic)
+        connection.in_flight -= covered
+        connection.full_since_s = -1.0
+        connection.window.acked(stamp, covered, connection.in_flight, now_s)
+        if subscription.ready and not subscription.turning and subscription.connection is not None:
+            connection.turn(subscription)
+        if subscription.durable:
+            self._settle_later(subscription, now_s)
+            if event.receipt is not None:
+                self._record_settled(subscription)
+                connection.position = self.appended
+        if event.receipt is not None:
+            connection.promise(event.receipt, ())
+        self._rouse(connection)
+
+    def detach(self, connection: Connection, now_s: float) -> None:
+        """Take note that a connection is gone: transient subscriptions end, durable ones owe again what is un-acked."""
+        session = connection.session
+        connection.quiet = True
+        connection.lost()
+        if session.connection is not connection:
+            return  # taken over: its session has gone on
+        self._leave(session, now_s)
+
+    # From admitted to applied.
+
+    def take(self) -> list[Operation]:
+        """Hand over everything appended since the last take, as one batch, in order."""
+        batch = self.pending
+        self.pending = []
+        for connection in self._awaiting:
+            connection.waiting = False
+        self._in_flight.append((len(batch), self._awaiting))
+        self._awaiting = []
+        return batch
+
+    def commit(self, batch: list[Operation]) -> None:
+        """Apply the oldest batch taken, which is durable now, and wake whoever it concerns."""
+        for operation in batch:
+            if type(operation) is Change:
+                self._apply_change(operation)
+            else:
+                self._apply_other(operation)
+        self.done += len(batch)
+        _, awaiting = self._in_flight.popleft()
+        for connection in awaiting:
+            self._rouse(connection)
+        self.flush()
+
+    def refuse(self, batch: list[Operation]) -> None:
+        """Undo the append of a batch for which the disk had no room, and of everything appended behind it.
+
+        Its revisions are given back. SENDs are answered `rejected-unavailable`, a durable SUBSCRIBE fails its connection; what
+        only frees room later (ACKs, UNSUBSCRIBEs, ends of sessions) and barriers stay pending, in order.
+        """
+        _, awaiting = self._in_flight.popleft()
+        kept: list[Operation] = []
+        for operation in [*batch, *self.pending]:
+            if type(operation) is Change:
+                self.counters.sends_unavailable += 1
+            elif type(operation) is SubscriptionRecord:
+                subscription = operation.target
+                if isinstance(subscription, Subscription) and subscription.connection is not None:
+                    subscription.connection.expel(
+                        ProtocolError("disk full", "the durable subscription could not be stored; try again later")
+                    )
+            else:
+                kept.append(operation)
+        self.pending = kept
+        self.head = self.revision
+        self.appended = self.done + len(kept)
+        headers = _rejected(UNAVAILABLE, Rejection("disk-full", "the journal has no room; try again later"))
+        awaiting += self._awaiting
+        self._awaiting = []
+        for connection in awaiting:
+            connection.waiting = False
+            connection.refuse(headers)
+            self.await_receipts(connection)
+        self.flush()
+
+    def apply(self, record: Record) -> None:
+        """Apply a record that is durable: the one place where durable state changes, here as in recovery."""
+        if type(record) is Change:
+            self.head = max(self.head, record.revision)
+            self._apply_change(record)
+        else:
+            self._apply_other(record)
+        self.accepted_at_us = max(self.accepted_at_us, record.accepted_at_us)
+
+    def recovered(self, now_s: float) -> None:
+        """Make ready for clients after the last record of a recovery: all sessions count as detached from now on."""
+        for session in self.sessions.values():
+            session.detached_at_s = now_s
+            self._detached[session] = None
+            for subscription in session.subscriptions.values():
+                subscription.restore()
+        self.store.sort()
+
+    def snapshot(self) -> Iterator[Record]:
+        """Yield records that, applied to an empty broker, make one that owes and holds the same; changes in order of revision.
+
+        The broker must not change meanwhile.
+        """
+        needed: set[Topic] = set()
+        for subscription in self._durable_subscriptions():
+            needed |= subscription.owed & self.store.tombstones
+        topics = [t for t in self.store.topics.values() if not t.change.deleted or t in needed]
+        topics.sort(key=_revision_of)
+        for topic in topics:
+            yield topic.change
+        for subscription in self._durable_subscriptions():
+            yield from self._snapshot_of(subscription, topics)
+
+    # Time.
+
+    @property
+    def scanning(self) -> bool:
+        """Whether `scan` has something to do."""
+        return bool(self._scans)
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When `tick` has something to do, or None."""
+        due_s = self._settle_at_s if self._settling else None
+        if self._detached:
+            expiry_s = next(iter(self._detached)).detached_at_s + self.limits.session_expiry_s
+            return expiry_s if due_s is None else min(due_s, expiry_s)
+        return due_s
+
+    def tick(self, now_s: float) -> None:
+        """Append what has waited long enough: acknowledgements without receipt, the end of expired sessions."""
+        if self._settling and now_s >= self._settle_at_s:
+            self.record_acknowledgements()
+        while self._detached:
+            session = next(iter(self._detached))
+            if now_s < session.detached_at_s + self.limits.session_expiry_s:
+                break
+            self.counters.sessions_expired += 1
+            self.end_session(session)
+        if self.store.sweep_due():
+            self._sweep()
+
+    def record_acknowledgements(self) -> None:
+        """Append every acknowledgement that the journal does not hold yet."""
+        settling = self._settling
+        self._settling = {}
+        for subscription in settling:
+            if subscription.settled:
+                self._record_settled(subscription)
+
+    def scan(self, topics: int = SCAN_TOPICS) -> bool:
+        """Do one slice of the scans under way, looking at so many topics at most; return whether more is to do."""
+        while self._scans and topics > 0:
+            scan = self._scans[0]
+            seen, ended = self._scan_slice(scan, topics)
+            topics -= seen
+            if ended:
+                self._scans.popleft()
+        self.flush()
+        return bool(self._scans)
+
+    # For the writers, the gateway and the admin listener.
+
+    def await_receipts(self, connection: Connection) -> None:
+        """Wake the connection when what is pending now is done, if a receipt of it waits for that."""
+        receipts = connection.receipts
+        if not receipts:
+            return
+        if receipts[0][0] <= self.done:
+            self._rouse(connection)
+        if receipts[-1][0] > self.done and not connection.waiting:
+            connection.waiting = True
+            self._awaiting.append(connection)
+
+    def flush(self) -> None:
+        """Wake the writers of all connections that became ready, once each."""
+        woken = self.woken
+        if woken:
+            self.woken = []
+            for connection in woken:
+                connection.wake()
+
+    def encode(self, topic: Topic, variant: int) -> bytes:
+        """Return the shared bytes of a topic's MESSAGE, kept for the next subscriber while there is room."""
+        change = topic.change
+        shared = message_shared(
+            variant >> 1, variant & 1 == 1, change.destination, change.revision, change.headers, change.body
+        )
+        if len(topic.routes) > 1:
+            wire = change.wire
+            if wire is None:
+                wire = [None, None, None, None]
+                change.wire = wire
+                self._encoded.append(change)
+            wire[variant] = shared
+            self._encoded_bytes += len(shared)
+            while self._encoded_bytes > _WIRE_CACHE_BYTES_MAX:
+                oldest = self._encoded.popleft()
+                for part in oldest.wire or ():
+                    if part is not None:
+                        self._encoded_bytes -= len(part)
+                oldest.wire = None
+        return shared
+
+    def settle(self, subscription: Subscription, destination: bytes, revision: int, now_s: float) -> None:
+        """Note that a durable subscription in ack mode auto was written this change."""
+        subscription.settled[destination] = revision
+        self._settle_later(subscription, now_s)
+
+    def end_session(self, session: Session) -> None:
+        """End a session and all that it owes; its connection, if any, is expelled."""
+        if session.connection is not None:
+            session.connection.expel(ProtocolError("session dropped", "an operator ended this session"))
+            session.connection = None
+        durable = session.durable
+        for subscription in list(session.subscriptions.values()):
+            self._remove(subscription)
+        session.subscriptions.clear()
+        self._close_session(session)
+        if durable:
+            record = SessionEndRecord(self.accepted_at_us, session.principal, session.client_id)
+            record.target = session
+            self.pending.append(record)
+            self.appended += 1
+
+    def replace_registry(self, registry: Registry) -> None:
+        """Judge every SEND from now on by another registry."""
+        self.registry = registry
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Put another policy in force at once, for sends and deliveries; what it grants anew is owed in slices."""
+        self.policy = policy
+        for session in self.sessions.values():
+            before = session.rights
+            session.rights = policy.rights(session.principal)
+            if session.connection is not None:
+                session.connection.rights = session.rights
+            for subscription in session.subscriptions.values():
+                if subscription.applied and (subscription.durable or subscription.eager):
+                    self._scans.append(Scan(subscription, self.revision, before))
+        self._generation += 1  # every topic's routes are made anew, under the new rights
+        self._note_index()
+
+    # Admission.
+
+    def _judge(self, destination: bytes, event: Send) -> Judgement | Rejection:
+        topic = self.store.topics.get(destination)
+        if topic is not None and topic.registry is self.registry:
+            rule = topic.rule
+        else:
+            problem = destination_problem(destination, self.limits.destination_bytes_max)
+            if problem is not None:
+                return Rejection("invalid-destination", problem)
+            if topic is None and event.body and self.store.live >= self.limits.topics_max:
+                return Rejection("memory-low", f"the broker holds {self.store.live} topics (limit topics_max)")
+            rule = self.registry.rule_for(destination.decode())
+            if topic is not None:
+                topic.registry = self.registry
+                topic.rule = rule
+        if not event.body:
+            return UNJUDGED
+        if rule is None:
+            return Rejection("no-rule", "no rule of the schema registry covers this destination")
+        return rule.judge(destination, event.headers, event.body)
+
+    def _reject(self, connection: Connection, event: Send, rejection: Rejection) -> None:
+        if rejection.result == "memory-low":
+            disposition = UNAVAILABLE
+            self.counters.sends_unavailable += 1
+        else:
+            disposition = INVALID
+            self.counters.sends_invalid += 1
+        if event.receipt is not None:
+            connection.promise(event.receipt, _rejected(disposition, rejection))
+
+    def _compile(self, text: bytes, receipt: bytes | None) -> Glob:
+        try:
+            return compile_glob(text.decode(), self.limits)
+        except GlobError as error:
+            raise ProtocolError("bad destination", f"the glob {_shown(text)}: {error}", receipt) from error
+
+    def _append(self, connection: Connection, operation: Operation) -> None:
+        self.pending.append(operation)
+        self.appended += 1
+        connection.position = self.appended
+
+    # Application.
+
+    def _apply_change(self, change: Change) -> None:
+        self.revision = change.revision
+        self.counters.changes += 1
+        topic = self.store.topics.get(change.destination)
+        if topic is None:
+            if change.deleted:
+                return
+            topic = self.store.add(change, _NO_ROUTES)
+        elif change.deleted and topic.change.deleted:
+            return
+        else:
+            self.store.put(topic, change)
+        if topic.routed != self._position or topic.epoch != self._epoch:
+            self._route(topic)
+        removed = False
+        for subscription in topic.routes:
+            if subscription.owe(topic):
+                if subscription.removed:
+                    removed = True
+                    continue
+                self._turn(subscription)
+            elif subscription.removed:
+                removed = True
+        if removed:
+            topic.routes = [s for s in topic.routes if not s.removed] or _NO_ROUTES
+
+    def _apply_other(self, operation: Operation) -> None:
+        if type(operation) is Barrier:
+            self._activate(operation.subscription, operation.eager)
+        elif type(operation) is AcknowledgementRecord:
+            self._apply_acknowledgement(operation)
+        elif type(operation) is SubscriptionRecord:
+            self._apply_subscription(operation)
+        elif type(operation) is UnsubscriptionRecord:
+            self._apply_unsubscription(operation)
+        elif type(operation) is OwedRecord:
+            self._apply_owed(operation)
+        elif type(operation) is SessionEndRecord:
+            self._apply_session_end(operation)
+
+    def _apply_subscription(self, record: SubscriptionRecord) -> None:
+        subscription = record.target
+        if isinstance(subscription, Subscription):
+            self._activate(subscription, record.eager)
+            return
+        session = self.sessions.get((record.principal, record.client_id))
+        if session is None:
+            session = self._open_session(record.principal, record.client_id)
+        old = session.subscriptions.get(record.subscription)
+        if old is not None and old.glob.text.encode() == record.glob:
+            subscription = old
+        else:
+            if old is not None:
+                self._remove(old)
+            subscription = Subscription(session, record.subscription, self._stored_glob(record.glob), True)
+            session.subscriptions[record.subscription] = subscription
+        self._activate(subscription, False)
+        if record.eager or record.low_water is not None:
+            # Recovery: nobody waits, so the whole scan is done here; tombstones count only above a low water.
+            low_water = record.low_water
+            for name in self.store.names_after(subscription.glob.prefix.encode(), None):
+                topic = self.store.topics[name]
+                wanted = not topic.change.deleted if low_water is None else topic.change.revision > low_water
+                if wanted and subscription.glob.matches(name.decode()):
+                    subscription.owed.add(topic)
+
+    def _apply_unsubscription(self, record: UnsubscriptionRecord) -> None:
+        if record.target is not None:
+            return  # it left when the frame was read; the record is for the journal
+        session = self.sessions.get((record.principal, record.client_id))
+        subscription = session.subscriptions.pop(record.subscription, None) if session is not None else None
+        if session is not None and subscription is not None:
+            self._remove(subscription)
+            if not session.durable:
+                self._close_session(session)
+
+    def _apply_acknowledgement(self, record: AcknowledgementRecord) -> None:
+        subscription = self._find(record.principal, record.client_id, record.subscription)
+        if subscription is None:
+            return
+        for destination, revision in record.positions:
+            topic = self.store.topics.get(destination)
+            if topic is not None and topic.change.revision <= revision:
+                # While running this finds nothing: what was acknowledged had left `owed` when it was sent.
+                subscription.owed.discard(topic)
+
+    def _apply_owed(self, record: OwedRecord) -> None:
+        subscription = self._find(record.principal, record.client_id, record.subscription)
+        if subscription is None:
+            return
+        for destination, _ in record.positions:
+            topic = self.store.topics.get(destination)
+            if topic is not None:
+                subscription.owed.add(topic)
+
+    def _apply_session_end(self, record: SessionEndRecord) -> None:
+        session = self.sessions.get((record.principal, record.client_id))
+        if session is None or record.target is not None:
+            return
+        for subscription in list(session.subscriptions.values()):
+            self._remove(subscription)
+        session.subscriptions.clear()
+        self._close_session(session)
+
+    # Pieces.
+
+    def _open_session(self, principal: str, client_id: str) -> Session:
+        session = Session(principal, client_id, self.policy.rights(principal))
+        self.sessions[session.key] = session
+        self._sessions_of[principal] = self._sessions_of.get(principal, 0) + 1
+        return session
+
+    def _close_session(self, session: Session) -> None:
+        del self.sessions[session.key]
+        self._detached.pop(session, None)
+        count = self._sessions_of[session.principal] - 1
+        if count:
+            self._sessions_of[session.principal] = count
+        else:
+            del self._sessions_of[session.principal]
+
+    def _take_over(self, session: Session, old: Connection, now_s: float) -> None:
+        takeovers_s = session.takeovers_s
+        while takeovers_s and takeovers_s[0] <= now_s - 60:
+            takeovers_s.popleft()
+        if len(takeovers_s) >= self.limits.takeovers_per_minute_max:
+            raise ProtocolError(
+                "too many takeovers",
+                f"the session {session.client_id} was taken over {len(takeovers_s)} times within a minute "
+                "(limit takeovers_per_minute_max); let one connection keep it, or use a client-id of your own",
+            )
+        takeovers_s.append(now_s)
+        self.counters.takeovers += 1
+        old.expel(ProtocolError("session taken over by a newer connection", f"client-id {session.client_id}"))
+        old.lost()
+        self._release_all(session)
+
+    def _leave(self, session: Session, now_s: float) -> None:
+        session.connection = None
+        self._release_all(session)
+        if session.durable:
+            session.detached_at_s = now_s
+            self._detached[session] = None
+        else:
+            self._close_session(session)
+
+    def _release_all(self, session: Session) -> None:
+        for subscription in list(session.subscriptions.values()):
+            if subscription.durable:
+                self._pause(subscription)
+            else:
+                del session.subscriptions[subscription.id]
+                self._remove(subscription)
+
+    def _attach(self, subscription: Subscription, connection: Connection, event: Subscribe) -> None:
+        subscription.connection = connection
+        subscription.acknowledged = event.acknowledged
+        subscription.eager = event.eager
+        subscription.variant = connection.version * 2 + (1 if event.acknowledged else 0)
+        subscription.prefix = message_prefix(connection.version, subscription.id, event.acknowledged)
+
+    def _pause(self, subscription: Subscription) -> None:
+        connection = subscription.connection
+        if connection is not None:
+            connection.in_flight -= subscription.release()
+            connection.leave(subscription)
+            subscription.connection = None
+
+    def _remove(self, subscription: Subscription) -> None:
+        self._pause(subscription)
+        subscription.forget()
+        self._settling.pop(subscription, None)
+        if subscription.applied:
+            self._index.discard(subscription)
+            self._note_index()
+
+    def _activate(self, subscription: Subscription, eager: bool) -> None:
+        if subscription.removed:
+            return
+        if not subscription.applied:
+            subscription.applied = True
+            self._index.add(subscription.glob, subscription)
+            self._note_index()
+        if eager:
+            scan = Scan(subscription, self.revision, None)
+            # A store that one slice covers is scanned on the spot, so that the first values leave with the receipt.
+            if len(self.store.topics) > SCAN_TOPICS or not self._scan_slice(scan, SCAN_TOPICS)[1]:
+                self._scans.append(scan)
+
+    def _note_index(self) -> None:
+        self._position = self._index.position
+        self._epoch = (self._generation << 32) + self._index.epoch
+
+    def _turn(self, subscription: Subscription) -> None:
+        connection = subscription.connection
+        if connection is not None and not subscription.turning:
+            connection.turn(subscription)
+            if not connection.awake:
+                connection.awake = True
+                self.woken.append(connection)
+
+    def _rouse(self, connection: Connection) -> None:
+        if not connection.awake and (connection.turns or connection.receipts):
+            connection.awake = True
+            self.woken.append(connection)
+
+    def _route(self, topic: Topic) -> None:
+        current = topic.epoch == self._epoch
+        found = self._index.matches(topic.name, topic.routed if current else 0)
+        routes = [s for s in found if s.session.rights.may_receive(topic.destination)]
+        if not current:
+            topic.routes = routes or _NO_ROUTES
+        elif routes:
+            topic.routes = topic.routes + routes
+        topic.epoch = self._epoch
+        topic.routed = self._position
+
+    def _scan_slice(self, scan: Scan, topics: int) -> tuple[int, bool]:
+        subscription = scan.subscription
+        seen = 0
+        if subscription.removed:
+            return 0, True
+        glob = subscription.glob
+        rights = subscription.session.rights
+        before = scan.before
+        for name in self.store.names_after(glob.prefix.encode(), scan.cursor):
+            if seen >= topics:
+                break
+            seen += 1
+            scan.cursor = name
+            topic = self.store.topics[name]
+            change = topic.change
+            if (
+                change.deleted
+                or change.revision > scan.revision
+                or not glob.matches(name.decode())
+                or not rights.may_receive(name)
+                or (before is not None and before.may_receive(name))
+            ):
+                continue
+            subscription.owe(topic)
+        else:
+            seen = max(seen, 1)
+            if subscription.ready:
+                self._turn(subscription)
+            return seen, True
+        if subscription.ready:
+            self._turn(subscription)
+        return seen, False
+
+    def _settle_later(self, subscription: Subscription, now_s: float) -> None:
+        if not self._settling:
+            self._settle_at_s = now_s + self.limits.acknowledgement_delay_s
+        self._settling[subscription] = None
+
+    def _record_settled(self, subscription: Subscription) -> None:
+        session = subscription.session
+        self.pending.append(
+            AcknowledgementRecord(
+                self.accepted_at_us,
+                session.principal,
+                session.client_id,
+                subscription.id,
+                tuple(subscription.settled.items()),
+            )
+        )
+        self.appended += 1
+        subscription.settled.clear()
+
+    def _sweep(self) -> None:
+        tombstones = self.store.tombstones
+        needed: set[Topic] = set()
+        for session in self.sessions.values():
+            for subscription in session.subscriptions.values():
+                needed |= subscription.owed & tombstones
+                needed |= subscription.held & tombstones
+            if session.connection is not None:
+                needed.update(topic for _, topic, _ in session.connection.unwritten)
+        self.store.sweep(needed)
+
+    def _find(self, principal: str, client_id: str, id_: bytes) -> Subscription | None:
+        session = self.sessions.get((principal, client_id))
+        return session.subscriptions.get(id_) if session is not None else None
+
+    def _stored_glob(self, text: bytes) -> Glob:
+        # Limits may have been lowered since it was accepted; what was promised to a durable subscription stands.
+        return compile_glob(text.decode(), Limits(glob_wildcards_max=len(text), destination_bytes_max=len(text)))
+
+    def _durable_subscriptions(self) -> Iterator[Subscription]:
+        for session in self.sessions.values():
+            for subscription in session.subscriptions.values():
+                if subscription.durable:
+                    yield subscription
+
+    def _snapshot_of(self, subscription: Subscription, topics: list[Topic]) -> Iterator[Record]:
+        prefix = subscription.glob.prefix.encode()
+        matching = [
+            t for t in topics if t.destination.startswith(prefix) and subscription.glob.matches(t.destination.decode())
+        ]
+        owed = subscription.owed
+        # The low water that leaves the fewest exceptions: owed ones below it and settled ones above it.
+        fewest = exceptions = sum(1 for topic in matching if topic not in owed)
+        split = 0
+        for position, topic in enumerate(matching, 1):
+            exceptions += 1 if topic in owed else -1
+            if exceptions < fewest:
+                fewest, split = exceptions, position
+        low_water = matching[split - 1].change.revision if split else 0
+        session = subscription.session
+        names = (session.principal, session.client_id, subscription.id)
+        yield SubscriptionRecord(
+            self.accepted_at_us, *names, subscription.glob.text.encode(), eager=False, low_water=low_water
+        )
+        settled = [(t.destination, t.change.revision) for t in matching[split:] if t not in owed]
+        again = [(t.destination, t.change.revision) for t in matching[:split] if t in owed]
+        for start in range(0, len(settled), _POSITIONS_PER_RECORD):
+            chunk = tuple(settled[start : start + _POSITIONS_PER_RECORD])
+            yield AcknowledgementRecord(self.accepted_at_us, *names, chunk)
+        for start in range(0, len(again), _POSITIONS_PER_RECORD):
+            yield OwedRecord(self.accepted_at_us, *names, tuple(again[start : start + _POSITIONS_PER_RECORD]))
+
+
+def _rejected(disposition: bytes, rejection: Rejection) -> Headers:
+    return (
+        (b"disposition", disposition),
+        (b"content-disposition", disposition),
+        (b"result", rejection.result.encode()),
+        (b"reason", rejection.reason.encode()),
+    )
+
+
+def _revision_of(topic: Topic) -> int:
+    return topic.change.revision
+
+
+def _shown(text: bytes) -> str:
+    return ascii(text.decode("utf-8", "replace")[:200])

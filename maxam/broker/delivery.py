@@ -1,0 +1,238 @@
+"""Delivery to one connection: its receipts in order, its window, and the turns of its subscriptions.
+
+Theory: nothing is queued here but what names work: receipts of frames that were read, and subscriptions that have topics
+ready. A value is looked up when its bytes are asked for, and not a moment before.
+
+Invariants:
+* a receipt leaves when the operation at its position is done, and never before one that was put in earlier;
+* `turns` holds each subscription of this connection with a non-empty `ready` exactly once;
+* `in_flight` is the number of un-acked messages over all its subscriptions;
+* what was handed out for durable subscriptions in ack mode auto is in `unwritten` until the next `drain` proves it written.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
+
+from maxam.broker.store import Topic
+from maxam.broker.window import Window
+from maxam.errors import ProtocolError
+from maxam.records import Headers, Identity
+from maxam.stomp.encoder import receipt, receipt_accepted
+
+if TYPE_CHECKING:
+    from maxam.broker.broker import Broker
+    from maxam.broker.policy import Rights
+    from maxam.broker.session import Session, Subscription
+
+VALUES_BYTES_MAX: Final = 16_384  # handed out at a time: what the socket does not take grows stale
+RECEIPTS_BYTES_MAX: Final = 65_536  # handed out at a time; a receipt cannot grow stale
+RECEIPT_OVERHEAD_BYTES: Final = 96  # of a pending receipt beside its id
+
+
+@final
+class Connection:
+    """What one connected client is to be sent.
+
+    Attributes:
+        quiet: No value is started any more: the client disconnects, failed, or lost its session.
+        failure: Why the broker closes it, set by whoever decides that; the ERROR takes its place behind all receipts.
+        position: Of the last operation that a frame of it appended.
+        messages: MESSAGE frames handed out.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_wake",
+        "awake",
+        "failure",
+        "full_since_s",
+        "identity",
+        "in_flight",
+        "messages",
+        "position",
+        "quiet",
+        "receipts",
+        "receipts_bytes",
+        "rights",
+        "session",
+        "turns",
+        "unwritten",
+        "version",
+        "waiting",
+        "window",
+    )
+
+    def __init__(
+        self,
+        broker: "Broker",
+        identity: Identity,
+        session: "Session",
+        version: int,
+        window: Window,
+        wake: Callable[[], None],
+    ) -> None:
+        self._broker: Final = broker
+        self._wake: Final = wake
+        self.identity: Final = identity
+        self.session: Final = session
+        self.version: Final = version
+        self.window: Final = window
+        self.rights: Rights = session.rights
+        self.quiet = False
+        self.failure: ProtocolError | None = None
+        self.awake = False  # a wake-up is under way, or the writer is at work
+        self.waiting = False  # its receipts wait for the batch that is being gathered
+        self.position = 0
+        self.receipts: Final[deque[tuple[int, bytes, Headers | None]]] = deque()  # None: accepted
+        self.receipts_bytes = 0
+        self.turns: Final[deque[Subscription]] = deque()
+        self.in_flight = 0
+        self.full_since_s = -1.0  # since when the window is full while values wait; negative: it is not
+        self.unwritten: Final[list[tuple[Subscription, Topic, int]]] = []
+        self.messages = 0
+
+    def wake(self) -> None:
+        """Tell the writer that there may be something to send."""
+        self._wake()
+
+    def promise(self, receipt_id: bytes, headers: Headers | None) -> None:
+        """Owe a RECEIPT for the frame just handled: after its operation is done, and after all earlier ones."""
+        # A refused batch takes positions back, so the last one of this connection may lie above what is appended now.
+        self.receipts.append((min(self.position, self._broker.appended), receipt_id, headers))
+        self.receipts_bytes += len(receipt_id) + RECEIPT_OVERHEAD_BYTES
+
+    def turn(self, subscription: "Subscription") -> None:
+        """Put a subscription that has become ready into the queue for its turn."""
+        subscription.turning = True
+        self.turns.append(subscription)
+
+    def leave(self, subscription: "Subscription") -> None:
+        """Take a subscription out of the queue."""
+        if subscription.turning:
+            subscription.turning = False
+            self.turns.remove(subscription)
+        if self.in_flight < self.window.size:
+            self.full_since_s = -1.0
+
+    def refuse(self, headers: Headers) -> None:
+        """Answer every SEND whose operation was given back with `headers`, in its place; other receipts wait on."""
+        done = self._broker.done
+        appended = self._broker.appended
+        receipts = list(self.receipts)
+        self.receipts.clear()
+        for position, receipt_id, answer in receipts:
+            if position <= done:
+                self.receipts.append((position, receipt_id, answer))
+            elif answer is None:
+                self.receipts.append((done, receipt_id, headers))
+            else:
+                self.receipts.append((min(position, appended), receipt_id, answer))
+
+    def expel(self, failure: ProtocolError) -> None:
+        """Have the connection closed with an ERROR; the first reason stands."""
+        if self.failure is None and not self.quiet:
+            self.failure = failure
+            self.quiet = True
+            self.wake()
+
+    def drain(self, now_s: float) -> list[bytes]:
+        """Hand out the next bytes: receipts that are due, then values.
+
+        What the call before this one handed out counts as written.
+
+        Returns:
+            Parts to be written in order, about VALUES_BYTES_MAX of values or one large one; empty when nothing is due, and
+            then `wake` is called when that changes.
+        """
+        if self.unwritten:
+            self._confirm(now_s)
+        out: list[bytes] = []
+        if self.receipts and self.receipts[0][0] <= self._broker.done:
+            self._drain_receipts(out)
+        if not self.quiet and self.turns and len(out) < RECEIPTS_BYTES_MAX:
+            self._drain_values(out, now_s)
+        self.awake = bool(out)
+        return out
+
+    def _drain_receipts(self, out: list[bytes]) -> None:
+        receipts = self.receipts
+        done = self._broker.done
+        version = self.version
+        size = 0
+        while receipts and receipts[0][0] <= done and size < RECEIPTS_BYTES_MAX:
+            _, receipt_id, headers = receipts.popleft()
+            self.receipts_bytes -= len(receipt_id) + RECEIPT_OVERHEAD_BYTES
+            frame = receipt_accepted(version, receipt_id) if headers is None else receipt(version, receipt_id, headers)
+            size += len(frame)
+            out.append(frame)
+
+    def _drain_values(self, out: list[bytes], now_s: float) -> None:
+        turns = self.turns
+        rights = self.rights
+        window = self.window
+        size = 0
+        count = 0
+        while turns and size < VALUES_BYTES_MAX:
+            if self.in_flight >= window.size:
+                if self.full_since_s < 0:
+                    self.full_since_s = now_s
+                break
+            subscription = turns.popleft()
+            ready = subscription.ready
+            topic = ready.popleft()
+            subscription.owed.remove(topic)
+            if ready:
+                turns.append(subscription)
+            else:
+                subscription.turning = False
+            if not rights.may_receive(topic.destination):
+                continue
+            change = topic.change
+            wire = change.wire
+            shared = wire[subscription.variant] if wire is not None else None
+            if shared is None:
+                shared = self._broker.encode(topic, subscription.variant)
+            out.append(subscription.prefix)
+            out.append(shared)
+            size += len(shared)
+            count += 1
+            if subscription.acknowledged:
+                self.in_flight += 1
+                revision = change.revision
+                subscription.sent.append(revision)
+                subscription.held.add(topic)
+                subscription.unacked[revision] = (topic, window.sent(now_s, not turns))
+            elif subscription.durable:
+                self.unwritten.append((subscription, topic, change.revision))
+        self.messages += count
+        self._broker.counters.messages += count
+
+    def _confirm(self, now_s: float) -> None:
+        for subscription, topic, revision in self.unwritten:
+            if not subscription.removed:
+                self._broker.settle(subscription, topic.destination, revision, now_s)
+        self.unwritten.clear()
+
+    def lost(self) -> None:
+        """Owe again what was handed out and not proven written."""
+        for subscription, topic, _ in reversed(self.unwritten):
+            if not subscription.removed and topic not in subscription.owed:
+                subscription.owed.add(topic)
+                subscription.ready.appendleft(topic)
+        self.unwritten.clear()
+
+    @property
+    def due_s(self) -> float | None:
+        """When `probe` must be called, or None."""
+        if self.full_since_s < 0 or self.window.size >= self.window.limit:
+            return None
+        return self.full_since_s + self.window.stall_timeout_s
+
+    def probe(self, now_s: float) -> None:
+        """Widen a window that has been full for too long, so that a client that acks many messages at once goes on."""
+        due_s = self.due_s
+        if due_s is not None and now_s >= due_s:
+            self.window.stalled()
+            self.full_since_s = now_s
+            self.wake()

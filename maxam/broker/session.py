@@ -1,0 +1,160 @@
+"""Sessions and their subscriptions: what each is owed, and what it has been sent and not seen acknowledged.
+
+Theory: a subscription is a glob plus what it is owed. `owed` is the set of topics whose newest change it has not been sent;
+`ready` holds those of them that may be sent now, oldest-owed first. A topic that is un-acked (`held`) can become owed but
+not ready: its ACK makes it so, at the tail. A newer change of an owed topic alters nothing here: that is conflation.
+
+Invariants, for every subscription:
+* `ready` holds each topic of `owed - held` exactly once, and nothing else;
+* `sent` lists the revisions of `unacked` in the order in which they were sent; `held` is the set of their topics;
+* a topic is in `held` at most once, so at most one MESSAGE of a topic is un-acked;
+* `turning` is true exactly while the subscription stands in its connection's `turns`.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+from maxam.broker.store import Topic
+from maxam.broker.window import Stamp
+from maxam.globs import Glob
+
+if TYPE_CHECKING:
+    from maxam.broker.delivery import Connection
+    from maxam.broker.policy import Rights
+
+
+@final
+class Subscription:
+    """One SUBSCRIBE, or a durable one that waits for its re-SUBSCRIBE.
+
+    Attributes:
+        id: Of the SUBSCRIBE, UTF-8.
+        glob: Which topics it wants.
+        durable: It outlives its connection.
+        acknowledged: Ack mode `client`.
+        eager: It asked for all current values, so it also gets those that a later policy grants.
+        connection: Where values go; None while detached or paused.
+        removed: It is gone for good; whoever still refers to it forgets it.
+        applied: Its SUBSCRIBE has taken effect: changes applied from now on are owed.
+        settled: Acknowledged positions that the journal does not hold yet (durable only).
+        conflated: Changes that replaced one that was still owed.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "applied",
+        "conflated",
+        "connection",
+        "durable",
+        "eager",
+        "glob",
+        "held",
+        "id",
+        "owed",
+        "prefix",
+        "ready",
+        "removed",
+        "sent",
+        "session",
+        "settled",
+        "turning",
+        "unacked",
+        "variant",
+    )
+
+    def __init__(self, session: "Session", id_: bytes, glob: Glob, durable: bool) -> None:
+        self.session: Final = session
+        self.id: Final = id_
+        self.glob: Final = glob
+        self.durable: Final = durable
+        self.acknowledged = False
+        self.eager = False
+        self.connection: Connection | None = None
+        self.removed = False
+        self.applied = False
+        self.prefix = b""  # of its MESSAGEs
+        self.variant = 0  # which shared bytes of a value follow the prefix
+        self.turning = False
+        self.owed: Final[set[Topic]] = set()
+        self.ready: Final[deque[Topic]] = deque()
+        self.held: Final[set[Topic]] = set()
+        self.sent: Final[deque[int]] = deque()
+        self.unacked: Final[dict[int, tuple[Topic, Stamp]]] = {}
+        self.settled: Final[dict[bytes, int]] = {}
+        self.conflated = 0
+
+    def owe(self, topic: Topic) -> bool:
+        """Owe the topic's newest change; return whether this made the subscription want a turn."""
+        owed = self.owed
+        if topic in owed:
+            self.conflated += 1
+            return False
+        owed.add(topic)
+        if topic in self.held:
+            return False
+        self.ready.append(topic)
+        return not self.turning and self.connection is not None
+
+    def release(self) -> int:
+        """Take back all that is un-acked, owing it again first of all; return how many messages that were."""
+        count = len(self.sent)
+        for revision in reversed(self.sent):
+            topic = self.unacked[revision][0]
+            self.owed.add(topic)
+            self.ready.appendleft(topic)
+        self.sent.clear()
+        self.unacked.clear()
+        self.held.clear()
+        return count
+
+    def restore(self) -> None:
+        """Make `ready` of what recovery found to be owed, oldest first."""
+        self.ready.clear()
+        self.ready.extend(sorted(self.owed, key=_revision_of))
+
+    def forget(self) -> None:
+        """Drop all that is owed and un-acked, for good."""
+        self.removed = True
+        self.owed.clear()
+        self.ready.clear()
+        self.sent.clear()
+        self.unacked.clear()
+        self.held.clear()
+        self.settled.clear()
+
+
+@final
+class Session:
+    """What (principal, client-id) names; outlives its connection only with a durable subscription.
+
+    Attributes:
+        subscriptions: By id, as the client sees them: a SUBSCRIBE that was read is in, an UNSUBSCRIBE that was read is out.
+        connection: The live one, or None.
+        detached_at_s: When it lost its connection; meaningless while it has one.
+        takeovers_s: Times of the takeovers of the last minute.
+    """
+
+    __slots__ = ("client_id", "connection", "detached_at_s", "principal", "rights", "subscriptions", "takeovers_s")
+
+    def __init__(self, principal: str, client_id: str, rights: "Rights") -> None:
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+        self.rights = rights
+        self.subscriptions: Final[dict[bytes, Subscription]] = {}
+        self.connection: Connection | None = None
+        self.detached_at_s = 0.0
+        self.takeovers_s: Final[deque[float]] = deque()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is found by."""
+        return (self.principal, self.client_id)
+
+    @property
+    def durable(self) -> bool:
+        """Whether it has anything that outlives its connection."""
+        return any(subscription.durable for subscription in self.subscriptions.values())
+
+
+def _revision_of(topic: Topic) -> int:
+    return topic.change.revision

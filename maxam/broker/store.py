@@ -1,0 +1,123 @@
+"""One value per topic, and the topics in order of their names."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, final
+
+from sortedcontainers import SortedList
+
+from maxam.records import Change
+
+if TYPE_CHECKING:
+    from maxam.avro.registry import Registry
+    from maxam.avro.rule import Rule
+    from maxam.broker.session import Subscription
+
+TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unneeded ones are looked for
+
+
+@final
+class Topic:
+    """What is stored under one destination, and who wants to know.
+
+    Attributes:
+        destination: Its name, UTF-8.
+        change: The newest committed change; a tombstone when that was a delete.
+        routes: Subscriptions whose glob matches and whose principal may receive, as of `routed` and `epoch`. Never
+            changed in place, so that topics may share one list.
+        routed: Position in the match index up to which `routes` is complete.
+        epoch: Of the broker's routing when `routes` was made.
+        rule: The registry's rule for it, valid for `registry` only.
+    """
+
+    __slots__ = ("change", "destination", "epoch", "registry", "routed", "routes", "rule")
+
+    def __init__(self, destination: bytes, change: Change, routes: "list[Subscription]") -> None:
+        self.destination: Final = destination
+        self.change = change
+        self.routes = routes
+        self.routed = 0
+        self.epoch = -1
+        self.rule: Rule | None = None
+        self.registry: Registry | None = None
+
+    @property
+    def name(self) -> str:
+        """The destination as text."""
+        return self.destination.decode()
+
+
+@final
+class Store:
+    """The topics of the broker.
+
+    Attributes:
+        topics: By destination, tombstones included.
+        live: How many hold a value.
+        tombstones: Those whose newest change is a delete.
+    """
+
+    __slots__ = ("_arrivals", "_names", "_sweep_at", "live", "tombstones", "topics")
+
+    def __init__(self) -> None:
+        self.topics: Final[dict[bytes, Topic]] = {}
+        self.live = 0
+        self.tombstones: Final[set[Topic]] = set()
+        self._names: SortedList[bytes] = SortedList()
+        self._arrivals: list[bytes] = []  # not yet in _names: sorting waits until somebody asks
+        self._sweep_at = TOMBSTONE_SWEEP_MIN
+
+    def add(self, change: Change, routes: "list[Subscription]") -> Topic:
+        """Make the topic of its first change, which the caller has found to be absent."""
+        topic = Topic(change.destination, change, routes)
+        self.topics[change.destination] = topic
+        self._arrivals.append(change.destination)
+        if change.deleted:
+            self.tombstones.add(topic)
+        else:
+            self.live += 1
+        return topic
+
+    def put(self, topic: Topic, change: Change) -> None:
+        """Make `change` the topic's newest."""
+        if change.deleted is not topic.change.deleted:
+            if change.deleted:
+                self.tombstones.add(topic)
+                self.live -= 1
+            else:
+                self.tombstones.discard(topic)
+                self.live += 1
+        topic.change = change
+
+    def sort(self) -> None:
+        """Put the destinations of topics that have come since into order, as `names_after` needs them."""
+        if self._arrivals:
+            self._names.update(self._arrivals)
+            self._arrivals = []
+
+    def names_after(self, prefix: bytes, cursor: bytes | None) -> Iterator[bytes]:
+        """Iterate in byte order over the destinations that begin with `prefix` and lie after `cursor` (None: from the first).
+
+        The iterator is void once the store has changed.
+        """
+        self.sort()
+        start = prefix if cursor is None or cursor < prefix else cursor
+        for name in self._names.irange(start, None, (cursor is None or start is not cursor, True)):
+            if not name.startswith(prefix):
+                return
+            yield name
+
+    def sweep_due(self) -> bool:
+        """Say whether enough tombstones have gathered to look for unneeded ones."""
+        return len(self.tombstones) >= self._sweep_at
+
+    def sweep(self, needed: set[Topic]) -> None:
+        """Forget every tombstone that is not in `needed`."""
+        gone = self.tombstones - needed
+        for topic in gone:
+            del self.topics[topic.destination]
+        self.tombstones.difference_update(gone)
+        destinations = {topic.destination for topic in gone}
+        if destinations:
+            self._names = SortedList(name for name in self._names if name not in destinations)
+            self._arrivals = [name for name in self._arrivals if name not in destinations]
+        self._sweep_at = max(TOMBSTONE_SWEEP_MIN, 2 * len(self.tombstones), len(self.topics) // 4)

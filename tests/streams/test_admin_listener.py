@@ -1,0 +1,276 @@
+"""The admin listener over real TLS: who gets in, what the application learns, and what one peer may take."""
+
+import datetime as dt
+import json
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypercorn.trio.tcp_server import TCPServer
+from trio.testing import wait_all_tasks_blocked
+
+from maxam.admin.certificates import Authority, issue_development_certificates
+from maxam.admin.listener import FINGERPRINT, ListenerLimits, serve_https
+from maxam.config import TlsSettings
+from maxam.gateway.tls import server_context
+
+LARGE_BYTES = 32_000_000
+NOW = dt.datetime.now(dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of development certificates."""
+    folder = tmp_path_factory.mktemp("certificates")
+    issue_development_certificates(folder, NOW)
+    return folder
+
+
+def admin_context(folder: Path) -> ssl.SSLContext:
+    """Return what the gateway would serve the admin port with."""
+    return server_context(TlsSettings(folder / "server.pem", folder / "server.key", folder / "ca.pem"))
+
+
+def client_context(folder: Path, name: str | None = "operator") -> ssl.SSLContext:
+    """Return the context of a client that trusts the server, with a certificate or without."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(folder / "ca.pem")
+    if name is not None:
+        context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    return context
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with what the scope says about the peer."""
+    del receive
+    if scope["path"] == "/bug":
+        raise RuntimeError("a bug")
+    body = json.dumps({"state": scope["state"], "path": scope["path"], "scheme": scope["scheme"]}).encode()
+    if scope["path"] == "/large":
+        body = bytes(LARGE_BYTES)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, limits: ListenerLimits | None = None, context: Callable[[], ssl.SSLContext] | None = None
+) -> AsyncIterator[int]:
+    """Serve `echo`; yield the port."""
+    if context is None:
+        made = admin_context(folder)
+        context = lambda: made  # noqa: E731 a test's one-liner
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_https, echo, listeners, context, limits)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def request(port: int, context: ssl.SSLContext, path: str = "/") -> bytes:
+    """Send one GET and return all that comes back."""
+    stream = await trio.open_ssl_over_tcp_stream("localhost", port, ssl_context=context, https_compatible=True)
+    async with stream:
+        await stream.send_all(b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode())
+        return b"".join([part async for part in stream])
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on trio with an absolute limit."""
+
+    async def limited() -> None:
+        with trio.fail_after(20):
+            await test()
+
+    trio.run(limited)
+
+
+def test_the_application_learns_the_fingerprint(certificates: Path) -> None:
+    """The scope's state holds the SHA-256 of the client certificate's DER, each connection its own."""
+    fingerprints = json.loads((certificates / "fingerprints.json").read_text())
+
+    async def test() -> None:
+        async with serving(certificates) as port:
+            for name in ("operator", "publisher"):
+                response = await request(port, client_context(certificates, name))
+                answer = json.loads(response.partition(b"\r\n\r\n")[2])
+                assert answer == {"state": {FINGERPRINT: fingerprints[name]}, "path": "/", "scheme": "https"}
+
+    run(test)
+
+
+def test_a_second_request_on_a_connection_has_the_fingerprint_too(certificates: Path) -> None:
+    """Keep-alive does not lose who is asking."""
+
+    async def test() -> None:
+        async with serving(certificates) as port:
+            async with await connect(port, certificates) as stream:
+                for _ in range(2):
+                    await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                    got = b""
+                    while not got.endswith(b"}"):
+                        got += await stream.receive_some()
+                    assert FINGERPRINT.encode() in got
+
+    run(test)
+
+
+def test_the_point_where_the_fingerprint_enters_is_where_hypercorn_still_has_it() -> None:
+    """The two points of Hypercorn's connection server that ours relies on exist under their names."""
+    assert TCPServer.__init__.__code__.co_varnames[:6] == ("self", "app", "config", "context", "state", "stream")
+    assert {"protocol_send", "run", "_close"} <= set(vars(TCPServer))
+
+
+def stranger(certificates: Path, folder: Path, kind: str) -> ssl.SSLContext:
+    """Return the context of a client that must not get in."""
+    if kind == "without certificate":
+        return client_context(certificates, None)
+    day = dt.timedelta(days=1)
+    authority = Authority.create("other", NOW) if kind == "of another CA" else Authority.read(certificates)
+    until = NOW - day if kind == "expired" else NOW + day
+    names = ("localhost",) if kind == "with a server certificate" else ()
+    authority.issue("stranger", NOW - 2 * day, until, names).write(folder, "stranger")
+    context = client_context(certificates, None)
+    context.load_cert_chain(folder / "stranger.pem", folder / "stranger.key")
+    return context
+
+
+@pytest.mark.parametrize(
+    ("kind", "alert"),
+    [
+        ("without certificate", "CERTIFICATE_REQUIRED"),
+        ("of another CA", "UNKNOWN_CA"),
+        ("expired", "CERTIFICATE_EXPIRED"),
+        ("with a server certificate", "UNSUPPORTED_CERTIFICATE"),
+    ],
+)
+def test_a_stranger_is_told_why(certificates: Path, tmp_path: Path, kind: str, alert: str) -> None:
+    """A client without a valid certificate of the CA gets a TLS alert and not a byte of HTTP; others are served on."""
+
+    async def test() -> None:
+        context = stranger(certificates, tmp_path, kind)
+        async with serving(certificates) as port:
+            with pytest.raises(trio.BrokenResourceError) as refusal:
+                await request(port, context)
+            assert isinstance(refusal.value.__cause__, ssl.SSLError)
+            assert alert in str(refusal.value.__cause__)
+            assert b" 200 " in await request(port, client_context(certificates))
+
+    run(test)
+
+
+def test_a_bug_in_the_application_ends_one_request_only(
+    certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exception is answered 500 and logged with its traceback; the next request is served."""
+
+    async def test() -> None:
+        async with serving(certificates) as port:
+            assert b" 500 " in await request(port, client_context(certificates), "/bug")
+            assert b" 200 " in await request(port, client_context(certificates))
+
+    with caplog.at_level(logging.ERROR, "maxam.admin"):
+        run(test)
+    assert "RuntimeError: a bug" in caplog.text
+
+
+def test_the_context_is_asked_for_at_each_connection(certificates: Path, tmp_path: Path) -> None:
+    """After a reload new connections meet the new CA."""
+    issue_development_certificates(tmp_path, NOW)
+    contexts = [admin_context(tmp_path), admin_context(certificates)]
+
+    async def test() -> None:
+        async with serving(certificates, context=contexts.pop) as port:
+            assert b" 200 " in await request(port, client_context(certificates))
+            assert b" 200 " in await request(port, client_context(tmp_path))
+
+    run(test)
+
+
+async def connect(port: int, folder: Path) -> trio.SSLStream[trio.SocketStream]:
+    """Connect as the operator, through the handshake."""
+    stream = await trio.open_ssl_over_tcp_stream(
+        "localhost", port, ssl_context=client_context(folder), https_compatible=True
+    )
+    await stream.do_handshake()
+    return stream
+
+
+async def closed_by_server(stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> bool:
+    """Wait until the server closes; False when it sent something instead."""
+    try:
+        return await stream.receive_some() == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+def test_a_peer_that_does_not_finish_is_closed(certificates: Path) -> None:
+    """Neither a handshake nor the head of a request can be dripped beyond its absolute limit."""
+    limits = ListenerLimits(handshake_timeout_s=0.2, request_head_timeout_s=0.2)
+
+    async def test() -> None:
+        async with serving(certificates, limits) as port:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as plain:
+                assert await closed_by_server(plain)
+            async with await connect(port, certificates) as stream:
+                await stream.send_all(b"GET / HT")
+                assert await closed_by_server(stream)
+
+    run(test)
+
+
+def test_a_peer_that_does_not_read_is_closed(certificates: Path) -> None:
+    """A response that nobody takes ends with the write limit, and does not hold up the shutdown."""
+    limits = ListenerLimits(write_timeout_s=0.3, graceful_timeout_s=0.1)
+
+    async def test() -> None:
+        async with serving(certificates, limits) as port:
+            plain = trio.socket.socket()
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await plain.connect(("127.0.0.1", port))
+            context = client_context(certificates)
+            async with trio.SSLStream(trio.SocketStream(plain), context, server_hostname="localhost") as stream:
+                await stream.send_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert (await stream.receive_some(100)).startswith(b"HTTP/1.1 200")
+                await wait_all_tasks_blocked(0.4)
+                received = 0
+                with pytest.raises(trio.BrokenResourceError):
+                    while part := await stream.receive_some():
+                        received += len(part)
+                assert received < LARGE_BYTES
+
+    run(test)
+
+
+def test_too_long_a_head_is_refused(certificates: Path) -> None:
+    """The head of a request is counted while it is read."""
+
+    async def test() -> None:
+        async with serving(certificates, ListenerLimits(request_head_bytes_max=1000)) as port:
+            async with await connect(port, certificates) as stream:
+                await stream.send_all(b"GET /" + b"x" * 2000)
+                assert b" 431 " in await stream.receive_some()
+
+    run(test)
+
+
+def test_connections_are_limited(certificates: Path) -> None:
+    """One connection more than the limit is closed at once; when one leaves there is room again."""
+
+    async def test() -> None:
+        async with serving(certificates, ListenerLimits(connections_max=1)) as port:
+            async with await connect(port, certificates) as first:
+                async with await trio.open_tcp_stream("127.0.0.1", port) as second:
+                    assert await closed_by_server(second)
+                await first.send_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                while not await closed_by_server(first):
+                    pass
+            assert b" 200 " in await request(port, client_context(certificates))
+
+    run(test)

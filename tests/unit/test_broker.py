@@ -1,0 +1,852 @@
+"""Sessions, subscriptions and delivery, each rule of protocol.md's "Delivery" and "SUBSCRIBE / UNSUBSCRIBE" by name."""
+
+from dataclasses import replace
+
+import pytest
+
+from maxam.config import Limits
+from maxam.records import AcknowledgementRecord, Change, SessionEndRecord
+from maxam.stomp.frames import Frame
+from tests.sans_io import EVERYTHING, World, policy, receipts, values
+
+
+def error(frames: list[Frame]) -> str:
+    """Return the message of the ERROR, which must be the last frame."""
+    assert frames
+    assert frames[-1].command == b"ERROR"
+    return frames[-1].headers[b"message"].decode()
+
+
+def ids(frames: list[Frame]) -> list[int]:
+    """Return the message-ids of the MESSAGEs, in order."""
+    return [int(frame.headers[b"message-id"]) for frame in frames if frame.command == b"MESSAGE"]
+
+
+def messages(frames: list[Frame]) -> list[Frame]:
+    """Return the MESSAGEs."""
+    return [frame for frame in frames if frame.command == b"MESSAGE"]
+
+
+def test_an_accepted_change_has_the_next_revision_and_message_id_is_it() -> None:
+    """Revisions count accepted changes of the whole broker without gaps; `message-id` is the revision in decimal."""
+    world = World.make()
+    client = world.client()
+    client.subscribe(ack="auto")
+    for n in range(3):
+        client.send(f"X/a.{n}", receipt=str(n))
+    client.send("bad destination", receipt="bad")
+    client.send("X/a.3", receipt="3")
+    world.settle()
+    frames = client.read()
+    assert ids(frames) == [1, 2, 3, 4]
+    assert receipts(frames) == [
+        ("0", "accepted"),
+        ("1", "accepted"),
+        ("2", "accepted"),
+        ("bad", "rejected-unauthorised"),
+        ("3", "accepted"),
+    ]
+
+
+def test_nothing_leaves_before_its_commit() -> None:
+    """No RECEIPT and no MESSAGE refers to a revision above the committed one."""
+    world = World.make()
+    client = world.client()
+    client.subscribe(eager=True)
+    world.settle()
+    client.send("X/a.b", receipt="r")
+    batch = world.take()
+    assert client.read() == []
+    world.commit(batch)
+    frames = client.read()
+    assert receipts(frames) == [("r", "accepted")]
+    assert ids(frames) == [1]
+
+
+def test_one_message_of_a_topic_is_unacked_and_newer_values_conflate() -> None:
+    """While a MESSAGE is un-acked, newer values of its topic wait and conflate to the newest; other topics flow."""
+    world = World.make()
+    client = world.client()
+    client.subscribe()
+    client.send("X/a", b"1")
+    world.settle()
+    (first,) = messages(client.read())
+    for body in (b"2", b"3"):
+        client.send("X/a", body)
+        world.settle()
+    client.send("X/b", b"other")
+    world.settle()
+    assert values(client.read()) == [("X/b", "other")]
+    client.ack(first)
+    assert values(client.read()) == [("X/a", "3")]
+
+
+def test_ready_topics_are_served_oldest_owed_first_and_a_new_value_does_not_move_one() -> None:
+    """A new value for a waiting topic does not move it in the order of service."""
+    world = World.make()
+    client = world.client()
+    client.subscribe(ack="auto")
+    for destination in ("X/a", "X/b", "X/c", "X/a", "X/b"):
+        client.send(destination, destination.encode())
+    world.settle()
+    assert [destination for destination, _ in values(client.read())] == ["X/a", "X/b", "X/c"]
+
+
+def test_a_topic_rearmed_by_an_ack_goes_to_the_tail() -> None:
+    """Keys notified but not yet sent are served before anything that an ACK re-arms."""
+    world = World.make()
+    client = world.client(window="1")
+    client.subscribe()
+    for destination in ("X/a", "X/b"):
+        client.send(destination, b"1")
+    world.settle()
+    (first,) = messages(client.read())
+    client.send("X/a", b"2")
+    world.settle()
+    client.ack(first)
+    (second,) = messages(client.read())
+    client.ack(second)
+    assert [values([first]), values([second]), values(client.read())] == [
+        [("X/a", "1")],
+        [("X/b", "1")],
+        [("X/a", "2")],
+    ]
+
+
+def test_subscriptions_of_a_connection_take_turns() -> None:
+    """Subscriptions of a connection take turns, one value each."""
+    world = World.make()
+    client = world.client()
+    client.subscribe("X/a.*", "s1", ack="auto")
+    client.subscribe("X/b.*", "s2", ack="auto")
+    for n in range(3):
+        client.send(f"X/a.{n}")
+    for n in range(3):
+        client.send(f"X/b.{n}")
+    world.settle()
+    assert [f.headers[b"subscription"] for f in messages(client.read())] == [b"s1", b"s2"] * 3
+
+
+def test_the_window_holds_back_every_subscription_of_the_connection() -> None:
+    """At the limit nothing more is delivered on that connection, auto subscriptions included."""
+    world = World.make()
+    client = world.client(window="2")
+    client.subscribe("X/a.*", "acked")
+    client.subscribe("X/b.*", "auto", ack="auto")
+    for n in range(3):
+        client.send(f"X/a.{n}")
+    world.settle()
+    held = messages(client.read())
+    client.send("X/b.0")
+    world.settle()
+    assert len(held) == 2
+    assert client.read() == []
+    client.ack(held[0])
+    assert values(client.read()) == [("X/a.2", "value")]
+    client.ack(held[1])
+    assert values(client.read()) == [("X/b.0", "value")]
+
+
+def test_a_client_that_acks_every_fiftieth_message_never_stalls() -> None:
+    """A full window with topics ready and no ACK doubles after a while, up to the limit."""
+    world = World.make()
+    client = world.client()
+    client.subscribe()
+    for n in range(500):
+        client.send(f"X/t.{n}")
+    world.settle()
+    got: list[Frame] = []
+    for _ in range(200):
+        got += messages(client.read())
+        if len(got) == 500:
+            break
+        if len(got) % 50 == 0 and got:
+            client.ack(got[-1])
+        due_s = client.peer.next_due_s
+        if due_s is not None and len(got) % 50:
+            world.now_s = max(world.now_s, due_s)
+            client.peer.tick(world.now_s)
+    assert len(got) == 500
+
+
+def test_ack_is_cumulative_in_the_order_of_sending_not_of_revisions() -> None:
+    """An ACK covers what was sent before its message on that subscription, whatever the revisions."""
+    world = World.make()
+    client = world.client(window="2")
+    client.subscribe()
+    client.send("X/a", b"1")
+    client.send("X/b", b"1")
+    world.settle()
+    first, second = messages(client.read())
+    client.send("X/a", b"2")  # revision 3, un-acked a
+    client.send("X/c", b"1")  # revision 4
+    world.settle()
+    client.ack(first)  # frees one slot: c goes, then a is re-armed behind it
+    (third,) = messages(client.read())
+    assert values([third]) == [("X/c", "1")]
+    client.ack(second)
+    (fourth,) = messages(client.read())
+    assert ids([third, fourth]) == [4, 3]
+    client.ack(third)  # revision 4, sent before 3: 3 stays un-acked
+    connection = client.peer.connection
+    assert connection is not None
+    assert connection.in_flight == 1
+    client.ack(fourth)
+    assert connection.in_flight == 0
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_an_unknown_or_repeated_ack_is_ignored(version: str) -> None:
+    """Unknown or repeated ACKs: ignored, counted, RECEIPT `result:ignored`."""
+    world = World.make()
+    client = world.client(accept_version=version)
+    client.subscribe()
+    client.send("X/a")
+    world.settle()
+    (message,) = messages(client.read())
+    client.ack(message, receipt="1")
+    client.ack(message, receipt="2")
+    client.ack(("s", 77), receipt="3")
+    client.ack(("nobody", 1), receipt="4")
+    assert receipts(client.read()) == [("1", ""), ("2", "ignored"), ("3", "ignored"), ("4", "ignored")]
+    assert world.broker.counters.acks_ignored == 3
+
+
+def test_an_ack_is_resolved_only_within_its_own_connection() -> None:
+    """An ACK of another connection's message is ignored."""
+    world = World.make()
+    one, two = world.client(), world.client()
+    one.subscribe()
+    two.subscribe()
+    two.send("X/a")
+    world.settle()
+    (message,) = messages(one.read())
+    two.peer.closed(world.now_s, "gone")
+    three = world.client()
+    three.subscribe()
+    world.settle()
+    three.ack(message, receipt="r")
+    assert receipts(three.read()) == [("r", "ignored")]
+
+
+def test_eager_delivers_every_current_value_and_no_deleted_topic() -> None:
+    """`eager:true`: the current value of every matching topic is delivered; deleted topics are not."""
+    world = World.make()
+    client = world.client()
+    for n in range(5):
+        client.send(f"X/a.{n}", b"old")
+        client.send(f"X/a.{n}", b"new")
+    client.send("X/a.3", b"")
+    client.send("X/b.0", b"unmatched")
+    world.settle()
+    client.subscribe("X/a.*", eager=True, ack="auto")
+    world.settle()
+    assert sorted(values(client.read())) == [(f"X/a.{n}", "new") for n in (0, 1, 2, 4)]
+
+
+def test_without_eager_only_later_updates_come() -> None:
+    """Neither eager nor owed: only later updates."""
+    world = World.make()
+    client = world.client()
+    client.send("X/a", b"before")
+    client.subscribe()
+    client.send("X/b", b"after")
+    world.settle()
+    assert values(client.read()) == [("X/b", "after")]
+
+
+@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("place", range(6))
+def test_a_subscribe_takes_its_place_among_racing_sends(eager: bool, place: int) -> None:
+    """A SUBSCRIBE sees changes whose revision was assigned after it; eager has no gap and no double, whatever is in flight."""
+    world = World.make()
+    publisher, subscriber = world.client(), world.client()
+    batch = None
+    for n in range(6):
+        if n == place:
+            subscriber.subscribe(eager=eager, ack="auto")
+        if n == 3:
+            batch = world.take()
+        publisher.send("X/a", str(n).encode())
+        publisher.send(f"X/b.{n}", b"x")
+    assert batch is not None
+    world.commit(batch)
+    got = subscriber.read()
+    world.settle()
+    got += subscriber.read()
+    seen = ids(got)
+    assert len(seen) == len(set(seen))
+    topics = dict(values(got))
+    assert topics["X/a"] == "5"
+    expected = range(6) if eager else range(place, 6)
+    assert {d for d in topics if d.startswith("X/b")} == {f"X/b.{n}" for n in expected}
+
+
+def test_an_eager_scan_in_slices_has_no_gap_and_no_double() -> None:
+    """Changes and new topics between the slices of a scan are delivered once each, with their newest value."""
+    world = World.make()
+    client = world.client()
+    for n in range(3000):
+        client.send(f"X/t.{n:04}", b"old")
+    world.settle()
+    client.subscribe(eager=True, ack="auto")
+    world.commit()
+    got: list[Frame] = []
+    for n in range(8):
+        got += client.read()
+        world.broker.scan(500)
+        got += client.read()
+        client.send(f"X/t.{n * 400:04}", b"new")
+        client.send(f"X/t.{n * 400:04}x", b"new")
+        world.commit()
+    world.settle()
+    got += client.read()
+    seen = ids(got)
+    assert len(seen) == len(set(seen))
+    assert {f.headers[b"destination"] for f in messages(got)} >= {b"X/t.%04d" % n for n in range(3000)}
+    last = dict(values(got))
+    assert all(last[f"X/t.{n * 400:04}"] == "new" for n in range(8) if n * 400 < 3000)
+
+
+def test_identical_values_and_own_sends_are_updates() -> None:
+    """A client receives its own SENDs when subscribed; an identical value is still an update."""
+    world = World.make()
+    client = world.client()
+    client.subscribe(ack="auto")
+    for _ in range(2):
+        client.send("X/a", b"same")
+        world.settle()
+        assert values(client.read()) == [("X/a", "same")]
+
+
+def test_overlapping_subscriptions_each_get_their_copy() -> None:
+    """Overlapping subscriptions each get their copy."""
+    world = World.make()
+    client = world.client()
+    client.subscribe("X/a", "one", ack="auto")
+    client.subscribe("X/*", "two", ack="auto")
+    client.send("X/a")
+    world.settle()
+    assert {f.headers[b"subscription"] for f in messages(client.read())} == {b"one", b"two"}
+
+
+def test_a_delete_is_an_empty_message_and_an_absent_topic_notifies_nobody() -> None:
+    """Subscribers get a MESSAGE with an empty body; deleting an absent topic is accepted, recorded and notifies nobody."""
+    world = World.make()
+    client = world.client()
+    client.subscribe(ack="auto")
+    client.send("X/gone", b"", receipt="absent")
+    client.send("X/a", b"1")
+    world.settle()
+    assert values(client.read()) == [("X/a", "1")]
+    client.send("X/a", b"", receipt="delete")
+    world.settle()
+    frames = client.read()
+    assert values(frames) == [("X/a", "")]
+    assert receipts(client.frames)[-1] == ("delete", "accepted")
+    assert world.broker.store.live == 0
+    assert b"X/gone" not in world.broker.store.topics
+    assert [r.deleted for r in world.journal if isinstance(r, Change)] == [True, False, True]
+
+
+# Durable subscriptions
+
+
+def test_a_durable_subscription_resumes_with_what_changed_since() -> None:
+    """On resume each topic that changed since is delivered once, deletes included, and nothing before the re-SUBSCRIBE."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True, receipt="new")
+    world.settle()
+    client.send("X/a", b"1")
+    client.send("X/b", b"1")
+    client.send("X/unchanged", b"1")
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [("new", "created")]
+    client.ack(messages(frames)[-1])
+    client.lose()
+    other = world.client()
+    for body in (b"2", b"3"):
+        other.send("X/a", body)
+    other.send("X/b", b"")
+    world.settle()
+    client = world.client(client_id="me")
+    assert client.frames[0].headers[b"session"] == b"me"
+    assert client.read() == []
+    client.subscribe(durable=True, receipt="again")
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [("again", "resumed")]
+    assert values(frames) == [("X/a", "3"), ("X/b", "")]
+
+
+def test_unacked_messages_become_owed_again_for_durable_subscriptions() -> None:
+    """Un-acked at disconnect: owed again for durable subscriptions, in the order in which they were sent."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    for n in range(3):
+        client.send(f"X/{n}")
+    world.settle()
+    got = messages(client.read())
+    client.ack(got[0])
+    client.lose()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    assert ids(client.read()) == ids(got[1:])
+
+
+def test_a_transient_subscription_ends_with_its_connection() -> None:
+    """Transient subscriptions, and a session that has no other, end with the connection."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe()
+    world.settle()
+    client.lose()
+    assert world.broker.sessions == {}
+    world.client().send("X/a")
+    world.settle()
+    assert world.broker.store.topics[b"X/a"].routes == []
+
+
+def test_same_id_with_another_destination_replaces() -> None:
+    """Same id, other destination: `result:replaced`, nothing owed."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe("X/a", durable=True)
+    client.send("X/a")
+    client.send("X/b")
+    world.settle()
+    client.lose()
+    client = world.client(client_id="me")
+    client.subscribe("X/b", durable=True, receipt="r")
+    world.settle()
+    assert receipts(client.read()) == [("r", "replaced")]
+    assert values(client.frames) == []
+
+
+def test_durable_and_eager_on_resume_gives_all_values_and_owed_deletes() -> None:
+    """`durable` and `eager` on resume: all matching values plus owed deletes."""
+    world = World.make()
+    client = world.client(client_id="me")
+    for n in range(3):
+        client.send(f"X/{n}")
+    client.subscribe(durable=True, ack="auto", eager=True)
+    world.settle()
+    client.read()
+    client.read()
+    client.lose()
+    other = world.client()
+    other.send("X/1", b"")
+    world.settle()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True, eager=True)
+    world.settle()
+    assert sorted(values(client.read())) == [("X/0", "value"), ("X/1", ""), ("X/2", "value")]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_resuming_without_durable_is_an_error(eager: bool) -> None:
+    """An id of a detached durable subscription without `durable:true`: ERROR saying so."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    client.lose()
+    client = world.client(client_id="me")
+    client.subscribe(eager=eager)
+    assert error(client.read()) == "subscription is durable"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_duplicate_id_on_a_live_subscription_is_an_error(durable: bool) -> None:
+    """Duplicate id on a live subscription: ERROR, close; frames before it stand."""
+    world = World.make()
+    client = world.client()
+    client.subscribe("X/a", durable=durable)
+    client.send("X/a", receipt="sent")
+    client.subscribe("X/b", durable=durable, receipt="dup")
+    client.send("X/a", b"never")
+    world.settle()
+    frames = client.read()
+    assert error(frames) == "duplicate subscription id"
+    assert frames[-1].headers[b"receipt-id"] == b"dup"
+    assert receipts(frames) == [("sent", "accepted")]
+    assert messages(frames) == []
+    assert client.peer.finished
+    assert world.broker.head == 1
+
+
+@pytest.mark.parametrize(("durable", "result"), [(True, "removed"), (False, "paused")])
+def test_unsubscribe_of_a_durable_subscription(durable: bool, result: str) -> None:
+    """`durable:true` removes for good; otherwise it is paused, keeps collecting, and un-acked become owed."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    client.send("X/a", b"1")
+    world.settle()
+    client.read()
+    client.unsubscribe(durable=durable, receipt="r")
+    client.send("X/b", b"1")
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [("r", result)]
+    assert messages(frames) == []
+    connection = client.peer.connection
+    assert connection is not None
+    assert connection.in_flight == 0
+    client.subscribe(durable=True, receipt="again")
+    world.settle()
+    expected = [] if durable else [("X/a", "1"), ("X/b", "1")]
+    assert values(client.read()) == expected
+    assert receipts(client.frames)[-1] == ("again", "created" if durable else "resumed")
+
+
+def test_unsubscribe_frees_window_slots() -> None:
+    """UNSUBSCRIBE frees its window slots."""
+    world = World.make()
+    client = world.client(window="1")
+    client.subscribe("X/a", "a")
+    client.subscribe("X/b", "b")
+    client.send("X/a")
+    client.send("X/b")
+    world.settle()
+    assert values(client.read()) == [("X/a", "value")]
+    client.unsubscribe("a")
+    assert values(client.read()) == [("X/b", "value")]
+
+
+def test_unsubscribe_of_an_unknown_id_is_no_error() -> None:
+    """Unknown id: RECEIPT `result:unknown-subscription`, no ERROR."""
+    world = World.make()
+    client = world.client()
+    client.unsubscribe("what", receipt="r")
+    assert receipts(client.read()) == [("r", "unknown-subscription")]
+
+
+def test_durable_ids_can_be_reused_in_one_batch() -> None:
+    """SUBSCRIBE, remove and SUBSCRIBE again before anything is committed leaves one live subscription, also after a crash."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    client.unsubscribe(durable=True)
+    client.subscribe(durable=True)
+    client.send("X/a")
+    world.settle()
+    assert values(client.read()) == [("X/a", "value")]
+    world = world.restart()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True, receipt="r")
+    world.settle()
+    assert values(client.read()) == [("X/a", "value")]
+
+
+def test_an_ack_with_receipt_on_a_durable_subscription_waits_for_its_commit() -> None:
+    """An ACK with `receipt` waits for that commit, and after it the message is not delivered again by a restart."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    client.send("X/a")
+    client.send("X/b")
+    world.settle()
+    first, _ = messages(client.read())
+    client.ack(first, receipt="r")
+    batch = world.take()
+    assert receipts(client.read()) == []
+    world.commit(batch)
+    assert receipts(client.read()) == [("r", "")]
+    world = world.restart()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    assert values(client.read()) == [("X/b", "value")]
+
+
+def test_acks_without_receipt_are_recorded_within_the_delay() -> None:
+    """Other ACKs are coalesced and recorded within 100 ms; ack mode auto lazily in the same way."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe("X/a.*", "acked", durable=True)
+    client.subscribe("X/b.*", "auto", ack="auto", durable=True)
+    for n in range(3):
+        client.send(f"X/a.{n}")
+        client.send(f"X/b.{n}")
+    world.settle()
+    for message in messages(client.read()):
+        if message.headers[b"subscription"] == b"acked":
+            client.ack(message)
+    due_s = world.broker.next_due_s
+    assert due_s is not None
+    assert due_s <= world.now_s + Limits().acknowledgement_delay_s
+    world.now_s = due_s
+    world.broker.tick(world.now_s)
+    world.settle()
+    assert len([r for r in world.journal if isinstance(r, AcknowledgementRecord)]) == 2
+    world = world.restart()
+    client = world.client(client_id="me")
+    client.subscribe("X/a.*", "acked", durable=True)
+    client.subscribe("X/b.*", "auto", ack="auto", durable=True)
+    world.settle()
+    assert values(client.read()) == []
+
+
+def test_auto_values_handed_out_but_not_written_are_owed_again() -> None:
+    """Durable `auto` counts as acked only once it was written: what a broken transport still had is owed again."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True, ack="auto")
+    client.send("X/a")
+    world.settle()
+    assert client.peer.data_to_send(world.now_s)
+    client.lose()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    assert values(client.read()) == [("X/a", "value")]
+
+
+def test_recovery_owes_exactly_what_was_not_acknowledged() -> None:
+    """Last values, tombstones, what each durable subscription owes and the revision counter survive a restart."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    for n in range(6):
+        client.send(f"X/{n}", b"1")
+    world.settle()
+    got = messages(client.read())
+    client.ack(got[2], receipt="r")
+    client.send("X/0", b"2")
+    client.send("X/5", b"")
+    world.settle()
+    world = world.restart()
+    assert world.broker.head == world.broker.revision == 8
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    assert values(client.read()) == [("X/3", "1"), ("X/4", "1"), ("X/0", "2"), ("X/5", "")]
+    client.send("X/new", receipt="n")
+    world.settle()
+    assert ids(client.read()) == [9]
+
+
+# Takeover, sessions and limits
+
+
+def test_the_newest_connection_of_a_session_wins() -> None:
+    """Takeover: decoded frames take effect, pending RECEIPTs then ERROR go to the old, its un-acked become owed."""
+    world = World.make()
+    old = world.client(client_id="me")
+    old.subscribe(durable=True)
+    old.send("X/a")
+    world.settle()
+    (message,) = messages(old.read())
+    old.send("X/b", receipt="pending")
+    new = world.client(client_id="me")
+    assert new.frames[0].command == b"CONNECTED"
+    old.send("X/c")
+    world.settle()
+    frames = old.read()
+    assert receipts(frames) == [("pending", "accepted")]
+    assert error(frames) == "session taken over by a newer connection"
+    assert old.peer.finished
+    old.peer.closed(world.now_s, "done")
+    new.subscribe(durable=True)
+    new.ack(message, receipt="late")
+    world.settle()
+    assert values(new.read()) == [("X/a", "value"), ("X/b", "value")]
+    assert ("late", "ignored") in receipts(new.frames)
+    assert world.broker.head == 2
+
+
+def test_the_old_connection_is_told_even_when_its_commit_hangs() -> None:
+    """The ERROR of a takeover waits at most a second for the receipts before it."""
+    world = World.make()
+    old = world.client(client_id="me")
+    old.send("X/a", receipt="hangs")
+    world.take()
+    world.client(client_id="me")
+    assert old.read() == []
+    due_s = old.peer.next_due_s
+    assert due_s is not None
+    assert due_s <= world.now_s + 1.0
+    world.now_s = due_s
+    old.peer.tick(world.now_s)
+    frames = old.read()
+    assert error(frames) == "session taken over by a newer connection"
+    assert receipts(frames) == []
+
+
+def test_takeovers_are_limited_per_minute() -> None:
+    """Over a limit per minute the new CONNECT gets ERROR and the old connection lives."""
+    world = World.make(limits=replace(Limits(), takeovers_per_minute_max=2))
+    clients = [world.client(client_id="me") for _ in range(4)]
+    assert error(clients[3].frames) == "too many takeovers"
+    clients[2].send("X/a", receipt="r")
+    world.settle()
+    assert receipts(clients[2].read()) == [("r", "accepted")]
+    world.now_s += 61
+    assert world.client(client_id="me").frames[0].command == b"CONNECTED"
+
+
+def test_a_client_id_names_a_session_of_its_principal() -> None:
+    """The same client-id from another principal is another session."""
+    world = World.make(anna=EVERYTHING, bert=EVERYTHING)
+    anna = world.client("anna", client_id="me")
+    bert = world.client("bert", client_id="me")
+    anna.send("X/a", receipt="a")
+    bert.send("X/a", receipt="b")
+    world.settle()
+    assert receipts(anna.read()) == [("a", "accepted")]
+    assert receipts(bert.read()) == [("b", "accepted")]
+    assert set(world.broker.sessions) == {("anna", "me"), ("bert", "me")}
+
+
+def test_sessions_with_durable_subscriptions_expire() -> None:
+    """A session with durable subscriptions ends `session_expiry_s` after its disconnect, or after a restart."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    client.lose()
+    world.now_s += Limits().session_expiry_s - 1
+    world.broker.tick(world.now_s)
+    assert world.broker.sessions
+    restarted = world.restart()
+    restarted.now_s += 2
+    restarted.broker.tick(restarted.now_s)
+    assert restarted.broker.sessions
+    world.now_s += 1
+    world.broker.tick(world.now_s)
+    world.settle()
+    assert world.broker.sessions == {}
+    assert isinstance(world.journal[-1], SessionEndRecord)
+    assert world.restart().broker.sessions == {}
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [("subscriptions_per_session_max", "too many subscriptions"), ("sessions_per_principal_max", "too many sessions")],
+)
+def test_caps_on_sessions_and_subscriptions(limit: str, message: str) -> None:
+    """Caps on sessions per principal and subscriptions per session are an ERROR that names the limit."""
+    world = World.make(limits=replace(Limits(), **{limit: 2}))
+    client = world.client()
+    if limit == "sessions_per_principal_max":
+        world.client()
+        client = world.client()
+        frames = client.frames
+    else:
+        for n in range(3):
+            client.subscribe(id_=str(n))
+        frames = client.read()
+    assert error(frames) == message
+    assert limit.encode() in frames[-1].body
+
+
+# Rights
+
+
+def test_rights_filter_delivery_and_a_subscribe_is_never_refused() -> None:
+    """SUBSCRIBE is never refused for lack of rights; RECEIPT says `filtered:true` when no right can match the glob."""
+    world = World.make(anna=EVERYTHING, bert={"receive": ["X/public.*"]})
+    anna, bert = world.client("anna"), world.client("bert")
+    bert.subscribe("X/**", "all", eager=True, ack="auto", receipt="all")
+    bert.subscribe("X/secret.*", "none", receipt="none")
+    for destination in ("X/public.a", "X/secret.a"):
+        anna.send(destination)
+    world.settle()
+    frames = bert.read()
+    assert [f.headers.get(b"filtered") for f in frames if f.command == b"RECEIPT"] == [None, b"true"]
+    assert values(frames) == [("X/public.a", "value")]
+
+
+def test_send_without_right_is_rejected_before_it_is_found_invalid() -> None:
+    """Order of checks: send right on the destination, then schema; the connection lives and nobody receives it."""
+    world = World.make(anna={"send": ["X/mine.*"], "receive": ["X/**"]})
+    client = world.client()
+    client.subscribe(ack="auto")
+    client.send("X/theirs.a", receipt="1")
+    client.send("Y/mine.a", receipt="2")
+    client.send("X/mine.a", receipt="3")
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [("1", "rejected-unauthorised"), ("2", "rejected-unauthorised"), ("3", "accepted")]
+    assert values(frames) == [("X/mine.a", "value")]
+    rejected = frames[0].headers if frames[0].command == b"RECEIPT" else frames[1].headers
+    assert rejected[b"content-disposition"] == b"rejected-unauthorised"
+    assert rejected[b"result"] == b"unauthorised"
+
+
+def test_a_withdrawn_right_is_forgotten_when_written_and_a_granted_one_is_owed() -> None:
+    """Rights are checked again when a topic is written; a reload that grants makes eager and durable subscriptions owe it."""
+    world = World.make(anna={"send": ["X/**"], "receive": ["X/a.*"]})
+    client = world.client()
+    client.subscribe("X/**", "eager", eager=True, ack="auto")
+    client.subscribe("X/**", "plain", ack="auto")
+    client.send("X/a.1")
+    client.send("X/b.1")
+    world.settle()
+    world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/b.*"]}))
+    world.settle()
+    frames = client.read()
+    assert [(f.headers[b"subscription"], f.headers[b"destination"]) for f in messages(frames)] == [(b"eager", b"X/b.1")]
+    client.send("X/a.1")
+    client.send("X/b.1")
+    world.settle()
+    assert sorted(values(client.read())) == [("X/b.1", "value")] * 2
+
+
+# Full disk
+
+
+def test_a_full_disk_refuses_sends_and_gives_their_revisions_back() -> None:
+    """No room: `rejected-unavailable` with `result:disk-full`, no effect, ACKs stay to be recorded, and service goes on."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    client.send("X/a", b"1")
+    world.settle()
+    (message,) = messages(client.read())
+    client.send("X/b", receipt="1")
+    client.ack(message, receipt="ack")
+    client.send("X/c", receipt="2")
+    batch = world.take()
+    client.send("X/d", receipt="3")
+    world.broker.refuse(batch)
+    frames = client.read()
+    assert receipts(frames) == [("1", "rejected-unavailable")]
+    assert frames[0].headers[b"result"] == b"disk-full"
+    world.settle()
+    assert receipts(client.read()) == [("ack", ""), ("2", "rejected-unavailable"), ("3", "rejected-unavailable")]
+    client.send("X/e", receipt="4")
+    world.settle()
+    frames = client.read()
+    assert ids(frames) == [2]
+    assert receipts(frames) == [("4", "accepted")]
+    assert set(world.broker.store.topics) == {b"X/a", b"X/e"}
+    world = world.restart()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    assert values(client.read()) == [("X/e", "value")]
+
+
+# DISCONNECT
+
+
+def test_disconnect_completes_what_was_received_and_its_receipt_is_last() -> None:
+    """DISCONNECT: no new value is started, all RECEIPTs are flushed, its own last, and nothing after it is read."""
+    world = World.make()
+    client = world.client()
+    client.subscribe()
+    client.send("X/a", receipt="sent")
+    client.write(b"DISCONNECT\nreceipt:bye\n\n\0SEND\ndestination:X/b\n\nnever\0")
+    assert client.read() == []
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [("sent", "accepted"), ("bye", "")]
+    assert messages(frames) == []
+    assert client.peer.finished
+    assert world.broker.head == 1
