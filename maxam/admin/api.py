@@ -165,6 +165,10 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
     )
 
 
+async def _schemas(view: View, _request: Request, _caller: Identity) -> Response:
+    return _Answer(view.registry())
+
+
 async def _schema(view: View, request: Request, _caller: Identity) -> Response:
     name, minor = request.path_params["name"], request.path_params["minor"]
     text = view.schema_text(name, minor)
@@ -349,6 +353,7 @@ ROUTES: Final[tuple[tuple[str, str, str, Handler], ...]] = (
     ("GET", "/livez", ANY_CERTIFICATE, _livez),
     ("GET", "/readyz", "metrics", _readyz),
     ("GET", "/v1/about", "read", _about),
+    ("GET", "/v1/schemas", ANY_PRINCIPAL, _schemas),
     ("GET", "/v1/schemas/{name}/{minor}", ANY_PRINCIPAL, _schema),
     ("GET", "/v1/topics", "read", _topics),
     ("GET", "/v1/topics/{destination:path}", "read", _topic),

@@ -2,7 +2,7 @@
 
 import ipaddress
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
@@ -13,6 +13,8 @@ from maxam.errors import ConfigurationError
 from maxam.gateway.listener import address_text
 
 if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework
+
     from maxam.gateway.server import Gateway
 
 logger: Final = logging.getLogger("maxam.admin")
@@ -36,4 +38,5 @@ async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[str]) 
     if not ipaddress.ip_address(host).is_loopback:
         logger.warning("admin-listener-reachable address=%s action=%s", host, "have a firewall in front of it")
     task_status.started(address_text(host, port))
-    await serve_https(make_application(View(gateway)), listeners, lambda: gateway.tls)
+    application = cast("ASGIFramework", make_application(View(gateway)))  # two spellings of ASGI's types
+    await serve_https(application, listeners, lambda: gateway.tls)

@@ -134,7 +134,31 @@ class View:
     def schema_text(self, name: str, minor: str) -> bytes | None:
         """Return the self-contained text of one minor version of a type."""
         version = self._broker.registry.schema(name, minor)
-        return None if version is None else version.text
+        return None if version is None else version.schema.text
+
+    def registry(self) -> dict[str, object]:
+        """Return what a client needs to judge bodies as the gateway does, but for the texts of the schemas."""
+        registry = self._broker.registry
+        keys = registry.envelope_keys
+        return {
+            "fingerprint": registry.fingerprint,
+            "envelope_keys": {
+                "body": keys.body,
+                "fingerprint": keys.fingerprint,
+                "topic": keys.topic,
+                "tombstone": keys.tombstone,
+            },
+            "rules": [
+                {
+                    "destination": rule.glob.text,
+                    "schema": rule.schema,
+                    "encoding": rule.encoding,
+                    "require_version": rule.version_required,
+                }
+                for rule in registry.rules
+            ],
+            "types": {name: [version.minor for version in registry.versions(name)] for name in registry.types()},
+        }
 
     # Sessions.
 

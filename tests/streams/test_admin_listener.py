@@ -109,14 +109,13 @@ def test_a_second_request_on_a_connection_has_the_fingerprint_too(certificates: 
     """Keep-alive does not lose who is asking."""
 
     async def test() -> None:
-        async with serving(certificates) as port:
-            async with await connect(port, certificates) as stream:
-                for _ in range(2):
-                    await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-                    got = b""
-                    while not got.endswith(b"}"):
-                        got += await stream.receive_some()
-                    assert FINGERPRINT.encode() in got
+        async with serving(certificates) as port, await connect(port, certificates) as stream:
+            for _ in range(2):
+                await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                got = b""
+                while not got.endswith(b"}"):
+                    got += await stream.receive_some()
+                assert FINGERPRINT.encode() in got
 
     run(test)
 
@@ -240,10 +239,9 @@ def test_a_peer_that_does_not_read_is_closed(certificates: Path) -> None:
                 assert (await stream.receive_some(100)).startswith(b"HTTP/1.1 200")
                 await wait_all_tasks_blocked(0.4)
                 received = 0
-                with pytest.raises(trio.BrokenResourceError):
-                    while part := await stream.receive_some():
-                        received += len(part)
-                assert received < LARGE_BYTES
+                while not await closed_by_server(stream):
+                    received += 1
+                assert received < LARGE_BYTES / 16_384  # a TLS record at a time
 
     run(test)
 
@@ -252,10 +250,10 @@ def test_too_long_a_head_is_refused(certificates: Path) -> None:
     """The head of a request is counted while it is read."""
 
     async def test() -> None:
-        async with serving(certificates, ListenerLimits(request_head_bytes_max=1000)) as port:
-            async with await connect(port, certificates) as stream:
-                await stream.send_all(b"GET /" + b"x" * 2000)
-                assert b" 431 " in await stream.receive_some()
+        limits = ListenerLimits(request_head_bytes_max=1000)
+        async with serving(certificates, limits) as port, await connect(port, certificates) as stream:
+            await stream.send_all(b"GET /" + b"x" * 2000)
+            assert b" 431 " in await stream.receive_some()
 
     run(test)
 
