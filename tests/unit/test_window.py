@@ -1,0 +1,138 @@
+"""The delivery window, against simulated consumers on simulated links."""
+
+from heapq import heappop, heappush
+from statistics import median
+
+import pytest
+
+from maxam.broker.window import WINDOW_INITIAL, Stamp, Window
+
+
+class Consumer:
+    """A consumer that takes `work_s` per message, `way_s` away, and acks every `batch`-th message."""
+
+    def __init__(self, window: Window, work_s: float, way_s: float, batch: int = 1) -> None:
+        self.window = window
+        self.work_s = work_s
+        self.way_s = way_s
+        self.batch = batch
+        self.now_s = 0.0
+        self.stamps: list[Stamp] = []
+        self.acked = 0
+        self.events: list[tuple[float, int]] = []  # (an ACK arrives, how many messages it and those before it cover)
+        self.free_s = 0.0
+        self.sizes: list[tuple[float, int]] = []  # (time, in flight) after every step
+
+    @property
+    def in_flight(self) -> int:
+        """Messages without an ACK."""
+        return len(self.stamps) - self.acked
+
+    def run(self, until_s: float) -> int:
+        """Keep values waiting until then; return how many messages were acked meanwhile."""
+        acked = self.acked
+        full_since_s: float | None = None
+        while True:
+            while self.in_flight < self.window.size:
+                self.stamps.append(self.window.sent(self.now_s, False))
+                self.free_s = max(self.free_s, self.now_s + self.way_s) + self.work_s
+                if len(self.stamps) % self.batch == 0:
+                    heappush(self.events, (self.free_s + self.way_s, len(self.stamps)))
+            self.sizes.append((self.now_s, self.in_flight))
+            full_since_s = self.now_s if full_since_s is None else full_since_s
+            stall_s = full_since_s + self.window.stall_timeout_s
+            if not self.events or stall_s < self.events[0][0]:
+                self.now_s = stall_s
+                full_since_s = stall_s
+                self.window.stalled()
+            else:
+                self.now_s, position = heappop(self.events)
+                covered = position - self.acked
+                self.acked = position
+                self.window.acked(self.stamps[position - 1], covered, self.in_flight, self.now_s)
+                full_since_s = None
+            if self.now_s >= until_s:
+                return self.acked - acked
+
+    def in_flight_after(self, start_s: float) -> list[int]:
+        """Return how many messages were in flight at each step after a moment."""
+        return [size for now_s, size in self.sizes if now_s > start_s]
+
+
+def test_a_slow_consumer_on_a_near_link_has_few_in_flight() -> None:
+    """A consumer of 2 ms per message on a near link has 1 to 3 in flight, probes aside, for a minute, and is never idle."""
+    consumer = Consumer(Window(100, False, 0.0), work_s=0.002, way_s=0.0001)
+    rate = consumer.run(60.0) / 60.0
+    sizes = sorted(consumer.in_flight_after(1.0))
+    assert sizes[int(0.8 * len(sizes))] <= 3
+    assert sizes[-1] <= 5
+    assert rate > 0.95 / 0.0022
+
+
+@pytest.mark.parametrize("work_s", [0.0001, 0.0002, 0.0005])
+def test_a_fast_consumer_on_a_far_link_gets_what_a_fixed_window_gives(work_s: float) -> None:
+    """With a round trip of 50 ms a fast consumer reaches 90 % of the rate of a fixed window of 100."""
+    adaptive = Consumer(Window(100, False, 0.0), work_s, way_s=0.025)
+    fixed = Consumer(Window(100, True, 0.0), work_s, way_s=0.025)
+    adaptive.run(5.0)
+    fixed.run(5.0)
+    assert adaptive.run(25.0) > 0.9 * fixed.run(25.0)
+
+
+@pytest.mark.parametrize("batch", [2, 10, 50, 100])
+def test_a_consumer_that_acks_in_batches_never_stalls(batch: int) -> None:
+    """A consumer that acks every 50th message goes on at its full rate once the window has learned that."""
+    consumer = Consumer(Window(100, False, 0.0), work_s=0.001, way_s=0.0001, batch=batch)
+    consumer.run(5.0)
+    assert consumer.run(15.0) > 0.8 * 10.0 / 0.001 or (batch == 100 and consumer.acked > 5000)
+    assert consumer.window.size > min(batch, 99)
+
+
+def test_the_window_follows_a_consumer_that_becomes_slow_and_fast_again() -> None:
+    """In flight falls within seconds when the consumer slows down, and rises again with it."""
+    window = Window(100, False, 0.0)
+    consumer = Consumer(window, work_s=0.0001, way_s=0.005)
+    consumer.run(4.0)
+    assert median(consumer.in_flight_after(3.0)) >= 80
+    consumer.work_s = 0.02
+    consumer.run(15.0)
+    assert median(consumer.in_flight_after(14.0)) <= 5
+    consumer.work_s = 0.0001
+    consumer.run(24.0)
+    assert median(consumer.in_flight_after(23.0)) >= 80
+
+
+def test_idle_samples_do_not_shrink_it() -> None:
+    """The window is not shrunk by samples taken while nothing waited."""
+    window = Window(100, False, 0.0)
+    consumer = Consumer(window, work_s=0.0001, way_s=0.005)
+    consumer.run(5.0)
+    busy = window.size
+    now_s = consumer.now_s
+    for _ in range(500):
+        now_s += 0.1
+        stamp = window.sent(now_s, True)
+        window.acked(stamp, 1, 0, now_s + 0.0102)
+    assert window.size >= 0.9 * busy
+
+
+def test_floor_and_limit_hold() -> None:
+    """It starts at 10, never exceeds the limit, and never falls below the most messages one ACK has covered plus one."""
+    window = Window(100, False, 0.0)
+    assert window.size == WINDOW_INITIAL
+    consumer = Consumer(window, work_s=0.002, way_s=0.0001, batch=20)
+    consumer.run(10.0)
+    consumer.batch = 1
+    consumer.run(30.0)
+    assert window.size >= 21
+    small = Window(5, False, 0.0)
+    assert small.size == 5
+    small.stalled()
+    assert small.size == 5
+
+
+def test_a_fixed_window_stays() -> None:
+    """`window:<n>` fixes the delivery window."""
+    window = Window(7, True, 0.0)
+    Consumer(window, work_s=0.002, way_s=0.0001).run(10.0)
+    assert window.size == 7
