@@ -88,6 +88,7 @@ def _readable(key: str, path: Path) -> None:
 _REASONS: Final = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client sent no certificate",
     "HTTP_REQUEST": "not TLS but plain HTTP",
+    "HTTPS_PROXY_REQUEST": "not TLS but a plain CONNECT",
     "WRONG_VERSION_NUMBER": "not TLS, or a version of it unknown to us",
     "UNSUPPORTED_PROTOCOL": "the client offers only TLS below 1.2",
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust our certificate (unknown authority)",
@@ -161,7 +162,7 @@ class TlsSocket:
         return fingerprint(der)
 
     @property
-    def protocol(self) -> str:
+    def version(self) -> str:
         """Version and cipher, for the log."""
         cipher = self._tls.cipher()
         return f"{self._tls.version()}/{cipher[0] if cipher else '?'}"

@@ -1,0 +1,234 @@
+"""One client's transport: a reader and a writer task around a Peer, and the deadlines of its beginning and end.
+
+The Peer decides everything that the protocol says; here are only TLS, time and the order of shutting down. The writer is
+the sole sender, and nothing cancels it but the end of the connection: half a TLS record makes a stream useless.
+"""
+
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from maxam.config import Limits
+from maxam.errors import ProtocolError
+from maxam.gateway.bell import Bell
+from maxam.gateway.peer import Peer
+from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
+
+# One encryption and one send: what a large body may add to the memory of a connection and hold up the loop.
+SLICE_BYTES: Final = 65_536
+# A writer that never has to wait lets the others run after so much.
+TURN_BYTES: Final = 262_144
+
+
+@final
+class ClientConnection:
+    """One accepted connection, from its TLS handshake to its end.
+
+    Attributes:
+        address: The peer's `host:port`.
+        host: The peer's address alone.
+        opened_at_s: When it was accepted, on the clock of the event loop.
+        fingerprint: Its identity; empty before the handshake is complete.
+        peer: Its protocol; None before the handshake is complete.
+        reason: Why it ended; empty while it lives.
+        opened_at_us: The same, microseconds since the epoch.
+        tls_version: TLS version and cipher; empty before the handshake is complete.
+        bytes_in: Plaintext received.
+        bytes_out: Plaintext sent.
+    """
+
+    __slots__ = (
+        "_bell",
+        "_limits",
+        "_paused",
+        "_resume",
+        "_scope",
+        "_talk",
+        "_tls",
+        "address",
+        "bytes_in",
+        "bytes_out",
+        "fingerprint",
+        "host",
+        "opened_at_s",
+        "opened_at_us",
+        "peer",
+        "reason",
+        "tls_version",
+    )
+
+    def __init__(self, tls: TlsSocket, address: str, host: str, limits: Limits) -> None:
+        self.address: Final = address
+        self.host: Final = host
+        self.opened_at_s: Final = trio.current_time()
+        self.opened_at_us: Final = time.time_ns() // 1000
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.tls_version = ""
+        self.fingerprint = ""
+        self.peer: Peer | None = None
+        self.reason = ""
+        self._tls: Final = tls
+        self._limits: Final = limits
+        self._bell: Final = Bell()  # the writer's
+        self._resume: Final = Bell()  # the reader's
+        self._paused = False
+        self._scope: Final = trio.CancelScope()  # the whole connection
+        self._talk: Final = trio.CancelScope()  # reader and writer
+
+    async def run(
+        self,
+        turns: trio.CapacityLimiter,
+        make_peer: Callable[[str, Callable[[], None], float], Peer],
+        touch: Callable[[], None],
+        connected: Callable[["ClientConnection"], None],
+    ) -> None:
+        """Serve the connection to its end; the socket is closed then. Raises only what is a bug.
+
+        Args:
+            turns: Shared turns of costly handshake steps.
+            make_peer: Makes the Peer from fingerprint, wake-up and time.
+            touch: Called after anything that may have appended to the broker.
+            connected: Called once, when CONNECT was accepted.
+        """
+        try:
+            with self._scope:
+                if await self._handshake(turns):
+                    peer = make_peer(self.fingerprint, self._bell.ring, trio.current_time())
+                    self.peer = peer
+                    await self._converse(peer, touch, connected)
+                    with trio.move_on_after(self._limits.linger_timeout_s):
+                        await self._tls.linger()
+        except (OSError, TransportClosedError) as error:
+            self._note(str(error))
+        finally:
+            self._note("cut off")
+            self._tls.close(abort=self._scope.cancel_called)
+
+    def expel(self, failure: ProtocolError) -> None:
+        """End gracefully: what was read is completed and answered, then comes the ERROR. Strangers are cut off."""
+        if self.peer is None or self.peer.connection is None:
+            self.cut(failure.message)
+        else:
+            self.peer.connection.expel(failure)
+
+    def cut(self, reason: str) -> None:
+        """End at once."""
+        self._note(reason)
+        self._scope.cancel()
+
+    def _note(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+    async def _handshake(self, turns: trio.CapacityLimiter) -> bool:
+        problem = ""
+        with trio.move_on_after(self._limits.tls_handshake_timeout_s) as waited:
+            try:
+                await self._tls.handshake(turns)
+                self.fingerprint = self._tls.peer_fingerprint
+                self.tls_version = self._tls.version
+            except ssl.SSLError as error:
+                problem = handshake_problem(error)
+                with trio.move_on_after(self._limits.linger_timeout_s):
+                    await self._tls.linger()  # the peer reads its alert
+            except TransportClosedError as error:
+                problem = str(error)
+        if waited.cancelled_caught and not problem:
+            problem = f"TLS handshake not complete within {self._limits.tls_handshake_timeout_s:g} s"
+        if problem:
+            self._note(problem)
+        return not problem
+
+    async def _converse(
+        self, peer: Peer, touch: Callable[[], None], connected: Callable[["ClientConnection"], None]
+    ) -> None:
+        try:
+            with self._talk:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._read, peer, touch, connected)
+                    await self._write(peer, touch)
+                    self._talk.cancel()
+        finally:
+            peer.closed(trio.current_time(), self.reason)
+            touch()
+
+    def _lose(self, error: Exception) -> None:
+        """End because the transport failed: nothing can be sent any more."""
+        self._note(str(error))
+        self._scope.cancel()
+
+    async def _read(
+        self, peer: Peer, touch: Callable[[], None], connected: Callable[["ClientConnection"], None]
+    ) -> None:
+        announced = False
+        try:
+            data = self._tls.decrypt()  # what came with the end of the handshake
+            while data is not None:
+                if data:
+                    self.bytes_in += len(data)
+                    peer.receive_data(data, trio.current_time(), time.time_ns() // 1000)
+                    touch()
+                    if not announced and peer.connection is not None:
+                        announced = True
+                        connected(self)
+                if self._tls.unsent:
+                    self._bell.ring()  # an answer of TLS itself
+                while not peer.receiving or self._tls.unsent:
+                    self._paused = True
+                    await self._resume.wait()
+                data = await self._tls.receive(peer.receive_bytes_max)
+        except (OSError, TransportClosedError) as error:
+            self._lose(error)
+        else:
+            self._note("closed by the client")
+            self._talk.cancel()
+
+    async def _write(self, peer: Peer, touch: Callable[[], None]) -> None:
+        sent_bytes = 0  # since this task last let others run
+        try:
+            while True:
+                now_s = trio.current_time()
+                due_s = peer.next_due_s
+                if due_s is not None and due_s <= now_s:
+                    peer.tick(now_s)
+                    touch()
+                parts = peer.data_to_send(now_s)
+                if parts:
+                    size = await self._send(parts)
+                    self.bytes_out += size
+                    sent_bytes += size
+                elif self._tls.unsent:
+                    await self._tls.flush(self._limits.write_timeout_s)
+                elif peer.finished:
+                    return
+                else:
+                    due_s = peer.next_due_s
+                    await (self._bell.wait() if due_s is None else self._bell.wait(due_s))
+                    sent_bytes = 0
+                if self._paused and peer.receiving:
+                    self._paused = False
+                    self._resume.ring()
+                if sent_bytes >= TURN_BYTES:
+                    sent_bytes = 0
+                    await trio.lowlevel.checkpoint()
+        except (OSError, TransportClosedError) as error:
+            self._lose(error)
+
+    async def _send(self, parts: list[bytes]) -> int:
+        """Send the parts in order; return their bytes. Everything is in the kernel then."""
+        tls = self._tls
+        timeout_s = self._limits.write_timeout_s
+        size = sum(map(len, parts))
+        if size <= SLICE_BYTES:
+            tls.encrypt(b"".join(parts))
+            await tls.flush(timeout_s)
+            return size
+        for part in parts:
+            view = memoryview(part)  # a large body is shared by its subscribers: no copy
+            for start in range(0, len(part), SLICE_BYTES):
+                tls.encrypt(view[start : start + SLICE_BYTES])
+                await tls.flush(timeout_s)
+        return size

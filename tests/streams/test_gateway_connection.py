@@ -1,0 +1,359 @@
+"""A connection's two tasks around a scripted peer: deadlines, back-pressure, order, and every way to end."""
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+import trio
+from conftest import Client
+from trio.testing import MockClock
+
+from maxam.config import Limits
+from maxam.gateway.connection import SLICE_BYTES, ClientConnection
+from maxam.gateway.peer import Peer
+from maxam.gateway.tls import TlsSocket
+
+Pair = Callable[..., tuple[socket.socket, Client]]
+LIMITS = Limits()
+
+
+class ScriptedPeer:
+    """Stands in for Peer: records what it is told, hands out what the test puts in."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.connection: object | None = None
+        self.receive_bytes_max = 4096
+        self.receiving = True
+        self.next_due_s: float | None = None
+        self.finished = False
+        self.received: list[bytes] = []
+        self.output: list[list[bytes]] = []
+        self.ticks: list[float] = []
+        self.ends: list[str] = []
+        self.on_data: Callable[[bytes], None] = lambda _: None
+        self.on_tick: Callable[[], None] = lambda: None
+
+    def receive_data(self, data: bytes, now_s: float, wall_us: int) -> None:
+        assert now_s == trio.current_time()
+        assert wall_us > 1_700_000_000_000_000
+        self.received.append(data)
+        self.on_data(data)
+
+    def data_to_send(self, now_s: float) -> list[bytes]:
+        assert now_s == trio.current_time()
+        return self.output.pop(0) if self.output else []
+
+    def tick(self, now_s: float) -> None:
+        self.ticks.append(now_s)
+        self.next_due_s = None
+        self.on_tick()
+
+    def closed(self, now_s: float, reason: str) -> None:
+        del now_s
+        self.ends.append(reason)
+
+    def say(self, *parts: bytes) -> None:
+        self.output.append(list(parts))
+        self.wake()
+
+
+class Scene:
+    """A connection under test, its scripted peer and its client."""
+
+    def __init__(self, ours: socket.socket, client: Client, context: ssl.SSLContext, limits: Limits) -> None:
+        self.client = client
+        self.connection = ClientConnection(TlsSocket(context, ours), "pair", "pair", limits)
+        self.peer: ScriptedPeer | None = None
+        self.started = trio.Event()
+        self.ended_s: float | None = None
+        self.connected = 0
+        self.touched = 0
+
+    async def serve(self) -> None:
+        await self.connection.run(trio.CapacityLimiter(4), self._make_peer, self._touch, self._connected)
+        self.ended_s = trio.current_time()
+
+    async def meet(self) -> ScriptedPeer:
+        await self.client.do_handshake()
+        await self.started.wait()
+        assert self.peer is not None
+        return self.peer
+
+    def _make_peer(self, fingerprint: str, wake: Callable[[], None], now_s: float) -> Peer:
+        assert len(fingerprint) == 64
+        assert now_s == trio.current_time()
+        self.peer = ScriptedPeer(wake)
+        self.started.set()
+        return cast("Peer", self.peer)
+
+    def _touch(self) -> None:
+        self.touched += 1
+
+    def _connected(self, connection: ClientConnection) -> None:
+        assert connection is self.connection
+        self.connected += 1
+
+
+Act = Callable[[Scene], Awaitable[None]]
+Play = Callable[..., Scene]
+
+
+@pytest.fixture
+def play(pair: Pair, context: ssl.SSLContext) -> Play:
+    """Run an act against a connection on a virtual clock; return the scene after both have ended."""
+
+    def run(act: Act, limits: Limits = LIMITS) -> Scene:
+        async def main() -> Scene:
+            ours, client = pair()
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+            scene = Scene(ours, client, context, limits)
+            with trio.fail_after(1000):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(scene.serve)
+                    await act(scene)
+            await trio.aclose_forcefully(client)
+            assert ours.fileno() == -1
+            return scene
+
+        return trio.run(main, clock=MockClock(autojump_threshold=0))
+
+    return run
+
+
+def test_bytes_reach_the_peer_and_its_answers_the_client(play: Play) -> None:
+    """What a client sends is handed to the Peer decrypted, and what the Peer hands out reaches the client in order."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+        await scene.client.send_all(b"CONNECT")
+        peer.say(b"one ", b"two ")
+        peer.say(b"three")
+        got = b""
+        while len(got) < 13:
+            got += await scene.client.receive_some()
+        assert got == b"one two three"
+        await scene.client.aclose()
+
+    scene = play(act)
+    assert scene.peer is not None
+    assert b"".join(scene.peer.received) == b"CONNECT"
+    assert scene.peer.ends == ["closed by the client"]
+    assert scene.connection.bytes_in == 7
+    assert scene.connection.bytes_out == 13
+
+
+def test_connected_is_announced_once(play: Play) -> None:
+    """The server hears once that CONNECT was accepted, however much comes after."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+
+        def connect(_: bytes) -> None:
+            peer.connection = object()
+
+        await scene.client.send_all(b"partial")
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.connected == 0
+        peer.on_data = connect
+        await scene.client.send_all(b"CONNECT")
+        await scene.client.send_all(b"more")
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.connected == 1
+        await scene.client.aclose()
+
+    play(act)
+
+
+def test_reading_stops_while_the_peer_does_not_receive(play: Play) -> None:
+    """A Peer that is not receiving gets nothing more, and reading goes on when it is again."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+
+        def pause(_: bytes) -> None:
+            peer.receiving = False
+
+        peer.on_data = pause
+        await scene.client.send_all(b"first")
+        await trio.testing.wait_all_tasks_blocked()
+        await scene.client.send_all(b"second")
+        await trio.sleep(5)
+        assert peer.received == [b"first"]
+        peer.on_data = lambda _: None
+        peer.receiving = True
+        peer.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer.received == [b"first", b"second"]
+        await scene.client.aclose()
+
+    play(act)
+
+
+def test_peer_is_ticked_when_it_is_due(play: Play) -> None:
+    """`tick` comes at the moment that the Peer named, and its answer leaves at once."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+        due_s = trio.current_time() + 3
+        peer.next_due_s = due_s
+        peer.on_tick = lambda: peer.output.append([b"\n"])
+        peer.wake()
+        assert await scene.client.receive_some() == b"\n"
+        assert peer.ticks == [due_s] == [trio.current_time()]
+        await scene.client.aclose()
+
+    play(act)
+
+
+def test_handshake_has_an_absolute_deadline(play: Play) -> None:
+    """A peer that drips bytes is closed 10 s after it was accepted, as is one that says nothing."""
+
+    async def act(scene: Scene) -> None:
+        raw = scene.client.transport_stream
+        for byte in b"\x16\x03\x01\x02\x00" + bytes(100):
+            try:
+                await raw.send_all(bytes([byte]))
+            except trio.BrokenResourceError:
+                break
+            await trio.sleep(1)
+
+    scene = play(act)
+    assert scene.peer is None
+    assert scene.ended_s == pytest.approx(scene.connection.opened_at_s + LIMITS.tls_handshake_timeout_s)
+    assert scene.connection.reason == "TLS handshake not complete within 10 s"
+
+
+def test_a_client_that_reads_nothing_meets_the_write_deadline(play: Play) -> None:
+    """When the socket takes nothing for `write_timeout_s`, the connection is closed and says why."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+        for _ in range(100):
+            peer.output.append([bytes(16_384)])
+        peer.wake()
+        await trio.sleep(LIMITS.write_timeout_s - 0.1)
+        assert scene.ended_s is None
+        handed_out = 100 - len(peer.output)
+        assert handed_out * 16_384 <= 262_144  # and no more was asked of the Peer than the socket took
+        await trio.sleep(0.2)
+        assert scene.ended_s is not None
+
+    scene = play(act)
+    assert "did not take" in scene.connection.reason
+    assert scene.peer is not None
+    assert scene.peer.ends == [scene.connection.reason]
+
+
+def test_large_parts_are_sent_in_slices_whole_and_in_order(play: Play) -> None:
+    """A body of several MiB arrives unharmed, and a slow reader that makes progress is not cut off."""
+    body = bytes(range(256)) * 4096 * 3
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+        peer.say(b"prefix", body, b"\0")
+        got = bytearray()
+        while len(got) < len(body) + 7:
+            got += await scene.client.receive_some(SLICE_BYTES)
+            await trio.sleep(1)
+        assert got == b"prefix" + body + b"\0"
+        await scene.client.aclose()
+
+    play(act)
+
+
+def test_finished_peer_is_flushed_then_lingers_until_the_client_closes(play: Play) -> None:
+    """After the last frame our side is closed properly, unread input does not destroy it, and the client's close ends all."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+        peer.receiving = False
+        peer.wake()
+        await scene.client.send_all(b"never read")
+        peer.output.append([b"ERROR"])
+        peer.finished = True
+        peer.wake()
+        await trio.sleep(0.5)
+        assert await scene.client.receive_some() == b"ERROR"
+        assert await scene.client.receive_some() == b""
+        assert scene.ended_s is None
+        await scene.client.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.ended_s == trio.current_time()
+
+    scene = play(act)
+    assert scene.peer is not None
+    assert len(scene.peer.ends) == 1
+
+
+def test_lingering_ends_after_its_time(play: Play) -> None:
+    """A client that does not close after our end is closed 1 s later; its session was let go at once."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+        peer.finished = True
+        peer.wake()
+        began_s = trio.current_time()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(peer.ends) == 1
+        while scene.ended_s is None:
+            await scene.client.transport_stream.send_all(b"chatter")  # does not extend it
+            await trio.sleep(0.3)
+        assert scene.ended_s == pytest.approx(began_s + LIMITS.linger_timeout_s)
+
+    play(act)
+
+
+def test_a_cut_ends_at_once(play: Play) -> None:
+    """`cut` closes whatever is under way, and the Peer is told the reason."""
+
+    async def act(scene: Scene) -> None:
+        peer = await scene.meet()
+        peer.say(bytes(1_000_000))
+        await trio.sleep(1)
+        scene.connection.cut("kicked")
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.ended_s == trio.current_time()
+
+    scene = play(act)
+    assert scene.peer is not None
+    assert scene.peer.ends == ["kicked"]
+
+
+def test_broken_tls_ends_the_connection(play: Play) -> None:
+    """Bytes that are not TLS after the handshake end the connection; nothing of them reaches the Peer."""
+
+    async def act(scene: Scene) -> None:
+        await scene.meet()
+        await scene.client.transport_stream.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
+
+    scene = play(act)
+    assert scene.peer is not None
+    assert scene.peer.received == []
+    assert "BAD RECORD MAC" in scene.peer.ends[0].upper().replace("_", " ")
+
+
+def test_a_bug_in_the_peer_is_raised_and_the_socket_closed(pair: Pair, context: ssl.SSLContext) -> None:
+    """An unplanned error leaves `run` for the server to log, after the Peer was told that the transport is gone."""
+
+    async def main() -> None:
+        ours, client = pair()
+        scene = Scene(ours, client, context, LIMITS)
+
+        async def act() -> None:
+            peer = await scene.meet()
+            peer.on_data = {}.__getitem__
+            await client.send_all(b"x")
+
+        with pytest.RaisesGroup(pytest.RaisesGroup(KeyError)):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(scene.serve)
+                nursery.start_soon(act)
+        assert scene.peer is not None
+        assert len(scene.peer.ends) == 1
+        assert ours.fileno() == -1
+        await trio.aclose_forcefully(client)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))

@@ -1,0 +1,242 @@
+"""TLS by hand: who gets in, what refusal looks like, and what a peer cannot make us hold."""
+
+import shutil
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+from conftest import Client, client_context, tls_settings
+from trio.testing import MockClock
+
+from maxam.errors import ConfigurationError
+from maxam.gateway.tls import TlsSocket, TransportClosedError, fingerprint, handshake_problem, server_context
+
+Pair = Callable[..., tuple[socket.socket, Client]]
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on a clock that jumps when everything waits."""
+
+    async def main() -> None:
+        with trio.fail_after(1000):
+            await test()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def meet(server: TlsSocket, client: Client) -> str:
+    """Shake hands; return the server's problem, empty when there is none."""
+    problem = ""
+
+    async def of_client() -> None:
+        try:
+            await client.do_handshake()
+            await client.receive_some()  # in TLS 1.3 the client learns of a refusal only here
+        except trio.BrokenResourceError:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(of_client)
+        try:
+            await server.handshake(trio.CapacityLimiter(4))
+        except ssl.SSLError as error:
+            problem = handshake_problem(error)
+            server.close()
+        except TransportClosedError as error:
+            problem = str(error)
+            server.close()
+        nursery.cancel_scope.cancel()
+    return problem
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_identity_is_the_digest_of_the_certificate(
+    version: ssl.TLSVersion, pair: Pair, context: ssl.SSLContext, certificates: Path
+) -> None:
+    """Both versions of TLS get in, and the identity is the SHA-256 of the client's DER."""
+
+    async def test() -> None:
+        ours, client = pair("publisher", maximum_version=version)
+        server = TlsSocket(context, ours)
+        assert await meet(server, client) == ""
+        pem = (certificates / "publisher.pem").read_text()
+        assert server.peer_fingerprint == fingerprint(ssl.PEM_cert_to_DER_cert(pem))
+        assert server.version.startswith("TLSv1.3" if version == ssl.TLSVersion.TLSv1_3 else "TLSv1.2")
+        server.close()
+        await trio.aclose_forcefully(client)
+
+    run(test)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (None, "the client sent no certificate"),
+        ("foreign", "client certificate refused: unable to get local issuer certificate"),
+        ("expired", "client certificate refused: certificate has expired"),
+        ("revoked", "client certificate refused: certificate revoked"),
+        ("server", "client certificate refused: unsuitable certificate purpose"),
+    ],
+)
+def test_refusals_name_the_reason(
+    name: str | None, problem: str, version: ssl.TLSVersion, pair: Pair, certificates: Path
+) -> None:
+    """Without a valid certificate of our authority nobody gets in, and the operator reads why."""
+    context = server_context(tls_settings(certificates, "crl-revoked.pem"))
+
+    async def test() -> None:
+        ours, client = pair(name, maximum_version=version)
+        assert await meet(TlsSocket(context, ours), client) == problem
+        await trio.aclose_forcefully(client)
+
+    run(test)
+
+
+@pytest.mark.parametrize("crl", [None, "crl.pem"])
+def test_nobody_is_revoked_by_an_empty_list(crl: str | None, pair: Pair, certificates: Path) -> None:
+    """An empty revocation list refuses nobody, and neither does none."""
+    context = server_context(tls_settings(certificates, crl))
+
+    async def test() -> None:
+        ours, client = pair("revoked")
+        server = TlsSocket(context, ours)
+        assert await meet(server, client) == ""
+        server.close()
+        await trio.aclose_forcefully(client)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "not TLS but plain HTTP"),
+        (b"CONNECT\naccept-version:1.2\n\n\0", "not TLS but a plain CONNECT"),
+        (b"STOMP\naccept-version:1.2\n\n\0", "not TLS, or a version of it unknown to us"),
+        (b"", "closed during the TLS handshake"),
+    ],
+)
+def test_other_protocols_are_named(said: bytes, problem: str, context: ssl.SSLContext) -> None:
+    """Whoever does not speak TLS is told apart from whoever speaks it wrongly."""
+
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        server = TlsSocket(context, ours)
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises((ssl.SSLError, TransportClosedError)) as caught:
+            await server.handshake(trio.CapacityLimiter(1))
+        error = caught.value
+        assert (handshake_problem(error) if isinstance(error, ssl.SSLError) else str(error)) == problem
+        server.close()
+        theirs.close()
+
+    run(test)
+
+
+def test_versions_and_options(context: ssl.SSLContext) -> None:
+    """TLS 1.2 and up, no compression, no renegotiation, no tickets, a client certificate always."""
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    for option in (ssl.OP_NO_COMPRESSION, ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_TICKET):
+        assert context.options & option
+    assert context.num_tickets == 0
+    assert context.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_a_connected_pair_carries_any_amount_both_ways(pair: Pair, context: ssl.SSLContext) -> None:
+    """What one side encrypts is what the other side decrypts, beyond the size of any buffer."""
+    body = bytes(range(256)) * 4000
+
+    async def test() -> None:
+        ours, client = pair()
+        server = TlsSocket(context, ours)
+        assert await meet(server, client) == ""
+
+        async def send() -> None:
+            server.encrypt(body)
+            await server.flush(10)
+            await client.send_all(body)
+
+        back = b""
+        there = b""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while len(there) < len(body):
+                there += await client.receive_some()
+            while len(back) < len(body):
+                back += await server.receive(100_000) or b""
+        assert there == back == body
+        server.close()
+        await trio.aclose_forcefully(client)
+
+    run(test)
+
+
+def test_a_proper_close_is_an_end_and_what_came_before_is_kept(pair: Pair, context: ssl.SSLContext) -> None:
+    """Data and close_notify in one read give the data first, then None."""
+
+    async def test() -> None:
+        ours, client = pair()
+        server = TlsSocket(context, ours)
+        assert await meet(server, client) == ""
+        await client.send_all(b"last words")
+        with trio.move_on_after(0):
+            await client.aclose()
+        assert await server.receive(65_536) == b"last words"
+        assert await server.receive(65_536) is None
+        server.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("key", "file", "told"),
+    [
+        ("certificate", None, "[tls] certificate: cannot read"),
+        ("key", None, "[tls] key: cannot read"),
+        ("client_ca", None, "[tls] client_ca: cannot read"),
+        ("crl", None, "[tls] crl: cannot read"),
+        ("certificate", "ca.key", "do not work together"),
+        ("key", "publisher.key", "do not work together"),
+        ("client_ca", "server.key", "[tls] client_ca"),
+        ("client_ca", "crl.pem", "holds none"),
+        ("crl", "ca.pem", "holds none"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(
+    key: str, file: str | None, told: str, certificates: Path, tmp_path: Path
+) -> None:
+    """A missing or mistaken file is a ConfigurationError that names its key."""
+    names = {"certificate": "server.pem", "key": "server.key", "client_ca": "ca.pem", "crl": "crl.pem"}
+    for name in {*names.values(), "publisher.key", "ca.key"}:
+        shutil.copy(certificates / name, tmp_path)
+    names[key] = file or "absent.pem"
+    settings = tls_settings(tmp_path)
+    values = {name: tmp_path / path for name, path in names.items()}
+    with pytest.raises(ConfigurationError) as caught:
+        server_context(type(settings)(**values))
+    assert told in str(caught.value)
+
+
+def test_key_update_floods_end_the_connection(pair: Pair, context: ssl.SSLContext) -> None:
+    """A peer that makes us answer without end is cut off before it costs more than 64 KiB."""
+
+    async def test() -> None:
+        ours, client = pair("publisher", maximum_version=ssl.TLSVersion.TLSv1_2)
+        server = TlsSocket(context, ours)
+        assert await meet(server, client) == ""
+        server._replied_bytes = 65_536  # as if 2,000 KeyUpdates had come: Python's ssl cannot send one
+        server._outgoing.write(b"")
+        assert server.decrypt() == b""
+        server._replied_bytes += 1
+        with pytest.raises(TransportClosedError, match="too many TLS control messages"):
+            server.decrypt()
+        server.close()
+        await trio.aclose_forcefully(client)
+
+    run(test)

@@ -1,0 +1,97 @@
+"""What `maxam.toml` may say, and what its errors tell."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from maxam.config import Limits, Settings, load_settings
+from maxam.errors import ConfigurationError
+
+MINIMAL = """
+[tls]
+certificate = "server.pem"
+key = "server.key"
+client_ca = "ca.pem"
+[policy]
+file = "policy.toml"
+[schemas]
+folder = "schemas"
+"""
+
+
+def load(text: str) -> Settings:
+    return load_settings(text, "maxam.toml", Path("/etc/maxam"))
+
+
+def test_everything_has_a_default_but_tls_policy_and_schemas() -> None:
+    """Five keys make a configuration, and paths are relative to the file's folder."""
+    settings = load(MINIMAL)
+    assert settings.listener.port == 61614
+    assert settings.listener.virtual_hosts == ("MAXVAPI",)
+    assert settings.listener.heart_beat_ms == 10_000
+    assert settings.policy.unknown_clients == "refuse"
+    assert settings.journal.durability == "fsync"
+    assert settings.tls.crl is None
+    assert settings.tls.key == Path("/etc/maxam/server.key")
+    assert settings.journal.folder == Path("/etc/maxam/var/journal")
+    assert settings.limits == Limits()
+
+
+def test_absolute_paths_stay() -> None:
+    """An absolute path does not depend on where the file is."""
+    settings = load(MINIMAL + '[journal]\nfolder = "/srv/journal"\n')
+    assert settings.journal.folder == Path("/srv/journal")
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+def test_every_limit_can_be_set_to_its_default(name: str) -> None:
+    """Each limit is a key of `[limits]`, and its default lies within its own range."""
+    value = getattr(Limits(), name)
+    assert getattr(load(f"{MINIMAL}[limits]\n{name} = {value}\n").limits, name) == value
+
+
+def test_whole_seconds_are_numbers_of_seconds() -> None:
+    """A limit in seconds takes a whole number too."""
+    limits = load(MINIMAL + "[limits]\nsession_expiry_s = 60\n").limits
+    assert limits.session_expiry_s == 60.0
+    assert type(limits.session_expiry_s) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ["[tls] certificate", "missing", "add it"]),
+        ("= 1", ["not valid TOML", "line 1"]),
+        (MINIMAL + "[listner]\nport = 1", ["unknown section [listner]", "did you mean 'listener'?"]),
+        (MINIMAL + "[listener]\nprot = 1", ["unknown key [listener] prot", "did you mean 'port'?"]),
+        (MINIMAL + "[limits]\nqqq = 1", ["unknown key [limits] qqq", "known: frame_headers_max"]),
+        (MINIMAL + '[listener]\nport = "61614"', ["[listener] port", "whole number without quotes", "'61614'"]),
+        (MINIMAL + "[listener]\nport = true", ["[listener] port", "whole number", "True"]),
+        (MINIMAL + "[listener]\nport = 65536", ["[listener] port", "0 to 65535", "65536"]),
+        (MINIMAL + "[listener]\nport = 1.0", ["[listener] port", "whole number", "1.0"]),
+        (MINIMAL + "[listener]\nheart_beat_ms = 9999", ["[listener] heart_beat_ms", "10000"]),
+        (MINIMAL + "[listener]\nvirtual_hosts = []", ["[listener] virtual_hosts", "at least one"]),
+        (MINIMAL + '[listener]\nvirtual_hosts = "MAXVAPI"', ["[listener] virtual_hosts", "a list of texts"]),
+        (MINIMAL + "[listener]\nvirtual_hosts = [1]", ["[listener] virtual_hosts", "a list of texts"]),
+        (MINIMAL + "[listener]\nhost = 1", ["[listener] host", "a text in quotes"]),
+        (MINIMAL + '[journal]\ndurability = "fsnyc"', ["[journal] durability", "'fsync' or 'none'", "mean 'fsync'?"]),
+        (MINIMAL + '[journal]\nfolder = ""', ["[journal] folder", "the path of a file or folder"]),
+        (MINIMAL + "[limits]\nwindow = 0", ["[limits] window", "1 to 100000", "found 0"]),
+        (MINIMAL + "[limits]\ntopics_max = 0", ["[limits] topics_max", "at least 1"]),
+        (MINIMAL + "[limits]\nwrite_timeout_s = 0", ["[limits] write_timeout_s", "above 0"]),
+        (MINIMAL + "[limits]\nwrite_timeout_s = nan", ["[limits] write_timeout_s", "above 0", "nan"]),
+        (MINIMAL + "[limits]\nwrite_timeout_s = inf", ["[limits] write_timeout_s", "below 2^53", "inf"]),
+        (MINIMAL + "[limits]\nframe_body_bytes_max = -1", ["[limits] frame_body_bytes_max", "1024 to"]),
+        (MINIMAL + "[limits]\ndestination_bytes_max = 9000", ["destination_bytes_max = 9000", "could never be reached"]),
+        ("listener = 1\n" + MINIMAL, ["listener", "expected a section [listener]"]),
+        ("[[listener]]\nport = 1\n" + MINIMAL, ["listener", "expected a section [listener]"]),
+    ],
+)
+def test_errors_name_file_key_fault_and_remedy(text: str, parts: list[str]) -> None:
+    """Whatever is wrong, the text names the file, the key, what was expected and what was found."""
+    with pytest.raises(ConfigurationError) as caught:
+        load(text)
+    assert str(caught.value).startswith("maxam.toml: ")
+    for part in parts:
+        assert part in str(caught.value)
