@@ -1,0 +1,295 @@
+"""Make the texts of a schema folder an immutable registry: which destination carries what, and every schema by name
+and fingerprint.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, final
+
+from maxam.avro.envelope import EnvelopeKeys
+from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES
+from maxam.avro.rule import ENCODINGS, NONE, Rule, SchemaVersion
+from maxam.avro.schema import Source, full_name, parse_schema, read_source
+from maxam.config import Limits
+from maxam.errors import GlobError, SchemaError
+from maxam.globs import compile_glob
+
+REGISTRY_FILE: Final = "registry.toml"
+LOCK_FILE: Final = "registry.lock"
+FINGERPRINTS: Final = {"CRC-64-AVRO": CRC_BYTES, "SHA-256": SHA_BYTES}
+COMPATIBILITY_DEFAULT: Final = "FULL_TRANSITIVE"
+COMPATIBILITIES: Final = (
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+)
+_ENVELOPE_KEYS: Final = ("body", "fingerprint", "topic", "tombstone")
+_MINOR: Final = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
+_PLACE: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z_][A-Za-z0-9_]*_v(0|[1-9][0-9]{0,8})")
+
+_Toml = dict[str, Any]  # what tomllib gives; every value is checked before it is used
+
+
+@final
+class Registry:
+    """All schemas and rules of one schema folder. Immutable.
+
+    Attributes:
+        rules: In the order of the file.
+        fingerprint: `CRC-64-AVRO` or `SHA-256`: what judgements carry and listings show first.
+        envelope_keys: Keys of an envelope's items.
+    """
+
+    __slots__ = ("_by_fingerprint", "_compatibility", "_types", "envelope_keys", "fingerprint", "rules")
+
+    def __init__(
+        self,
+        rules: tuple[Rule, ...],
+        types: Mapping[str, tuple[SchemaVersion, ...]],
+        by_fingerprint: Mapping[bytes, Sequence[SchemaVersion]],
+        compatibility: Mapping[str, str],
+        fingerprint: str,
+        envelope_keys: EnvelopeKeys,
+    ) -> None:
+        self.rules: Final = rules
+        self.fingerprint: Final = fingerprint
+        self.envelope_keys: Final = envelope_keys
+        self._types: Final = types
+        self._by_fingerprint: Final = by_fingerprint
+        self._compatibility: Final = compatibility
+
+    def rule_for(self, destination: str) -> Rule | None:
+        """Give the first rule whose glob matches."""
+        for rule in self.rules:
+            if rule.glob.matches(destination):
+                return rule
+        return None
+
+    def types(self) -> tuple[str, ...]:
+        """Give the full names of all types, sorted."""
+        return tuple(self._types)
+
+    def versions(self, type_name: str) -> tuple[SchemaVersion, ...]:
+        """Give all minors of a type, newest first; none for an unknown type."""
+        return self._types.get(type_name, ())
+
+    def schema(self, type_name: str, minor: str) -> SchemaVersion | None:
+        """Give one minor of a type."""
+        for version in self.versions(type_name):
+            if version.minor == minor:
+                return version
+        return None
+
+    def by_fingerprint(self, fingerprint: bytes) -> list[SchemaVersion]:
+        """Give all schemas with a fingerprint of 8 bytes (CRC-64-AVRO, little-endian) or 32 (SHA-256), newest first."""
+        return list(self._by_fingerprint.get(fingerprint, ()))
+
+    def compatibility(self, type_name: str) -> str:
+        """Give the compatibility mode of a type."""
+        return self._compatibility.get(type_name, COMPATIBILITY_DEFAULT)
+
+    def texts(self) -> Iterable[tuple[str, bytes]]:
+        """Give each self-contained text with its SHA-256 in hexadecimal."""
+        texts = {version.text_sha256: version.schema.text for minors in self._types.values() for version in minors}
+        return texts.items()
+
+    def lock(self) -> bytes:
+        """Write the text of `registry.lock` that releases every minor there is."""
+        lines = [
+            "# Written by `maxam-admin schemas`. A minor that stands here is released and may not change any more.\n"
+        ]
+        for name, minors in self._types.items():
+            for version in reversed(minors):
+                lines.append(f'\n[released."{name}"."{version.minor}"]\n')
+                lines.append(f'fingerprint = "{version.crc_64.hex()}"\n')
+                lines.append(f'sha256 = "{version.text_sha256}"\n')
+        return "".join(lines).encode()
+
+
+def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> Registry:
+    """Build the registry of a schema folder.
+
+    Args:
+        texts: Content of each file by its path relative to the folder, with `/`. Files that are neither
+            `registry.toml`, `registry.lock` nor `*.avsc` are nobody's business here.
+        limits: Bound the rules' globs.
+
+    Raises:
+        SchemaError: Something in it is wrong; names file and place.
+    """
+    if REGISTRY_FILE not in texts:
+        raise SchemaError(f"{REGISTRY_FILE}: missing in the schema folder")
+    document = _toml(REGISTRY_FILE, texts[REGISTRY_FILE])
+    _only(REGISTRY_FILE, "", document, ("registry", "rule", "type"))
+
+    sources = _sources(texts)
+    types: dict[str, tuple[SchemaVersion, ...]] = {}
+    by_fingerprint: dict[bytes, list[SchemaVersion]] = {}
+    for name, minors in sources.items():
+        newest_first = reversed(minors.values())
+        types[name] = tuple([SchemaVersion(name, s.minor, s.path, parse_schema(s, sources)) for s in newest_first])
+        for version in types[name]:
+            by_fingerprint.setdefault(version.crc_64, []).append(version)
+            by_fingerprint.setdefault(version.sha_256, []).append(version)
+    if LOCK_FILE in texts:
+        _check_lock(texts[LOCK_FILE], types)
+
+    settings = _value(REGISTRY_FILE, "registry", document.get("registry", {}), dict)
+    _only(REGISTRY_FILE, "registry", settings, ("envelope_keys", "fingerprint"))
+    fingerprint = settings.get("fingerprint", "CRC-64-AVRO")
+    if not isinstance(fingerprint, str) or fingerprint not in FINGERPRINTS:
+        raise SchemaError(f"{REGISTRY_FILE}: registry.fingerprint: expected {' or '.join(FINGERPRINTS)}")
+    keys = _envelope_keys(settings.get("envelope_keys", {}))
+    compatibility = _compatibility(document.get("type", {}), types)
+
+    rules: list[Rule] = []
+    for index, entry in enumerate(_value(REGISTRY_FILE, "rule", document.get("rule", []), list)):
+        place = f"rule[{index}]"
+        table = _value(REGISTRY_FILE, place, entry, dict)
+        rules.append(_rule(place, table, types, FINGERPRINTS[fingerprint], keys, by_fingerprint, limits or Limits()))
+    return Registry(tuple(rules), types, by_fingerprint, compatibility, fingerprint, keys)
+
+
+def _sources(texts: Mapping[str, bytes]) -> dict[str, dict[str, Source]]:
+    """Read all `.avsc` files: sorted by name, their minors from oldest to newest."""
+    found: dict[str, dict[tuple[int, int], Source]] = {}
+    for path in sorted(texts):
+        if not path.endswith(".avsc"):
+            continue
+        place, _, file = path.removesuffix(".avsc").rpartition("/")
+        minor = _MINOR.fullmatch(file)
+        major = _PLACE.fullmatch(place)
+        if minor is None or major is None or minor[1] != major[1]:
+            raise SchemaError(
+                f"{path}: expected <namespace path>/<type name>_v<major>/<major>.<minor>.avsc, "
+                "such as egm/EGMStatus_v1/1.0.avsc"
+            )
+        source = read_source(path, texts[path], minor[0])
+        name = full_name(source)
+        if name != place.replace("/", "."):
+            raise SchemaError(f"{path}: the file's place says {place.replace('/', '.')}, its text says {name}")
+        found.setdefault(name, {})[int(minor[1]), int(minor[2])] = source
+    return {
+        name: {source.minor: source for _, source in sorted(found[name].items(), key=lambda item: item[0])}
+        for name in sorted(found)
+    }
+
+
+def _toml(file: str, text: bytes) -> _Toml:
+    try:
+        return tomllib.loads(text.decode())
+    except RecursionError:
+        raise SchemaError(f"{file}: nested too deeply") from None
+    except ValueError as error:
+        raise SchemaError(f"{file}: not UTF-8 TOML: {error}") from None
+
+
+def _only(file: str, place: str, table: _Toml, keys: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in keys:
+            where = f"{place}.{key}" if place else key
+            raise SchemaError(f"{file}: {where}: unknown key; known here: {', '.join(keys)}")
+
+
+_NAMES: Final = {dict: "a table", list: "an array of tables", str: "text", bool: "true or false", int: "a whole number"}
+
+
+def _value(file: str, place: str, value: Any, of: type) -> Any:  # noqa: ANN401 - TOML values have no better type
+    if not isinstance(value, of) or (isinstance(value, bool) and of is not bool):
+        raise SchemaError(f"{file}: {place}: expected {_NAMES[of]}")
+    return value
+
+
+def _envelope_keys(value: object) -> EnvelopeKeys:
+    place = "registry.envelope_keys"
+    table = _value(REGISTRY_FILE, place, value, dict)
+    _only(REGISTRY_FILE, place, table, _ENVELOPE_KEYS)
+    numbers: list[int] = []
+    for default, name in enumerate(_ENVELOPE_KEYS, start=1):
+        number = _value(REGISTRY_FILE, f"{place}.{name}", table.get(name, default), int)
+        if not -(2**31) <= number < 2**31:
+            raise SchemaError(f"{REGISTRY_FILE}: {place}.{name}: an item's key has 32 bits")
+        if number in numbers:
+            raise SchemaError(
+                f"{REGISTRY_FILE}: {place}.{name}: {_ENVELOPE_KEYS[numbers.index(number)]} has {number} too"
+            )
+        numbers.append(number)
+    return EnvelopeKeys(*numbers)
+
+
+def _compatibility(value: object, types: Mapping[str, object]) -> dict[str, str]:
+    modes: dict[str, str] = {}
+    for name, entry in _value(REGISTRY_FILE, "type", value, dict).items():
+        place = f'type."{name}"'
+        if name not in types:
+            raise SchemaError(f"{REGISTRY_FILE}: {place}: no such type; known: {', '.join(types) or 'none'}")
+        table = _value(REGISTRY_FILE, place, entry, dict)
+        _only(REGISTRY_FILE, place, table, ("compatibility",))
+        mode = table.get("compatibility", COMPATIBILITY_DEFAULT)
+        if mode not in COMPATIBILITIES:
+            raise SchemaError(f"{REGISTRY_FILE}: {place}.compatibility: expected one of {', '.join(COMPATIBILITIES)}")
+        modes[name] = mode
+    return modes
+
+
+def _rule(
+    place: str,
+    table: _Toml,
+    types: Mapping[str, tuple[SchemaVersion, ...]],
+    fingerprint_bytes: int,
+    keys: EnvelopeKeys,
+    known: Mapping[bytes, Sequence[SchemaVersion]],
+    limits: Limits,
+) -> Rule:
+    _only(REGISTRY_FILE, place, table, ("destination", "encoding", "require_version", "schema"))
+    for key in ("destination", "encoding"):
+        if key not in table:
+            raise SchemaError(f"{REGISTRY_FILE}: {place}: {key!r} is missing")
+    encoding = table["encoding"]
+    if encoding not in ENCODINGS:
+        raise SchemaError(f"{REGISTRY_FILE}: {place}.encoding: expected one of {', '.join(ENCODINGS)}")
+    version_required = _value(REGISTRY_FILE, f"{place}.require_version", table.get("require_version", False), bool)
+    schema = _value(REGISTRY_FILE, f"{place}.schema", table.get("schema", ""), str)
+    if encoding == NONE:
+        if "schema" in table or version_required:
+            raise SchemaError(
+                f'{REGISTRY_FILE}: {place}: with encoding "none" nothing is checked: no schema, no version'
+            )
+    elif "schema" not in table:
+        raise SchemaError(f"{REGISTRY_FILE}: {place}: 'schema' is missing; only encoding \"none\" needs none")
+    elif schema not in types:
+        raise SchemaError(
+            f"{REGISTRY_FILE}: {place}.schema: no such type {schema!r}; known: {', '.join(types) or 'none'}"
+        )
+    destination = _value(REGISTRY_FILE, f"{place}.destination", table["destination"], str)
+    try:
+        glob = compile_glob(destination, limits)
+    except GlobError as error:
+        raise SchemaError(f"{REGISTRY_FILE}: {place}.destination: {error}") from None
+    return Rule(glob, encoding, schema, types.get(schema, ()), version_required, fingerprint_bytes, keys, known)
+
+
+def _check_lock(text: bytes, types: Mapping[str, tuple[SchemaVersion, ...]]) -> None:
+    """Compare the folder with what was released."""
+    document = _toml(LOCK_FILE, text)
+    _only(LOCK_FILE, "", document, ("released",))
+    for name, minors in _value(LOCK_FILE, "released", document.get("released", {}), dict).items():
+        for minor, entry in _value(LOCK_FILE, f'released."{name}"', minors, dict).items():
+            place = f'released."{name}"."{minor}"'
+            table = _value(LOCK_FILE, place, entry, dict)
+            _only(LOCK_FILE, place, table, ("fingerprint", "sha256"))
+            version = next((v for v in types.get(name, ()) if v.minor == minor), None)
+            if version is None:
+                raise SchemaError(f"{LOCK_FILE}: {place}: released, but there is no such file any more; restore it")
+            found = {"fingerprint": version.crc_64.hex(), "sha256": version.text_sha256}
+            for key, value in found.items():
+                if table.get(key) != value:
+                    raise SchemaError(
+                        f"{version.path}: differs from what was released ({LOCK_FILE}: {place}.{key} is "
+                        f"{table.get(key)!r}, the text gives {value!r}); restore it and make a new minor"
+                    )
