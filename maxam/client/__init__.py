@@ -1,1 +1,142 @@
-"""A small trio STOMP client for maxam."""
+"""A small trio STOMP client for maxam: `connect` for one connection, `resuming` for as many as it takes."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from maxam.client.connection import HEART_BEAT_MS, Client, Message, Subscription, converse
+from maxam.client.errors import (
+    CertificateFileError,
+    ConnectionLostError,
+    GatewayError,
+    OutcomeUnknownError,
+    TlsError,
+    UnreachableError,
+    VersionError,
+)
+from maxam.client.resume import OnLoss, ResumingClient, ResumingSubscription, resume
+from maxam.client.transport import dial
+from maxam.errors import ClientError
+from maxam.stomp.answers import Receipt
+
+__all__ = [
+    "CertificateFileError",
+    "Client",
+    "ClientError",
+    "ConnectionLostError",
+    "GatewayError",
+    "Message",
+    "OutcomeUnknownError",
+    "Receipt",
+    "ResumingClient",
+    "ResumingSubscription",
+    "Subscription",
+    "TlsError",
+    "UnreachableError",
+    "VersionError",
+    "connect",
+    "resuming",
+]
+
+
+@asynccontextmanager
+async def connect(
+    address: str,
+    port: int,
+    *,
+    certificate: str | Path,
+    key: str | Path,
+    ca: str | Path,
+    check_name: str | None = None,
+    client_id: str | None = None,
+    host: str = "MAXVAPI",
+    window: int | None = None,
+    version: Literal["1.1", "1.2"] | None = None,
+    heart_beat_ms: tuple[int, int] = HEART_BEAT_MS,
+    timeout_s: float = 10.0,
+) -> AsyncIterator[Client]:
+    """Connect to a gateway for the length of an `async with` block, and leave gracefully at its end.
+
+    If the block ends with an exception or is cancelled, the connection is cut instead: requests under way have an
+    unknown outcome, transient subscriptions end, durable ones keep what is un-acked.
+
+    Args:
+        address: Name or IP address of the gateway.
+        port: Its STOMP port.
+        certificate: PEM file of our certificate, with its chain.
+        key: PEM file of its key, without a password.
+        ca: PEM file of the authorities whose gateways we trust.
+        check_name: The name that the gateway's certificate must carry. None: any that `ca` signed will do, as venues
+            need, whose site controller has no name that resolves.
+        client_id: Names the session, so that durable subscriptions can be resumed. None: the gateway names it.
+        host: The virtual host.
+        window: At most so many un-acked messages on this connection. None: the gateway adapts it to us.
+        version: The one STOMP version to speak. None: the highest in common.
+        heart_beat_ms: How often we can send, and want to receive, a heart-beat; 0: not at all.
+        timeout_s: For TCP and TLS together, and again for CONNECTED.
+
+    Raises:
+        CertificateFileError: A file cannot be used.
+        UnreachableError: Nobody answers there.
+        TlsError: One side does not accept the other's certificate.
+        VersionError: No version in common.
+        GatewayError: The gateway refused the CONNECT.
+        ConnectionLostError: It closed the connection without a word.
+    """
+    async with (
+        dial(
+            address, port, certificate=certificate, key=key, ca=ca, check_name=check_name, timeout_s=timeout_s
+        ) as stream,
+        converse(
+            stream,
+            client_id=client_id,
+            host=host,
+            window=window,
+            version=version,
+            heart_beat_ms=heart_beat_ms,
+            timeout_s=timeout_s,
+        ) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def resuming(
+    address: str,
+    port: int,
+    *,
+    certificate: str | Path,
+    key: str | Path,
+    ca: str | Path,
+    check_name: str | None = None,
+    client_id: str | None = None,
+    host: str = "MAXVAPI",
+    window: int | None = None,
+    on_loss: OnLoss | None = None,
+) -> AsyncIterator[ResumingClient]:
+    """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
+
+    It waits 0.25 s before the first attempt and up to 30 s between later ones, each shortened at random by up to half.
+    The files are read anew each time, so that renewed certificates are picked up. It gives up only when another
+    connection takes over the session. `on_loss` is told why a connection was lost and how many seconds we wait.
+
+    Raises:
+        ClientError: The first connection could not be made: see `connect`.
+    """
+
+    def dial_again(session: str | None) -> AbstractAsyncContextManager[Client]:
+        return connect(
+            address,
+            port,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            check_name=check_name,
+            client_id=session,
+            host=host,
+            window=window,
+        )
+
+    async with resume(dial_again, client_id, on_loss) as client:
+        yield client

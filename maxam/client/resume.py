@@ -1,0 +1,261 @@
+"""A client that survives its connections: it dials again, resumes its subscriptions, and never repeats a SEND unasked.
+
+Each subscription is made again under its id with the options it was first made with: a durable one goes on with what it is
+owed, an eager one delivers all current values again, any other misses what changed meanwhile.
+"""
+# ruff: noqa: SLF001 - client and subscription are two faces of one thing
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from types import TracebackType
+from typing import Final, Self, final
+
+import trio
+
+from maxam.client.connection import AckMode, Client, Headers, Message, Subscription
+from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError
+from maxam.errors import ClientError
+from maxam.stomp.answers import SESSION_TAKEN_OVER, Receipt
+
+PAUSE_MIN_S: Final = 0.25  # before the first attempt to dial again; doubles with each, up to the greatest
+PAUSE_MAX_S: Final = 30.0
+STABLE_AFTER_S: Final = 10.0  # a connection that lived so long starts the pauses anew
+
+Dial = Callable[[str | None], AbstractAsyncContextManager[Client]]  # argument: the client-id
+OnLoss = Callable[[ClientError, float], None]
+
+
+@asynccontextmanager
+async def resume(
+    dial: Dial, client_id: str | None = None, on_loss: OnLoss | None = None
+) -> AsyncIterator["ResumingClient"]:
+    """Keep a connection made by `dial` while the block runs; the first one is made before it begins.
+
+    Args:
+        dial: Makes one connection.
+        client_id: Names the session. None: the gateway names it at the first connection.
+        on_loss: Told why a connection was lost or not made, and for how many seconds we now wait.
+
+    Raises:
+        ClientError: The first connection could not be made; later ones are tried until the block ends.
+    """
+    client = ResumingClient(dial, client_id, on_loss)
+    problem: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            problem = await nursery.start(client._serve)
+            if problem is None:
+                yield client
+                await client.disconnect()
+        except BaseException as error:  # noqa: BLE001 - raised again below, outside, so that no ExceptionGroup wraps it
+            problem = error
+        nursery.cancel_scope.shield = (
+            True  # the background ends at once, and an outer cancellation is `problem` already
+        )
+        nursery.cancel_scope.cancel()
+    if problem is not None:
+        raise problem
+
+
+@final
+class ResumingClient:
+    """Like `Client`, over as many connections as it takes. While there is none, requests wait.
+
+    Attributes:
+        session: The client-id of the session, kept from connection to connection.
+        connections: How many connections there were.
+    """
+
+    def __init__(self, dial: Dial, client_id: str | None, on_loss: OnLoss | None) -> None:
+        self.session = client_id
+        self.connections = 0
+        self._dial: Final = dial
+        self._on_loss: Final = on_loss
+        self._ids: Final = count(1)
+        self._subscriptions: Final[list[ResumingSubscription]] = []
+        self._client: Client | None = None  # connected, and its subscriptions resumed
+        self._changed = trio.Event()
+        self._failure: ClientError | None = None  # it will not dial again
+
+    async def send(
+        self, destination: str, body: bytes, headers: Headers | None = None, *, retry: bool = False
+    ) -> Receipt:
+        """Send like `Client.send`; without a connection wait for one first.
+
+        With `retry` a SEND of unknown outcome is sent again after the next connection, until it has a RECEIPT: right when
+        we are the only publisher of the topic and one task sends its values, else an old value may follow a newer one.
+
+        Raises:
+            OutcomeUnknownError: Not with `retry`: the connection went between writing and RECEIPT.
+            GatewayError: The gateway refused this very frame and ended the connection.
+            ClientError: We will not connect again.
+        """
+        while True:
+            client = await self._connected()
+            try:
+                return await client.send(destination, body, headers)
+            except OutcomeUnknownError:
+                if not retry:
+                    raise
+            except ConnectionLostError:
+                pass  # nothing was written
+            await self._gone(client)
+
+    def subscribe(
+        self,
+        glob: str,
+        *,
+        id: str | None = None,  # noqa: A002 - STOMP's name
+        ack: AckMode = "client",
+        automatic: bool = True,
+        eager: bool = False,
+        durable: bool = False,
+    ) -> "ResumingSubscription":
+        """Return a subscription like `Client.subscribe`, which goes on over lost connections."""
+        name = f"resuming-{next(self._ids)}" if id is None else id
+
+        def subscribe(client: Client) -> Subscription:
+            return client.subscribe(glob, id=name, ack=ack, automatic=automatic, eager=eager, durable=durable)
+
+        return ResumingSubscription(self, subscribe)
+
+    async def disconnect(self) -> None:
+        """Leave gracefully and do not come back."""
+        client = self._client
+        self._fail(ConnectionLostError("this client has disconnected"))
+        if client is not None:
+            await client.disconnect()
+
+    async def _connected(self) -> Client:
+        while self._client is None:
+            if self._failure is not None:
+                raise self._failure
+            await self._changed.wait()
+        return self._client
+
+    async def _gone(self, client: Client) -> None:
+        """Wait until `client`, which failed, is not the connection any more."""
+        while self._client is client and self._failure is None:
+            await self._changed.wait()
+
+    def _set(self, client: Client | None) -> None:
+        self._client = client
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _fail(self, failure: ClientError) -> None:
+        if self._failure is None:
+            self._failure = failure
+        self._set(None)
+
+    async def _serve(self, task_status: trio.TaskStatus[ClientError | None]) -> None:
+        pause_s = PAUSE_MIN_S
+        while True:
+            began_s = trio.current_time()
+            try:
+                async with self._dial(self.session) as client:
+                    self.session = self.session or client.session or None
+                    for subscription in list(self._subscriptions):
+                        await subscription._resume(client)
+                    self.connections += 1
+                    self._set(client)
+                    if self.connections == 1:
+                        task_status.started(None)
+                    reason = await client.ended()
+            except ClientError as error:
+                reason = error
+            self._set(None)
+            if self.connections == 0:
+                task_status.started(reason)
+                return
+            if self._failure is not None:
+                return
+            if isinstance(reason, GatewayError) and reason.message == SESSION_TAKEN_OVER:
+                self._fail(reason)  # to take it back would only be answered in kind
+                return
+            if trio.current_time() - began_s > STABLE_AFTER_S:
+                pause_s = PAUSE_MIN_S
+            # jitter, so that the clients of a restarted gateway do not come all at once
+            wait_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            if self._on_loss is not None:
+                self._on_loss(reason, wait_s)
+            await trio.sleep(wait_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+@final
+class ResumingSubscription:
+    """Like `Subscription`, over as many connections as it takes.
+
+    Messages of a lost connection cannot be acknowledged any more: their `ack()` does nothing, and what they told is owed
+    again if the subscription is durable. After a resume, the value of a topic may be one that was seen already.
+    """
+
+    def __init__(self, owner: ResumingClient, subscribe: Callable[[Client], Subscription]) -> None:
+        self._owner: Final = owner
+        self._subscribe: Final = subscribe
+        self._inner: Subscription | None = None
+
+    @property
+    def result(self) -> str:
+        """What the last SUBSCRIBE was answered: of a durable one `created`, `resumed` or `replaced`."""
+        return "" if self._inner is None else self._inner.result
+
+    @property
+    def filtered(self) -> bool:
+        """Whether no right of ours can match any topic of the glob."""
+        return self._inner is not None and self._inner.filtered
+
+    async def __aenter__(self) -> Self:
+        """Subscribe, however many connections that takes.
+
+        Raises:
+            GatewayError: The gateway refused this very SUBSCRIBE and ended the connection.
+            ClientError: We will not connect again, or the id is in use.
+        """
+        owner = self._owner
+        while True:
+            client = await owner._connected()
+            try:
+                await self._resume(client)
+            except ConnectionLostError:
+                await owner._gone(client)
+                continue
+            owner._subscriptions.append(self)
+            return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Unsubscribe; a durable one goes on collecting and is resumed by subscribing with the same id again."""
+        self._owner._subscriptions.remove(self)
+        if self._inner is not None:
+            await self._inner.__aexit__(kind, error, traceback)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message, of this connection or a later one.
+
+        Raises:
+            ClientError: We will not connect again.
+        """
+        while True:
+            inner = self._inner
+            if inner is None:
+                raise ClientError("enter the subscription with `async with` before iterating it")
+            try:
+                return await inner.__anext__()
+            except ClientError:
+                while self._inner is inner:
+                    if self._owner._failure is not None:
+                        raise self._owner._failure from None
+                    await self._owner._changed.wait()
+
+    async def _resume(self, client: Client) -> None:
+        inner = self._subscribe(client)
+        await inner.__aenter__()
+        self._inner = inner

@@ -1,0 +1,108 @@
+"""Dial a gateway over mutual TLS."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from maxam.client.errors import CertificateFileError, ConnectionLostError, TlsError, UnreachableError
+from maxam.errors import ClientError
+
+FAREWELL_TIMEOUT_S: Final = 1.0  # for the peer to take our TLS close_notify
+
+
+@asynccontextmanager
+async def dial(
+    address: str,
+    port: int,
+    *,
+    certificate: str | Path,
+    key: str | Path,
+    ca: str | Path,
+    check_name: str | None,
+    timeout_s: float,
+) -> AsyncIterator[trio.abc.Stream]:
+    """Open a TLS connection; it is closed at the end of the block, without a farewell if that end is an exception.
+
+    With TLS 1.3 the gateway's refusal of our certificate comes only with the first read.
+
+    Raises:
+        CertificateFileError: A file cannot be used.
+        UnreachableError: Nobody answers there within `timeout_s`.
+        TlsError: The handshake failed.
+    """
+    context = client_context(certificate, key, ca, check_name is not None)
+    where = f"{address}:{port}"
+    with trio.move_on_after(timeout_s) as patience:
+        try:
+            plain = await trio.open_tcp_stream(address, port)
+        except OSError as error:
+            raise UnreachableError(f"no gateway at {where}: {error.strerror or error}; is it running?") from error
+        stream = trio.SSLStream(plain, context, server_hostname=check_name, https_compatible=True)
+        try:
+            await stream.do_handshake()
+        except trio.BrokenResourceError as error:
+            await trio.aclose_forcefully(stream)
+            raise loss(error) from error
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+    if patience.cancelled_caught:
+        raise UnreachableError(f"no answer from {where} within {timeout_s:g} s")
+    try:
+        yield stream
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    with trio.move_on_after(FAREWELL_TIMEOUT_S):
+        await stream.aclose()
+
+
+def client_context(certificate: str | Path, key: str | Path, ca: str | Path, name_checked: bool) -> ssl.SSLContext:
+    """Make the context of a client that shows `certificate` and trusts what `ca` signed.
+
+    Raises:
+        CertificateFileError: A file is missing, unreadable or no PEM of its kind.
+    """
+    for kind, path in (("certificate", certificate), ("key", key), ("CA", ca)):
+        try:
+            with Path(path).open("rb"):
+                pass
+        except OSError as error:
+            raise CertificateFileError(f"cannot read the {kind} file {path}: {error.strerror}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Venues trust by chain: their site controller's name does not resolve, so there is none to check.
+    context.check_hostname = name_checked
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise CertificateFileError(f"the CA file {ca} holds no usable PEM certificate: {error}") from error
+    try:
+        # an encrypted key must fail here, not ask on a terminal that a service does not have
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        raise CertificateFileError(
+            f"certificate {certificate} and key {key} do not work together: {error};"
+            " expected a PEM certificate chain and its PEM key without a password"
+        ) from error
+    return context
+
+
+def loss(error: BaseException) -> ClientError:
+    """Return what ended a connection, from what its stream raised."""
+    cause = error.__cause__
+    match cause:
+        case ssl.SSLCertVerificationError():
+            return TlsError(f"we do not accept the gateway's certificate: {cause.verify_message}")
+        case ssl.SSLEOFError():
+            return TlsError("the gateway closed the connection; does it speak TLS, and does it know our certificate?")
+        case ssl.SSLError() if "ALERT" in (cause.reason or ""):
+            return TlsError(f"the gateway does not accept our certificate or TLS version: {cause.reason}")
+        case ssl.SSLError():
+            return TlsError(f"TLS broke: {cause.reason or cause}; is that a gateway?")
+        case _:
+            return ConnectionLostError(f"the connection broke: {cause or error}")

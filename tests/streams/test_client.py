@@ -1,0 +1,625 @@
+"""The client against a scripted peer over in-memory streams, with a clock that jumps."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from maxam.client import (
+    CertificateFileError,
+    Client,
+    ClientError,
+    ConnectionLostError,
+    GatewayError,
+    OutcomeUnknownError,
+    Receipt,
+    UnreachableError,
+    VersionError,
+    connect,
+)
+from maxam.client import connection as client_connection
+from maxam.client.connection import converse
+from maxam.client.resume import ResumingClient, resume
+from maxam.config import Limits
+from maxam.errors import ProtocolError
+from maxam.stomp import encoder
+from maxam.stomp.answers import SESSION_TAKEN_OVER
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2
+from maxam.stomp.frames import CLIENT_COMMANDS, Decoder, Frame
+
+Script = Callable[["Peer"], Awaitable[None]]
+
+
+def trio_test(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test by a clock that jumps when all tasks wait."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        async def bounded() -> None:
+            with trio.fail_after(1000):
+                await test(**fixtures)
+
+        trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+class Peer:
+    """The gateway's end: reads frames, and answers what the test says."""
+
+    def __init__(self, stream: trio.abc.Stream, version: int = VERSION_1_2) -> None:
+        self.stream = stream
+        self.version = version
+        self.decoder = Decoder(Limits(), CLIENT_COMMANDS)
+        self.received_bytes = 0
+
+    async def frame(self) -> Frame:
+        """Return the next frame of the client."""
+        while (frame := self.decoder.next_frame()) is None:
+            data = await self.stream.receive_some(65536)
+            if not data:
+                raise EOFError
+            self.received_bytes += len(data)
+            self.decoder.receive_data(bytes(data))
+        return frame
+
+    async def expect(self, command: bytes) -> Frame:
+        """Return the next frame, which must be a `command`."""
+        frame = await self.frame()
+        assert frame.command == command, frame.headers
+        return frame
+
+    async def accept(self, session: str = "s-1", heart_beat_ms: tuple[int, int] = (10000, 10000)) -> Frame:
+        """Answer CONNECT with CONNECTED."""
+        frame = await self.expect(b"CONNECT")
+        await self.stream.send_all(encoder.connected(self.version, session, heart_beat_ms, "peer/1"))
+        self.decoder.expect(CLIENT_COMMANDS, self.version)
+        return frame
+
+    async def receipt(self, frame: Frame, *headers: tuple[bytes, bytes]) -> None:
+        """Answer a frame with its RECEIPT."""
+        await self.stream.send_all(encoder.receipt(self.version, frame.headers[b"receipt"], headers))
+
+    async def message(
+        self, revision: int, body: bytes = b"v", subscription: bytes = b"sub", acknowledged: bool = True
+    ) -> None:
+        """Send a MESSAGE."""
+        prefix = encoder.message_prefix(self.version, subscription, acknowledged)
+        shared = encoder.message_shared(self.version, acknowledged, b"X/a", revision, ((b"n", b"1:2"),), body)
+        await self.stream.send_all(prefix + shared)
+
+    async def error(self, message: str, receipt: bytes | None = None, *headers: tuple[bytes, bytes]) -> None:
+        """Send ERROR and close."""
+        await self.stream.send_all(encoder.error(self.version, ProtocolError(message, "detail", receipt, headers)))
+        await self.stream.aclose()
+
+    async def leave(self) -> None:
+        """Answer DISCONNECT and close."""
+        await self.receipt(await self.expect(b"DISCONNECT"))
+        await self.stream.aclose()
+
+
+@asynccontextmanager
+async def talking(script: Script, spoken: int = VERSION_1_2, **options: Any) -> AsyncIterator[Client]:
+    """Connect a client to a peer that follows `script`, which must come to its end."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    peer = Peer(theirs, spoken)
+    done = trio.Event()
+
+    async def play() -> None:
+        await script(peer)
+        done.set()
+
+    problem: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(play)
+        try:
+            async with converse(ours, **options) as client:
+                yield client
+            await done.wait()
+        except BaseException as error:  # noqa: BLE001 - raised again outside of the nursery, unwrapped
+            problem = error
+        nursery.cancel_scope.cancel()
+    if problem is not None:
+        raise problem
+
+
+@trio_test
+async def test_connects_and_leaves() -> None:
+    """CONNECT offers both versions, the page's host and heart-beats; the end of the block sends DISCONNECT with a receipt."""
+
+    async def script(peer: Peer) -> None:
+        frame = await peer.accept()
+        assert frame.headers[b"accept-version"] == b"1.1,1.2"
+        assert frame.headers[b"host"] == b"MAXVAPI"
+        # Spec: MaXaM "MUST include the heart-beat header with both [...] set to 10000 (ms) or less"
+        assert frame.headers[b"heart-beat"] == b"10000,10000"
+        assert frame.headers[b"client-id"] == b"me"
+        await peer.leave()
+
+    async with talking(script, client_id="me") as client:
+        assert (client.session, client.server, client.version) == ("s-1", "peer/1", "1.2")
+
+
+@trio_test
+async def test_send_returns_each_disposition() -> None:
+    """A SEND returns the RECEIPT that names it, rejections included, and its headers and body arrive as given."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        frame = await peer.expect(b"SEND")
+        assert frame.headers[b"destination"] == b"X/a"
+        assert frame.headers[b"unit"] == b"a:b\n"
+        assert frame.body == b"\0\1"
+        await peer.stream.send_all(encoder.receipt_accepted(peer.version, frame.headers[b"receipt"]))
+        frame = await peer.expect(b"SEND")
+        await peer.receipt(
+            frame, (b"content-disposition", b"rejected-invalid"), (b"result", b"no-rule"), (b"reason", b"why: so")
+        )
+        await peer.leave()
+
+    async with talking(script) as client:
+        receipt = await client.send("X/a", b"\0\1", {"unit": "a:b\n"})
+        assert receipt.accepted
+        receipt = await client.send("X/b", b"")
+        assert not receipt.accepted
+        assert (receipt.disposition, receipt.result, receipt.reason) == ("rejected-invalid", "no-rule", "why: so")
+
+
+@trio_test
+async def test_sends_pipeline() -> None:
+    """A hundred SENDs are on the wire before the first RECEIPT, and each gets its own, whatever the order."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        frames = [await peer.expect(b"SEND") for _ in range(100)]
+        for frame in reversed(frames):
+            await peer.receipt(frame, (b"result", frame.headers[b"destination"]))
+        await peer.leave()
+
+    async def send(client: Client, destination: str) -> None:
+        assert (await client.send(destination, b"v")).result == destination
+
+    async with talking(script) as client, trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(send, client, f"X/{number}")
+
+
+@pytest.mark.parametrize("version", [VERSION_1_1, VERSION_1_2])
+def test_automatic_ack_follows_the_body(version: int) -> None:
+    """Asking for the next message acknowledges the one before, once, with the headers of the negotiated version."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        frame = await peer.expect(b"SUBSCRIBE")
+        assert frame.headers[b"ack"] == b"client"
+        assert frame.headers[b"eager"] == b"true"
+        await peer.message(7)  # MESSAGEs may come before the RECEIPT
+        await peer.receipt(frame, (b"result", b"created"), (b"filtered", b"true"))
+        for revision in (8, 9):
+            frame = await peer.expect(b"ACK")
+            if version == VERSION_1_1:
+                assert frame.headers == {b"subscription": b"sub", b"message-id": b"%d" % (revision - 1)}
+            else:
+                assert frame.headers == {b"id": b"sub %d" % (revision - 1)}
+            await peer.message(revision)
+        await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
+        await peer.leave()
+
+    @trio_test
+    async def test() -> None:
+        async with (
+            talking(script, version) as client,
+            client.subscribe("X/*", id="sub", eager=True) as subscription,
+        ):
+            assert subscription.result == "created"
+            assert subscription.filtered
+            revisions = []
+            async for message in subscription:
+                assert (message.destination, message.body, message.headers["n"]) == ("X/a", b"v", "1:2")
+                revisions.append(message.message_id)
+                if len(revisions) == 2:
+                    await message.ack()  # the loop does not repeat it
+                if len(revisions) == 3:
+                    break
+            assert revisions == ["7", "8", "9"]
+
+    test()
+
+
+@trio_test
+async def test_a_body_that_raises_acknowledges_nothing() -> None:
+    """The message whose loop body raised is not acknowledged, and the exception comes out as it is."""
+    commands = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"))
+        await peer.message(1)
+        with contextlib.suppress(EOFError, trio.BrokenResourceError):
+            while True:
+                commands.append((await peer.frame()).command)
+
+    with pytest.raises(LookupError, match="mine"):  # noqa: PT012 - the block is what is tested
+        async with talking(script) as client, client.subscribe("X/*", id="sub") as subscription:
+            async for _message in subscription:
+                raise LookupError("mine")
+    assert b"ACK" not in commands
+
+
+@trio_test
+async def test_ack_with_receipt_waits() -> None:
+    """`ack(receipt=True)` returns after the gateway's RECEIPT."""
+    recorded = False
+
+    async def script(peer: Peer) -> None:
+        nonlocal recorded
+        await peer.accept()
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"))
+        await peer.message(1)
+        frame = await peer.expect(b"ACK")
+        await trio.sleep(3)
+        recorded = True
+        await peer.receipt(frame)
+        await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
+        await peer.leave()
+
+    async with talking(script) as client, client.subscribe("X/*", id="sub", automatic=False) as subscription:
+        await (await anext(subscription)).ack(receipt=True)
+        assert recorded
+
+
+@trio_test
+async def test_durable_pauses_and_is_removed() -> None:
+    """The end of the block pauses a durable subscription, `remove` ends it for good and says what the gateway said."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        for flag in (None, b"true"):
+            frame = await peer.expect(b"SUBSCRIBE")
+            assert frame.headers[b"durable"] == b"true"
+            await peer.receipt(frame)
+            frame = await peer.expect(b"UNSUBSCRIBE")
+            assert frame.headers.get(b"durable") == flag
+            await peer.receipt(frame, (b"result", b"removed" if flag else b"paused"))
+        await peer.leave()
+
+    async with talking(script) as client:
+        async with client.subscribe("X/*", id="sub", durable=True):
+            pass
+        async with client.subscribe("X/*", id="sub", durable=True) as subscription:
+            assert await subscription.remove() == "removed"
+
+
+@trio_test
+async def test_unread_auto_subscription_stops_reading() -> None:
+    """A subscription with ack auto that nobody reads holds a bounded number of messages, and loses none."""
+    sent = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal sent
+        await peer.accept()
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"))
+        while sent < 1000:
+            sent += 1
+            await peer.message(sent, acknowledged=False)
+        await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
+        await peer.leave()
+
+    ours, theirs = trio.testing.lockstep_stream_pair()  # takes nothing that is not being read
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(script, Peer(theirs))
+        async with (
+            converse(ours, heart_beat_ms=(0, 0)) as client,
+            client.subscribe("X/*", id="sub", ack="auto") as subscription,
+        ):
+            await trio.sleep(600)
+            assert sent <= client_connection.UNREAD_MESSAGES_MAX + 2
+            for revision in range(1, 1001):
+                assert (await anext(subscription)).message_id == str(revision)
+
+
+@trio_test
+async def test_heart_beats_are_sent() -> None:
+    """An idle client sends an end of line within each agreed interval."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept(heart_beat_ms=(0, 15000))
+        before = peer.received_bytes
+        with trio.move_on_after(60):
+            await peer.frame()
+        assert 4 <= peer.received_bytes - before <= 5
+        await peer.leave()
+
+    async with talking(script):
+        await trio.sleep(60)
+
+
+@trio_test
+async def test_a_silent_gateway_counts_as_dead() -> None:
+    """Twice the agreed interval without a byte ends the connection: requests under way have an unknown outcome."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept(heart_beat_ms=(10000, 0))
+        await trio.sleep(15)
+        await peer.stream.send_all(encoder.HEART_BEAT)
+
+    async with talking(script) as client:
+        began = trio.current_time()
+        with pytest.raises(OutcomeUnknownError, match="20 s, twice the heart-beat"):
+            await client.send("X/a", b"v")
+        assert trio.current_time() - began == pytest.approx(35)
+        with pytest.raises(ConnectionLostError, match="nothing was sent"):
+            await client.send("X/a", b"v")
+
+
+@trio_test
+async def test_an_error_is_raised_where_it_belongs() -> None:
+    """ERROR is raised by the request it names and by every iteration; other requests have an unknown outcome."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"))
+        await peer.expect(b"SEND")
+        bad = await peer.expect(b"SEND")
+        await peer.error("no good", bad.headers[b"receipt"])
+
+    seen: dict[str, BaseException] = {}
+
+    async def attempt(name: str, action: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await action()
+        except ClientError as error:
+            seen[name] = error
+
+    async with talking(script) as client:
+        subscription = client.subscribe("X/*", id="sub")
+        await subscription.__aenter__()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempt, "iteration", subscription.__anext__)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(attempt, "first", lambda: client.send("X/first", b"v"))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(attempt, "second", lambda: client.send("X/second", b"v"))
+        assert isinstance(seen["first"], OutcomeUnknownError)
+        assert isinstance(seen["first"].__cause__, GatewayError)
+        for name in ("second", "iteration"):
+            error = seen[name]
+            assert isinstance(error, GatewayError)
+            assert (error.message, error.detail) == ("no good", "detail")
+
+
+@trio_test
+async def test_no_common_version() -> None:
+    """An ERROR that names the gateway's versions is a VersionError, and so is an answer with one we did not offer."""
+
+    async def refuse(peer: Peer) -> None:
+        await peer.expect(b"CONNECT")
+        await peer.error("no common version", None, (b"version", b"1.1,1.2"))
+
+    async def ignore(peer: Peer) -> None:
+        await peer.accept()
+
+    for script in (refuse, ignore):
+        with pytest.raises(VersionError):
+            async with talking(script, version="1.1"):
+                pytest.fail("connected")
+
+
+@trio_test
+async def test_a_mute_gateway_is_unreachable() -> None:
+    """No answer to CONNECT in time is an UnreachableError; a close instead of an answer says what to look at."""
+
+    async def mute(peer: Peer) -> None:
+        await peer.expect(b"CONNECT")
+
+    async def close(peer: Peer) -> None:
+        await peer.expect(b"CONNECT")
+        await peer.stream.aclose()
+
+    with pytest.raises(UnreachableError, match="within 3 s"):
+        async with talking(mute, timeout_s=3):
+            pytest.fail("connected")
+    with pytest.raises(ConnectionLostError, match="certificate"):
+        async with talking(close):
+            pytest.fail("connected")
+
+
+@trio_test
+async def test_a_cancelled_send_leaves_a_whole_frame() -> None:
+    """A SEND that was cancelled while it waited for its RECEIPT was written whole, and the connection goes on."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        late = await peer.expect(b"SEND")
+        await trio.sleep(10)
+        await peer.receipt(late)
+        await peer.receipt(await peer.expect(b"SEND"))
+        await peer.leave()
+
+    async with talking(script) as client:
+        with trio.move_on_after(5) as patience:
+            await client.send("X/a", b"1" * 1_000_000)
+        assert patience.cancelled_caught
+        assert (await client.send("X/a", b"2")).accepted
+
+
+@trio_test
+async def test_iteration_ends_with_our_own_disconnect() -> None:
+    """`disconnect` ends iterations without an exception."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"))
+        await peer.leave()
+
+    async with talking(script) as client, client.subscribe("X/*", id="sub") as subscription:
+
+        async def iterate() -> None:
+            assert [message async for message in subscription] == []
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(iterate)
+            await trio.testing.wait_all_tasks_blocked()
+            await client.disconnect()
+
+
+@trio_test
+async def test_an_id_is_used_once() -> None:
+    """A second subscription of the same id is refused here, where it does not cost the connection."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"))
+        await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
+        await peer.leave()
+
+    async with talking(script) as client, client.subscribe("X/*", id="sub"):
+        with pytest.raises(ClientError, match="in use"):
+            await client.subscribe("X/b", id="sub").__aenter__()
+
+
+@trio_test
+async def test_missing_files_and_nobody_there(tmp_path: Any) -> None:
+    """A missing file is named, and so is the kind of it."""
+    with pytest.raises(CertificateFileError, match=r"certificate file .*none\.pem: No such file"):
+        async with connect("127.0.0.1", 1, certificate=tmp_path / "none.pem", key="k", ca="c"):
+            pytest.fail("connected")
+
+
+class Gateway:
+    """Dials for a resuming client: the n-th connection follows the n-th script, later ones are refused."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self.scripts = list(scripts)
+        self.sessions: list[str | None] = []
+        self.losses: list[tuple[str, float]] = []
+
+    def dial(self, session: str | None) -> AbstractAsyncContextManager[Client]:
+        """Make the next connection."""
+        self.sessions.append(session)
+        return self._dial(session)
+
+    @asynccontextmanager
+    async def _dial(self, session: str | None) -> AsyncIterator[Client]:
+        if not self.scripts:
+            raise UnreachableError("nobody there")
+        async with talking(self.scripts.pop(0), client_id=session) as client:
+            yield client
+
+    def resuming(self) -> AbstractAsyncContextManager[ResumingClient]:
+        """Return a resuming client of this gateway."""
+        return resume(self.dial, None, lambda reason, wait_s: self.losses.append((str(reason), wait_s)))
+
+
+@trio_test
+async def test_resumes_subscriptions() -> None:
+    """After a loss it connects with the session's name, subscribes again as before, and the iteration just goes on."""
+
+    async def first(peer: Peer) -> None:
+        await peer.accept("s-1")
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"), (b"result", b"created"))
+        await peer.message(1)
+        await trio.sleep(1)
+        await peer.stream.aclose()
+
+    async def second(peer: Peer) -> None:
+        frame = await peer.accept("s-1")
+        assert frame.headers[b"client-id"] == b"s-1"
+        frame = await peer.expect(b"SUBSCRIBE")
+        assert frame.headers[b"id"] == b"sub"
+        assert frame.headers[b"durable"] == b"true"
+        await peer.receipt(frame, (b"result", b"resumed"))
+        await peer.message(2)
+        await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
+        await peer.leave()
+
+    gateway = Gateway(first, second)
+    async with gateway.resuming() as client, client.subscribe("X/*", id="sub", durable=True) as subscription:
+        assert subscription.result == "created"
+        message = await anext(subscription)
+        await trio.sleep(5)
+        await message.ack()  # of a connection that is gone: nothing to say it to
+        assert (await anext(subscription)).message_id == "2"
+        assert subscription.result == "resumed"
+    assert gateway.sessions == [None, "s-1"]
+
+
+@trio_test
+async def test_a_send_is_repeated_only_on_request() -> None:
+    """A SEND in flight at the loss is raised as of unknown outcome; with `retry` it is sent until it has a RECEIPT."""
+
+    async def swallow(peer: Peer) -> None:
+        await peer.accept()
+        await peer.expect(b"SEND")
+        await peer.stream.aclose()
+
+    async def answer(peer: Peer) -> None:
+        await peer.accept()
+        frame = await peer.expect(b"SEND")
+        assert frame.body == b"again"
+        await peer.receipt(frame)
+        await peer.leave()
+
+    async with Gateway(swallow, swallow, answer).resuming() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.send("X/a", b"once")
+        assert (await client.send("X/a", b"again", retry=True)).accepted
+        assert client.connections == 3
+
+
+@trio_test
+async def test_pauses_grow_to_a_bound() -> None:
+    """Failed attempts wait twice as long each, at least half of that by chance, and never more than 30 s."""
+
+    async def once(peer: Peer) -> None:
+        await peer.accept()
+        await peer.stream.aclose()
+
+    gateway = Gateway(once)
+    async with gateway.resuming():
+        await trio.sleep(300)
+    waits = [wait_s for _, wait_s in gateway.losses]
+    assert len(waits) > 10
+    for attempt, wait_s in enumerate(waits):
+        full = min(0.25 * 2**attempt, 30)
+        assert full / 2 <= wait_s <= full
+    assert gateway.losses[0][0] == "the gateway closed the connection"
+    assert gateway.losses[1][0] == "nobody there"
+
+
+@trio_test
+async def test_a_session_taken_over_is_not_taken_back() -> None:
+    """The ERROR of a takeover ends the resuming client: iterations and sends raise it."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receipt(await peer.expect(b"SUBSCRIBE"))
+        await peer.error(SESSION_TAKEN_OVER)
+
+    gateway = Gateway(script)
+    async with gateway.resuming() as client, client.subscribe("X/*") as subscription:
+        with pytest.raises(GatewayError, match="taken over"):
+            await anext(subscription)
+        with pytest.raises(GatewayError, match="taken over"):
+            await client.send("X/a", b"v")
+    assert len(gateway.sessions) == 1
+
+
+@trio_test
+async def test_a_first_connection_that_fails_is_raised() -> None:
+    """Where nothing ever answered there is nothing to resume: the reason comes out at once."""
+    with pytest.raises(UnreachableError, match="nobody there"):
+        async with Gateway().resuming():
+            pytest.fail("connected")
+
+
+@trio_test
+async def test_receipts_say_accepted_when_they_say_nothing() -> None:
+    """The RECEIPT of a broker without dispositions counts as accepted."""
+    assert Receipt(b"1", "accepted", "", "", False).accepted
