@@ -97,10 +97,10 @@ class JournalSettings:
 
     folder: Path = Path("var/journal")
     durability: Literal["fsync", "none"] = "fsync"
-    segment_bytes_max: int = 134_217_728  # a segment is sealed at this size; bounds what Spark waits for
-    segment_age_max_s: float = 3600.0  # or at this age, when it holds a change
+    segment_bytes_max: int = 67_108_864  # a segment is sealed at this size; bounds what Spark waits for
+    segment_age_s_max: float = 3600.0  # or at this age, when it holds a change
     snapshot_segments: int = 4  # sealed segments since the last snapshot before the next is built; bounds recovery
-    reserve_bytes: int = 4_194_304  # given up when the disk is full, so that ACKs can still be recorded
+    reserve_bytes: int = 262_144  # given up when the disk is full, so that ACKs can still be recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,8 @@ import pytest
 import trio
 
 from maxam.admin.certificates import Authority, issue_development_certificates
-from maxam.config import TlsSettings
 from maxam.gateway.tls import server_context
-
-Client = trio.SSLStream[trio.SocketStream]
+from tests.streams.tls_pairs import Client, client_context, tls_settings
 
 
 @pytest.fixture(scope="session")
@@ -33,24 +31,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "crl-revoked.pem").write_bytes(authority.revocation_list_pem([revoked.certificate], now))
     Authority.create("another authority", now).issue("foreign", now - day, now + day).write(folder, "foreign")
     return folder
-
-
-def tls_settings(certificates: Path, crl: str | None = "crl.pem") -> TlsSettings:
-    """Settings of a server with these certificates."""
-    return TlsSettings(
-        certificates / "server.pem",
-        certificates / "server.key",
-        certificates / "ca.pem",
-        None if crl is None else certificates / crl,
-    )
-
-
-def client_context(certificates: Path, name: str | None) -> ssl.SSLContext:
-    """A client's context with the certificate of that name, or without any."""
-    context = ssl.create_default_context(cafile=certificates / "ca.pem")
-    if name is not None:
-        context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
-    return context
 
 
 @pytest.fixture(scope="session")

@@ -7,19 +7,20 @@ from typing import cast
 
 import pytest
 import trio
-from conftest import Client
+import trio.testing
 from trio.testing import MockClock
 
 from maxam.config import Limits
 from maxam.gateway.connection import SLICE_BYTES, ClientConnection
 from maxam.gateway.peer import Peer
 from maxam.gateway.tls import TlsSocket
+from tests.streams.tls_pairs import Client
 
 Pair = Callable[..., tuple[socket.socket, Client]]
 LIMITS = Limits()
 
 
-class ScriptedPeer:
+class _ScriptedPeer:
     """Stands in for Peer: records what it is told, hands out what the test puts in."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -60,13 +61,13 @@ class ScriptedPeer:
         self.wake()
 
 
-class Scene:
+class _Scene:
     """A connection under test, its scripted peer and its client."""
 
     def __init__(self, ours: socket.socket, client: Client, context: ssl.SSLContext, limits: Limits) -> None:
         self.client = client
         self.connection = ClientConnection(TlsSocket(context, ours), "pair", "pair", limits)
-        self.peer: ScriptedPeer | None = None
+        self.peer: _ScriptedPeer | None = None
         self.started = trio.Event()
         self.ended_s: float | None = None
         self.connected = 0
@@ -76,7 +77,7 @@ class Scene:
         await self.connection.run(trio.CapacityLimiter(4), self._make_peer, self._touch, self._connected)
         self.ended_s = trio.current_time()
 
-    async def meet(self) -> ScriptedPeer:
+    async def meet(self) -> _ScriptedPeer:
         await self.client.do_handshake()
         await self.started.wait()
         assert self.peer is not None
@@ -85,7 +86,7 @@ class Scene:
     def _make_peer(self, fingerprint: str, wake: Callable[[], None], now_s: float) -> Peer:
         assert len(fingerprint) == 64
         assert now_s == trio.current_time()
-        self.peer = ScriptedPeer(wake)
+        self.peer = _ScriptedPeer(wake)
         self.started.set()
         return cast("Peer", self.peer)
 
@@ -97,19 +98,19 @@ class Scene:
         self.connected += 1
 
 
-Act = Callable[[Scene], Awaitable[None]]
-Play = Callable[..., Scene]
+Act = Callable[[_Scene], Awaitable[None]]
+Play = Callable[..., _Scene]
 
 
 @pytest.fixture
 def play(pair: Pair, context: ssl.SSLContext) -> Play:
     """Run an act against a connection on a virtual clock; return the scene after both have ended."""
 
-    def run(act: Act, limits: Limits = LIMITS) -> Scene:
-        async def main() -> Scene:
+    def run(act: Act, limits: Limits = LIMITS) -> _Scene:
+        async def main() -> _Scene:
             ours, client = pair()
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
-            scene = Scene(ours, client, context, limits)
+            scene = _Scene(ours, client, context, limits)
             with trio.fail_after(1000):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(scene.serve)
@@ -126,7 +127,7 @@ def play(pair: Pair, context: ssl.SSLContext) -> Play:
 def test_bytes_reach_the_peer_and_its_answers_the_client(play: Play) -> None:
     """What a client sends is handed to the Peer decrypted, and what the Peer hands out reaches the client in order."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         await scene.client.send_all(b"CONNECT")
         peer.say(b"one ", b"two ")
@@ -148,7 +149,7 @@ def test_bytes_reach_the_peer_and_its_answers_the_client(play: Play) -> None:
 def test_connected_is_announced_once(play: Play) -> None:
     """The server hears once that CONNECT was accepted, however much comes after."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
 
         def connect(_: bytes) -> None:
@@ -170,7 +171,7 @@ def test_connected_is_announced_once(play: Play) -> None:
 def test_reading_stops_while_the_peer_does_not_receive(play: Play) -> None:
     """A Peer that is not receiving gets nothing more, and reading goes on when it is again."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
 
         def pause(_: bytes) -> None:
@@ -195,7 +196,7 @@ def test_reading_stops_while_the_peer_does_not_receive(play: Play) -> None:
 def test_peer_is_ticked_when_it_is_due(play: Play) -> None:
     """`tick` comes at the moment that the Peer named, and its answer leaves at once."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         due_s = trio.current_time() + 3
         peer.next_due_s = due_s
@@ -211,7 +212,7 @@ def test_peer_is_ticked_when_it_is_due(play: Play) -> None:
 def test_handshake_has_an_absolute_deadline(play: Play) -> None:
     """A peer that drips bytes is closed 10 s after it was accepted, as is one that says nothing."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         raw = scene.client.transport_stream
         for byte in b"\x16\x03\x01\x02\x00" + bytes(100):
             try:
@@ -229,7 +230,7 @@ def test_handshake_has_an_absolute_deadline(play: Play) -> None:
 def test_a_client_that_reads_nothing_meets_the_write_deadline(play: Play) -> None:
     """When the socket takes nothing for `write_timeout_s`, the connection is closed and says why."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         for _ in range(100):
             peer.output.append([bytes(16_384)])
@@ -251,7 +252,7 @@ def test_large_parts_are_sent_in_slices_whole_and_in_order(play: Play) -> None:
     """A body of several MiB arrives unharmed, and a slow reader that makes progress is not cut off."""
     body = bytes(range(256)) * 4096 * 3
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         peer.say(b"prefix", body, b"\0")
         got = bytearray()
@@ -267,7 +268,7 @@ def test_large_parts_are_sent_in_slices_whole_and_in_order(play: Play) -> None:
 def test_finished_peer_is_flushed_then_lingers_until_the_client_closes(play: Play) -> None:
     """After the last frame our side is closed properly, unread input does not destroy it, and the client's close ends all."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         peer.receiving = False
         peer.wake()
@@ -291,7 +292,7 @@ def test_finished_peer_is_flushed_then_lingers_until_the_client_closes(play: Pla
 def test_lingering_ends_after_its_time(play: Play) -> None:
     """A client that does not close after our end is closed 1 s later; its session was let go at once."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         peer.finished = True
         peer.wake()
@@ -309,7 +310,7 @@ def test_lingering_ends_after_its_time(play: Play) -> None:
 def test_a_cut_ends_at_once(play: Play) -> None:
     """`cut` closes whatever is under way, and the Peer is told the reason."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         peer.say(bytes(1_000_000))
         await trio.sleep(1)
@@ -325,7 +326,7 @@ def test_a_cut_ends_at_once(play: Play) -> None:
 def test_broken_tls_ends_the_connection(play: Play) -> None:
     """Bytes that are not TLS after the handshake end the connection; nothing of them reaches the Peer."""
 
-    async def act(scene: Scene) -> None:
+    async def act(scene: _Scene) -> None:
         await scene.meet()
         await scene.client.transport_stream.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
 
@@ -340,11 +341,11 @@ def test_a_bug_in_the_peer_is_raised_and_the_socket_closed(pair: Pair, context: 
 
     async def main() -> None:
         ours, client = pair()
-        scene = Scene(ours, client, context, LIMITS)
+        scene = _Scene(ours, client, context, LIMITS)
 
         async def act() -> None:
             peer = await scene.meet()
-            peer.on_data = {}.__getitem__
+            peer.on_data = lambda _: {"known": None}["absent"]
             await client.send_all(b"x")
 
         with pytest.RaisesGroup(pytest.RaisesGroup(KeyError)):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from conftest import Client, client_context, tls_settings
 from trio.testing import MockClock
 
 from maxam.errors import ConfigurationError
 from maxam.gateway.tls import TlsSocket, TransportClosedError, fingerprint, handshake_problem, server_context
+from tests.streams.tls_pairs import Client, tls_settings
 
 Pair = Callable[..., tuple[socket.socket, Client]]
 

@@ -20,13 +20,13 @@ folder = "schemas"
 """
 
 
-def load(text: str) -> Settings:
+def _load(text: str) -> Settings:
     return load_settings(text, "maxam.toml", Path("/etc/maxam"))
 
 
 def test_everything_has_a_default_but_tls_policy_and_schemas() -> None:
     """Five keys make a configuration, and paths are relative to the file's folder."""
-    settings = load(MINIMAL)
+    settings = _load(MINIMAL)
     assert settings.listener.port == 61614
     assert settings.listener.virtual_hosts == ("MAXVAPI",)
     assert settings.listener.heart_beat_ms == 10_000
@@ -40,7 +40,7 @@ def test_everything_has_a_default_but_tls_policy_and_schemas() -> None:
 
 def test_absolute_paths_stay() -> None:
     """An absolute path does not depend on where the file is."""
-    settings = load(MINIMAL + '[journal]\nfolder = "/srv/journal"\n')
+    settings = _load(MINIMAL + '[journal]\nfolder = "/srv/journal"\n')
     assert settings.journal.folder == Path("/srv/journal")
 
 
@@ -48,12 +48,12 @@ def test_absolute_paths_stay() -> None:
 def test_every_limit_can_be_set_to_its_default(name: str) -> None:
     """Each limit is a key of `[limits]`, and its default lies within its own range."""
     value = getattr(Limits(), name)
-    assert getattr(load(f"{MINIMAL}[limits]\n{name} = {value}\n").limits, name) == value
+    assert getattr(_load(f"{MINIMAL}[limits]\n{name} = {value}\n").limits, name) == value
 
 
 def test_whole_seconds_are_numbers_of_seconds() -> None:
     """A limit in seconds takes a whole number too."""
-    limits = load(MINIMAL + "[limits]\nsession_expiry_s = 60\n").limits
+    limits = _load(MINIMAL + "[limits]\nsession_expiry_s = 60\n").limits
     assert limits.session_expiry_s == 60.0
     assert type(limits.session_expiry_s) is float
 
@@ -83,7 +83,10 @@ def test_whole_seconds_are_numbers_of_seconds() -> None:
         (MINIMAL + "[limits]\nwrite_timeout_s = nan", ["[limits] write_timeout_s", "above 0", "nan"]),
         (MINIMAL + "[limits]\nwrite_timeout_s = inf", ["[limits] write_timeout_s", "below 2^53", "inf"]),
         (MINIMAL + "[limits]\nframe_body_bytes_max = -1", ["[limits] frame_body_bytes_max", "1024 to"]),
-        (MINIMAL + "[limits]\ndestination_bytes_max = 9000", ["destination_bytes_max = 9000", "could never be reached"]),
+        (
+            MINIMAL + "[limits]\ndestination_bytes_max = 9000",
+            ["destination_bytes_max = 9000", "could never be reached"],
+        ),
         ("listener = 1\n" + MINIMAL, ["listener", "expected a section [listener]"]),
         ("[[listener]]\nport = 1\n" + MINIMAL, ["listener", "expected a section [listener]"]),
     ],
@@ -91,7 +94,7 @@ def test_whole_seconds_are_numbers_of_seconds() -> None:
 def test_errors_name_file_key_fault_and_remedy(text: str, parts: list[str]) -> None:
     """Whatever is wrong, the text names the file, the key, what was expected and what was found."""
     with pytest.raises(ConfigurationError) as caught:
-        load(text)
+        _load(text)
     assert str(caught.value).startswith("maxam.toml: ")
     for part in parts:
         assert part in str(caught.value)

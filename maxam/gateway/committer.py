@@ -1,0 +1,129 @@
+"""The pump of the broker: one task that ticks, scans and commits, and one thread that only writes blocks.
+
+A thread of our own, because handing each batch to a pool costs some 70 us more; it touches nothing but the journal's file.
+"""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.config import Limits
+from maxam.errors import DiskFullError
+from maxam.gateway.bell import Bell
+from maxam.gateway.commit import GroupCommit
+from maxam.gateway.log import log_bug, log_event
+from maxam.journal.encoding import Block
+from maxam.journal.files import Journal
+
+# How often the pump looks whether the broker has something due: below half of the shortest delay that it keeps.
+_TICK_S: Final = 0.05
+EXIT_DISK: Final = 74  # EX_IOERR of sysexits.h
+
+
+def _exit_at_once(error: BaseException) -> None:
+    """End the process: what is on disk is unknown, so nobody may be answered and nothing may be tried again."""
+    log_bug("journal-failed", error, action="the process ends; find the cause, then start it again")
+    logging.shutdown()
+    os._exit(EXIT_DISK)
+
+
+@final
+class Committer:
+    """Drives a GroupCommit with a thread and the broker with time.
+
+    `touch` must be called after any call that may have appended to the broker.
+    """
+
+    def __init__(
+        self, broker: Broker, journal: Journal, limits: Limits, die: Callable[[BaseException], None] = _exit_at_once
+    ) -> None:
+        self.group: Final = GroupCommit(broker, journal)
+        self._broker: Final = broker
+        self._journal: Final = journal
+        self._limits: Final = limits
+        self._die: Final = die
+        self._bell: Final = Bell()
+        self._blocks: Final[queue.SimpleQueue[Block | None]] = queue.SimpleQueue()
+        self._outcome: DiskFullError | bool = False  # of the block under way: not known, full, or written (True)
+        self._idle: Final = Bell()
+        self._draining = False
+
+    def touch(self) -> None:
+        """Let the pump look at the broker soon."""
+        self._bell.ring()
+
+    async def drained(self) -> None:
+        """Wait until everything appended so far and until then is committed or refused; acknowledgements included."""
+        self._draining = True
+        self._bell.ring()
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Pump until cancelled; a block under way is finished, and answered, before this returns."""
+        token = trio.lowlevel.current_trio_token()
+        thread = threading.Thread(target=self._write_blocks, args=(token,), name="committer", daemon=True)
+        thread.start()
+        try:
+            while True:
+                await self._bell.wait(self._pump(trio.current_time()))
+        finally:
+            with trio.CancelScope(shield=True):
+                while self.group.writing:
+                    await self._bell.wait()
+                    self._settle_outcome(trio.current_time())
+            self._blocks.put(None)
+            thread.join()
+
+    def _pump(self, now_s: float) -> float:
+        """Do what is to do now without waiting; return when to look again."""
+        broker = self._broker
+        self._settle_outcome(now_s)
+        due_s = broker.next_due_s
+        if due_s is not None and due_s <= now_s:
+            broker.tick(now_s)
+        if broker.scan(self._limits.scan_topics_per_pass_max):
+            self._bell.ring()
+        if self._draining and not broker.pending:
+            broker.record_acknowledgements()
+        block = self.group.next_block(now_s)
+        if block is not None:
+            self._blocks.put(block)
+        elif self._draining and self.group.idle:
+            self._draining = False
+            self._idle.ring()
+        look_s = now_s + _TICK_S
+        for other_s in (broker.next_due_s, self.group.due_s):
+            if other_s is not None and other_s < look_s:
+                look_s = other_s
+        return look_s
+
+    def _settle_outcome(self, now_s: float) -> None:
+        outcome, self._outcome = self._outcome, False
+        if outcome is True:
+            if self.group.disk_full:
+                log_event(logging.WARNING, "disk-has-room")
+            self.group.written()
+        elif outcome is not False:
+            if not self.group.disk_full:
+                log_event(logging.ERROR, "disk-full", error=outcome, action="SENDs are refused until there is room")
+            self.group.refused(now_s)
+
+    def _write_blocks(self, token: trio.lowlevel.TrioToken) -> None:
+        """Write block after block on the committer thread."""
+        while (block := self._blocks.get()) is not None:
+            outcome: DiskFullError | bool = True
+            try:
+                self._journal.write(block)
+            except DiskFullError as error:
+                outcome = error
+            except BaseException as error:  # noqa: BLE001  # whatever it is, it is not known what the disk holds
+                self._die(error)
+                return
+            self._outcome = outcome
+            token.run_sync_soon(self._bell.ring)

@@ -1,0 +1,267 @@
+"""The running gateway: what it is made of, how it starts, and the order in which it stops."""
+
+import gc
+import logging
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Final, Protocol, final
+
+import trio
+
+from maxam.avro.registry import Registry
+from maxam.broker.broker import Broker
+from maxam.broker.policy import Policy
+from maxam.config import Settings
+from maxam.errors import ConfigurationError, ProtocolError
+from maxam.gateway.committer import Committer
+from maxam.gateway.connection import ClientConnection
+from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
+from maxam.gateway.log import LogLimit, log_bug, log_event
+from maxam.gateway.peer import Peer
+from maxam.gateway.sources import Sources, read_sources
+from maxam.gateway.tls import TlsSocket
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal, JournalSettings
+
+# The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
+_SWITCH_INTERVAL_S: Final = 0.0005
+
+
+class Service(Protocol):
+    """A further listener that runs beside the clients', such as the admin API."""
+
+    async def __call__(self, gateway: "Gateway", *, task_status: trio.TaskStatus[str]) -> None:
+        """Serve until cancelled; tell `host:port` through `task_status` once it listens."""
+
+
+@final
+class Gateway:
+    """One broker with its journal, its listener and its clients.
+
+    Attributes:
+        settings: Its configuration; fixed while it runs.
+        broker: The state; call `committer.touch` after anything that may have appended to it.
+        committer: Commits what was appended.
+        connections: Of clients, oldest first, those in their handshake included.
+        address: Where clients connect, `(host, port)`.
+        started_at_us: Microseconds since the epoch.
+        tls: The context of new connections; the admin listener uses it too.
+    """
+
+    def __init__(self, settings: Settings, sources: Sources, broker: Broker, journal: Journal) -> None:
+        self.settings: Final = settings
+        self.broker: Final = broker
+        self.committer: Final = Committer(broker, journal, settings.limits)
+        self.connections: Final[dict[ClientConnection, None]] = {}
+        self.tls = sources.tls
+        self.started_at_us: Final = time.time_ns() // 1000
+        self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
+        self._journal: Final = journal
+        self._strangers: Final[dict[ClientConnection, None]] = {}  # not CONNECTED yet, oldest first
+        self._connections_max: Final = affordable_connections(settings.limits.connections_max)
+        self._turns: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
+        self._log_limit: Final = LogLimit(settings.limits.log_lines_per_minute_max)
+        self._stopping: Final = trio.Event()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.broker.policy
+
+    @property
+    def registry(self) -> Registry:
+        """The schema registry in force."""
+        return self.broker.registry
+
+    async def run(self, services: Sequence[Service], ready: Callable[[list[str]], None]) -> None:
+        """Serve until `stop`, then end gracefully within `limits.stop_timeout_s` and close the journal.
+
+        Args:
+            services: Further listeners; they stop last.
+            ready: Called once with `host:port` of the clients' listener and of each service.
+
+        Raises:
+            ConfigurationError: An address cannot be listened on; nothing was served.
+        """
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        listening = listen(self.settings.listener)
+        host, port = listening.getsockname()[:2]
+        self.address = (host, port)
+        async with trio.open_nursery() as lasting:
+            lasting.start_soon(self.committer.run)
+            addresses = [address_text(host, port)]
+            for service in services:
+                addresses += [await lasting.start(service, self)]
+            async with trio.open_nursery() as clients:
+                accepting = trio.CancelScope()
+                clients.start_soon(self._accept, listening, clients, accepting)
+                ready(addresses)
+                await self._stopping.wait()
+                accepting.cancel()
+                self._say_goodbye()
+                clients.cancel_scope.deadline = trio.current_time() + self.settings.limits.stop_timeout_s
+            with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
+                await self.committer.drained()
+            lasting.cancel_scope.cancel()
+        self._journal.close()
+
+    def stop(self) -> None:
+        """Begin a graceful stop."""
+        self._stopping.set()
+
+    def kick(self, connection: ClientConnection, reason: str) -> None:
+        """Close a client's connection with an ERROR; its durable subscriptions stay."""
+        connection.expel(ProtocolError("connection closed by an operator", reason))
+
+    async def reload(self) -> bool:
+        """Read policy, schemas and certificates anew and put them in force; return whether that was possible.
+
+        When any of them cannot be used all the old ones stay. Clients whose certificate the new policy no longer knows
+        are closed.
+        """
+        try:
+            sources = await trio.to_thread.run_sync(read_sources, self.settings)
+        except ConfigurationError as error:
+            log_event(logging.ERROR, "reload-refused", error=error, action="the old files stay in force")
+            return False
+        await trio.to_thread.run_sync(self._journal.keep_schemas, sources.registry.texts())
+        self.broker.replace_policy(sources.policy)
+        self.broker.replace_registry(sources.registry)
+        self.tls = sources.tls
+        self.committer.touch()
+        if self.settings.policy.unknown_clients == "refuse":
+            for connection in self.connections:
+                if sources.policy.principal_of(connection.fingerprint) is None:
+                    connection.expel(ProtocolError("unknown client", "the policy no longer names this certificate"))
+        log_event(logging.INFO, "reloaded")
+        return True
+
+    def _say_goodbye(self) -> None:
+        log_event(logging.INFO, "stopping", connections=len(self.connections))
+        goodbye = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
+        for connection in list(self.connections):
+            connection.expel(goodbye)
+
+    async def _accept(self, listening: socket.socket, clients: trio.Nursery, scope: trio.CancelScope) -> None:
+        acceptor = Acceptor(listening, self.settings.limits, self._log_limit)
+        with scope:
+            await acceptor.run(partial(self._accepted, clients))
+
+    def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        if len(self.connections) >= self._connections_max:
+            connected.close()
+            if self._log_limit.admit("connection-refused", host, trio.current_time()):
+                log_event(
+                    logging.WARNING, "connection-refused", address=address_text(host, port), reason="connections_max"
+                )
+            return
+        if len(self._strangers) >= self.settings.limits.connections_unauthenticated_max:
+            # A good client is a stranger for milliseconds: whoever has been one for longest is the least loss.
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cut("made room for another that had not connected yet")
+        connection = ClientConnection(
+            TlsSocket(self.tls, connected), address_text(host, port), host, self.settings.limits
+        )
+        self.connections[connection] = None
+        self._strangers[connection] = None
+        clients.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: ClientConnection) -> None:
+        try:
+            await connection.run(self._turns, self._make_peer, self.committer.touch, self._connected)
+        except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
+            log_bug("internal-error", error, address=connection.address)
+        finally:
+            del self.connections[connection]
+            self._strangers.pop(connection, None)
+            self._log_end(connection)
+
+    def _make_peer(self, fingerprint: str, wake: Callable[[], None], now_s: float) -> Peer:
+        return Peer(self.broker, self.settings, fingerprint, secrets.token_hex(16), wake, now_s)
+
+    def _connected(self, connection: ClientConnection) -> None:
+        self._strangers.pop(connection, None)
+        peer = connection.peer
+        if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
+            log_event(
+                logging.INFO,
+                "connection-opened",
+                address=connection.address,
+                principal=peer.principal,
+                session=peer.client_id,
+                stomp=peer.version,
+                tls=connection.tls_version,
+                fingerprint=peer.fingerprint,
+            )
+
+    def _log_end(self, connection: ClientConnection) -> None:
+        peer = connection.peer
+        known = peer is not None and peer.connection is not None
+        event = "connection-closed" if known else "connection-failed"
+        now_s = trio.current_time()
+        if not self._log_limit.admit(event, connection.host, now_s):
+            return
+        if peer is None or not known:
+            log_event(
+                logging.WARNING,
+                event,
+                address=connection.address,
+                reason=connection.reason,
+                fingerprint=connection.fingerprint or None,
+            )
+            return
+        log_event(
+            logging.INFO,
+            event,
+            address=connection.address,
+            principal=peer.principal,
+            session=peer.client_id,
+            reason=peer.end or connection.reason,
+            seconds=f"{now_s - connection.opened_at_s:.3f}",
+            frames=peer.frames,
+            sends=peer.sends,
+            messages=peer.messages,
+            bytes_in=connection.bytes_in,
+            bytes_out=connection.bytes_out,
+        )
+
+
+def open_gateway(settings: Settings, sources: Sources) -> Gateway:
+    """Open the journal and recover what it holds. Blocks; must be called inside the event loop that will serve.
+
+    Raises:
+        JournalError: The journal cannot be used, or is damaged; nothing was changed but a torn tail cut off.
+    """
+    started_s = time.monotonic()
+    stored = settings.journal
+    how = JournalSettings(
+        stored.segment_bytes_max, stored.segment_age_s_max, stored.durability == "fsync", stored.reserve_bytes
+    )
+    journal = Journal.open(stored.folder, OsDisk(), how, secrets.token_bytes(16))
+    broker = Broker(settings.limits, sources.policy, sources.registry)
+    for record in journal.recover():
+        broker.apply(record)
+    for tail in journal.torn_tails:
+        log_event(logging.WARNING, "torn-tail-cut", **asdict(tail))
+    for damage in journal.damaged_snapshots:
+        log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
+    broker.recovered(trio.current_time())
+    journal.keep_schemas(sources.registry.texts())
+    gc.collect()
+    gc.freeze()  # what was recovered stays: a full collection that walks a million topics stops the loop for 50 ms
+    log_event(
+        logging.INFO,
+        "recovered",
+        folder=stored.folder,
+        revision=broker.revision,
+        topics=broker.store.live,
+        sessions=len(broker.sessions),
+        seconds=f"{time.monotonic() - started_s:.3f}",
+    )
+    return Gateway(settings, sources, broker, journal)

@@ -1,0 +1,28 @@
+"""Settings and contexts of TLS for both ends of a pair."""
+
+import ssl
+from pathlib import Path
+
+import trio
+
+from maxam.config import TlsSettings
+
+Client = trio.SSLStream[trio.SocketStream]
+
+
+def tls_settings(certificates: Path, crl: str | None = "crl.pem") -> TlsSettings:
+    """Settings of a server with these certificates."""
+    return TlsSettings(
+        certificates / "server.pem",
+        certificates / "server.key",
+        certificates / "ca.pem",
+        None if crl is None else certificates / crl,
+    )
+
+
+def client_context(certificates: Path, name: str | None) -> ssl.SSLContext:
+    """A client's context with the certificate of that name, or without any."""
+    context = ssl.create_default_context(cafile=certificates / "ca.pem")
+    if name is not None:
+        context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
+    return context
