@@ -1,0 +1,369 @@
+"""The `maxam-admin` command.
+
+Exit codes: 0 done, 1 refused or not found, 2 usage. Listings with `--json` print one object a line.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, TypeVar, final
+
+import click
+from cryptography import x509
+
+from maxam import __version__
+from maxam.admin.certificates import fingerprint as certificate_fingerprint
+from maxam.admin.certificates import issue_development_certificates
+from maxam.admin.escaping import shown
+from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.remote import Credentials, Remote, session_path, topic_path
+from maxam.errors import ConfigurationError, MaxamError
+
+TABLE_ROWS_MAX: Final = 1000  # of a table for people unless --limit says otherwise
+DEFAULT_GATEWAY: Final = "localhost:8643"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@final
+class _Group(click.Group):
+    """A group whose errors on purpose become one line on standard error and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the chosen verb."""
+        try:
+            return super().invoke(ctx)
+        except MaxamError as error:
+            raise click.ClickException(shown(str(error))) from error
+
+
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+limit_option: Final = click.option("--limit", type=click.IntRange(min=1), help="Print at most so many rows.")
+with_credentials: Final = click.make_pass_decorator(Credentials)
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="maxam-admin")
+@click.option(
+    "--gateway",
+    envvar="MAXAM_GATEWAY",
+    default=DEFAULT_GATEWAY,
+    show_default=True,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Admin listener of the gateway.",
+)
+@click.option("--certificate", envvar="MAXAM_CERTIFICATE", show_envvar=True, type=FILE, help="Our certificate, PEM.")
+@click.option("--key", envvar="MAXAM_KEY", show_envvar=True, type=FILE, help="Its key, PEM, without a password.")
+@click.option(
+    "--ca", envvar="MAXAM_CA", show_envvar=True, type=FILE, help="The CA that signed the gateway's certificate."
+)
+@click.option(
+    "--server-name",
+    envvar="MAXAM_SERVER_NAME",
+    show_envvar=True,
+    metavar="NAME",
+    help="Name that the gateway's certificate must carry. [default: any that the CA signed]",
+)
+@click.pass_context
+def main(
+    context: click.Context,
+    gateway: str,
+    certificate: Path | None,
+    key: Path | None,
+    ca: Path | None,
+    server_name: str | None,
+) -> None:
+    """Look into a running maxam gateway and act on it; check the files that belong to one."""
+    context.obj = Credentials(gateway, certificate, key, ca, server_name)
+
+
+# Topics.
+
+
+@main.group()
+def topics() -> None:
+    """Show, watch and delete topics."""
+
+
+@topics.command("list")
+@click.argument("glob", default="**")
+@click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
+@limit_option
+@json_option
+@with_credentials
+def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | None, as_json: bool) -> None:
+    """List the topics that match GLOB, in order of their names."""
+    with Remote(credentials) as remote:
+        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=500, values=str(values).lower())
+        if as_json:
+            for row in islice(rows, limit):
+                print_json(row)
+            return
+        columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES"]
+        table = [
+            [
+                row["destination"],
+                row["revision"],
+                row["accepted_at"],
+                row["publisher"],
+                f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})",
+                row["body_bytes"],
+                *([_value_cell(row)] if values else []),
+            ]
+            for row in _first_rows(rows, limit)
+        ]
+    print_table([*columns, "VALUE"] if values else columns, table)
+
+
+@topics.command("get")
+@click.argument("destination")
+@json_option
+@with_credentials
+def topics_get(credentials: Credentials, destination: str, as_json: bool) -> None:
+    """Show one topic and its value."""
+    with Remote(credentials) as remote:
+        topic = remote.get(topic_path(destination))
+        if topic["value_state"] == "raw" and topic["schema"]:
+            _decode_here(remote, topic)
+    if as_json:
+        print_json(topic)
+        return
+    state = topic.pop("value_state")
+    value, body, headers = topic.pop("value", None), topic.pop("body", ""), topic.pop("headers", [])
+    print_fields([*topic.items(), *((f"header {name}", text) for name, text in headers)])
+    if state == "decoded":
+        print_value(value)
+    else:
+        print_line(body if state == "raw" else "(the value is withheld: this certificate may not receive the topic)")
+
+
+def _decode_here(remote: Remote, topic: dict[str, Any]) -> None:
+    """Decode a value that the gateway left to us for its size."""
+    from base64 import b64decode  # noqa: PLC0415 fastavro takes 50 ms to import, which the other verbs save
+
+    from maxam.admin.judging import schema_path  # noqa: PLC0415 likewise
+    from maxam.admin.values import ValueDecodeError, decode_value  # noqa: PLC0415 likewise
+    from maxam.records import Judgement  # noqa: PLC0415 likewise
+
+    name, minor = topic["schema"], topic["schema_version"]
+    judgement = Judgement(topic["encoding"], name, minor, b"", topic["value_offset"], topic["value_length"])
+    try:
+        value = decode_value(remote.text(schema_path(name, minor)), b64decode(topic["body"]), judgement)
+    except ValueDecodeError as error:
+        topic["problem"] = str(error)
+        return
+    for key in ("problem", "body", "value_offset", "value_length"):
+        del topic[key]
+    topic |= {"value_state": "decoded", "value": value}
+
+
+@topics.command("delete")
+@click.argument("destination")
+@json_option
+@with_credentials
+def topics_delete(credentials: Credentials, destination: str, as_json: bool) -> None:
+    """Delete the value of a topic, as a SEND of an empty body by this certificate's principal."""
+    with Remote(credentials) as remote:
+        remote.delete(topic_path(destination))
+    _done(as_json, f"deleted {destination}", {"destination": destination, "disposition": "accepted"})
+
+
+@topics.command("watch")
+@click.argument("glob")
+@click.option("--stomp", metavar="HOST:PORT", help="STOMP listener. [default: the one that the gateway names]")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many updates.")
+@json_option
+@with_credentials
+def topics_watch(credentials: Credentials, glob: str, stomp: str | None, count: int | None, as_json: bool) -> None:
+    """Show the values of all topics that match GLOB, and each update of them, until Ctrl-C."""
+    from maxam.admin.watch import watch  # noqa: PLC0415 trio and the client take 200 ms to import
+
+    watch(credentials, glob, stomp, "json" if as_json else "table" if sys.stdout.isatty() else "lines", count)
+
+
+# Sessions.
+
+
+@main.group()
+def sessions() -> None:
+    """Show, disconnect and end sessions."""
+
+
+@sessions.command("list")
+@limit_option
+@json_option
+@with_credentials
+def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
+    """List all sessions, in order of principal and client-id."""
+    with Remote(credentials) as remote:
+        rows = remote.pages("/v1/sessions", "sessions", limit=500)
+        if as_json:
+            for row in islice(rows, limit):
+                print_json(row)
+            return
+        table = [
+            [
+                row["principal"],
+                row["client_id"],
+                row["connected"],
+                row["durable"],
+                row["peer"],
+                row["connected_at"],
+                row["subscriptions"],
+                row["owed"],
+                row["unacked"],
+                row["window"],
+            ]
+            for row in _first_rows(rows, limit)
+        ]
+    columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
+    print_table([*columns, "#SUBSCRIPTIONS", "#OWED", "#UN-ACKED", "#WINDOW"], table)
+
+
+@sessions.command("show")
+@click.argument("principal")
+@click.argument("client_id")
+@json_option
+@with_credentials
+def sessions_show(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """Show one session and its subscriptions."""
+    with Remote(credentials) as remote:
+        session = remote.get(session_path(principal, client_id))
+    if as_json:
+        print_json(session)
+        return
+    subscriptions = session.pop("subscriptions")
+    print_fields(session.items())
+    print_table(
+        ["SUBSCRIPTION", "GLOB", "ACK", "DURABLE", "DELIVERING", "#OWED", "#UN-ACKED", "#CONFLATED"],
+        [
+            (s["id"], s["glob"], s["ack"], s["durable"], s["delivering"], s["owed"], s["unacked"], s["conflated"])
+            for s in subscriptions
+        ],
+    )
+
+
+@sessions.command("kick")
+@click.argument("principal")
+@click.argument("client_id")
+@json_option
+@with_credentials
+def sessions_kick(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """Close the live connection of a session with an ERROR; what it owes stays."""
+    with Remote(credentials) as remote:
+        remote.post(session_path(principal, client_id) + "/kick")
+    _done(as_json, f"kicked {principal} {client_id}", {"principal": principal, "client_id": client_id, "kicked": True})
+
+
+@sessions.command("drop")
+@click.argument("principal")
+@click.argument("client_id")
+@json_option
+@with_credentials
+def sessions_drop(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """End a session for good: its connection, its durable subscriptions and all that they owe."""
+    with Remote(credentials) as remote:
+        remote.delete(session_path(principal, client_id))
+    _done(
+        as_json, f"dropped {principal} {client_id}", {"principal": principal, "client_id": client_id, "dropped": True}
+    )
+
+
+# Files; no gateway is needed.
+
+
+@main.command()
+@click.argument("certificate", type=FILE)
+@json_option
+def fingerprint(certificate: Path, as_json: bool) -> None:
+    """Print what a policy names the certificate in a PEM file by."""
+    try:
+        found = certificate_fingerprint(x509.load_pem_x509_certificate(certificate.read_bytes()))
+    except OSError as error:
+        raise ConfigurationError(f"{certificate} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{certificate} holds no PEM certificate: {error}") from error
+    _done(as_json, found, {"file": str(certificate), "fingerprint": found})
+
+
+@main.command("dev-certs")
+@click.argument("folder", type=FOLDER)
+@json_option
+def dev_certs(folder: Path, as_json: bool) -> None:
+    """Make a development CA with certificates for a server and three clients, replacing what is in FOLDER."""
+    try:
+        fingerprints = issue_development_certificates(folder, datetime.now(UTC))
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be written: {error.strerror}") from error
+    if as_json:
+        print_json(fingerprints)
+    else:
+        print_fields(fingerprints.items())
+
+
+@main.group()
+def schemas() -> None:
+    """Check schema folders."""
+
+
+@schemas.command("check")
+@click.argument("folder", type=FOLDER)
+@json_option
+def schemas_check(folder: Path, as_json: bool) -> None:
+    """Load a schema folder as the gateway would, and say what is wrong with it."""
+    from maxam.config import Limits  # noqa: PLC0415 with the next line
+    from maxam.gateway.sources import read_registry  # noqa: PLC0415 fastavro and the broker take 100 ms to import
+
+    registry = read_registry(folder, Limits())
+    minors = {name: [version.minor for version in registry.versions(name)] for name in registry.types()}
+    if as_json:
+        print_json({"folder": str(folder), "rules": len(registry.rules), "types": minors})
+        return
+    print_line(f"{folder}: good, {len(registry.rules)} rules, {len(minors)} types")
+    if minors:
+        print_fields((name, " ".join(found)) for name, found in minors.items())
+
+
+@main.group()
+def policy() -> None:
+    """Check policies."""
+
+
+@policy.command("check")
+@click.argument("file", type=FILE)
+@json_option
+def policy_check(file: Path, as_json: bool) -> None:
+    """Load a policy as the gateway would, and say what is wrong with it."""
+    from maxam.config import Limits  # noqa: PLC0415 as above
+    from maxam.gateway.sources import read_policy  # noqa: PLC0415 as above
+
+    read_policy(file, Limits())
+    _done(as_json, f"{file}: good", {"file": str(file), "good": True})
+
+
+def _done(as_json: bool, text: str, answer: dict[str, object]) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        print_line(text)
+
+
+def _first_rows(rows: Iterator[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
+    yield from islice(rows, limit or TABLE_ROWS_MAX)
+    if limit is None and next(rows, None) is not None:
+        click.echo(f"only the first {TABLE_ROWS_MAX} are shown: --limit N shows more, --json all", err=True)
+
+
+def _value_cell(row: dict[str, Any]) -> object:
+    match row["value_state"]:
+        case "decoded":
+            return row["value"]
+        case "raw":
+            return f"({row['problem']})"
+        case state:
+            return f"({state})"

@@ -1,0 +1,77 @@
+"""What `maxam-admin` prints: tables for people, JSON for programs; everything that came from a client is escaped."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from maxam.admin.escaping import json_line, shown
+
+PIPE_WIDTH = 200  # columns of a table that goes into a file or a pipe
+CELL_CHARACTERS_MAX = 400  # longer than any destination that people use
+
+
+def console() -> Console:
+    """Return the terminal, or what stands in for it; made anew, as tests and pipes replace standard output."""
+    out = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return out if out.is_terminal else Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON value on one line."""
+    click.echo(json_line(value))
+
+
+def print_line(text: str) -> None:
+    """Print one line of text that may hold a client's."""
+    click.echo(shown(text))
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table of cells as `cell` has them; columns whose title begins with `#` hold numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        numeric = column.startswith("#")
+        table.add_column(column.removeprefix("#"), justify="right" if numeric else "left", no_wrap=numeric)
+    for row in rows:
+        table.add_row(*[cell(value) for value in row])
+    return table
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; nothing but its head when there are no rows."""
+    console().print(make_table(columns, rows))
+
+
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one pair a line, aligned."""
+    pairs = [(name, cell(value).plain) for name, value in fields]
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        click.echo(f"{name:<{width}}  {value}".rstrip())
+
+
+def print_value(value: object) -> None:
+    """Print a decoded value as indented JSON that people can read."""
+    for line in json.dumps(value, indent=2, ensure_ascii=False).split("\n"):
+        click.echo(shown(line))
+
+
+def cell(value: object) -> Text:
+    """Return how a value stands in a table: text without markup, yes and no, nothing for None."""
+    match value:
+        case None:
+            text = ""
+        case bool():
+            text = "yes" if value else "no"
+        case str():
+            text = value
+        case int() | float():
+            text = str(value)
+        case _:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Text(shown(text, CELL_CHARACTERS_MAX))

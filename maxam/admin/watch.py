@@ -1,0 +1,215 @@
+"""`topics watch`: an eager subscription whose values are shown as they come."""
+
+import signal
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, Literal, final
+
+import trio
+from rich.live import Live
+from rich.table import Table
+
+from maxam.admin.judging import Judge
+from maxam.admin.output import console, make_table, print_json, print_line
+from maxam.admin.remote import Credentials, Remote, RemoteError, split_address
+from maxam.admin.values import Json, ValueDecodeError
+from maxam.client import Message, connect
+from maxam.errors import MaxamError
+
+TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
+REFRESH_S: Final = 0.25
+RELEARN_S: Final = 5.0  # at most so often the registry is asked for again when a value does not fit it
+
+Style = Literal["table", "lines", "json"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One value as it arrived."""
+
+    destination: str
+    revision: int
+    received_at: str
+    deleted: bool
+    schema: str
+    value: Json
+    problem: str  # why there is no value; empty when there is one or the topic was deleted
+
+
+@final
+class _Shown:
+    """Puts updates on the terminal in one of three styles."""
+
+    def __init__(self, style: Style) -> None:
+        self.style: Final = style
+        self._newest: Final[OrderedDict[str, Update]] = OrderedDict()
+        self._count = 0
+
+    def put(self, update: Update) -> None:
+        """Show an update, at once or with the next refresh."""
+        self._count += 1
+        if self.style == "json":
+            print_json(
+                {
+                    "destination": update.destination,
+                    "revision": update.revision,
+                    "received_at": update.received_at,
+                    "deleted": update.deleted,
+                    "schema": update.schema,
+                    "value": update.value,
+                    "problem": update.problem,
+                }
+            )
+        elif self.style == "lines":
+            print_line(f"{update.revision} {update.destination} {_text(update)}")
+        else:
+            self._newest[update.destination] = update
+            self._newest.move_to_end(update.destination, last=False)
+            if len(self._newest) > TOPICS_MAX:
+                self._newest.popitem()
+
+    def table(self, rows_max: int) -> Table:
+        """Return the newest updates, as many as fit."""
+        rows = list(self._newest.values())[: max(rows_max, 1)]
+        table = make_table(
+            ["DESTINATION", "#REVISION", "RECEIVED", "VALUE"],
+            [(row.destination, row.revision, row.received_at[11:23], _text(row)) for row in rows],
+        )
+        for column in table.columns:
+            column.no_wrap = True
+        table.caption = f"{self._count} updates of {len(self._newest)} topics; Ctrl-C ends"
+        return table
+
+
+def _text(update: Update) -> str | Json:
+    return "(deleted)" if update.deleted else f"({update.problem})" if update.problem else update.value
+
+
+@final
+class _Watcher:
+    """Decodes the messages of one glob."""
+
+    def __init__(self, remote: Remote, glob: str) -> None:
+        self._remote: Final = remote
+        self._glob: Final = glob
+        self._judge = Judge(remote, glob)
+        self._relearn_at_s = 0.0
+
+    async def update(self, message: Message) -> Update:
+        schema, value, problem = "", None, ""
+        if not message.deleted:
+            try:
+                schema, value = self._decode(message)
+            except ValueDecodeError as error:
+                problem = str(error)
+                if trio.current_time() >= self._relearn_at_s:
+                    # the gateway accepted it, so its registry may be another one by now
+                    self._relearn_at_s = trio.current_time() + RELEARN_S
+                    self._judge = await trio.to_thread.run_sync(Judge, self._remote, self._glob)
+                    try:
+                        schema, value = self._decode(message)
+                        problem = ""
+                    except ValueDecodeError as still:
+                        problem = str(still)
+        return Update(
+            destination=message.destination,
+            revision=int(message.message_id),
+            received_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            deleted=message.deleted,
+            schema=schema,
+            value=value,
+            problem=problem,
+        )
+
+    def _decode(self, message: Message) -> tuple[str, Json]:
+        headers = tuple((name.encode(), text.encode()) for name, text in message.headers.items())
+        return self._judge.decode(message.destination, headers, message.body)
+
+
+def watch(credentials: Credentials, glob: str, stomp: str | None, style: Style, count: int | None) -> None:
+    """Show every value of matching topics, then each update, until SIGINT, SIGTERM or `count` updates.
+
+    Args:
+        credentials: Of the admin API; the same certificate subscribes.
+        glob: Which topics.
+        stomp: `HOST:PORT` of the STOMP listener; None asks the gateway.
+        style: How to show them.
+        count: Ends after so many; None does not.
+
+    Raises:
+        MaxamError: Why it cannot go on.
+    """
+    with Remote(credentials) as remote:
+        about = remote.get("/v1/about")["stomp"]
+        address = (about["host"], about["port"]) if stomp is None else split_address(stomp, "--stomp")
+        watcher = _Watcher(remote, glob)
+        try:
+            trio.run(partial(_watch, credentials, address, about["virtual_host"], watcher, glob, _Shown(style), count))
+        except* MaxamError as group:
+            raise _first(group) from None
+
+
+def _first(group: BaseExceptionGroup[MaxamError]) -> MaxamError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, MaxamError) else RemoteError(str(error))
+
+
+async def _watch(
+    credentials: Credentials,
+    address: tuple[str, int],
+    virtual_host: str,
+    watcher: _Watcher,
+    glob: str,
+    shown: _Shown,
+    count: int | None,
+) -> None:
+    certificate, key, ca = credentials.certificate, credentials.key, credentials.ca
+    if certificate is None or key is None or ca is None:
+        raise RemoteError("certificate, key and CA are needed")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_until_signal, nursery.cancel_scope)
+        if shown.style == "table":
+            nursery.start_soon(_refresh, shown)
+        async with (
+            connect(
+                *address,
+                certificate=certificate,
+                key=key,
+                ca=ca,
+                check_name=credentials.server_name,
+                host=virtual_host,
+            ) as client,
+            client.subscribe(glob, eager=True) as subscription,
+        ):
+            if subscription.filtered:
+                print_line(f"no right of this certificate to receive anything of {glob}: nothing will come")
+            async for message in subscription:
+                shown.put(await watcher.update(message))
+                if count is not None:
+                    count -= 1
+                    if count <= 0:
+                        break
+        nursery.cancel_scope.cancel()
+
+
+async def _until_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            scope.cancel()
+
+
+async def _refresh(shown: _Shown) -> None:
+    terminal = console()
+    with Live(console=terminal, auto_refresh=False, screen=False) as live:
+        try:
+            while True:
+                live.update(shown.table(terminal.height - 5), refresh=True)
+                await trio.sleep(REFRESH_S)
+        finally:
+            live.update(shown.table(terminal.height - 5), refresh=True)

@@ -1,0 +1,6 @@
+"""Where the rooms are put together: the gateway with the admin listener beside it."""
+
+from maxam.admin.service import serve_admin
+from maxam.gateway.main import command
+
+gateway = command([serve_admin])
