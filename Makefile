@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 RUNTIME := $(VENV)/runtime.stamp
 DEV := $(VENV)/dev.stamp
-CERTIFICATES := certs-dev/fingerprints.json
+DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -16,10 +16,10 @@ CERTIFICATES := certs-dev/fingerprints.json
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-run: $(RUNTIME) $(CERTIFICATES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
+run: $(RUNTIME) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
 	$(BIN)/maxam-gateway --config maxam-dev.toml
 
-demo: $(RUNTIME) $(CERTIFICATES) ## a venue of machines, an eager and a slow subscriber (start `make run` first)
+demo: $(RUNTIME) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber (start `make run` first)
 	$(BIN)/python -m maxam.demo
 
 test: $(DEV) ## all tests, third-party clients included (PYTEST_ARGS="-k glob" for some)
@@ -61,5 +61,5 @@ $(DEV): requirements-dev.lock $(RUNTIME)
 	$(PIP) install --require-hashes --no-build-isolation --requirement requirements-dev.lock
 	touch $@
 
-$(CERTIFICATES): certs-dev/make-certs certs-dev/policy-dev.template.toml | $(RUNTIME)
+$(DEV_FILES) &: certs-dev/make-certs certs-dev/policy-dev.template.toml | $(RUNTIME)
 	$(BIN)/python certs-dev/make-certs

@@ -1,0 +1,145 @@
+"""The real gateway as a process of its own, on a free loopback port, for tests that need nothing less."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 15
+COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gateway does
+
+
+class GatewayProcess:
+    """A gateway with a folder of its own: configuration, policy, schemas and journal; certificates are shared.
+
+    A context manager: entering starts it and waits for its ready line, leaving stops it gracefully and asserts that it
+    exited with 0. A test may `kill` and `start` it in between; the journal stays.
+
+    Attributes:
+        port: Where STOMP clients connect, on 127.0.0.1. A new one after each start.
+        admin_port: Where operators connect, or None when the gateway runs without.
+        folder: Its working folder: `maxam.toml`, `policy.toml`, `schemas/`, `journal/`, `log`.
+        certificates: Folder as made by `issue_development_certificates`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        certificates: Path,
+        policy: str,
+        schemas: Mapping[str, str] | Path,
+        settings: str = "",
+    ) -> None:
+        """Write the files; nothing runs yet.
+
+        Args:
+            folder: An empty folder for this gateway alone.
+            certificates: The folder of certificates.
+            policy: The text of `policy.toml`.
+            schemas: A schema folder, or the texts of one by path within it.
+            settings: Further tables of `maxam.toml`, such as `[limits]`.
+        """
+        self.folder = folder
+        self.certificates = certificates
+        self.port = 0
+        self.admin_port: int | None = None
+        self._process: subprocess.Popen[str] | None = None
+        if not isinstance(schemas, Path):
+            texts, schemas = schemas, folder / "schemas"
+            for path, text in texts.items():
+                (schemas / path).parent.mkdir(parents=True, exist_ok=True)
+                (schemas / path).write_text(text, encoding="utf-8")
+        (folder / "policy.toml").write_text(policy, encoding="utf-8")
+        (folder / "maxam.toml").write_text(
+            f"""
+            listener.port = 0
+            admin.port = 0
+            policy.file = "policy.toml"
+            schemas.folder = "{schemas}"
+            journal.folder = "journal"
+            [tls]
+            certificate = "{certificates}/server.pem"
+            key = "{certificates}/server.key"
+            client_ca = "{certificates}/ca.pem"
+            crl = "{certificates}/crl.pem"
+            {settings}""",
+            encoding="utf-8",
+        )
+
+    def start(self) -> None:
+        """Start the process and wait until it says that it is ready."""
+        log = (self.folder / "log").open("a", encoding="utf-8")
+        with log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, "--config", str(self.folder / "maxam.toml")],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)  # ends the wait for a line that never comes
+        watchdog.start()
+        line = self._process.stdout.readline()
+        watchdog.cancel()
+        watchdog.join()
+        if not line.startswith("ready "):
+            self.kill()
+            raise AssertionError(f"the gateway did not start: {line!r}\n{self.log()}")
+        addresses = dict(word.split("=", 1) for word in line.split()[1:])
+        self.port = int(addresses["tls"].rpartition(":")[2])
+        self.admin_port = int(addresses["admin"].rpartition(":")[2]) if "admin" in addresses else None
+
+    def stop(self) -> int:
+        """Ask it to stop, as systemd does, and give its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def reload(self) -> None:
+        """Ask it to read certificates, policy and schemas again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
+    def log(self) -> str:
+        """Give all that it has logged so far, over all its starts."""
+        return (self.folder / "log").read_text(encoding="utf-8")
+
+    @property
+    def pid(self) -> int:
+        """Give the id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            code = process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"the gateway did not stop within {STOP_TIMEOUT_S} s\n{self.log()}") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+        return code
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        code = self.stop()
+        assert code == 0, f"the gateway exited with {code}\n{self.log()}"

@@ -1,0 +1,222 @@
+"""A third-party client as a process, told what to do and telling what happened, one JSON object a line.
+
+The programs in `clients/` all speak the same lines, so that each scenario is written once. What they are told: `connect`,
+`subscribe`, `unsubscribe`, `send`, `ack`, `disconnect`. What they tell: `connected`, `message`, `receipt`, `error`, `closed`.
+Bodies are base64.
+"""
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import pytest
+
+from tests.gateway_process import GatewayProcess
+
+PROGRAMS = Path(__file__).parent / "clients"
+ANSWER_TIMEOUT_S = 20.0
+
+Headers = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A client library of somebody else.
+
+    Attributes:
+        name: As its users call it.
+        command: What runs our program for it.
+        probe: A command that ends with 0 where the library is installed.
+        versions: STOMP versions that it speaks.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    probe: tuple[str, ...]
+    versions: tuple[str, ...] = ("1.1", "1.2")
+
+    def require(self) -> None:
+        """Skip the test where the library is missing; fail where that may not be (CI=true)."""
+        if shutil.which(self.probe[0]):
+            done = subprocess.run(self.probe, cwd=PROGRAMS, capture_output=True, text=True, timeout=60, check=False)
+            if done.returncode == 0:
+                return
+            problem = done.stderr.strip()
+        else:
+            problem = f"{self.probe[0]}: not found"
+        text = f"{self.name} is not installed (deploy/install-test-clients): {problem}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(text)
+        pytest.skip(text)
+
+
+LIBRARIES = {
+    library.name: library
+    for library in (
+        Library("stomp.py", (sys.executable, "stomp_py.py"), (sys.executable, "-c", "import stomp")),
+        Library("@stomp/stompjs", ("node", "stompjs.mjs"), ("node", "stompjs.mjs", "--probe")),
+        Library("stompit", ("node", "stompit.mjs"), ("node", "stompit.mjs", "--probe")),
+        Library(
+            "Net::Stomp",
+            ("perl", "net_stomp.pl"),
+            ("perl", "-MNet::Stomp", "-MIO::Socket::SSL", "-MJSON::PP", "-e", "1"),
+        ),
+        Library("Ruby stomp", ("ruby", "-W0", "ruby_stomp.rb"), ("ruby", "-rstomp", "-ropenssl", "-e", "1")),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """A MESSAGE as the library gave it to its user."""
+
+    headers: Headers
+    body: bytes
+
+
+class ThirdPartyClient:
+    """One process with one connection. A context manager: leaving ends the process.
+
+    Every call waits for the answer to what it asked, at most ANSWER_TIMEOUT_S; an ERROR, a lost connection or a crash of
+    the program that was not asked for fails the test at once.
+    """
+
+    def __init__(self, library: Library, version: str, gateway: GatewayProcess, name: str) -> None:
+        """Start the program; nothing is connected yet.
+
+        Args:
+            library: What it uses.
+            version: The STOMP version that it is told to speak.
+            gateway: Where it will connect.
+            name: Whose certificate it shows.
+        """
+        self.library = library
+        self._settings = {
+            "port": gateway.port,
+            "version": version,
+            "ca": str(gateway.certificates / "ca.pem"),
+            "certificate": str(gateway.certificates / f"{name}.pem"),
+            "key": str(gateway.certificates / f"{name}.key"),
+        }
+        self._receipts = itertools.count(1)
+        self._changed = threading.Condition()
+        self._events: list[dict[str, Any]] = []
+        self._ended = False
+        self._complaints: list[str] = []
+        self._process = subprocess.Popen(
+            library.command,
+            cwd=PROGRAMS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read_events, args=(self._process.stdout,)),
+            threading.Thread(target=self._complaints.extend, args=(self._process.stderr,)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def connect(self, client_id: str | None = None, heart_beat: tuple[int, int] = (0, 0)) -> Headers:
+        """Connect, and give the headers of CONNECTED."""
+        headers = {} if client_id is None else {"client-id": client_id}
+        self._tell("connect", **self._settings, headers=headers, heart_beat=heart_beat)
+        return _headers(self._take(lambda event: event["event"] == "connected"))
+
+    def subscribe(self, subscription: str, glob: str, **options: str) -> Headers:
+        """Subscribe, and give the headers of the RECEIPT."""
+        return self._ask("subscribe", headers={"id": subscription, "destination": glob, **options})
+
+    def unsubscribe(self, subscription: str, glob: str, **options: str) -> Headers:
+        """Unsubscribe, and give the headers of the RECEIPT."""
+        return self._ask("unsubscribe", headers={"id": subscription, **options}, destination=glob)
+
+    def send(self, destination: str, body: bytes, **headers: str) -> Headers:
+        """Send a value, and give the headers of the RECEIPT."""
+        return self._ask("send", headers={"destination": destination, **headers}, body=base64.b64encode(body).decode())
+
+    def message(self) -> Message:
+        """Wait for the next MESSAGE."""
+        event = self._take(lambda event: event["event"] == "message")
+        return Message(event["headers"], base64.b64decode(event["body"]))
+
+    def ack(self, message: Message) -> Headers:
+        """Acknowledge, and give the headers of the RECEIPT."""
+        return self._ask("ack", message=message.headers, headers={})
+
+    def disconnect(self) -> None:
+        """Disconnect gracefully: wait for the RECEIPT, as the library does it, then for the end of the connection."""
+        self._tell("disconnect")
+        self._take(lambda event: event["event"] == "closed", closing=True)
+
+    def _ask(self, what: str, *, headers: Headers, **rest: Any) -> Headers:
+        receipt = f"test-{next(self._receipts)}"
+        self._tell(what, headers={**headers, "receipt": receipt}, **rest)
+        return _headers(
+            self._take(lambda event: event["event"] == "receipt" and event["headers"]["receipt-id"] == receipt)
+        )
+
+    def _tell(self, what: str, **rest: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": what, **rest}) + "\n")
+
+    def _take(self, wanted: Callable[[dict[str, Any]], bool], *, closing: bool = False) -> dict[str, Any]:
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        with self._changed:
+            while True:
+                for index, event in enumerate(self._events):
+                    if wanted(event):
+                        return self._events.pop(index)
+                    if event["event"] in {"error", "closed"} and not closing:
+                        raise AssertionError(f"{self.library.name}: {event}\n{''.join(self._complaints)}")
+                left = deadline - time.monotonic()
+                if self._ended or left <= 0:
+                    problem = "the program ended" if self._ended else f"no answer within {ANSWER_TIMEOUT_S} s"
+                    raise AssertionError(
+                        f"{self.library.name}: {problem}; seen {self._events}\n{''.join(self._complaints)}"
+                    )
+                self._changed.wait(left)
+
+    def _read_events(self, lines: IO[str]) -> None:
+        for line in lines:
+            with self._changed:
+                self._events.append(json.loads(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # what was still to be told
+                pipe.close()
+
+
+def _headers(event: dict[str, Any]) -> Headers:
+    return {str(name): str(value) for name, value in event["headers"].items()}
