@@ -65,6 +65,7 @@ _FILTERED: Final = ((b"filtered", b"true"),)
 INVALID: Final = b"rejected-invalid"
 UNAUTHORISED: Final = b"rejected-unauthorised"
 UNAVAILABLE: Final = b"rejected-unavailable"
+_UNAUTHORISED: Final = Rejection("unauthorised", "the principal has no right to send to this destination")
 
 
 @final
@@ -176,14 +177,7 @@ class Broker:
 
     def send(self, connection: Connection, event: Send, wall_us: int) -> None:
         """Admit a SEND, and append it if it is accepted."""
-        destination = event.destination
-        if not connection.rights.may_send(destination):
-            self.counters.sends_unauthorised += 1
-            if event.receipt is not None:
-                rejection = Rejection("unauthorised", "the principal has no right to send to this destination")
-                connection.promise(event.receipt, _rejected(UNAUTHORISED, rejection))
-            return
-        verdict = self._judge(destination, event)
+        verdict = self._judge(connection, event)
         if type(verdict) is Rejection:
             self._reject(connection, event, verdict)
             return
@@ -195,7 +189,7 @@ class Broker:
             Change(
                 self.head,
                 self.accepted_at_us,
-                destination,
+                event.destination,
                 deleted,
                 connection.identity,
                 verdict,
@@ -549,28 +543,36 @@ class Broker:
 
     # Admission.
 
-    def _judge(self, destination: bytes, event: Send) -> Judgement | Rejection:
+    def _judge(self, connection: Connection, event: Send) -> Judgement | Rejection:
+        """Decide in this order: is the destination well-formed, may the principal send there, is the body valid."""
+        destination = event.destination
         topic = self.store.topics.get(destination)
-        if topic is not None and topic.registry is self.registry:
-            rule = topic.rule
-        else:
+        if topic is None:
             problem = destination_problem(destination, self.limits.destination_bytes_max)
             if problem is not None:
                 return Rejection("invalid-destination", problem)
-            if topic is None and event.body and self.store.live >= self.limits.topics_max:
-                return Rejection("memory-low", f"the broker holds {self.store.live} topics (limit topics_max)")
+        if not connection.rights.may_send(destination):
+            return _UNAUTHORISED
+        if not event.body:
+            return UNJUDGED
+        if topic is not None and topic.registry is self.registry:
+            rule = topic.rule
+        else:
             rule = self.registry.rule_for(destination.decode())
             if topic is not None:
                 topic.registry = self.registry
                 topic.rule = rule
-        if not event.body:
-            return UNJUDGED
+            elif self.store.live >= self.limits.topics_max:
+                return Rejection("memory-low", f"the broker holds {self.store.live} topics (limit topics_max)")
         if rule is None:
             return Rejection("no-rule", "no rule of the schema registry covers this destination")
         return rule.judge(destination, event.headers, event.body)
 
     def _reject(self, connection: Connection, event: Send, rejection: Rejection) -> None:
-        if rejection.result == "memory-low":
+        if rejection is _UNAUTHORISED:
+            disposition = UNAUTHORISED
+            self.counters.sends_unauthorised += 1
+        elif rejection.result == "memory-low":
             disposition = UNAVAILABLE
             self.counters.sends_unavailable += 1
         else:

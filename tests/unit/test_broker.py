@@ -43,7 +43,7 @@ def test_an_accepted_change_has_the_next_revision_and_message_id_is_it() -> None
         ("0", "accepted"),
         ("1", "accepted"),
         ("2", "accepted"),
-        ("bad", "rejected-unauthorised"),
+        ("bad", "rejected-invalid"),
         ("3", "accepted"),
     ]
 
@@ -763,7 +763,7 @@ def test_rights_filter_delivery_and_a_subscribe_is_never_refused() -> None:
 
 
 def test_send_without_right_is_rejected_before_it_is_found_invalid() -> None:
-    """Order of checks: send right on the destination, then schema; the connection lives and nobody receives it."""
+    """Order of checks: well-formed destination, send right, schema; the connection lives and nobody receives it."""
     world = World.make(anna={"send": ["X/mine.*"], "receive": ["X/**"]})
     client = world.client()
     client.subscribe(ack="auto")
