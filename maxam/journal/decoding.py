@@ -1,0 +1,343 @@
+"""Bytes to records: the contents of checked blocks, with equal identities, judgements, topics and header names shared."""
+
+from typing import Final, final
+
+from maxam.journal.encoding import (
+    CHANGE_TAIL,
+    CHECK_BYTES,
+    KIND_ACKNOWLEDGEMENT,
+    KIND_DELETE,
+    KIND_END,
+    KIND_OWED,
+    KIND_SESSION_END,
+    KIND_SUBSCRIPTION,
+    KIND_UNSUBSCRIPTION,
+    KIND_VALUE,
+    LOW,
+    SESSION_MIDDLE,
+)
+from maxam.records import (
+    AcknowledgementRecord,
+    Change,
+    Headers,
+    Identity,
+    Judgement,
+    OwedRecord,
+    Positions,
+    Record,
+    SessionEndRecord,
+    SubscriptionRecord,
+    UnsubscriptionRecord,
+)
+
+_NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
+
+
+def read_unsigned(data: bytes, place: int) -> tuple[int, int]:
+    """Return a base-128 number and the place behind it.
+
+    Raises:
+        IndexError: The data ends within it.
+        ValueError: It is longer than 10 bytes.
+    """
+    byte = data[place]
+    number = byte & 127
+    shift = 7
+    place += 1
+    while byte > 127:
+        if shift > 63:
+            raise ValueError("number too long")
+        byte = data[place]
+        number |= (byte & 127) << shift
+        shift += 7
+        place += 1
+    return number, place
+
+
+def _long(data: bytes, place: int) -> tuple[int, int]:
+    number, place = read_unsigned(data, place)
+    if number & 1:
+        raise ValueError("negative number")
+    return number >> 1, place
+
+
+def _text(data: bytes, place: int) -> tuple[bytes, int]:
+    length, place = _long(data, place)
+    end = place + length
+    if end > len(data):
+        raise IndexError
+    return data[place:end], end
+
+
+def _skip(data: bytes, place: int) -> int:
+    """Return the place behind a string."""
+    length = data[place]
+    if length > 127:
+        length, place = read_unsigned(data, place)
+        return place + (length >> 1)
+    return place + 1 + (length >> 1)
+
+
+@final
+class Decoder:
+    """Decodes the records of one stream, and keeps what they share.
+
+    Attributes:
+        revision: Of the last change decoded.
+        accepted_at_us: The latest of all records decoded.
+        gapless: False while a snapshot is decoded, see `Encoder`.
+        mentioned: The highest revision that a session record speaks of: above the last change's, something is missing.
+    """
+
+    __slots__ = (
+        "_deletions",
+        "_destinations",
+        "_identities",
+        "_judgements",
+        "_names",
+        "accepted_at_us",
+        "gapless",
+        "mentioned",
+        "revision",
+    )
+
+    def __init__(self, revision: int, accepted_at_us: int) -> None:
+        """Start behind a record.
+
+        Args:
+            revision: Of the change before.
+            accepted_at_us: Of the record before.
+        """
+        self.revision = revision
+        self.accepted_at_us = accepted_at_us
+        self.gapless = True
+        self.mentioned = 0
+        self._identities: Final[dict[bytes, Identity]] = {}
+        self._judgements: Final[dict[bytes, Judgement]] = {}
+        self._deletions: Final[dict[bytes, Judgement]] = {}
+        self._destinations: Final[dict[bytes, bytes]] = {}
+        self._names: Final[dict[bytes, bytes]] = {}
+
+    def decode(self, data: bytes, count: int) -> list[Record]:  # noqa: C901, PLR0912, PLR0915 - one loop without calls, as it runs a million times at each start
+        """Return the records of a block whose check was found right.
+
+        Args:
+            data: The block without count, size and sync marker.
+            count: Of records in it.
+
+        Raises:
+            ValueError: It is not what an `Encoder` writes, or its revisions or times do not follow. The decoder is of no
+                further use.
+            IndexError: The same.
+        """
+        records: list[Record] = []
+        destinations = self._destinations
+        identities = self._identities
+        gapless = self.gapless
+        last_revision = self.revision
+        latest = self.accepted_at_us
+        place = 0
+        at = 0
+        stamp = b"\xff"  # high part of the revision, and accepted_at, of the record before
+        for _ in range(count):
+            low = ((last_revision + 1) << 1) & 16383
+            end = place + 2 + len(stamp)
+            if low and data[place : place + 2] == LOW[low] and data[place + 2 : end] == stamp:
+                revision = last_revision + 1  # the next change, received with the one before
+                place = end
+            else:
+                end = place + 2
+                revision, place = _long(data, place)
+                start = place
+                at, place = _long(data, place)
+                # a revision of less than three bytes has no high part: no stamp that could match
+                stamp = data[end:place] if start > end else b"\xff"
+                if at > latest:
+                    latest = at
+                elif at < latest and gapless:
+                    raise ValueError(f"accepted_at {at} after {latest}")
+            kind = data[place]
+            if kind != KIND_VALUE and kind != KIND_DELETE:  # noqa: PLR1714 - twice as fast as a set
+                if revision != last_revision:
+                    raise ValueError(f"revision {revision} of a session record after change {last_revision}")
+                place = self._session_record(data, place, at, records)
+                continue
+            if revision != last_revision + 1 and (gapless or revision <= last_revision):
+                raise ValueError(f"revision {revision} after {last_revision}")
+            last_revision = revision
+
+            length = data[place + 1]
+            place += 2
+            if length > 127:
+                length, place = read_unsigned(data, place - 1)
+            end = place + (length >> 1)
+            destination = data[place:end]
+            destination = destinations.setdefault(destination, destination)
+            place = end
+
+            length = data[place]
+            end = place + 1 + (length >> 1)
+            if length < 128 and data[end] == 0x80 and data[end + 1] == 1:
+                end += 66  # a fingerprint of 64 characters
+            else:
+                end = _skip(data, _skip(data, place))
+            shared = data[place:end]
+            identity = identities.get(shared)
+            if identity is None:
+                identity = self._identity(shared)
+            place = end
+
+            deleted = kind == KIND_DELETE
+            judgements = self._deletions if deleted else self._judgements
+            # mostly five short fields: four strings and an offset of one byte
+            one = data[place]
+            end = place + 1 + (one >> 1)
+            two = data[end]
+            end += 1 + (two >> 1)
+            three = data[end]
+            end += 1 + (three >> 1)
+            four = data[end]
+            end += 1 + (four >> 1)
+            if one | two | three | four | data[end] < 128:
+                end += 1
+            else:
+                end = _skip(data, _skip(data, _skip(data, _skip(data, place))))
+                end = read_unsigned(data, end)[1]
+            shared = data[place:end]
+            judgement = judgements.get(shared)
+            if judgement is None:
+                judgement = self._judgement(shared, deleted)
+            place = end
+
+            value_length = data[place]
+            place += 1
+            if value_length > 127:
+                if data[place] < 128:
+                    value_length += (data[place] << 7) - 128
+                    place += 1
+                else:
+                    value_length, place = read_unsigned(data, place - 1)
+            headers: Headers = ()
+            if data[place]:
+                headers, place = self._headers(data, place)
+            else:
+                place += 1
+            length = data[place]
+            place += 1
+            if length > 127:
+                if data[place] < 128:
+                    length += (data[place] << 7) - 128
+                    place += 1
+                else:
+                    length, place = read_unsigned(data, place - 1)
+            length >>= 1
+            end = place + length
+            body = data[place:end]
+            place = end + 8
+            if data[end:place] != _NULLS_OF_CHANGE:
+                raise ValueError("not a change")
+            # the check of the last record was examined with the block
+            place += 1 + CHECK_BYTES if data[place] else 1
+
+            judged = judgement
+            value_length >>= 1
+            rest = length - judgement.value_offset
+            if value_length != rest and (value_length or rest > 0):
+                judged = Judgement(
+                    judgement.encoding,
+                    judgement.schema,
+                    judgement.schema_version,
+                    judgement.schema_fingerprint,
+                    judgement.value_offset,
+                    value_length,
+                    judgement.tombstone,
+                )
+            records.append(Change(revision, at, destination, deleted, identity, judged, headers, body))
+        if place != len(data):
+            raise ValueError("bytes follow the last record")
+        self.revision = last_revision
+        self.accepted_at_us = latest
+        return records
+
+    def _identity(self, encoded: bytes) -> Identity:
+        principal, place = _text(encoded, 0)
+        fingerprint, _ = _text(encoded, place)
+        identity = Identity(principal.decode(), fingerprint.decode())
+        self._identities[encoded] = identity
+        return identity
+
+    def _judgement(self, encoded: bytes, deleted: bool) -> Judgement:
+        """Make the shared judgement of bodies whose datum is all the rest."""
+        encoding, place = _text(encoded, 0)
+        schema, place = _text(encoded, place)
+        version, place = _text(encoded, place)
+        fingerprint, place = _text(encoded, place)
+        offset, _ = _long(encoded, place)
+        # only an envelope can be a deletion with a judged body
+        tombstone = deleted and encoding == b"envelope"
+        judgement = Judgement(
+            encoding.decode(), schema.decode(), version.decode(), fingerprint, offset, tombstone=tombstone
+        )
+        (self._deletions if deleted else self._judgements)[encoded] = judgement
+        return judgement
+
+    def _headers(self, data: bytes, place: int) -> tuple[Headers, int]:
+        count, place = _long(data, place)
+        headers: list[tuple[bytes, bytes]] = []
+        for _ in range(count):
+            name, place = _text(data, place)
+            value, place = _text(data, place)
+            headers.append((self._names.setdefault(name, name), value))
+        if data[place]:
+            raise ValueError("headers in two parts")
+        return tuple(headers), place + 1
+
+    def _positions(self, data: bytes, place: int) -> tuple[Positions, int]:
+        count, place = _long(data, place)
+        if not count:
+            return (), place
+        positions: list[tuple[bytes, int]] = []
+        for _ in range(count):
+            destination, place = _text(data, place)
+            revision, place = _long(data, place)
+            if revision > self.mentioned:
+                self.mentioned = revision
+            positions.append((self._destinations.setdefault(destination, destination), revision))
+        if data[place]:
+            raise ValueError("positions in two parts")
+        return tuple(positions), place + 1
+
+    def _session_record(self, data: bytes, place: int, at: int, records: list[Record]) -> int:
+        """Append the record whose kind is at `place`, unless it is the mark of a finished file; return the place behind it."""
+        kind = data[place]
+        glob, place = _text(data, place + 1)
+        principal_bytes, place = _text(data, place)
+        if not data.startswith(SESSION_MIDDLE, place):
+            raise ValueError("not a session record")
+        client_bytes, place = _text(data, place + len(SESSION_MIDDLE))
+        subscription, place = _text(data, place)
+        eager = data[place] == 1
+        low_water: int | None = None
+        place += 1
+        if data[place]:
+            low_water, place = _long(data, place + 1)
+            self.mentioned = max(self.mentioned, low_water)
+        else:
+            place += 1
+        positions, place = self._positions(data, place)
+        place += 1 + CHECK_BYTES if data[place] else 1
+        principal = principal_bytes.decode()
+        client_id = client_bytes.decode()
+        if kind == KIND_SUBSCRIPTION:
+            records.append(SubscriptionRecord(at, principal, client_id, subscription, glob, eager, low_water))
+        elif kind == KIND_UNSUBSCRIPTION:
+            records.append(UnsubscriptionRecord(at, principal, client_id, subscription))
+        elif kind == KIND_ACKNOWLEDGEMENT:
+            records.append(AcknowledgementRecord(at, principal, client_id, subscription, positions))
+        elif kind == KIND_OWED:
+            records.append(OwedRecord(at, principal, client_id, subscription, positions))
+        elif kind == KIND_SESSION_END:
+            records.append(SessionEndRecord(at, principal, client_id))
+        elif kind != KIND_END:
+            raise ValueError(f"unknown kind {kind >> 1}")
+        return place

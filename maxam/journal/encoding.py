@@ -1,0 +1,358 @@
+"""Records to bytes: the journal's Avro schema, the header of a file, and one checked block per group commit.
+
+A file is a standard Avro object container (null codec). What ours add, all of it invisible to other Avro readers:
+
+* The metadata entry `maxam.position` says where in the stream the file starts: revision and accepted_at of the record before
+  its first one, and the chain value there. `maxam.check`, the last entry, is the CRC-32 (eight hex digits) over all bytes of the
+  header but those eight digits.
+* The last record of each block carries `check`: CRC-32 over the block's count, its size and all bytes before the check, seeded
+  with the check of the block before, then that seed; both big-endian. So each block proves itself, and the chain proves that none is
+  missing. It runs on across files: the committer may roll without the encoder knowing.
+* A file that is finished ends with a block of one record of kind `end`, which stands outside the chain: without it, a file cut
+  between two blocks would look whole.
+"""
+
+import zlib
+from typing import Final, final
+
+from maxam.records import (
+    AcknowledgementRecord,
+    Change,
+    Headers,
+    Identity,
+    Judgement,
+    OwedRecord,
+    Positions,
+    Record,
+    SessionEndRecord,
+    SubscriptionRecord,
+    UnsubscriptionRecord,
+)
+
+SCHEMA: Final = (
+    b'{"type":"record","name":"Record","namespace":"maxam.journal","fields":['
+    b'{"name":"revision","type":"long"},'
+    b'{"name":"accepted_at","type":{"type":"long","logicalType":"timestamp-micros"}},'
+    b'{"name":"kind","type":{"type":"enum","name":"Kind","symbols":["unknown","value","delete","subscription",'
+    b'"unsubscription","acknowledgement","owed","session_end","end"],"default":"unknown"}},'
+    b'{"name":"destination","type":"string"},'
+    b'{"name":"publisher","type":"string"},'
+    b'{"name":"fingerprint","type":"string"},'
+    b'{"name":"encoding","type":"string"},'
+    b'{"name":"schema","type":"string"},'
+    b'{"name":"schema_version","type":"string"},'
+    b'{"name":"schema_fingerprint","type":"bytes"},'
+    b'{"name":"value_offset","type":"long"},'
+    b'{"name":"value_length","type":"long"},'
+    b'{"name":"headers","type":{"type":"array","items":{"type":"record","name":"Header","fields":['
+    b'{"name":"name","type":"string"},{"name":"value","type":"string"}]}}},'
+    b'{"name":"body","type":"bytes"},'
+    b'{"name":"disposition","type":["null","string"],"default":null},'
+    b'{"name":"result","type":["null","string"],"default":null},'
+    b'{"name":"reason","type":["null","string"],"default":null},'
+    b'{"name":"client_id","type":"string","default":""},'
+    b'{"name":"subscription","type":"string","default":""},'
+    b'{"name":"eager","type":"boolean","default":false},'
+    b'{"name":"low_water","type":["null","long"],"default":null},'
+    b'{"name":"positions","type":{"type":"array","items":{"type":"record","name":"Position","fields":['
+    b'{"name":"destination","type":"string"},{"name":"revision","type":"long"}]}},"default":[]},'
+    b'{"name":"check","type":["null",{"type":"fixed","name":"Check","size":8}],"default":null}]}'
+)
+
+MAGIC: Final = b"Obj\x01"
+SYNC_BYTES: Final = 16
+CHECK_BYTES: Final = 8
+
+# kinds as written: the zigzag of the symbol's index
+KIND_VALUE: Final = 2
+KIND_DELETE: Final = 4
+KIND_SUBSCRIPTION: Final = 6
+KIND_UNSUBSCRIPTION: Final = 8
+KIND_ACKNOWLEDGEMENT: Final = 10
+KIND_OWED: Final = 12
+KIND_SESSION_END: Final = 14
+KIND_END: Final = 16
+
+CHANGE_TAIL: Final = (
+    b"\0" * 9
+)  # disposition, result, reason, client_id, subscription, eager, low_water, positions, check
+SESSION_MIDDLE: Final = b"\0" * 12  # fingerprint to reason
+_CHECK_FOLLOWS: Final = b"\x02"  # index of `fixed` in the union of `check`
+
+
+def unsigned(number: int) -> bytes:
+    """Return the base-128 bytes of a number that is not negative."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def long(number: int) -> bytes:
+    """Return an Avro long that is not negative; the format holds no negative one."""
+    return unsigned(number << 1)
+
+
+def text(value: bytes) -> bytes:
+    """Return Avro bytes, or an Avro string of UTF-8."""
+    return unsigned(len(value) << 1) + value
+
+
+# Tables for the hot path. A number of 14 bits and more is its low 14 bits, which change with each record, from a table, and the
+# rest, which rarely changes, remembered.
+LOW: Final = [bytes((low & 127 | 128, low >> 7 | 128)) for low in range(1 << 14)]
+_LENGTHS: Final = [long(length) for length in range(4096)]
+_VALUE_OF_LENGTH: Final = [bytes((KIND_VALUE,)) + length for length in _LENGTHS]  # kind, length of destination
+_PLAIN_BODY: Final = [length + b"\0" + length for length in _LENGTHS]  # value_length, no headers, length of body
+
+
+@final
+class Position:
+    """A place between two blocks of the stream of records.
+
+    Attributes:
+        revision: Of the last change before it.
+        accepted_at_us: Of the last record before it.
+        chain: Check of the block before it, the seed of the next one's.
+    """
+
+    __slots__ = ("accepted_at_us", "chain", "revision")
+
+    def __init__(self, revision: int, accepted_at_us: int, chain: int) -> None:
+        self.revision: Final = revision
+        self.accepted_at_us: Final = accepted_at_us
+        self.chain: Final = chain
+
+
+START: Final = Position(0, 0, 0)
+
+
+@final
+class Block:
+    """The records of one group commit, as they are to be written.
+
+    Attributes:
+        data: The block with the sync marker behind it.
+        before: Where it belongs.
+        after: Where the stream stands behind it.
+        settling: Holds only records that shrink what the broker owes, and so may use up the reserve of a full disk.
+    """
+
+    __slots__ = ("after", "before", "data", "settling")
+
+    def __init__(self, data: bytes, before: Position, after: Position, settling: bool) -> None:
+        self.data: Final = data
+        self.before: Final = before
+        self.after: Final = after
+        self.settling: Final = settling
+
+
+def header(position: Position, sync_marker: bytes, snapshot: bool) -> bytes:
+    """Return the header of a file that starts at a position; in a snapshot, that stands for it.
+
+    Args:
+        position: Of a snapshot only the revision counts.
+        sync_marker: 16 random bytes.
+        snapshot: The file is a snapshot, not a segment.
+    """
+    entries = [
+        (b"avro.schema", SCHEMA),
+        (b"avro.codec", b"null"),
+        (b"maxam.file", b"snapshot" if snapshot else b"segment"),
+        (b"maxam.position", b"%020d %020d %08x" % (position.revision, position.accepted_at_us, position.chain)),
+    ]
+    before = MAGIC + long(len(entries) + 1) + b"".join([text(name) + text(value) for name, value in entries])
+    before += text(b"maxam.check") + long(8)
+    after = b"\0" + sync_marker
+    return before + b"%08x" % zlib.crc32(after, zlib.crc32(before)) + after
+
+
+def end_block(position: Position, sync_marker: bytes) -> bytes:
+    """Return the block that finishes a file whose last record is before `position`."""
+    record = long(position.revision) + long(position.accepted_at_us) + bytes((KIND_END, 0, 0)) + SESSION_MIDDLE
+    return _block([record + b"\0" * 6], 1, position.chain, sync_marker)[0]
+
+
+@final
+class Encoder:
+    """Encodes records in their order, one block at a time.
+
+    Attributes:
+        position: Where the next block belongs. To forget encoded blocks that were not written, set it back.
+    """
+
+    __slots__ = ("_gapless", "position", "sync_marker")
+
+    def __init__(self, position: Position, sync_marker: bytes, gapless: bool = True) -> None:
+        """Start at a position.
+
+        Args:
+            position: What was written before.
+            sync_marker: That of the file or files.
+            gapless: False for a snapshot: revisions rise with gaps, and sessions keep their own time.
+        """
+        self.position = position
+        self.sync_marker: Final = sync_marker
+        self._gapless: Final = gapless
+
+    def encode(self, records: list[Record]) -> Block:
+        """Return the block of these records and move on behind it.
+
+        Raises:
+            ValueError: Nothing to encode, a revision is not the next one, or time runs backwards. The position is as before.
+        """
+        before = self.position
+        gapless = self._gapless
+        revision = before.revision
+        now = before.accepted_at_us
+        settling = True
+        parts: list[bytes] = []
+        stamped_high = stamped_at = -1  # what `stamp` holds: high part of the revision, accepted_at
+        stamp = b""
+        for record in records:
+            at = record.accepted_at_us
+            if at < now:
+                if gapless:
+                    raise ValueError(f"accepted_at {at} after {now}")
+            else:
+                now = at
+            if not isinstance(record, Change):
+                parts.append(_session_record(record, revision))
+                settling = settling and not isinstance(record, SubscriptionRecord | OwedRecord)
+                continue
+            settling = False
+            if record.revision != revision + 1 and (gapless or record.revision <= revision):
+                raise ValueError(f"revision {record.revision} after {revision}")
+            revision = record.revision
+            low = revision << 1
+            high = low >> 14
+            if high != stamped_high or at != stamped_at:
+                stamp = (unsigned(high) if high else b"") + long(at)
+                stamped_high = high
+                stamped_at = at
+            destination = record.destination
+            body = record.body
+            length = len(body)
+            judgement = record.judgement
+            identity_bytes = record.publisher.encoded
+            if identity_bytes is None:
+                identity_bytes = _identity(record.publisher)
+            judgement_bytes = judgement.encoded
+            if judgement_bytes is None:
+                judgement_bytes = _judgement(judgement)
+            if record.headers or judgement.value_offset or judgement.value_length >= 0 or length >= 4096:
+                lengths = _lengths(judgement, record.headers, length)
+            else:
+                lengths = _PLAIN_BODY[length]
+            parts += (
+                LOW[low & 16383] if high else unsigned(low),
+                stamp,
+                _VALUE_OF_LENGTH[len(destination)]
+                if not record.deleted and len(destination) < 4096
+                else bytes((KIND_DELETE if record.deleted else KIND_VALUE,)) + long(len(destination)),
+                destination,
+                identity_bytes,
+                judgement_bytes,
+                lengths,
+                body,
+                CHANGE_TAIL,
+            )
+        data, chain = _block(parts, len(records), before.chain, self.sync_marker)
+        self.position = Position(revision, now, chain)
+        return Block(data, before, self.position, settling)
+
+
+def _block(parts: list[bytes], count: int, seed: int, sync_marker: bytes) -> tuple[bytes, int]:
+    """Return a block and its check; the last part must end with the null `check` of the last record."""
+    if not parts:
+        raise ValueError("no records")
+    parts[-1] = parts[-1][:-1] + _CHECK_FOLLOWS
+    data = b"".join(parts)
+    head = long(count) + long(len(data) + CHECK_BYTES)
+    check = zlib.crc32(data, zlib.crc32(head, seed))
+    return b"".join((head, data, check.to_bytes(4, "big"), seed.to_bytes(4, "big"), sync_marker)), check
+
+
+def _identity(identity: Identity) -> bytes:
+    encoded = text(identity.principal.encode()) + text(identity.fingerprint.encode())
+    identity.encoded = encoded
+    return encoded
+
+
+def _judgement(judgement: Judgement) -> bytes:
+    encoded = b"".join(
+        (
+            text(judgement.encoding.encode()),
+            text(judgement.schema.encode()),
+            text(judgement.schema_version.encode()),
+            text(judgement.schema_fingerprint),
+            long(judgement.value_offset),
+        )
+    )
+    if judgement.value_length < 0:  # others are made for one change: a cache would only keep their bytes alive
+        judgement.encoded = encoded
+    return encoded
+
+
+def _lengths(judgement: Judgement, headers: Headers, length: int) -> bytes:
+    """Return value_length, headers and the length of the body."""
+    value_length = judgement.value_length
+    if value_length < 0:
+        value_length = max(0, length - judgement.value_offset)
+    return long(value_length) + _pairs([text(name) + text(value) for name, value in headers]) + long(length)
+
+
+def _pairs(items: list[bytes]) -> bytes:
+    """Return an Avro array."""
+    return long(len(items)) + b"".join(items) + b"\0" if items else b"\0"
+
+
+def _positions(positions: Positions) -> bytes:
+    return _pairs([text(destination) + long(revision) for destination, revision in positions])
+
+
+def _session_record(record: Record, revision: int) -> bytes:
+    """Return one record that is not a change, with a null check."""
+    kind = KIND_SESSION_END
+    subscription = glob = positions = b""
+    flags = b"\0\0"  # eager, low_water
+    match record:
+        case SubscriptionRecord():
+            kind = KIND_SUBSCRIPTION
+            subscription = record.subscription
+            glob = record.glob
+            flags = (b"\1" if record.eager else b"\0") + (
+                b"\0" if record.low_water is None else b"\2" + long(record.low_water)
+            )
+        case UnsubscriptionRecord():
+            kind = KIND_UNSUBSCRIPTION
+            subscription = record.subscription
+        case AcknowledgementRecord():
+            kind = KIND_ACKNOWLEDGEMENT
+            subscription = record.subscription
+            positions = _positions(record.positions)
+        case OwedRecord():
+            kind = KIND_OWED
+            subscription = record.subscription
+            positions = _positions(record.positions)
+        case SessionEndRecord():
+            pass
+        case Change():
+            raise ValueError("a change is not a session record")
+    return b"".join(
+        (
+            long(revision),
+            long(record.accepted_at_us),
+            bytes((kind,)),
+            text(glob),
+            text(record.principal.encode()),
+            SESSION_MIDDLE,
+            text(record.client_id.encode()),
+            text(subscription),
+            flags,
+            positions or b"\0",
+            b"\0",
+        )
+    )

@@ -1,0 +1,760 @@
+"""The journal's folder: segments, snapshots, schemas, the lock and the reserve.
+
+Invariants:
+
+* What `write` returned for is found by the next `recover`, whatever happens between, as long as the disk keeps what it synced.
+* What `write` refused with DiskFullError is never found.
+* After any other failed write or sync the outcome is unknown: the journal refuses all further use, the process has to end,
+  and the next `recover` reads what is there.
+* Only one block is ever unsynced, at the end of the open segment: whatever else is damaged was damaged at rest.
+
+```
+lock                                   held by the process that writes
+reserve                                room for acknowledgements on a full disk
+segments/<first>-<last>.avro           sealed: final, ends with an end mark
+segments/<first>.open.avro             being written; made by the first write after a roll or a start
+segments/<...>.open.avro.torn-<offset> a torn tail, cut by `recover`
+snapshots/<revision>.avro              stands for all segments up to that revision, which one of them ends with
+schemas/<sha256>.avsc                  self-contained texts
+```
+"""
+
+import errno
+import os
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final, final
+
+from maxam.errors import DiskFullError, JournalDamagedError, JournalError
+from maxam.journal.decoding import Decoder
+from maxam.journal.disk import Disk, is_full
+from maxam.journal.encoding import START, Block, Encoder, Position, end_block, header
+from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.records import Change, Record
+
+_OPEN: Final = ".open.avro"
+_SEALED: Final = ".avro"
+_TEMPORARY: Final = ".tmp"
+_OTHER_NAME: Final = "its header and its name tell different things"
+_SNAPSHOTS_KEPT: Final = 2
+_SNAPSHOT_BLOCK_RECORDS: Final = 1000
+_SNAPSHOT_BLOCK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """How the journal stores.
+
+    Attributes:
+        segment_bytes_max: A segment rolls before it grows over this.
+        segment_age_s_max: And with the first write so long after its first record.
+        durable: Sync before a write returns. False is for benchmarks and throw-away use only.
+        reserve_bytes: Room kept for acknowledgements on a full disk.
+    """
+
+    segment_bytes_max: int = 67_108_864
+    segment_age_s_max: float = 3600.0
+    durable: bool = True
+    reserve_bytes: int = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """What a crash left of an uncommitted write, cut off when the journal was recovered.
+
+    Attributes:
+        path: The segment.
+        kept: Where the bytes were moved; empty when the disk had no room for them.
+        offset: Where they began.
+        length: How many there were.
+        revision: The last that was kept; the bytes were of revisions above it, for which no RECEIPT was written.
+    """
+
+    path: str
+    kept: str
+    offset: int
+    length: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SealedSegment:
+    """A finished segment: it never changes, and any Avro reader takes it whole."""
+
+    first: int
+    last: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What `verify` found in one file.
+
+    Attributes:
+        path: The file.
+        length: Its bytes.
+        records: Whole ones, the end mark not counted.
+        first: Revision of the first change, 0 without one.
+        last: Of the last change.
+        problem: None when all is well.
+        offset: Byte at which the problem begins.
+        torn: The problem is an uncommitted write, which the next start will cut off (or which is just under way).
+    """
+
+    path: str
+    length: int
+    records: int = 0
+    first: int = 0
+    last: int = 0
+    problem: str | None = None
+    offset: int = 0
+    torn: bool = False
+
+
+def sealed_segments(folder: str | os.PathLike[str], disk: Disk) -> list[SealedSegment]:
+    """Return the sealed segments in order of revision."""
+    return _segments(f"{os.fspath(folder)}/segments", disk)[0]
+
+
+def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
+    """Read every file of a journal's folder and report on each; changes nothing and takes no lock."""
+    root = os.fspath(folder)
+    covered = {0}
+    for revision, path in _snapshots(f"{root}/snapshots", disk):
+        covered.add(revision)
+        yield _examine(path, disk, Decoder(0, 0), None, revision)
+    sealed, opened = _segments(f"{root}/segments", disk)
+    decoder = Decoder(0, 0)
+    for segment in [*sealed, *opened]:
+        missing = None
+        if segment.first != decoder.revision + 1:
+            # the archive may begin behind any snapshot; within it nothing may be missing
+            if decoder.revision or segment.first - 1 not in covered:
+                missing = f"revisions {decoder.revision + 1} to {segment.first - 1} are missing before it"
+            decoder = Decoder(segment.first - 1, 0)
+        report = _examine(segment.path, disk, decoder, segment, 0)
+        if report.problem is not None:
+            decoder = Decoder(segment.last, 0)
+        elif missing is not None:
+            report = replace(report, problem=missing)
+        yield report
+    for name in sorted(disk.names(f"{root}/schemas")):
+        path = f"{root}/schemas/{name}"
+        if name.endswith(".avsc"):
+            length = disk.size(path)
+            right = sha256(disk.read(path, 0, length)).hexdigest() + ".avsc" == name
+            yield FileReport(path, length, problem=None if right else "the text does not match the SHA-256 in its name")
+
+
+def write_snapshot(
+    folder: str | os.PathLike[str], disk: Disk, revision: int, records: Iterable[Record], sync_marker: bytes
+) -> str:
+    """Store all that is needed to start without the segments up to a revision, and drop all but the two newest snapshots.
+
+    Args:
+        folder: The journal's.
+        disk: Where it is.
+        revision: The last one of a sealed segment.
+        records: Changes with rising revisions, then session records.
+        sync_marker: 16 random bytes.
+
+    Returns:
+        The path of the snapshot.
+
+    Raises:
+        DiskFullError: Nothing of it is left.
+        JournalError: No sealed segment ends at this revision.
+        ValueError: Revisions do not rise, or not up to `revision` at most.
+    """
+    root = os.fspath(folder)
+    snapshots = f"{root}/snapshots"
+    sealed = sealed_segments(root, disk)
+    if sealed and all(segment.last != revision for segment in sealed):
+        raise JournalError(
+            f"no sealed segment of {root} ends at revision {revision}: a snapshot there could not be used"
+        )
+    for name in disk.names(snapshots):
+        if name.endswith(_TEMPORARY):
+            disk.unlink(f"{snapshots}/{name}")
+    path = f"{snapshots}/{revision:020}{_SEALED}"
+    encoder = Encoder(START, sync_marker, gapless=False)
+    _write_file(disk, path, _snapshot_parts(revision, records, encoder))
+    disk.fsync_folder(snapshots)
+    for _, old in _snapshots(snapshots, disk)[:-_SNAPSHOTS_KEPT]:
+        disk.unlink(old)
+    return path
+
+
+@final
+class _Segment:
+    """The open segment. `size` is what of it is committed, 0 while even its header is not."""
+
+    __slots__ = ("first", "handle", "path", "size", "started_at_us")
+
+    def __init__(self, path: str, handle: int, first: int, size: int, started_at_us: int) -> None:
+        self.path: Final = path
+        self.handle: Final = handle
+        self.first: Final = first
+        self.size = size
+        self.started_at_us: Final = started_at_us
+
+
+@final
+class Journal:
+    """The one writer of a journal's folder: `open`, exhaust `recover`, then `encode` and `write` in turn, then `close`.
+
+    `encode` belongs to the thread that applies records, `write` and `keep_schemas` to the one that waits for the disk. A block may be
+    encoded while the one before it is written; when that one is refused, the later is void.
+
+    Attributes:
+        torn_tails: What `recover` cut off, to be logged.
+        damaged_snapshots: What `recover` passed over in favour of older ones, to be logged.
+    """
+
+    def __init__(self, folder: str, disk: Disk, settings: JournalSettings, sync_marker: bytes, lock: int) -> None:
+        """Hold a locked folder; use `open`."""
+        self._folder: Final = folder
+        self._segments: Final = f"{folder}/segments"
+        self._disk: Final = disk
+        self._settings: Final = settings
+        self._lock: Final = lock
+        self._encoder = Encoder(START, sync_marker)
+        self._committed = START
+        self._segment: _Segment | None = None
+        self._reserve = -1  # handle
+        self._reserved = False
+        self._needed = 0  # revision of a damaged snapshot: the head must not be below it
+        self._recovered = False
+        self._failed = False
+        self._syncing = False  # stays True when a sync fails
+        self.torn_tails: Final[list[TornTail]] = []
+        self.damaged_snapshots: Final[list[JournalDamagedError]] = []
+
+    @classmethod
+    def open(
+        cls, folder: str | os.PathLike[str], disk: Disk, settings: JournalSettings, sync_marker: bytes
+    ) -> "Journal":
+        """Make the folder if need be, and lock it.
+
+        Args:
+            folder: Where everything is.
+            disk: What to reach it by.
+            settings: How to store.
+            sync_marker: 16 random bytes, for the segments made from now on.
+
+        Raises:
+            JournalError: Another process has it.
+            OSError: It cannot be made or read.
+        """
+        root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
+        parts = root.split("/")
+        for depth in range(2, len(parts) + 1):
+            path = "/".join(parts[:depth])
+            if disk.make_folder(path):
+                disk.fsync_folder("/".join(parts[: depth - 1]) or "/")
+        try:
+            lock = disk.lock(f"{root}/lock")
+        except BlockingIOError as error:
+            raise JournalError(f"{root} is in use by another process") from error
+        for name in ("segments", "snapshots", "schemas"):
+            disk.make_folder(f"{root}/{name}")
+        disk.fsync_folder(root)
+        return cls(root, disk, settings, sync_marker, lock)
+
+    @property
+    def head(self) -> int:
+        """The last committed revision."""
+        return self._committed.revision
+
+    @property
+    def accepted_at_us(self) -> int:
+        """The time of the last committed record: no later one may be before it."""
+        return self._committed.accepted_at_us
+
+    def recover(self) -> Iterator[Record]:
+        """Yield what is stored: the newest whole snapshot, then the segments after it. To be exhausted before anything is written.
+
+        A torn tail of the open segment is moved aside and put down in `torn_tails`.
+
+        Raises:
+            JournalDamagedError: Something else is not what was written.
+            OSError: The disk fails.
+        """
+        decoder = Decoder(0, 0)
+        base, path = self._choose_snapshot()
+        if path:
+            yield from self._recover_snapshot(path, base, decoder)
+        sealed, opened = _segments(self._segments, self._disk)
+        if len(opened) > 1:
+            raise self._damaged(JournalDamagedError(opened[0].path, 0, "two open segments"), self._stake(decoder))
+        chain = 0
+        for segment in [*sealed, *opened]:
+            if segment.last <= base and segment not in opened:
+                continue  # archive
+            if segment.first != decoder.revision + 1:
+                if self.damaged_snapshots:
+                    raise self.damaged_snapshots[0]
+                problem = f"it should begin with revision {decoder.revision + 1}: a segment or snapshot is missing"
+                raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake(decoder))
+            if segment in opened:
+                chain = yield from self._recover_open(segment, decoder, chain)
+                continue
+            scanner = self._begin(segment, decoder, chain)
+            yield from self._walk(scanner, decoder, self._stake(decoder))
+            if decoder.revision != segment.last:
+                problem = f"it ends with revision {decoder.revision}"
+                raise self._damaged(JournalDamagedError(segment.path, scanner.size, problem), self._stake(decoder))
+            chain = scanner.chain
+        if decoder.revision < self._needed:
+            raise self.damaged_snapshots[0]
+        if sealed and sealed[-1].last < base == decoder.revision and not opened:
+            problem = f"it is above the last segment's end {sealed[-1].last}"
+            raise self._damaged(JournalDamagedError(path, 0, problem), self._stake(decoder))
+        self._committed = Position(decoder.revision, decoder.accepted_at_us, chain)
+        self._encoder = Encoder(self._committed, self._encoder.sync_marker)
+        self._open_reserve()
+        self._recovered = True
+
+    def encode(self, records: list[Record]) -> Block:
+        """Return one block of records that follow those encoded before.
+
+        Raises:
+            ValueError: A revision is not the next one, time runs backwards, or there are none.
+        """
+        return self._encoder.encode(records)
+
+    def write(self, block: Block) -> None:
+        """Store a block; when this returns it is durable.
+
+        On a full disk, a block that is `settling` may use up the reserve. Others are refused until the reserve is whole again.
+
+        Raises:
+            DiskFullError: Nothing of it is left, and the next `encode` continues behind the last block that was written.
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+            ValueError: The block does not follow the last one that was written.
+        """
+        self._require_usable()
+        if block.before is not self._committed:
+            raise ValueError("the block does not follow the last one that was written")
+        try:
+            stored = self._try_append(block)
+            if not stored and block.settling and self._release_reserve():
+                stored = self._try_append(block)
+        except OSError:
+            self._failed = True
+            raise
+        if not stored:
+            self._encoder.position = self._committed
+            raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes")
+
+    def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
+        """Store schemas, durably, unless they are there.
+
+        Args:
+            texts: Lower-case hex SHA-256 and self-contained text of each.
+
+        Raises:
+            DiskFullError: Some may be missing.
+            OSError: The process must end.
+        """
+        self._require_usable()
+        folder = f"{self._folder}/schemas"
+        there = set(self._disk.names(folder))
+        try:
+            for digest, text in texts:
+                path = f"{folder}/{digest}.avsc"
+                if f"{digest}.avsc" not in there or self._disk.read(path, 0, len(text) + 1) != text:
+                    _write_file(self._disk, path, [text])
+            self._disk.fsync_folder(folder)
+        except OSError:
+            self._failed = True
+            raise
+
+    def close(self) -> None:
+        """Seal the open segment if it holds a change and there is room, and let go of the folder."""
+        try:
+            if self._segment is not None and not self._failed and self._committed.revision >= self._segment.first:
+                try:
+                    self._seal(self._segment)
+                except OSError as error:
+                    self._failed = True
+                    if self._syncing or not is_full(error):
+                        raise
+                    self._cut_back()
+        finally:
+            self._failed = True
+            if self._segment is not None:
+                self._disk.close(self._segment.handle)
+                self._segment = None
+            if self._reserve >= 0:
+                self._disk.close(self._reserve)
+            self._disk.close(self._lock)
+
+    # recovery
+
+    def _choose_snapshot(self) -> tuple[int, str]:
+        """Return the newest whole snapshot, or 0 and "" when there is none."""
+        for revision, path in reversed(_snapshots(f"{self._folder}/snapshots", self._disk)):
+            try:
+                scanner = _scanner(path, self._disk)
+                _require_snapshot(scanner, revision)
+                while scanner.next_block() is not None:
+                    pass
+                _require_end(scanner)
+            except JournalDamagedError as error:
+                self.damaged_snapshots.append(self._damaged(error, f"all values up to revision {revision}"))
+                self._needed = max(self._needed, revision)
+            else:
+                return revision, path
+        return 0, ""
+
+    def _recover_snapshot(self, path: str, revision: int, decoder: Decoder) -> Iterator[Record]:
+        scanner = self._scanner(path)
+        decoder.gapless = False
+        yield from self._walk(scanner, decoder, "the values of all topics")
+        if max(decoder.revision, decoder.mentioned) > revision:
+            problem = f"it holds revision {max(decoder.revision, decoder.mentioned)}, which is above its own"
+            raise self._damaged(JournalDamagedError(path, scanner.size, problem), "the values of all topics")
+        decoder.gapless = True
+        decoder.revision = revision
+
+    def _recover_open(self, segment: SealedSegment, decoder: Decoder, chain: int) -> Generator[Record, None, int]:
+        """Yield what is whole of the open segment, cut off what is torn, and go on in it; return its chain."""
+        stake = self._stake(decoder)
+        size = self._disk.size(segment.path)
+        try:
+            scanner = self._begin(segment, decoder, chain)
+        except JournalDamagedError:
+            if size > HEADER_BYTES:  # the header was synced before any block
+                raise
+            self._cut_torn(segment.path, 0, size, decoder.revision)
+            self._disk.unlink(segment.path)
+            self._sync_folder(self._segments)
+            return chain
+        try:
+            yield from self._walk(scanner, decoder, stake, sealed=False)
+        except JournalDamagedError:
+            if not scanner.torn():
+                raise
+            size = scanner.offset
+            self._cut_torn(segment.path, size, scanner.size - size, decoder.revision)
+        handle = self._disk.open(segment.path)
+        self._encoder = Encoder(START, scanner.sync_marker)
+        self._segment = _Segment(segment.path, handle, segment.first, size, scanner.start.accepted_at_us)
+        self._committed = Position(decoder.revision, decoder.accepted_at_us, scanner.chain)
+        if scanner.ended:  # a crash between the end mark and the new name
+            self._sync(handle)
+            self._name_sealed(self._segment)
+        elif size < scanner.size:
+            self._disk.truncate(handle, size)
+            self._sync(handle)
+        return scanner.chain
+
+    def _cut_torn(self, path: str, offset: int, length: int, revision: int) -> None:
+        """Copy the torn tail of a segment beside it, durably, and take it down."""
+        kept = f"{path}.torn-{offset}"
+        try:
+            _write_file(self._disk, kept, [self._disk.read(path, offset, length)])
+            self._sync_folder(self._segments)
+        except DiskFullError:
+            kept = ""  # nothing of it was promised: starting matters more
+        self.torn_tails.append(TornTail(path, kept, offset, length, revision))
+
+    def _begin(self, segment: SealedSegment, decoder: Decoder, chain: int) -> Scanner:
+        """Open the next segment and see that it continues the one before."""
+        scanner = self._scanner(segment.path)
+        if scanner.snapshot or scanner.start.revision != segment.first - 1:
+            raise self._damaged(JournalDamagedError(segment.path, 0, _OTHER_NAME), self._stake(decoder))
+        if chain and scanner.start.chain not in {0, chain}:  # 0: begun when only a snapshot was there to follow
+            problem = "it does not follow the segment before it"
+            raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake(decoder))
+        decoder.accepted_at_us = max(decoder.accepted_at_us, scanner.start.accepted_at_us)
+        return scanner
+
+    def _walk(self, scanner: Scanner, decoder: Decoder, stake: str, sealed: bool = True) -> Iterator[Record]:
+        try:
+            for records in _blocks(scanner, decoder):
+                yield from records
+            if sealed:
+                _require_end(scanner)
+        except JournalDamagedError as error:
+            raise self._damaged(error, stake) from error
+
+    def _scanner(self, path: str) -> Scanner:
+        try:
+            return _scanner(path, self._disk)
+        except JournalDamagedError as error:
+            raise self._damaged(error, "every record in it") from error
+
+    def _stake(self, decoder: Decoder) -> str:
+        return f"all changes from revision {decoder.revision + 1} on"
+
+    def _damaged(self, error: JournalDamagedError, stake: str) -> JournalDamagedError:
+        """Add to a finding what an operator needs to decide."""
+        problem = str(error).removeprefix(f"{error.path}: byte {error.offset}: ")
+        remedy = (
+            f"at stake: {stake}; run `maxam-admin journal verify {self._folder}`, then `maxam-admin journal repair`"
+        )
+        return JournalDamagedError(error.path, error.offset, f"{problem}; {remedy}")
+
+    # writing
+
+    def _require_usable(self) -> None:
+        if not self._recovered:
+            raise JournalError("the journal has not been recovered yet")
+        if self._failed:
+            raise JournalError("the journal failed or was closed: what is on the disk is known after the next start")
+
+    def _try_append(self, block: Block) -> bool:
+        """Store a block, or leave nothing of it and return False when the disk is full."""
+        try:
+            if not block.settling:
+                self._restore_reserve()
+            self._append(block)
+        except OSError as error:
+            if self._syncing or not is_full(error):
+                raise
+            self._cut_back()
+            return False
+        return True
+
+    def _append(self, block: Block) -> None:
+        segment = self._segment
+        if segment is not None and self._committed.revision >= segment.first:
+            age_us = block.after.accepted_at_us - segment.started_at_us
+            if (
+                segment.size + len(block.data) > self._settings.segment_bytes_max
+                or age_us >= self._settings.segment_age_s_max * 1_000_000
+            ):
+                self._seal(segment)
+                segment = None
+        if segment is None:
+            segment = self._create(block.after.accepted_at_us)
+        _pwrite(self._disk, segment.handle, block.data, segment.size)
+        self._sync(segment.handle, data_only=True)
+        segment.size += len(block.data)
+        self._committed = block.after
+
+    def _create(self, now_us: int) -> _Segment:
+        """Begin a segment, durable with its header before any block is in it."""
+        first = self._committed.revision + 1
+        path = f"{self._segments}/{first:020}{_OPEN}"
+        segment = _Segment(path, self._disk.create(path), first, 0, now_us)
+        self._segment = segment
+        start = header(self._committed, self._encoder.sync_marker, snapshot=False)
+        _pwrite(self._disk, segment.handle, start, 0)
+        self._sync(segment.handle)
+        self._sync_folder(self._segments)
+        segment.size = len(start)
+        return segment
+
+    def _seal(self, segment: _Segment) -> None:
+        """Finish the open segment; until it has its final name it can be cut back."""
+        end = end_block(self._committed, self._encoder.sync_marker)
+        _pwrite(self._disk, segment.handle, end, segment.size)
+        self._sync(segment.handle)
+        self._name_sealed(segment)
+
+    def _name_sealed(self, segment: _Segment) -> None:
+        self._disk.rename(segment.path, f"{self._segments}/{segment.first:020}-{self._committed.revision:020}{_SEALED}")
+        self._segment = None
+        self._disk.close(segment.handle)
+        self._sync_folder(self._segments)
+
+    def _cut_back(self) -> None:
+        """Leave in the open segment only what is committed."""
+        segment = self._segment
+        if segment is None:
+            return
+        if segment.size:
+            self._disk.truncate(segment.handle, segment.size)
+            self._sync(segment.handle)
+        else:
+            self._segment = None
+            self._disk.close(segment.handle)
+            self._disk.unlink(segment.path)
+
+    def _sync(self, handle: int, data_only: bool = False) -> None:
+        if self._settings.durable:
+            self._syncing = True
+            if data_only:
+                self._disk.fdatasync(handle)
+            else:
+                self._disk.fsync(handle)
+            self._syncing = False
+
+    def _sync_folder(self, path: str) -> None:
+        if self._settings.durable:
+            self._syncing = True
+            self._disk.fsync_folder(path)
+            self._syncing = False
+
+    # the reserve
+
+    def _open_reserve(self) -> None:
+        path = f"{self._folder}/reserve"
+        try:
+            if "reserve" in self._disk.names(self._folder):
+                self._reserve = self._disk.open(path)
+                self._reserved = self._disk.size(path) == self._settings.reserve_bytes
+            self._restore_reserve()
+        except OSError as error:
+            if self._syncing or not is_full(error):
+                raise
+
+    def _restore_reserve(self) -> None:
+        if self._reserved:
+            return
+        if self._reserve < 0:
+            self._reserve = self._disk.create(f"{self._folder}/reserve")
+        try:
+            self._disk.allocate(self._reserve, self._settings.reserve_bytes)
+        except OSError:
+            self._disk.truncate(self._reserve, 0)
+            raise
+        self._sync(self._reserve)
+        self._reserved = True
+
+    def _release_reserve(self) -> bool:
+        """Give the reserve's room to the open segment; return False when it was given before."""
+        if not self._reserved:
+            return False
+        self._reserved = False
+        self._disk.truncate(self._reserve, 0)
+        self._sync(self._reserve)
+        return True
+
+
+def _scanner(path: str, disk: Disk) -> Scanner:
+    return Scanner(path, disk.size(path), lambda offset, length: disk.read(path, offset, length))
+
+
+def _blocks(scanner: Scanner, decoder: Decoder) -> Iterator[list[Record]]:
+    """Yield the records of each block, none of which may speak of a revision that is not there."""
+    while True:
+        offset = scanner.offset
+        records = scanner.records(decoder)
+        if records is None:
+            return
+        if decoder.gapless and decoder.mentioned > decoder.revision:
+            problem = f"a session knows revision {decoder.mentioned}, which is above the last change {decoder.revision}"
+            scanner.offset = offset
+            raise JournalDamagedError(scanner.path, offset, problem)
+        yield records
+
+
+def _require_end(scanner: Scanner) -> None:
+    if not scanner.ended:
+        raise JournalDamagedError(scanner.path, scanner.size, "it is cut short: the mark of a finished file is missing")
+
+
+def _require_snapshot(scanner: Scanner, revision: int) -> None:
+    if not scanner.snapshot or scanner.start.revision != revision:
+        raise JournalDamagedError(scanner.path, 0, _OTHER_NAME)
+
+
+def _examine(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int) -> FileReport:
+    """Read a whole file: a segment, or else a snapshot of a revision."""
+    length = disk.size(path)
+    count = first = 0
+    opened = segment is not None and not segment.last
+    scanner: Scanner | None = None
+    try:
+        scanner = _scanner(path, disk)
+        if segment is None:
+            decoder.gapless = False
+            _require_snapshot(scanner, revision)
+        elif scanner.snapshot or scanner.start.revision != segment.first - 1:
+            raise JournalDamagedError(path, 0, _OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
+        for records in _blocks(scanner, decoder):
+            count += len(records)
+            if not first:
+                first = next((record.revision for record in records if isinstance(record, Change)), 0)
+        if not opened:
+            _require_end(scanner)
+        last = segment.last if segment is not None else revision
+        if not opened and (decoder.revision > last or (segment is not None and decoder.revision < last)):
+            raise JournalDamagedError(path, length, f"it ends with revision {decoder.revision}")  # noqa: TRY301
+    except JournalDamagedError as error:
+        torn = opened and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
+        problem = str(error).removeprefix(f"{path}: byte {error.offset}: ")
+        return FileReport(path, length, count, first, decoder.revision if first else 0, problem, error.offset, torn)
+    return FileReport(path, length, count, first, decoder.revision if first else 0)
+
+
+def _segments(folder: str, disk: Disk) -> tuple[list[SealedSegment], list[SealedSegment]]:
+    """Return the sealed segments and the open ones (of which there should be one at most, with 0 as last), each in order."""
+    sealed: list[SealedSegment] = []
+    opened: list[SealedSegment] = []
+    for name in disk.names(folder):
+        path = f"{folder}/{name}"
+        if name.endswith(_OPEN) and name.removesuffix(_OPEN).isdecimal():
+            opened.append(SealedSegment(int(name.removesuffix(_OPEN)), 0, path))
+        elif name.endswith(_SEALED):
+            first, _, last = name.removesuffix(_SEALED).partition("-")
+            if first.isdecimal() and last.isdecimal():
+                sealed.append(SealedSegment(int(first), int(last), path))
+    return sorted(sealed), sorted(opened)
+
+
+def _snapshots(folder: str, disk: Disk) -> list[tuple[int, str]]:
+    """Return revision and path of the snapshots, oldest first."""
+    stems = [name.removesuffix(_SEALED) for name in disk.names(folder) if name.endswith(_SEALED)]
+    return sorted((int(stem), f"{folder}/{stem}{_SEALED}") for stem in stems if stem.isdecimal())
+
+
+def _snapshot_parts(revision: int, records: Iterable[Record], encoder: Encoder) -> Iterator[bytes]:
+    """Yield the bytes of a snapshot, a block at a time."""
+    yield header(Position(revision, 0, 0), encoder.sync_marker, snapshot=True)
+    batch: list[Record] = []
+    length = 0
+    for record in records:
+        batch.append(record)
+        if isinstance(record, Change):
+            length += len(record.body)
+        if len(batch) == _SNAPSHOT_BLOCK_RECORDS or length >= _SNAPSHOT_BLOCK_BYTES:
+            yield encoder.encode(batch).data
+            batch = []
+            length = 0
+    if batch:
+        yield encoder.encode(batch).data
+    if encoder.position.revision > revision:
+        raise ValueError(f"revision {encoder.position.revision} in a snapshot of {revision}")
+    yield end_block(encoder.position, encoder.sync_marker)
+
+
+def _write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
+    """Write a file that appears whole and synced under its name, or not at all. The name is for the caller to sync.
+
+    Raises:
+        DiskFullError: Nothing of it is left.
+    """
+    temporary = path + _TEMPORARY
+    try:
+        handle = disk.create(temporary)
+        try:
+            offset = 0
+            for part in parts:
+                _pwrite(disk, handle, part, offset)
+                offset += len(part)
+            disk.fsync(handle)
+        finally:
+            disk.close(handle)
+        disk.rename(temporary, path)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        if temporary.rpartition("/")[2] in disk.names(path.rpartition("/")[0]):
+            disk.unlink(temporary)
+        raise DiskFullError(f"{path}: no room") from error
+
+
+def _pwrite(disk: Disk, handle: int, data: bytes, offset: int) -> None:
+    written = disk.pwrite(handle, data, offset)
+    while written < len(data):
+        more = disk.pwrite(handle, data[written:], offset + written)
+        if not more:
+            raise OSError(errno.EIO, "a write made no progress")
+        written += more

@@ -1,0 +1,181 @@
+"""Walk one file of the journal block by block, believing nothing that its checks do not prove."""
+
+import zlib
+from collections.abc import Callable
+from typing import Final, final
+
+from maxam.errors import JournalDamagedError
+from maxam.journal.decoding import Decoder, read_unsigned
+from maxam.journal.encoding import CHECK_BYTES, KIND_END, MAGIC, SCHEMA, SYNC_BYTES, Position, header
+from maxam.records import Record
+
+Read = Callable[[int, int], bytes]  # (offset, length) -> the bytes there, fewer only at the end of the file
+
+HEADER_BYTES: Final = len(header(Position(0, 0, 0), bytes(SYNC_BYTES), snapshot=False))  # of a segment
+_WINDOW_BYTES: Final = 1 << 20  # read at once: blocks can be small
+_HEADER_BYTES_MAX: Final = 1 << 16
+_CHECK_ENTRY: Final = b"\x16maxam.check\x10"  # name, and the length of the eight digits
+_POSITION_ENTRY: Final = b"\x1cmaxam.position\x64"  # name, and the length of two numbers of 20 digits and one of 8
+
+
+@final
+class Scanner:
+    """Reads a file from its header on.
+
+    Attributes:
+        path: For the texts of errors.
+        size: Bytes of the file.
+        snapshot: What the header says the file is.
+        start: Position that the header names.
+        sync_marker: Of this file.
+        offset: Of the next block.
+        chain: Check of the block before.
+        ended: The mark of a finished file was read.
+    """
+
+    __slots__ = (
+        "_read",
+        "_window",
+        "_window_at",
+        "chain",
+        "ended",
+        "offset",
+        "path",
+        "size",
+        "snapshot",
+        "start",
+        "sync_marker",
+    )
+
+    def __init__(self, path: str, size: int, read: Read) -> None:
+        """Read and check the header.
+
+        Raises:
+            JournalDamagedError: It is not a whole, unharmed header of this format.
+        """
+        self.path: Final = path
+        self.size: Final = size
+        self._read: Final = read
+        self._window = b""
+        self._window_at = 0
+        head = self._bytes(0, _HEADER_BYTES_MAX)
+        place = head.find(_CHECK_ENTRY)
+        tail = place + len(_CHECK_ENTRY)
+        end = tail + 8 + 1 + SYNC_BYTES
+        if not head.startswith(MAGIC) or place < 0 or len(head) < end:
+            raise JournalDamagedError(path, 0, "not the header of a journal file")
+        if head[tail : tail + 8] != b"%08x" % zlib.crc32(head[tail + 8 : end], zlib.crc32(head[:tail])):
+            raise JournalDamagedError(path, 0, "the header does not match its checksum")
+        at = head.find(_POSITION_ENTRY, 0, place) + len(_POSITION_ENTRY)
+        try:
+            revision, accepted_at_us, chain = head[at : at + 50].split(b" ")
+            self.start: Final = Position(int(revision), int(accepted_at_us), int(chain, 16))
+        except ValueError:
+            raise JournalDamagedError(path, 0, "unknown metadata in the header") from None
+        self.snapshot: Final = b"\x14maxam.file\x10snapshot" in head[:place]
+        self.sync_marker: Final = head[end - SYNC_BYTES : end]
+        if head[:end] != header(self.start, self.sync_marker, self.snapshot):
+            problem = "written by another version of maxam, with another schema"
+            raise JournalDamagedError(path, 0, problem if SCHEMA not in head else "unknown metadata in the header")
+        self.offset = end
+        self.chain = 0 if self.snapshot else self.start.chain
+        self.ended = False
+
+    def next_block(self) -> tuple[bytes, int] | None:
+        """Return the bytes of the next block's records and their count, or None at the end of the file.
+
+        Raises:
+            JournalDamagedError: It is not what was written here. The scanner stays before it.
+        """
+        if self.offset == self.size:
+            return None
+        if self.ended:
+            raise JournalDamagedError(self.path, self.offset, "bytes follow the mark of a finished file")
+        data, count, check, seed, end = self._block(self.offset)
+        if seed != self.chain:
+            raise JournalDamagedError(self.path, self.offset, "the block does not follow the one before it")
+        self.offset = end
+        self.ended = count == 1 and _is_end(data)
+        if not self.ended:  # the end mark stands outside the chain
+            self.chain = check
+        return data, count
+
+    def records(self, decoder: Decoder) -> list[Record] | None:
+        """Return the records of the next block, or None at the end of the file.
+
+        Raises:
+            JournalDamagedError: As of `next_block`, or its records do not follow those before. The decoder is of no further use.
+        """
+        offset = self.offset
+        block = self.next_block()
+        if block is None:
+            return None
+        try:
+            return decoder.decode(*block)
+        except (ValueError, IndexError) as error:
+            self.offset = offset
+            problem = f"the block is whole, but its records are wrong: {error}"
+            raise JournalDamagedError(self.path, offset, problem) from error
+
+    def torn(self) -> bool:
+        """Say whether the bytes from `offset` on can be what a crash left of one write: no whole block is among them.
+
+        A whole block at the wrong place in the chain, or one behind damage, was once committed.
+        """
+        rest = self._bytes(self.offset, self.size - self.offset)
+        candidates = [0]
+        try:  # where the next block is if only this one's contents or marker are wrong
+            _, place = read_unsigned(rest, 0)
+            length, place = read_unsigned(rest, place)
+            candidates.append(place + (length >> 1) + SYNC_BYTES)
+        except (ValueError, IndexError):
+            pass
+        place = rest.find(self.sync_marker)
+        while place >= 0:
+            candidates.append(place + SYNC_BYTES)
+            place = rest.find(self.sync_marker, place + 1)
+        for place in candidates:
+            if place < len(rest):
+                try:
+                    self._block(self.offset + place)
+                except JournalDamagedError:
+                    continue
+                return False
+        return True
+
+    def _block(self, offset: int) -> tuple[bytes, int, int, int, int]:
+        """Return data, count, check and seed of the block at an offset, and where it ends."""
+        head = self._bytes(offset, 20)
+        try:
+            count, place = read_unsigned(head, 0)
+            length, place = read_unsigned(head, place)
+        except (ValueError, IndexError):
+            raise JournalDamagedError(self.path, offset, "not a block") from None
+        if (count | length) & 1 or not count or length >> 1 <= CHECK_BYTES:
+            raise JournalDamagedError(self.path, offset, "not a block")
+        start = offset + place
+        end = start + (length >> 1)
+        if end + SYNC_BYTES > self.size:
+            raise JournalDamagedError(self.path, offset, "the block is cut short")
+        data = self._bytes(start, end - start)
+        seed = int.from_bytes(data[-4:], "big")
+        check = zlib.crc32(memoryview(data)[:-CHECK_BYTES], zlib.crc32(head[:place], seed))
+        if int.from_bytes(data[-8:-4], "big") != check:
+            raise JournalDamagedError(self.path, offset, "the block does not match its checksum")
+        if self._bytes(end, SYNC_BYTES) != self.sync_marker:
+            raise JournalDamagedError(self.path, offset, "the block does not end with the file's sync marker")
+        return data, count >> 1, check, seed, end + SYNC_BYTES
+
+    def _bytes(self, offset: int, length: int) -> bytes:
+        place = offset - self._window_at
+        if place < 0 or place + length > len(self._window):
+            length = min(length, self.size - offset)
+            self._window = self._read(offset, max(length, _WINDOW_BYTES))
+            self._window_at = offset
+            place = 0
+        return self._window[place : place + length]
+
+
+def _is_end(data: bytes) -> bool:
+    place = read_unsigned(data, read_unsigned(data, 0)[1])[1]
+    return data[place] == KIND_END
