@@ -242,8 +242,7 @@ class Decoder:
             if escaped:
                 name = _unescape(name)
                 value = _unescape(value)
-            if name not in headers:
-                headers[name] = value
+            headers.setdefault(name, value)
         self._command = command
         self._headers = headers
         return True

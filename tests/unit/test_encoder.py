@@ -1,0 +1,154 @@
+"""The encoder: frames as bytes."""
+
+import pytest
+
+from maxam.config import Limits
+from maxam.errors import ProtocolError
+from maxam.stomp import encoder
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2
+from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, SERVER_COMMANDS, Decoder, Frame
+
+VERSIONS = [VERSION_1_1, VERSION_1_2]
+AWKWARD = b"a\\b:c\nd"
+
+
+def read(data: bytes, version: int) -> Frame:
+    """Decode one frame of either end."""
+    (frame,) = Decoder(Limits(), {**SERVER_COMMANDS, **CLIENT_COMMANDS}, version).feed(data)
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "escaped"),
+    [
+        (VERSION_1_1, b"\\\n:\r", b"\\\\\\n\\c\r"),
+        (VERSION_1_2, b"\\\n:\r", b"\\\\\\n\\c\\r"),
+        (VERSION_1_2, b"", b""),
+        (VERSION_1_2, b"plain-1", b"plain-1"),
+        (VERSION_1_2, b"\\n", b"\\\\n"),
+        (VERSION_1_2, "ä".encode(), "ä".encode()),
+        (VERSION_1_2, b"a\0b", "a\ufffdb".encode()),
+    ],
+)
+def test_escape(version: int, text: bytes, escaped: bytes) -> None:
+    """Spec: STOMP 1.2 "when encoding frame headers, the reverse transformation MUST be applied"."""
+    assert encoder.escape(version, text) == escaped
+
+
+class TestServer:
+    """What a server sends."""
+
+    def test_connected(self) -> None:
+        """CONNECTED carries version, session, heart-beat and server, and escapes nothing."""
+        assert encoder.connected(VERSION_1_1, "a:b\\c", (10000, 20000), "maxam/0.1.0") == (
+            b"CONNECTED\nversion:1.1\nsession:a:b\\c\nheart-beat:10000,20000\nserver:maxam/0.1.0\n\n\0"
+        )
+
+    @pytest.mark.parametrize("session", ["a\nversion:9", "a\r", "a\0"])
+    def test_connected_refuses_injection(self, session: str) -> None:
+        """What would end a line or the frame is not written."""
+        with pytest.raises(ValueError, match="no escapes"):
+            encoder.connected(VERSION_1_2, session, (0, 0), "maxam")
+
+    def test_receipt(self) -> None:
+        """RECEIPT carries the receipt-id and what else it is given, escaped."""
+        assert encoder.receipt(VERSION_1_2, b"r:1", ((b"result", b"resumed"),)) == (
+            b"RECEIPT\nreceipt-id:r\\c1\nresult:resumed\n\n\0"
+        )
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_receipt_accepted(self, version: int) -> None:
+        """The short way to an accepted RECEIPT writes what the general one does."""
+        headers = ((b"disposition", b"accepted"), (b"content-disposition", b"accepted"))
+        for receipt_id in (b"m-1", AWKWARD, b""):
+            assert encoder.receipt_accepted(version, receipt_id) == encoder.receipt(version, receipt_id, headers)
+
+    def test_error(self) -> None:
+        """ERROR carries message, the offending frame's receipt, further headers and the detail as its body."""
+        error = ProtocolError("no: way", "détail", b"r1", ((b"version", b"1.1,1.2"),))
+        frame = read(encoder.error(VERSION_1_2, error), VERSION_1_2)
+        assert frame.command == b"ERROR"
+        assert frame.headers == {
+            b"receipt-id": b"r1",
+            b"message": b"no: way",
+            b"content-type": b"text/plain",
+            b"version": b"1.1,1.2",
+            b"content-length": b"7",
+        }
+        assert frame.body == "détail".encode()
+        assert b"receipt-id" not in encoder.error(VERSION_1_2, ProtocolError("a", "b"))
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    @pytest.mark.parametrize("acknowledged", [True, False])
+    @pytest.mark.parametrize("headers", [(), ((b"content-type", b"a/b"), (b"x:y", b"\\"))])
+    def test_message(self, version: int, acknowledged: bool, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        """A prefix and the shared bytes of the same variant make one MESSAGE whose ack is `<subscription> <message-id>`."""
+        prefix = encoder.message_prefix(version, b"s 1:", acknowledged)
+        shared = encoder.message_shared(version, acknowledged, b"X/a:b", 42, headers, b"\0\n")
+        frame = read(prefix + shared, version)
+        expected = {b"subscription": b"s 1:", b"message-id": b"42", b"destination": b"X/a:b", b"content-length": b"2"}
+        if acknowledged:
+            expected[b"ack"] = b"s 1: 42"
+        assert frame.headers == expected | dict(headers)
+        assert frame.body == b"\0\n"
+
+    def test_message_of_a_delete(self) -> None:
+        """A delete is a MESSAGE with an empty body, and content-length says so."""
+        assert encoder.message_shared(VERSION_1_2, False, b"X/a", 1, (), b"") == (
+            b"message-id:1\ndestination:X/a\ncontent-length:0\n\n\0"
+        )
+
+
+class TestClient:
+    """What a client sends."""
+
+    def test_connect(self) -> None:
+        """CONNECT offers both versions and carries what is given, unescaped."""
+        data = encoder.connect("MAXVAPI", heart_beat_ms=(10000, 5000), client_id="c:1", window=5)
+        (frame,) = Decoder(Limits(), FIRST_COMMANDS).feed(data)
+        assert frame.headers == {
+            b"accept-version": b"1.1,1.2",
+            b"host": b"MAXVAPI",
+            b"heart-beat": b"10000,5000",
+            b"client-id": b"c:1",
+            b"window": b"5",
+        }
+
+    def test_connect_refuses_injection(self) -> None:
+        """A client-id cannot add a header to CONNECT."""
+        with pytest.raises(ValueError, match="no escapes"):
+            encoder.connect("MAXVAPI", client_id="a\nlogin:b")
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_send(self, version: int) -> None:
+        """SEND always declares the length of its body."""
+        frame = read(encoder.send(version, b"X/a:b", b"\0", ((b"k:", AWKWARD),), b"r"), version)
+        assert frame.headers == {b"destination": b"X/a:b", b"receipt": b"r", b"k:": AWKWARD, b"content-length": b"1"}
+        assert frame.body == b"\0"
+
+    def test_subscribe(self) -> None:
+        """SUBSCRIBE carries id, destination, ack and only the flags that are set."""
+        frame = read(encoder.subscribe(VERSION_1_2, b"1", b"X/**", b"auto", durable=True, receipt_id=b"r"), VERSION_1_2)
+        assert frame.headers == {
+            b"id": b"1",
+            b"destination": b"X/**",
+            b"ack": b"auto",
+            b"durable": b"true",
+            b"receipt": b"r",
+        }
+        assert read(encoder.subscribe(VERSION_1_2, b"1", b"X/**", eager=True), VERSION_1_2).headers[b"eager"] == b"true"
+
+    def test_unsubscribe(self) -> None:
+        """UNSUBSCRIBE says durable:true only when asked."""
+        assert encoder.unsubscribe(VERSION_1_2, b"1") == b"UNSUBSCRIBE\nid:1\n\n\0"
+        assert encoder.unsubscribe(VERSION_1_2, b"1", durable=True) == b"UNSUBSCRIBE\nid:1\ndurable:true\n\n\0"
+
+    def test_ack(self) -> None:
+        """ACK names subscription and message-id in 1.1 and both joined by a space as id in 1.2."""
+        assert encoder.ack(VERSION_1_1, b"s 1", b"42") == b"ACK\nsubscription:s 1\nmessage-id:42\n\n\0"
+        assert encoder.ack(VERSION_1_2, b"s 1", b"42", b"r") == b"ACK\nid:s 1 42\nreceipt:r\n\n\0"
+
+    def test_disconnect(self) -> None:
+        """DISCONNECT may ask for a receipt."""
+        assert encoder.disconnect(VERSION_1_2) == b"DISCONNECT\n\n\0"
+        assert encoder.disconnect(VERSION_1_2, b"77") == b"DISCONNECT\nreceipt:77\n\n\0"
