@@ -136,6 +136,7 @@ def ack(cell: Cell) -> None:
         assert "result" not in client.ack(newest)
         assert client.ack(newest)["result"] == "ignored"
         client.disconnect()
+        assert client.unread() == 0
 
 
 def receipts(cell: Cell) -> None:
@@ -181,6 +182,7 @@ def durable_resume(cell: Cell) -> None:
             client.ack(messages[-1])
             assert client.unsubscribe("s", cell.topic("*"), durable="true")["result"] == "removed"
             client.disconnect()
+            assert client.unread() == 0
 
 
 def heart_beats(cell: Cell) -> None:

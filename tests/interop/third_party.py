@@ -156,6 +156,11 @@ class ThirdPartyClient:
         event = self._take(lambda event: event["event"] == "message")
         return Message(event["headers"], base64.b64decode(event["body"]))
 
+    def unread(self) -> int:
+        """Count the MESSAGEs that came and were not asked for."""
+        with self._changed:
+            return sum(event["event"] == "message" for event in self._events)
+
     def ack(self, message: Message) -> Headers:
         """Acknowledge, and give the headers of the RECEIPT."""
         return self._ask("ack", message=message.headers, headers={})
