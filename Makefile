@@ -58,7 +58,7 @@ $(RUNTIME): requirements.lock pyproject.toml
 	touch $@
 
 $(DEV): requirements-dev.lock $(RUNTIME)
-	$(PIP) install --require-hashes --no-build-isolation --requirement requirements-dev.lock
+	$(PIP) install --require-hashes --no-build-isolation --use-pep517 --requirement requirements-dev.lock
 	touch $@
 
 $(DEV_FILES) &: certs-dev/make-certs certs-dev/policy-dev.template.toml | $(RUNTIME)
