@@ -1,0 +1,247 @@
+"""Judging bodies: the three encodings, schema versions, every rejection with its code."""
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import pytest
+
+from maxam.avro.envelope import ENVELOPE_TEXT
+from maxam.avro.registry import Registry, load_registry
+from maxam.avro.rule import REASON_CHARACTERS_MAX
+from maxam.records import UNJUDGED, Headers, Judgement, Rejection
+
+TOPIC = b"X/A.1.Thing"
+VALUE = b"\x02\x04hi"  # 1, "hi"
+NEWER = VALUE + b"\x00"
+
+
+def thing(*more: Any) -> bytes:
+    """Write `e.Thing_v1`."""
+    fields = [{"name": "number", "type": "int"}, {"name": "text", "type": "string"}, *more]
+    return json.dumps({"type": "record", "namespace": "e", "name": "Thing_v1", "fields": fields}).encode()
+
+
+def registry(encoding: str, require_version: bool = False) -> Registry:
+    """Load two minors of a thing, and another type."""
+    schema = "" if encoding == "none" else 'schema = "e.Thing_v1"'
+    required = "require_version = true" if require_version else ""
+    rule = f'[[rule]]\ndestination = "X/A.*"\nencoding = "{encoding}"\n{schema}\n{required}\n'
+    more = {"name": "more", "type": ["null", "int"], "default": None}
+    other = {"type": "enum", "namespace": "e", "name": "Other_v1", "symbols": ["A"]}
+    return load_registry(
+        {
+            "registry.toml": rule.encode(),
+            "e/Thing_v1/1.0.avsc": thing(),
+            "e/Thing_v1/1.1.avsc": thing(more),
+            "e/Other_v1/1.0.avsc": json.dumps(other).encode(),
+        }
+    )
+
+
+def judged(encoding: str, body: bytes, headers: Headers = (), **settings: bool) -> Judgement | Rejection:
+    """Judge a body as one of TOPIC."""
+    rule = registry(encoding, **settings).rule_for(TOPIC.decode())
+    assert rule is not None
+    return rule.judge(TOPIC, headers, body)
+
+
+def accepted(encoding: str, body: bytes, headers: Headers = (), **settings: bool) -> Judgement:
+    """Judge a body that is accepted."""
+    judgement = judged(encoding, body, headers, **settings)
+    assert isinstance(judgement, Judgement), judgement.reason
+    return judgement
+
+
+def rejected(encoding: str, body: bytes, headers: Headers = (), **settings: bool) -> tuple[str, str]:
+    """Judge a body that is rejected."""
+    rejection = judged(encoding, body, headers, **settings)
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason.isprintable()
+    assert len(rejection.reason) <= REASON_CHARACTERS_MAX
+    return rejection.result, rejection.reason
+
+
+def fingerprint(minor: str, type_name: str = "e.Thing_v1", sha: bool = False) -> bytes:
+    """Give a fingerprint of one of the schemas."""
+    version = registry("datum").schema(type_name, minor)
+    assert version is not None
+    return version.sha_256 if sha else version.crc_64
+
+
+def envelope(*items: tuple[int, bytes]) -> bytes:
+    """Write an envelope as fastavro does."""
+    stream = io.BytesIO()
+    schema = fastavro.parse_schema(json.loads(ENVELOPE_TEXT))
+    fastavro.schemaless_writer(stream, schema, {"content": [{"key": key, "value": value} for key, value in items]})
+    return stream.getvalue()
+
+
+V10: Headers = ((b"other", b"x"), (b"schema-version", b"1.0"))
+V11: Headers = ((b"schema-version", b"1.1"),)
+
+
+def test_datum_is_judged_by_the_newest_minor_that_accepts_it() -> None:
+    """Without a version the newest minor judges first, then older ones; the one that judged is told."""
+    judgement = accepted("datum", NEWER)
+    assert (judgement.schema, judgement.schema_version) == ("e.Thing_v1", "1.1")
+    assert (judgement.encoding, judgement.value_offset, judgement.value_length) == ("datum", 0, -1)
+    assert judgement.schema_fingerprint == fingerprint("1.1")
+    assert accepted("datum", VALUE).schema_version == "1.0"
+
+
+def test_judgements_of_a_fixed_place_are_shared() -> None:
+    """Two bodies of one minor share one judgement."""
+    for encoding, body in (
+        ("datum", VALUE),
+        ("single-object", b"\xc3\x01" + fingerprint("1.0") + VALUE),
+        ("none", b"?"),
+    ):
+        rule = registry(encoding).rules[0]
+        assert rule.judge(TOPIC, (), body) is rule.judge(TOPIC, (), body)
+
+
+def test_datum_with_a_version_is_judged_by_that_minor_alone() -> None:
+    """`schema-version` names the minor that judges; an unknown one is refused, naming the known."""
+    assert accepted("datum", VALUE, V10).schema_version == "1.0"
+    result, reason = rejected("datum", VALUE, V11)
+    assert result == "schema-mismatch"
+    assert reason == "e.Thing_v1 1.1: more: expected union's index, found the end of the body at byte 4"
+    assert rejected("datum", NEWER, V10)[0] == "schema-mismatch"
+    for unknown in (b"2.0", b"1.0\n", b"1.00", b"", b"\xff"):
+        result, reason = rejected("datum", VALUE, ((b"schema-version", unknown),))
+        assert result == "unknown-schema-version"
+        assert "known: 1.1, 1.0" in reason
+
+
+def test_a_rule_may_require_a_version() -> None:
+    """With `require_version` a datum without one is refused, naming the known ones."""
+    result, reason = rejected("datum", VALUE, require_version=True)
+    assert result == "schema-version-required"
+    assert reason == "e.Thing_v1 must be sent with a schema-version header; known: 1.1, 1.0"
+    assert accepted("datum", VALUE, V10, require_version=True).schema_version == "1.0"
+
+
+def test_a_mismatch_tells_field_expected_found_and_schema() -> None:
+    """A body that no minor accepts is refused with field path, expected, found, schema name and version."""
+    result, reason = rejected("datum", b"\x02\x09hi")
+    assert result == "schema-mismatch"
+    assert reason == "e.Thing_v1 1.1: text: expected string, found length -5 with 2 bytes left at byte 1"
+
+
+def test_single_object_names_its_schema() -> None:
+    """A single-object body is judged by the schema of its fingerprint, and the datum lies behind ten bytes."""
+    judgement = accepted("single-object", b"\xc3\x01" + fingerprint("1.0") + VALUE)
+    assert (judgement.schema_version, judgement.value_offset, judgement.value_length) == ("1.0", 10, -1)
+    assert judgement.encoding == "single-object"
+    result, reason = rejected("single-object", b"\xc3\x01" + fingerprint("1.1") + VALUE)
+    assert (result, reason[:36]) == ("schema-mismatch", "e.Thing_v1 1.1: more: expected union")
+    assert "at byte 14" in reason
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xc3", b"\xc3\x01", b"\xc3\x01\x00\x00\x00\x00\x00\x00\x00", b"\xc3\x02" + b"\x00" * 9, VALUE]
+)
+def test_a_bad_single_object_is_refused(body: bytes) -> None:
+    """A body without marker and whole fingerprint is no single object."""
+    result, reason = rejected("single-object", body)
+    assert result == "bad-single-object"
+    assert reason == f"expected C3 01 and a fingerprint of 8 bytes, found {body[:10].hex(' ')}"
+
+
+def test_a_fingerprint_must_be_of_the_rules_type() -> None:
+    """An unknown fingerprint and one of another type are refused, naming those that the rule knows."""
+    known = f"{fingerprint('1.1').hex()} (1.1), {fingerprint('1.0').hex()} (1.0)"
+    result, reason = rejected("single-object", b"\xc3\x01" + b"12345678" + VALUE)
+    assert (result, reason) == ("unknown-fingerprint", f"fingerprint 3132333435363738; e.Thing_v1 knows {known}")
+    other = fingerprint("1.0", "e.Other_v1")
+    result, reason = rejected("single-object", b"\xc3\x01" + other + b"\x00")
+    assert result == "fingerprint-of-other-type"
+    assert reason == f"fingerprint {other.hex()} is of e.Other_v1, expected e.Thing_v1: {known}"
+
+
+def test_envelope_is_judged_by_its_fingerprint() -> None:
+    """A fingerprint item of 8 or 32 bytes names the minor that judges the body item."""
+    for sha in (False, True):
+        judgement = accepted("envelope", envelope((2, fingerprint("1.0", sha=sha)), (1, VALUE)), V11)
+        assert judgement.schema_version == "1.0"
+        assert judgement.schema_fingerprint == fingerprint("1.0")
+        assert judgement.encoding == "envelope"
+        assert not judgement.tombstone
+    body = envelope((1, VALUE), (3, TOPIC), (99, b"kept"))
+    judgement = accepted("envelope", body)
+    assert body[judgement.value_offset :][: judgement.value_length] == VALUE
+
+
+def test_envelope_without_fingerprint_is_judged_as_datum() -> None:
+    """Without fingerprint item the datum's rules hold: version header, newest first, version required."""
+    assert accepted("envelope", envelope((1, VALUE))).schema_version == "1.0"
+    assert accepted("envelope", envelope((1, NEWER))).schema_version == "1.1"
+    assert rejected("envelope", envelope((1, VALUE)), V11)[0] == "schema-mismatch"
+    assert rejected("envelope", envelope((1, VALUE)), require_version=True)[0] == "schema-version-required"
+    assert accepted("envelope", envelope((1, VALUE)), V10, require_version=True).schema_version == "1.0"
+    whole = envelope((1, VALUE), (2, fingerprint("1.0")))
+    assert accepted("envelope", whole, require_version=True).schema_version == "1.0"
+
+
+def test_an_envelope_deletes_by_tombstone() -> None:
+    """A tombstone item makes it a deletion, with or without a body, which must still be a value."""
+    judgement = accepted("envelope", envelope((4, b""), (3, TOPIC)), require_version=True)
+    assert (judgement.tombstone, judgement.encoding, judgement.schema) == (True, "envelope", "")
+    assert (judgement.value_offset, judgement.value_length) == (0, 0)
+    assert accepted("envelope", envelope((4, b""), (1, VALUE))).tombstone
+    assert accepted("envelope", envelope((4, b"why"), (2, fingerprint("1.0")))).schema_version == "1.0"
+    assert rejected("envelope", envelope((4, b""), (1, b"?")))[0] == "schema-mismatch"
+
+
+@pytest.mark.parametrize(
+    ("items", "result", "reason"),
+    [
+        (
+            [(1, b"\x02\x04h")],
+            "schema-mismatch",
+            "e.Thing_v1 1.1: text: expected string, found length 2 with 1 bytes left",
+        ),
+        ([], "envelope-empty", "the envelope has neither a body nor a tombstone item"),
+        ([(3, TOPIC), (77, b"")], "envelope-empty", "the envelope has neither a body nor a tombstone item"),
+        ([(1, VALUE), (1, VALUE)], "envelope-duplicate-item", "the envelope has more than one body item"),
+        ([(1, VALUE), (3, b"X/B")], "envelope-topic-mismatch", "the envelope's topic is 'X/B', not the destination"),
+        ([(1, VALUE), (3, b"\xff\n")], "envelope-topic-mismatch", r"the envelope's topic is '\\xff\n', not the dest"),
+        ([(1, VALUE), (2, b"12345678")], "unknown-fingerprint", "fingerprint 3132333435363738; e.Thing_v1 knows "),
+        ([(1, VALUE), (2, b"")], "unknown-fingerprint", "fingerprint of no bytes; e.Thing_v1 knows "),
+        ([(4, b""), (2, b"x" * 9999)], "unknown-fingerprint", "fingerprint 7878"),
+    ],
+)
+def test_each_fault_of_an_envelope_has_its_result(items: list[tuple[int, bytes]], result: str, reason: str) -> None:
+    """Each rejection of an envelope has its own code and one printable line."""
+    found, text = rejected("envelope", envelope(*items))
+    assert found == result
+    assert text.startswith(reason)
+
+
+def test_what_is_no_envelope_is_refused() -> None:
+    """A bare datum where an envelope is expected is refused with the place."""
+    result, reason = rejected("envelope", b"\x02\x04hi!")
+    assert result == "bad-envelope"
+    assert reason.startswith("GenericEnvelope: content[0].value: expected bytes")
+
+
+def test_an_envelope_of_another_type_is_refused() -> None:
+    """A fingerprint item of a type that the rule is not for is refused as such."""
+    body = envelope((1, b"\x00"), (2, fingerprint("1.0", "e.Other_v1", sha=True)))
+    result, reason = rejected("envelope", body)
+    assert result == "fingerprint-of-other-type"
+    assert "is of e.Other_v1, expected e.Thing_v1" in reason
+
+
+def test_without_a_check_everything_is_accepted() -> None:
+    """Encoding `none` judges nothing."""
+    assert accepted("none", b"anything") is UNJUDGED
+
+
+def test_a_reason_is_one_printable_line_of_bounded_length() -> None:
+    """Whatever a sender writes into a version or a topic, the reason stays one short printable line."""
+    for text in (b"\x00\n\r\x7f\x1b[31m", "\u2028\u202e".encode(), b"x" * 5000, b"\xed\xa0\x80"):
+        assert rejected("datum", VALUE, ((b"schema-version", text),))[0] == "unknown-schema-version"
+        assert rejected("envelope", envelope((1, VALUE), (3, text)))[0] == "envelope-topic-mismatch"
