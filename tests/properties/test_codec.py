@@ -68,7 +68,7 @@ def described(events: list[Event]) -> list[tuple[object, ...]]:
     return [
         (Failure, str(event.error), event.error.receipt, event.error.headers)
         if isinstance(event, Failure)
-        else (type(event), *[getattr(event, name) for name in event.__slots__])
+        else (type(event), *[getattr(event, name) for name in dir(event) if not name.startswith("_")])
         for event in events
     ]
 

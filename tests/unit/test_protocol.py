@@ -30,10 +30,10 @@ CONNECT = (
 
 
 def fields(event: Event) -> tuple[object, ...]:
-    """Return the type and the slots of an event, to compare."""
+    """Return the type and the public attributes of an event, compiled or not, to compare."""
     if isinstance(event, Failure):
         return (Failure, event.error.message, event.error.detail, event.error.receipt, event.error.headers)
-    return (type(event), *[getattr(event, name) for name in event.__slots__])
+    return (type(event), *[getattr(event, name) for name in dir(event) if not name.startswith("_")])
 
 
 def connected(version: int = VERSION_1_2, limits: Limits | None = None) -> Protocol:
