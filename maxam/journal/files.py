@@ -50,7 +50,7 @@ class JournalSettings:
         segment_bytes_max: A segment rolls before it grows over this.
         segment_age_s_max: And with the first write so long after its first record.
         durable: Sync before a write returns. False is for benchmarks and throw-away use only.
-        reserve_bytes: Room kept for acknowledgements on a full disk.
+        reserve_bytes: Room kept for acknowledgements on a full disk, 0 for none.
     """
 
     segment_bytes_max: int = 67_108_864
@@ -120,17 +120,17 @@ def sealed_segments(folder: str | os.PathLike[str], disk: Disk) -> list[SealedSe
 def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
     """Read every file of a journal's folder and report on each; changes nothing and takes no lock."""
     root = os.fspath(folder)
-    covered = {0}
+    covered = 0
     for revision, path in _snapshots(f"{root}/snapshots", disk):
-        covered.add(revision)
+        covered = revision
         yield _examine(path, disk, Decoder(0, 0), None, revision)
     sealed, opened = _segments(f"{root}/segments", disk)
     decoder = Decoder(0, 0)
     for segment in [*sealed, *opened]:
         missing = None
         if segment.first != decoder.revision + 1:
-            # the archive may begin behind any snapshot; within it nothing may be missing
-            if decoder.revision or segment.first - 1 not in covered:
+            # what snapshots stand for may have been dropped from the archive's beginning; within it nothing may be missing
+            if decoder.revision or segment.first - 1 > covered:
                 missing = f"revisions {decoder.revision + 1} to {segment.first - 1} are missing before it"
             decoder = Decoder(segment.first - 1, 0)
         report = _examine(segment.path, disk, decoder, segment, 0)
@@ -223,7 +223,7 @@ class Journal:
         self._committed = START
         self._segment: _Segment | None = None
         self._reserve = -1  # handle
-        self._reserved = False
+        self._reserved = settings.reserve_bytes == 0
         self._needed = 0  # revision of a damaged snapshot: the head must not be below it
         self._recovered = False
         self._failed = False
@@ -262,6 +262,19 @@ class Journal:
         disk.fsync_folder(root)
         return cls(root, disk, settings, sync_marker, lock)
 
+    @classmethod
+    def read_sealed(cls, folder: str | os.PathLike[str], disk: Disk) -> Iterator[Record]:
+        """Yield the newest whole snapshot, then the sealed segments after it: what the next snapshot is made of.
+
+        Takes no lock and changes nothing; another process may write meanwhile.
+
+        Raises:
+            JournalDamagedError: Something is not what was written.
+        """
+        root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
+        reader = cls(root, disk, JournalSettings(), b"", -1)
+        yield from reader._replay(Decoder(0, 0), sealed_only=True)
+
     @property
     def head(self) -> int:
         """The last committed revision."""
@@ -282,35 +295,7 @@ class Journal:
             OSError: The disk fails.
         """
         decoder = Decoder(0, 0)
-        base, path = self._choose_snapshot()
-        if path:
-            yield from self._recover_snapshot(path, base, decoder)
-        sealed, opened = _segments(self._segments, self._disk)
-        if len(opened) > 1:
-            raise self._damaged(JournalDamagedError(opened[0].path, 0, "two open segments"), self._stake(decoder))
-        chain = 0
-        for segment in [*sealed, *opened]:
-            if segment.last <= base and segment not in opened:
-                continue  # archive
-            if segment.first != decoder.revision + 1:
-                if self.damaged_snapshots:
-                    raise self.damaged_snapshots[0]
-                problem = f"it should begin with revision {decoder.revision + 1}: a segment or snapshot is missing"
-                raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake(decoder))
-            if segment in opened:
-                chain = yield from self._recover_open(segment, decoder, chain)
-                continue
-            scanner = self._begin(segment, decoder, chain)
-            yield from self._walk(scanner, decoder, self._stake(decoder))
-            if decoder.revision != segment.last:
-                problem = f"it ends with revision {decoder.revision}"
-                raise self._damaged(JournalDamagedError(segment.path, scanner.size, problem), self._stake(decoder))
-            chain = scanner.chain
-        if decoder.revision < self._needed:
-            raise self.damaged_snapshots[0]
-        if sealed and sealed[-1].last < base == decoder.revision and not opened:
-            problem = f"it is above the last segment's end {sealed[-1].last}"
-            raise self._damaged(JournalDamagedError(path, 0, problem), self._stake(decoder))
+        chain = yield from self._replay(decoder, sealed_only=False)
         self._committed = Position(decoder.revision, decoder.accepted_at_us, chain)
         self._encoder = Encoder(self._committed, self._encoder.sync_marker)
         self._open_reserve()
@@ -393,6 +378,41 @@ class Journal:
             self._disk.close(self._lock)
 
     # recovery
+
+    def _replay(self, decoder: Decoder, sealed_only: bool) -> Generator[Record, None, int]:
+        """Yield what is stored; return the chain at its end."""
+        base, path = self._choose_snapshot()
+        if path:
+            yield from self._recover_snapshot(path, base, decoder)
+        sealed, opened = _segments(self._segments, self._disk)
+        if sealed_only:
+            opened = []
+        if len(opened) > 1:
+            raise self._damaged(JournalDamagedError(opened[0].path, 0, "two open segments"), self._stake(decoder))
+        chain = 0
+        for segment in [*sealed, *opened]:
+            if segment.last <= base and segment not in opened:
+                continue  # archive
+            if segment.first != decoder.revision + 1:
+                if self.damaged_snapshots:
+                    raise self.damaged_snapshots[0]
+                problem = f"it should begin with revision {decoder.revision + 1}: a segment or snapshot is missing"
+                raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake(decoder))
+            if segment in opened:
+                chain = yield from self._recover_open(segment, decoder, chain)
+                continue
+            scanner = self._begin(segment, decoder, chain)
+            yield from self._walk(scanner, decoder, self._stake(decoder))
+            if decoder.revision != segment.last:
+                problem = f"it ends with revision {decoder.revision}"
+                raise self._damaged(JournalDamagedError(segment.path, scanner.size, problem), self._stake(decoder))
+            chain = scanner.chain
+        if decoder.revision < self._needed:
+            raise self.damaged_snapshots[0]
+        if sealed and sealed[-1].last < base == decoder.revision and not opened:
+            problem = f"it is above the last segment's end {sealed[-1].last}"
+            raise self._damaged(JournalDamagedError(path, 0, problem), self._stake(decoder))
+        return chain
 
     def _choose_snapshot(self) -> tuple[int, str]:
         """Return the newest whole snapshot, or 0 and "" when there is none."""
@@ -598,7 +618,7 @@ class Journal:
         try:
             if "reserve" in self._disk.names(self._folder):
                 self._reserve = self._disk.open(path)
-                self._reserved = self._disk.size(path) == self._settings.reserve_bytes
+                self._reserved = self._disk.size(path) >= self._settings.reserve_bytes
             self._restore_reserve()
         except OSError as error:
             if self._syncing or not is_full(error):
