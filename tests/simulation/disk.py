@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Callable
-from pathlib import PurePosixPath
 
 Choose = Callable[[int], int]  # a number from 0 to n-1; 0 loses the most
 SECTOR_BYTES = 512
@@ -99,7 +98,7 @@ class SimulatedDisk:
                 _rename(names, change)
         survivors: dict[int, File] = {}
         for path in sorted(names):
-            if path == "/" or str(PurePosixPath(path).parent) in left.files:
+            if path == "/" or _parent(path) in left.files:
                 file = names[path]
                 left.files[path] = survivors.setdefault(id(file), file.survivor(choose))
         left._synced_files = dict(left.files)
@@ -129,7 +128,7 @@ class SimulatedDisk:
         self._call("make_folder", path)
         if path in self.files:
             return False
-        self._file(str(PurePosixPath(path).parent))
+        self._file(_parent(path))
         self._change_names({path: File(folder=True)})
         return True
 
@@ -148,7 +147,7 @@ class SimulatedDisk:
         """As of `Disk`."""
         self._call("names", folder)
         self._file(folder)
-        return [PurePosixPath(path).name for path in self.files if path != "/" and _parent(path) == folder]
+        return [path.rpartition("/")[2] for path in self.files if path != "/" and _parent(path) == folder]
 
     def size(self, path: str) -> int:
         """As of `Disk`."""
@@ -283,7 +282,7 @@ class SimulatedDisk:
 
 
 def _parent(path: str) -> str:
-    return str(PurePosixPath(path).parent)
+    return path.rpartition("/")[0] or "/"
 
 
 def _rename(names: dict[str, File], change: dict[str, File | None]) -> None:
