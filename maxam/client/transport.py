@@ -1,5 +1,6 @@
 """Dial a gateway over mutual TLS."""
 
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,7 +41,7 @@ async def dial(
         try:
             plain = await trio.open_tcp_stream(address, port)
         except OSError as error:
-            raise UnreachableError(f"no gateway at {where}: {error.strerror or error}; is it running?") from error
+            raise UnreachableError(f"no gateway at {where}: {_reason(error)}; is it running?") from error
         stream = trio.SSLStream(plain, context, server_hostname=check_name, https_compatible=True)
         try:
             await stream.do_handshake()
@@ -90,6 +91,15 @@ def client_context(certificate: str | Path, key: str | Path, ca: str | Path, nam
             " expected a PEM certificate chain and its PEM key without a password"
         ) from error
     return context
+
+
+def _reason(error: OSError) -> str:
+    """Return why connecting failed; trio itself says only that all attempts did."""
+    cause = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    number = cause.errno if isinstance(cause, OSError) else error.errno
+    return str(error) if number is None else os.strerror(number)
 
 
 def loss(error: BaseException) -> ClientError:

@@ -1,0 +1,219 @@
+"""What the demo shows: a full screen on a terminal, a line every two seconds elsewhere."""
+
+import time
+from collections import deque
+from typing import Final, final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from maxam.demo.floor import Floor, Row
+from maxam.demo.measures import Published, Received, share
+
+REFRESH_S: Final = 0.25
+LINE_S: Final = 2.0
+SIDE_COLUMNS: Final = 46
+NEWS_LINES: Final = 4
+_DASH: Final = "-"
+
+
+@final
+class Screen:
+    """Shows figures that others keep. A context manager: on a terminal it takes the screen and gives it back."""
+
+    def __init__(
+        self,
+        console: Console,
+        title: str,
+        floor: Floor,
+        published: Published,
+        eager: Received,
+        slow: Received,
+        slow_s: float,
+    ) -> None:
+        self._console: Final = console
+        self._title: Final = title
+        self._floor: Final = floor
+        self._published: Final = published
+        self._eager: Final = eager
+        self._slow: Final = slow
+        self._slow_s: Final = slow_s
+        self._began_s: Final = time.monotonic()
+        self._shown_s = self._began_s
+        self._counted = (0, 0, 0)
+        self._rates = (0.0, 0.0, 0.0)
+        self._news: Final[deque[str]] = deque(maxlen=NEWS_LINES)
+        self._live: Final = Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else None
+        self.refresh_s: Final = LINE_S if self._live is None else REFRESH_S
+
+    def __enter__(self) -> "Screen":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def tell(self, news: str) -> None:
+        """Show a piece of news."""
+        if self._live is None:
+            self._console.print(news, highlight=False)
+        else:
+            self._news.append(f"{self._clock()} {news}")
+
+    def refresh(self) -> None:
+        """Show the figures as they are now."""
+        now_s = time.monotonic()
+        elapsed_s = max(now_s - self._shown_s, 0.001)
+        self._shown_s = now_s
+        counted = (self._published.sent, self._eager.messages, self._slow.messages)
+        weight = min(1.0, elapsed_s / 2)
+        published, eager, slow = (
+            rate + weight * ((new - old) / elapsed_s - rate)
+            for rate, new, old in zip(self._rates, counted, self._counted, strict=True)
+        )
+        self._rates = (published, eager, slow)
+        self._counted = counted
+        self._floor.pass_time(elapsed_s)
+        if self._live is None:
+            self._console.print(self._line(), highlight=False, soft_wrap=True)
+        else:
+            self._live.update(self._everything(), refresh=True)
+
+    def _clock(self) -> str:
+        seconds = int(time.monotonic() - self._began_s)
+        return f"{seconds // 60:02}:{seconds % 60:02}"
+
+    @property
+    def _queue_s(self) -> float:
+        """How far behind the slow subscriber would be if every value had to be taken in turn."""
+        return self._slow.skipped * self._slow_s
+
+    def _line(self) -> str:
+        published, eager, slow = self._published, self._eager, self._slow
+        return (
+            f"{self._clock()}  sent {published.sent} (rejected {published.rejected})"
+            f"  |  eager: received {eager.messages}, age {_milliseconds(share(eager.ages_s, 0.5))}"
+            f"  |  slow: received {slow.messages}, skipped {slow.skipped}, age {_milliseconds(share(slow.ages_s, 0.5))},"
+            f" behind by {slow.behind} (a queue: {self._queue_s:.0f} s)"
+        )
+
+    def _everything(self) -> RenderableType:
+        width, height = self._console.size
+        title = Text(f" {self._title}", style="bold")
+        title.append(f"   {self._clock()}   Ctrl-C ends", style="dim")
+        side = Group(self._publisher_panel(), self._eager_panel(), self._slow_panel(), self._news_panel())
+        if width < SIDE_COLUMNS + 60:  # too narrow for both: the figures below a short table
+            return Group(title, self._machines(max(3, height - 38)), side)
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(ratio=1)
+        grid.add_column(width=SIDE_COLUMNS)
+        grid.add_row(self._machines(max(3, height - 8)), side)
+        return Group(title, grid)
+
+    def _machines(self, rows_max: int) -> Table:
+        rows = self._floor.rows()
+        urgent = sum(row.urgent for row in rows)
+        playing = sum(row.playing for row in rows)
+        table = Table(
+            expand=True,
+            box=None,
+            header_style="bold cyan",
+            row_styles=("", "on grey7"),
+            caption=f"{min(rows_max, len(rows))} of {len(rows)} machines · {playing} played · {urgent} need somebody",
+            caption_justify="left",
+        )
+        for name in ("Machine", "Floor", "Game"):
+            table.add_column(name, no_wrap=True)
+        for name in ("Credit", "Money in", "Turnover"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("Status", no_wrap=True, min_width=14)
+        for name in ("Age", "Upd/s"):
+            table.add_column(name, justify="right", no_wrap=True)
+        now_ms = time.time() * 1000
+        for row in rows[:rows_max]:
+            table.add_row(*_cells(row, now_ms))
+        return table
+
+    def _publisher_panel(self) -> Panel:
+        published = self._published
+        facts = _facts(
+            ("values sent", f"{published.sent:,}", f"{self._rates[0]:,.0f}/s"),
+            ("topics", f"{len(published.newest):,}", ""),
+            ("receipt after", _milliseconds(share(published.latencies_s, 0.5)), "median"),
+            ("", _milliseconds(share(published.latencies_s, 0.99)), "99 %"),
+        )
+        if not published.rejected:
+            return Panel(facts, title="publisher", title_align="left", border_style="cyan")
+        refusal = Text(f"{published.rejected:,} rejected: {published.reason}", style="bold red")
+        return Panel(Group(facts, refusal), title="publisher", title_align="left", border_style="red")
+
+    def _eager_panel(self) -> Panel:
+        eager = self._eager
+        facts = _facts(
+            ("received", f"{eager.messages:,}", f"{self._rates[1]:,.0f}/s"),
+            ("skipped", f"{eager.skipped:,}", ""),
+            ("age on arrival", _milliseconds(share(eager.ages_s, 0.5)), "median"),
+            ("", _milliseconds(share(eager.ages_s, 0.99)), "99 %"),
+        )
+        return Panel(facts, title="eager subscriber", title_align="left", border_style="green")
+
+    def _slow_panel(self) -> Panel:
+        slow = self._slow
+        facts = _facts(
+            ("received", f"{slow.messages:,}", f"{self._rates[2]:,.0f}/s"),
+            ("skipped", f"{slow.skipped:,}", "newer ones came"),
+            ("age on arrival", _milliseconds(share(slow.ages_s, 0.5)), "median"),
+            ("", _milliseconds(share(slow.ages_s, 0.99)), "99 %"),
+            ("behind by", f"{slow.behind}", "values of the topic"),
+        )
+        contrast = Text(f"In a queue it would be {self._queue_s:,.0f} s behind.", style="dim")
+        title = f"slow subscriber ({_milliseconds(self._slow_s)} per message)"
+        return Panel(Group(facts, contrast), title=title, title_align="left", border_style="yellow")
+
+    def _news_panel(self) -> RenderableType:
+        return Text("\n".join(self._news), style="magenta")
+
+
+def _facts(*facts: tuple[str, str, str]) -> Table:
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(style="dim", width=14)
+    table.add_column(justify="right", style="bold", width=9)
+    table.add_column(style="dim", ratio=1)
+    for fact in facts:
+        table.add_row(*fact)
+    return table
+
+
+def _cells(row: Row, now_ms: float) -> tuple[RenderableType, ...]:
+    style = "bold red" if row.urgent else "green" if row.playing else "dim"
+    age_s = (now_ms - row.updated_ms) / 1000
+    return (
+        Text(row.gmid, style="bold"),
+        row.position,
+        row.game,
+        _money(row.credit),
+        _money(row.money_in),
+        _money(row.turnover),
+        Text(row.status, style=style),
+        f"{age_s:.1f} s" if row.updated_ms else _DASH,
+        f"{row.updates_per_s:.1f}",
+    )
+
+
+def _money(cents: int) -> str:
+    return f"{cents / 100:,.2f}" if cents >= 0 else _DASH
+
+
+def _milliseconds(seconds: float) -> str:
+    return (
+        f"{seconds:.1f} s"
+        if seconds >= 1
+        else f"{seconds * 1000:.1f} ms"
+        if seconds < 0.01
+        else f"{seconds * 1000:.0f} ms"
+    )
