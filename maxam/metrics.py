@@ -11,7 +11,6 @@ class Counters:
         "acks",
         "acks_ignored",
         "changes",
-        "conflated",
         "messages",
         "sends_invalid",
         "sends_unauthorised",
@@ -26,7 +25,6 @@ class Counters:
         self.sends_unauthorised = 0
         self.sends_unavailable = 0
         self.messages = 0  # MESSAGE frames handed to connections
-        self.conflated = 0  # values replaced before a subscription had read them
         self.acks = 0
         self.acks_ignored = 0
         self.takeovers = 0

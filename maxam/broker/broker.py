@@ -611,12 +611,8 @@ class Broker:
         removed = False
         for subscription in topic.routes:
             if subscription.owe(topic):
-                if subscription.removed:
-                    removed = True
-                    continue
                 self._turn(subscription)
-            elif subscription.removed:
-                removed = True
+                removed = removed or subscription.removed
         if removed:
             topic.routes = [s for s in topic.routes if not s.removed] or _NO_ROUTES
 

@@ -84,7 +84,7 @@ class Subscription:
         self.conflated = 0
 
     def owe(self, topic: Topic) -> bool:
-        """Owe the topic's newest change; return whether this made the subscription want a turn."""
+        """Owe the topic's newest change; return whether this made the subscription ready that was not in a queue for it."""
         owed = self.owed
         if topic in owed:
             self.conflated += 1
@@ -93,7 +93,7 @@ class Subscription:
         if topic in self.held:
             return False
         self.ready.append(topic)
-        return not self.turning and self.connection is not None
+        return not self.turning
 
     def release(self) -> int:
         """Take back all that is un-acked, owing it again first of all; return how many messages that were."""

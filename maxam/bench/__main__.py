@@ -1,0 +1,5 @@
+"""`python -m maxam.bench`."""
+
+from maxam.bench.main import main
+
+main()
