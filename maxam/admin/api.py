@@ -30,6 +30,9 @@ REQUEST_TIMEOUT_S: Final = 15.0  # a request that waits for the disk longer than
 PAGE_MAX: Final = 500  # rows of one page
 PAGE_DEFAULT: Final = 100
 PAGE_SLICES_MAX: Final = 40  # slices of topics that one page looks at, so that a glob matching little cannot last
+VALUES_PER_SLICE: Final = 5  # decoded before the event loop has its turn
+PAGE_BODY_BYTES_MAX: Final = 131_072  # of bodies behind the values of one page, but for the last slice's
+SESSIONS_PER_SLICE: Final = 50
 EVERY_TOPIC: Final = "**"
 SESSIONS_PATH: Final = "/v1/sessions"
 DISPOSITION_STATUS: Final = {
@@ -190,14 +193,16 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
     rows: list[dict[str, object]] = []
+    body_bytes = 0
     for _ in range(PAGE_SLICES_MAX):
-        changes, cursor = view.topics_slice(glob, cursor, limit - len(rows))
+        matches_max = min(limit - len(rows), VALUES_PER_SLICE if values else limit)
+        changes, cursor = view.topics_slice(glob, cursor, matches_max)
         for change in changes:
             rows.append(_topic_row(change))
             if values:
                 rows[-1] |= _value(view, change, caller)
-                await trio.lowlevel.checkpoint()
-        if cursor is None or len(rows) == limit:
+                body_bytes += len(change.body)
+        if cursor is None or len(rows) == limit or body_bytes > PAGE_BODY_BYTES_MAX:
             break
         await trio.lowlevel.checkpoint()
     return _Answer({"topics": rows, "next": None if cursor is None else cursor.decode()})
@@ -279,8 +284,17 @@ def _value(view: View, change: Change, caller: Identity) -> dict[str, object]:
 
 async def _sessions(view: View, request: Request, _caller: Identity) -> Response:
     after = request.query_params.get("after")
-    rows, more = view.sessions_after(None if after is None else _pair(after.encode()), _limit(request))
-    following = f"{quote(rows[-1].principal, safe='')}/{quote(rows[-1].client_id, safe='')}" if more else None
+    limit = _limit(request)
+    cursor = None if after is None else _pair(after.encode())
+    rows: list[SessionRow] = []
+    more = True
+    while more and len(rows) < limit:
+        found, more = view.sessions_after(cursor, min(limit - len(rows), SESSIONS_PER_SLICE))
+        rows += found
+        if found:
+            cursor = (found[-1].principal, found[-1].client_id)
+        await trio.lowlevel.checkpoint()
+    following = f"{quote(cursor[0], safe='')}/{quote(cursor[1], safe='')}" if more and cursor is not None else None
     return _Answer({"sessions": [_session_row(row) for row in rows], "next": following})
 
 

@@ -4,11 +4,12 @@ Exit codes: 0 done, 1 refused or not found, 2 usage. Listings with `--json` prin
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import click
 from cryptography import x509
@@ -19,12 +20,13 @@ from maxam.admin.certificates import issue_development_certificates
 from maxam.admin.escaping import shown
 from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.remote import Credentials, Remote, session_path, topic_path
-from maxam.errors import ConfigurationError, MaxamError
+from maxam.errors import ConfigurationError, JournalError, MaxamError
+
+if TYPE_CHECKING:
+    from maxam.journal.files import FileReport
 
 TABLE_ROWS_MAX: Final = 1000  # of a table for people unless --limit says otherwise
 DEFAULT_GATEWAY: Final = "localhost:8643"
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @final
@@ -176,14 +178,21 @@ def topics_delete(credentials: Credentials, destination: str, as_json: bool) -> 
 @topics.command("watch")
 @click.argument("glob")
 @click.option("--stomp", metavar="HOST:PORT", help="STOMP listener. [default: the one that the gateway names]")
+@click.option("--virtual-host", metavar="NAME", help="The host of CONNECT. [default: one that the gateway accepts]")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many updates.")
 @json_option
 @with_credentials
-def topics_watch(credentials: Credentials, glob: str, stomp: str | None, count: int | None, as_json: bool) -> None:
-    """Show the values of all topics that match GLOB, and each update of them, until Ctrl-C."""
+def topics_watch(
+    credentials: Credentials, glob: str, stomp: str | None, virtual_host: str | None, count: int | None, as_json: bool
+) -> None:
+    """Show the values of all topics that match GLOB, and each update of them, until Ctrl-C.
+
+    With --stomp it needs no admin right, only the right to receive.
+    """
     from maxam.admin.watch import watch  # noqa: PLC0415 trio and the client take 200 ms to import
 
-    watch(credentials, glob, stomp, "json" if as_json else "table" if sys.stdout.isatty() else "lines", count)
+    style: Literal["json", "table", "lines"] = "json" if as_json else "table" if sys.stdout.isatty() else "lines"
+    watch(credentials, glob, stomp, virtual_host, style, count)
 
 
 # Sessions.
@@ -344,6 +353,46 @@ def policy_check(file: Path, as_json: bool) -> None:
 
     read_policy(file, Limits())
     _done(as_json, f"{file}: good", {"file": str(file), "good": True})
+
+
+@main.group()
+def journal() -> None:
+    """Check journals."""
+
+
+@journal.command("verify")
+@click.argument("folder", type=FOLDER)
+@json_option
+def journal_verify(folder: Path, as_json: bool) -> None:
+    """Read every file of a journal and say whether it is whole; changes nothing, and a gateway may be running."""
+    from maxam.journal.disk import OsDisk  # noqa: PLC0415 as above
+    from maxam.journal.files import verify  # noqa: PLC0415 as above
+
+    if not (folder / "segments").is_dir():
+        raise ConfigurationError(f"{folder} is not the folder of a journal: it has no folder `segments`")
+    try:
+        reports = list(verify(folder, OsDisk()))
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be read: {error.strerror}") from error
+    damaged = [report for report in reports if report.problem is not None and not report.torn]
+    if as_json:
+        for report in reports:
+            print_json(asdict(report))
+    else:
+        print_table(
+            ["FILE", "#BYTES", "#RECORDS", "#FIRST", "#LAST", "STATE"],
+            [(str(Path(r.path).relative_to(folder)), r.length, r.records, r.first, r.last, _state(r)) for r in reports],
+        )
+    if damaged:
+        raise JournalError(f"{len(damaged)} of {len(reports)} files are damaged")
+
+
+def _state(report: "FileReport") -> str:
+    if report.problem is None:
+        return "good"
+    if report.torn:
+        return f"unfinished write at byte {report.offset}: the next start cuts it off"
+    return f"byte {report.offset}: {report.problem}"
 
 
 def _done(as_json: bool, text: str, answer: dict[str, object]) -> None:

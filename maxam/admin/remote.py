@@ -202,6 +202,8 @@ class Remote:
                 return f"{where.gateway} did not answer within {TIMEOUT_S:.0f} s"
             case http.client.RemoteDisconnected() | ConnectionResetError():
                 return f"{where.gateway} closed the connection without an answer: is it the admin port?"
+            case http.client.HTTPException():
+                return f"{where.gateway} does not answer as an HTTP server: is it the admin port?"
             case _:
                 return f"{where.gateway}: {error}"
 

@@ -3,6 +3,7 @@
 import secrets
 import time
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
@@ -13,6 +14,7 @@ from maxam.broker.delivery import Connection
 from maxam.broker.session import Session
 from maxam.errors import ProtocolError
 from maxam.gateway.bell import Bell
+from maxam.gateway.connection import ClientConnection
 from maxam.globs import Glob, compile_glob
 from maxam.records import Change, Identity
 from maxam.stomp.events import VERSION_1_2, Connect, Send
@@ -164,8 +166,10 @@ class View:
 
     def sessions_after(self, after: tuple[str, str] | None, limit: int) -> tuple[list[SessionRow], bool]:
         """Return up to `limit` sessions in order of (principal, client-id), and whether there are more."""
-        keys = sorted(key for key in self._broker.sessions if after is None or key > after)
-        return [self._row(self._broker.sessions[key]) for key in keys[:limit]], len(keys) > limit
+        sessions = self._broker.sessions
+        keys = nsmallest(limit + 1, sessions if after is None else [key for key in sessions if key > after])
+        clients = self._clients()
+        return [_session_row(sessions[key], clients) for key in keys[:limit]], len(keys) > limit
 
     def session(self, principal: str, client_id: str) -> tuple[SessionRow, list[SubscriptionRow]] | None:
         """Return a session and its subscriptions in order of their making."""
@@ -185,7 +189,7 @@ class View:
             )
             for subscription in session.subscriptions.values()
         ]
-        return self._row(session), subscriptions
+        return _session_row(session, self._clients()), subscriptions
 
     def kick(self, principal: str, client_id: str) -> bool:
         """Close the live connection of a session with an ERROR; False when it has none."""
@@ -233,28 +237,30 @@ class View:
             "sessions": len(broker.sessions),
         }
 
-    def _row(self, session: Session) -> SessionRow:
-        connection = session.connection
-        peer, since_us = (None, None) if connection is None else self._gateway_side(connection)
-        return SessionRow(
-            principal=session.principal,
-            client_id=session.client_id,
-            connected=connection is not None,
-            durable=session.durable,
-            peer=peer,
-            connected_at_us=since_us,
-            window=None if connection is None else connection.window.size,
-            unacked=sum(len(subscription.sent) for subscription in session.subscriptions.values()),
-            owed=sum(len(subscription.owed) for subscription in session.subscriptions.values()),
-            subscriptions=len(session.subscriptions),
-        )
+    def _clients(self) -> dict[Connection, ClientConnection]:
+        return {
+            client.peer.connection: client
+            for client in self._gateway.connections
+            if client.peer is not None and client.peer.connection is not None
+        }
 
-    def _gateway_side(self, connection: Connection) -> tuple[str | None, int | None]:
-        """Return the peer's address and when it was accepted, microseconds since the epoch."""
-        for client in self._gateway.connections:
-            if client.peer is not None and client.peer.connection is connection:
-                return client.address, client.opened_at_us
-        return None, None
+
+def _session_row(session: Session, clients: dict[Connection, ClientConnection]) -> SessionRow:
+    connection = session.connection
+    client = None if connection is None else clients.get(connection)
+    subscriptions = session.subscriptions.values()
+    return SessionRow(
+        principal=session.principal,
+        client_id=session.client_id,
+        connected=connection is not None,
+        durable=session.durable,
+        peer=None if client is None else client.address,
+        connected_at_us=None if client is None else client.opened_at_us,
+        window=None if connection is None else connection.window.size,
+        unacked=sum([len(subscription.sent) for subscription in subscriptions]),
+        owed=sum([len(subscription.owed) for subscription in subscriptions]),
+        subscriptions=len(subscriptions),
+    )
 
 
 @final

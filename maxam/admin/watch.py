@@ -12,13 +12,14 @@ from rich.live import Live
 from rich.table import Table
 
 from maxam.admin.judging import Judge
-from maxam.admin.output import console, make_table, print_json, print_line
+from maxam.admin.output import cell, console, make_table, print_json, print_line
 from maxam.admin.remote import Credentials, Remote, RemoteError, split_address
 from maxam.admin.values import Json, ValueDecodeError
 from maxam.client import Message, connect
 from maxam.errors import MaxamError
 
 TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
+VIRTUAL_HOST: Final = "MAXVAPI"  # the gateway's default
 REFRESH_S: Final = 0.25
 RELEARN_S: Final = 5.0  # at most so often the registry is asked for again when a value does not fit it
 
@@ -64,7 +65,7 @@ class _Shown:
                 }
             )
         elif self.style == "lines":
-            print_line(f"{update.revision} {update.destination} {_text(update)}")
+            print_line(f"{update.revision} {update.destination} {cell(_text(update)).plain}")
         else:
             self._newest[update.destination] = update
             self._newest.move_to_end(update.destination, last=False)
@@ -129,13 +130,16 @@ class _Watcher:
         return self._judge.decode(message.destination, headers, message.body)
 
 
-def watch(credentials: Credentials, glob: str, stomp: str | None, style: Style, count: int | None) -> None:
+def watch(
+    credentials: Credentials, glob: str, stomp: str | None, virtual_host: str | None, style: Style, count: int | None
+) -> None:
     """Show every value of matching topics, then each update, until SIGINT, SIGTERM or `count` updates.
 
     Args:
         credentials: Of the admin API; the same certificate subscribes.
         glob: Which topics.
-        stomp: `HOST:PORT` of the STOMP listener; None asks the gateway.
+        stomp: `HOST:PORT` of the STOMP listener; None asks the gateway, which needs the admin right `read`.
+        virtual_host: Of the CONNECT; None: what the gateway names, or its default.
         style: How to show them.
         count: Ends after so many; None does not.
 
@@ -143,11 +147,16 @@ def watch(credentials: Credentials, glob: str, stomp: str | None, style: Style, 
         MaxamError: Why it cannot go on.
     """
     with Remote(credentials) as remote:
-        about = remote.get("/v1/about")["stomp"]
-        address = (about["host"], about["port"]) if stomp is None else split_address(stomp, "--stomp")
+        if stomp is None:
+            about = remote.get("/v1/about")["stomp"]
+            address, virtual_host = (about["host"], about["port"]), virtual_host or about["virtual_host"]
+        else:
+            address = split_address(stomp, "--stomp")
         watcher = _Watcher(remote, glob)
         try:
-            trio.run(partial(_watch, credentials, address, about["virtual_host"], watcher, glob, _Shown(style), count))
+            trio.run(
+                partial(_watch, credentials, address, virtual_host or VIRTUAL_HOST, watcher, glob, _Shown(style), count)
+            )
         except* MaxamError as group:
             raise _first(group) from None
 

@@ -164,9 +164,7 @@ def test_a_stranger_is_told_why(certificates: Path, tmp_path: Path, kind: str, a
     run(test)
 
 
-def test_a_bug_in_the_application_ends_one_request_only(
-    certificates: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_in_the_application_ends_one_request_only(certificates: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An exception is answered 500 and logged with its traceback; the next request is served."""
 
     async def test() -> None:

@@ -1,0 +1,429 @@
+"""`maxam-admin` against a running gateway: what it prints, its exit codes, and what it says when something is missing."""
+
+import datetime as dt
+import gc
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from maxam.admin.certificates import Authority, issue_development_certificates
+from maxam.admin.main import main
+from maxam.admin.service import serve_admin
+from maxam.client import connect
+from maxam.config import (
+    AdminSettings,
+    JournalSettings,
+    ListenerSettings,
+    PolicySettings,
+    SchemaSettings,
+    Settings,
+    TlsSettings,
+)
+from maxam.gateway.server import Gateway, open_gateway
+from maxam.gateway.sources import read_sources
+
+REGISTRY = """
+[[rule]]
+destination = "X/*.Raw"
+encoding = "none"
+[[rule]]
+destination = "X/**"
+schema = "t.T_v1"
+encoding = "datum"
+"""
+POLICY = """
+[capabilities.publish]
+send = ["X/**"]
+receive = ["X/**"]
+[capabilities.operate]
+send = ["X/A.**", "X/D.**"]
+receive = ["X/A.**", "X/D.**", "X/W.**"]
+admin = ["read", "write"]
+[[principals]]
+name = "op"
+fingerprints = ["{operator}"]
+capabilities = ["operate"]
+[[principals]]
+name = "pub"
+fingerprints = ["{publisher}"]
+capabilities = ["publish"]
+"""
+
+
+@dataclass
+class Running:
+    """A gateway in a thread of its own."""
+
+    folder: Path
+    admin: str
+    gateway: Gateway
+    token: trio.lowlevel.TrioToken
+
+    def cli(self, *arguments: str, who: str = "operator", variables: dict[str, str | None] | None = None) -> Result:
+        """Run `maxam-admin` with the certificate of a client."""
+        certificates = self.folder / "certs"
+        environment: dict[str, str | None] = {
+            "MAXAM_GATEWAY": self.admin,
+            "MAXAM_CERTIFICATE": str(certificates / f"{who}.pem"),
+            "MAXAM_KEY": str(certificates / f"{who}.key"),
+            "MAXAM_CA": str(certificates / "ca.pem"),
+        }
+        return CliRunner().invoke(main, arguments, env=environment | (variables or {}))
+
+    def client(self, work: Callable[[Any], Any], client_id: str = "publisher") -> None:
+        """Do something as a connected publisher."""
+        certificates = self.folder / "certs"
+
+        async def connected() -> None:
+            async with connect(
+                *self.gateway.address,
+                certificate=certificates / "publisher.pem",
+                key=certificates / "publisher.key",
+                ca=certificates / "ca.pem",
+                client_id=client_id,
+            ) as client:
+                await work(client)
+
+        trio.run(connected)
+
+    def send(self, destination: str, body: bytes) -> None:
+        """Publish one value."""
+
+        async def work(client: Any) -> None:
+            assert (await client.send(destination, body, {"h": "1"})).accepted
+
+        self.client(work)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Run a gateway with the admin listener beside it."""
+    folder = tmp_path_factory.mktemp("gateway")
+    fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC))
+    (folder / "policy.toml").write_text(POLICY.format(**fingerprints))
+    (folder / "schemas/t/T_v1").mkdir(parents=True)
+    (folder / "schemas/registry.toml").write_text(REGISTRY)
+    schema = {"type": "record", "name": "T_v1", "namespace": "t", "fields": [{"name": "text", "type": "string"}]}
+    (folder / "schemas/t/T_v1/1.0.avsc").write_text(json.dumps(schema))
+    certificates = folder / "certs"
+    settings = Settings(
+        TlsSettings(certificates / "server.pem", certificates / "server.key", certificates / "ca.pem"),
+        PolicySettings(folder / "policy.toml"),
+        SchemaSettings(folder / "schemas"),
+        ListenerSettings(port=0),
+        JournalSettings(folder / "journal"),
+        AdminSettings(port=0),
+    )
+    made: list[Running] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        gateway = open_gateway(settings, read_sources(settings))
+
+        def say_ready(addresses: list[str]) -> None:
+            made.append(Running(folder, addresses[1], gateway, trio.lowlevel.current_trio_token()))
+            ready.set()
+
+        await gateway.run([serve_admin], say_ready)
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    assert ready.wait(20)
+    yield made[0]
+    made[0].token.run_sync_soon(made[0].gateway.stop)
+    thread.join(20)
+    assert not thread.is_alive()
+    gc.unfreeze()  # the gateway froze what the test process had made too, and Hypothesis looks for referrers
+
+
+def datum(text: str) -> bytes:
+    """Encode a value of the schema."""
+    encoded = text.encode()
+    length = 2 * len(encoded)
+    return (bytes([length]) if length < 128 else bytes([length & 0x7F | 0x80, length >> 7])) + encoded
+
+
+def plain(output: str) -> str:
+    """Return output with what differs from run to run replaced, and no blanks at line ends."""
+    output = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>", output)
+    output = re.sub(r"127\.0\.0\.1:\d+", "<peer>", output)
+    output = re.sub(r"\b[0-9a-f]{64}\b", "<fingerprint>", output)
+    output = re.sub(r" {2,}", "  ", re.sub(r"─+", "─", output))
+    return "\n".join(line.rstrip() for line in output.splitlines()) + "\n"
+
+
+def test_topics(running: Running) -> None:
+    """Listing, values, one topic and its deletion, for people and as JSON; exit code 1 for what is not there."""
+    running.send("X/A.1", datum("v"))
+    running.send("X/A.1.Raw", b"\0\xff")
+    running.send("X/B.1", datum("secret"))
+
+    result = running.cli("topics", "list", "X/[AB]*", "--values")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert plain(re.sub(r" +\d+ +<time>", " <revision> <time>", plain(result.stdout))) == (
+        "DESTINATION  REVISION  ACCEPTED AT  PUBLISHER  SCHEMA  BYTES  VALUE\n"
+        "─\n"
+        'X/A.1 <revision> <time>  pub  t.T_v1 1.0  2  {"text":"v"}\n'
+        "X/A.1.Raw <revision> <time>  pub  (none)  2  (it was accepted without a schema)\n"
+        "X/B.1 <revision> <time>  pub  t.T_v1 1.0  7  (withheld)\n"
+    )
+    rows = [json.loads(line) for line in running.cli("topics", "list", "X/[AB]*", "--json").stdout.splitlines()]
+    assert [row["destination"] for row in rows] == ["X/A.1", "X/A.1.Raw", "X/B.1"]
+    assert running.cli("topics", "list", "X/[AB]*", "--json", "--limit", "1").stdout.count("\n") == 1
+
+    assert plain(running.cli("topics", "get", "X/A.1").stdout) == (
+        "destination  X/A.1\n"
+        f"revision  {rows[0]['revision']}\n"
+        "accepted_at  <time>\n"
+        "publisher  pub\n"
+        "fingerprint  <fingerprint>\n"
+        "encoding  datum\n"
+        "schema  t.T_v1\n"
+        "schema_version  1.0\n"
+        f"schema_fingerprint  {rows[0]['schema_fingerprint']}\n"
+        "body_bytes  2\n"
+        "header h  1\n"
+        '{\n  "text": "v"\n}\n'
+    )
+    assert json.loads(running.cli("topics", "get", "X/A.1", "--json").stdout)["value"] == {"text": "v"}
+    assert running.cli("topics", "get", "X/A.1.Raw").stdout.endswith("\nAP8=\n")
+    assert "withheld" in running.cli("topics", "get", "X/B.1").stdout
+
+    result = running.cli("topics", "delete", "X/A.1")
+    assert (result.exit_code, result.stdout) == (0, "deleted X/A.1\n")
+    for verb in ("get", "delete"):
+        result = running.cli("topics", verb, "X/A.1")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == "Error: not-found: there is no topic X/A.1\n"
+    result = running.cli("topics", "delete", "X/B.1")
+    assert result.exit_code == 1
+    assert "unauthorised" in result.stderr
+
+
+def test_a_large_value_is_decoded_here(running: Running) -> None:
+    """What the gateway leaves undecoded for its size shows decoded all the same."""
+    running.send("X/D.1", datum("x" * 8191))
+    topic = json.loads(running.cli("topics", "get", "X/D.1", "--json").stdout)
+    assert topic["value"] == {"text": "x" * 8191}
+    assert topic["value_state"] == "decoded"
+    assert not {"body", "problem"} & set(topic)
+
+
+def test_hostile_text_reaches_no_terminal(running: Running) -> None:
+    """No verb prints a control character that a publisher chose."""
+    hostile = "\x1b[2J\x1b]0;owned\x07\r\n\u202e\u2066\x9b31m[bold]"
+    running.send("X/D.1.evil", datum(hostile))
+    for arguments in (
+        ["topics", "list", "X/D.*evil", "--values"],
+        ["topics", "list", "X/D.*evil", "--values", "--json"],
+        ["topics", "get", "X/D.1.evil"],
+        ["topics", "get", "X/D.1.evil", "--json"],
+        ["topics", "watch", "X/D.*evil", "--count", "1"],
+        ["topics", "watch", "X/D.*evil", "--count", "1", "--json"],
+        ["topics", "get", hostile.replace("\r\n", "")],
+        ["sessions", "show", hostile, hostile],
+    ):
+        result = running.cli(*arguments)
+        assert all(line.isprintable() for line in result.output.split("\n")), arguments
+        assert "owned" in result.output or "sessions" in arguments
+
+
+def test_watch_shows_values_decoded(running: Running) -> None:
+    """Current values first, then each update; without the right to receive it says so."""
+    running.send("X/W.1", datum("v"))
+    running.send("X/W.2.Raw", b"\0")
+    result = running.cli("topics", "watch", "X/W.*", "--count", "2", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = {row["destination"]: row for row in map(json.loads, result.stdout.splitlines())}
+    assert rows["X/W.1"] | {"received_at": "", "revision": 0} == {
+        "destination": "X/W.1",
+        "revision": 0,
+        "received_at": "",
+        "deleted": False,
+        "schema": "t.T_v1 1.0",
+        "value": {"text": "v"},
+        "problem": "",
+    }
+    assert rows["X/W.2.Raw"]["problem"] == "it is accepted without a schema"
+    host, port = running.gateway.address
+    result = running.cli("topics", "watch", "X/W.1", "--count", "1", "--stomp", f"{host}:{port}", who="publisher")
+    assert re.fullmatch(r'\d+ X/W\.1 \{"text":"v"\}\n', result.stdout)
+
+
+def test_sessions(running: Running) -> None:
+    """Listing, one session, closing its connection, and its end."""
+
+    async def while_subscribed(client: Any) -> None:
+        async with client.subscribe("X/S.*", id="s 1", durable=True):
+            await trio.to_thread.run_sync(look)
+            assert "closed by an operator" in str(await client.ended())
+
+    def look() -> None:
+        assert plain(running.cli("sessions", "list").stdout) == (
+            "PRINCIPAL  CLIENT-ID  CONNECTED  DURABLE  PEER  SINCE"
+            "  SUBSCRIPTIONS  OWED  UN-ACKED  WINDOW\n─\n"
+            "pub  dash/board  yes  yes  <peer>  <time>  1  0  0  10\n"
+        )
+        assert json.loads(running.cli("sessions", "list", "--json").stdout)["client_id"] == "dash/board"
+        assert plain(running.cli("sessions", "show", "pub", "dash/board").stdout) == (
+            "principal  pub\nclient_id  dash/board\nconnected  yes\ndurable  yes\npeer  <peer>\nwindow  10\n"
+            "unacked  0\nowed  0\nconnected_at  <time>\n"
+            "SUBSCRIPTION  GLOB  ACK  DURABLE  DELIVERING  OWED  UN-ACKED  CONFLATED\n─\n"
+            "s 1  X/S.*  client  yes  yes  0  0  0\n"
+        )
+        assert running.cli("sessions", "kick", "pub", "dash/board").stdout == "kicked pub dash/board\n"
+
+    running.client(while_subscribed, "dash/board")
+    result = running.cli("sessions", "kick", "pub", "dash/board")
+    assert (result.exit_code, result.stderr) == (1, "Error: not-connected: the session has no live connection\n")
+    assert running.cli("sessions", "drop", "pub", "dash/board").stdout == "dropped pub dash/board\n"
+    result = running.cli("sessions", "drop", "pub", "dash/board")
+    assert (result.exit_code, result.stderr) == (1, "Error: not-found: there is no such session\n")
+
+
+def unused_address() -> str:
+    """Return an address where nothing listens."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{closed.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"MAXAM_CA": None}, "no CA certificate of the gateway is given: use --ca FILE or set MAXAM_CA"),
+        (
+            {"MAXAM_CERTIFICATE": None},
+            "no client certificate is given: use --certificate FILE or set MAXAM_CERTIFICATE",
+        ),
+        ({"MAXAM_KEY": None}, "no key of the client certificate is given: use --key FILE or set MAXAM_KEY"),
+        ({"MAXAM_KEY": "/nonesuch"}, "the key of the client certificate /nonesuch cannot be read (No such file"),
+        ({"MAXAM_CA": __file__}, f"{__file__} holds no PEM certificate: see --ca or MAXAM_CA"),
+        ({"MAXAM_KEY": __file__}, "are not a PEM certificate and its unencrypted PEM key"),
+        ({"MAXAM_GATEWAY": "here"}, "--gateway must be HOST:PORT, found 'here'"),
+        ({"MAXAM_GATEWAY": "h:99999"}, "--gateway must be HOST:PORT"),
+        ({"MAXAM_SERVER_NAME": "other.example"}, "is not trusted (Hostname mismatch"),
+    ],
+)
+def test_what_is_missing_is_named(running: Running, variables: dict[str, str | None], message: str) -> None:
+    """Each thing that is needed to connect is named with its option and variable, on one line, with exit code 1."""
+    result = running.cli("topics", "list", variables=variables)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_server_name_can_be_checked(running: Running) -> None:
+    """With --server-name the gateway's certificate must carry that name."""
+    assert running.cli("--server-name", "localhost", "sessions", "list").exit_code == 0
+
+
+def test_no_gateway_is_told(running: Running) -> None:
+    """Nothing listens, or something that is no admin listener."""
+    result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": unused_address()})
+    assert result.exit_code == 1
+    assert "nothing listens at" in result.stderr
+    host, port = running.gateway.address
+    result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": f"{host}:{port}"})
+    assert result.exit_code == 1
+    assert "is it the admin port?" in result.stderr
+
+
+def test_untrusted_certificates_are_told(running: Running, tmp_path: Path) -> None:
+    """Whose certificate is not accepted, ours or the gateway's, and what to look at."""
+    now = dt.datetime.now(dt.UTC)
+    Authority.create("other", now).issue("x", now, now + dt.timedelta(days=1)).write(tmp_path, "x")
+    files: dict[str, str | None] = {"MAXAM_CERTIFICATE": str(tmp_path / "x.pem"), "MAXAM_KEY": str(tmp_path / "x.key")}
+    result = running.cli("topics", "list", variables=files)
+    assert result.exit_code == 1
+    assert "refused the certificate" in result.stderr
+    assert "unknown ca" in result.stderr
+    issue_development_certificates(tmp_path, now)
+    result = running.cli("topics", "list", variables={"MAXAM_CA": str(tmp_path / "ca.pem")})
+    assert result.exit_code == 1
+    assert "is not trusted" in result.stderr
+
+
+@pytest.mark.parametrize("who", ["publisher", "subscriber"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "list"],
+        ["topics", "get", "X/A.1"],
+        ["topics", "delete", "X/A.1"],
+        ["topics", "watch", "X/**"],
+        ["sessions", "list"],
+        ["sessions", "show", "a", "b"],
+        ["sessions", "kick", "a", "b"],
+        ["sessions", "drop", "a", "b"],
+    ],
+)
+def test_no_right_is_told(running: Running, who: str, arguments: list[str]) -> None:
+    """A certificate without the right, or unknown to the policy, is refused and told which right is missing."""
+    result = running.cli(*arguments, who=who)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "forbidden: this needs the admin right" in result.stderr
+    assert f"maxam-admin fingerprint {running.folder}/certs/{who}.pem" in result.stderr
+
+
+def test_usage_errors_have_their_own_exit_code(running: Running) -> None:
+    """A wrong verb, option or argument is exit code 2."""
+    for arguments in (["nothing"], ["topics", "get"], ["topics", "list", "--limit", "0"], ["--nothing"]):
+        assert running.cli(*arguments).exit_code == 2
+
+
+def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
+    """Certificates, schemas, policy and journal are checked without a connection; what is wrong is named."""
+    nothing = dict.fromkeys(("MAXAM_GATEWAY", "MAXAM_CERTIFICATE", "MAXAM_KEY", "MAXAM_CA"))
+
+    def cli(*arguments: str) -> Result:
+        return CliRunner().invoke(main, arguments, env=nothing)
+
+    made = json.loads(cli("dev-certs", str(tmp_path / "certs"), "--json").stdout)
+    assert set(made) == {"publisher", "subscriber", "operator"}
+    pem = str(tmp_path / "certs/operator.pem")
+    assert cli("fingerprint", pem).stdout == made["operator"] + "\n"
+    assert json.loads(cli("fingerprint", pem, "--json").stdout) == {"file": pem, "fingerprint": made["operator"]}
+    for bad in (__file__, "/nonesuch"):
+        result = cli("fingerprint", bad)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert bad in result.stderr
+
+    schemas, policy = running.folder / "schemas", running.folder / "policy.toml"
+    assert cli("schemas", "check", str(schemas)).stdout == f"{schemas}: good, 2 rules, 1 types\nt.T_v1  1.0\n"
+    assert json.loads(cli("schemas", "check", str(schemas), "--json").stdout)["types"] == {"t.T_v1": ["1.0"]}
+    assert cli("policy", "check", str(policy)).stdout == f"{policy}: good\n"
+    (tmp_path / "bad.toml").write_text("[capability.x]")
+    result = cli("policy", "check", str(tmp_path / "bad.toml"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "capability" in result.stderr
+    assert cli("schemas", "check", str(tmp_path)).exit_code == 1
+
+    result = cli("journal", "verify", str(running.folder / "journal"))
+    assert result.exit_code == 0
+    assert "segments/00000000000000000001.open.avro" in result.stdout
+    assert cli("journal", "verify", str(tmp_path)).exit_code == 1
+    broken = tmp_path / "journal"
+    for name in ("segments", "snapshots", "schemas"):
+        (broken / name).mkdir(parents=True)
+    (broken / "segments/00000000000000000001-00000000000000000002.avro").write_bytes(b"not a segment")
+    result = cli("journal", "verify", str(broken), "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout.splitlines()[0])["problem"]
+    assert "1 of 1 files are damaged" in result.stderr
+
+
+def test_completion_is_there() -> None:
+    """Click's shell completion knows the verbs."""
+    found = ShellComplete(main, {}, "maxam-admin", "_MAXAM_ADMIN_COMPLETE").get_completions(["topics"], "")
+    assert [item.value for item in found] == ["delete", "get", "list", "watch"]

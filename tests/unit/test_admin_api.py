@@ -1,0 +1,618 @@
+"""The admin API over a real broker: rights, listings, values, deletes and sessions."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from urllib.parse import quote
+
+import httpx
+import pytest
+import trio
+
+from maxam.admin import api, view
+from maxam.admin.api import ANY_CERTIFICATE, ANY_PRINCIPAL, ROUTES, make_application
+from maxam.admin.listener import FINGERPRINT
+from maxam.admin.view import View
+from maxam.avro.registry import load_registry
+from maxam.broker.broker import Broker
+from maxam.broker.delivery import Connection
+from maxam.broker.policy import load_policy
+from maxam.config import Limits, ListenerSettings
+from maxam.gateway.server import Gateway
+from maxam.records import Identity
+from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe
+
+ADMIN, READER, SENDER, SCRAPER, STRANGER = (digit * 64 for digit in "12345")
+POLICY = f"""
+[capabilities.all]
+send = ["X/**"]
+receive = ["X/**"]
+[capabilities.some]
+send = ["X/A.**"]
+receive = ["X/A.**"]
+[capabilities.read]
+admin = ["read"]
+[capabilities.write]
+admin = ["write"]
+[capabilities.metrics]
+admin = ["metrics"]
+[[principals]]
+name = "admin"
+fingerprints = ["{ADMIN}"]
+capabilities = ["all", "read", "write", "metrics"]
+[[principals]]
+name = "reader"
+fingerprints = ["{READER}"]
+capabilities = ["some", "read", "write"]
+[[principals]]
+name = "sender"
+fingerprints = ["{SENDER}"]
+capabilities = ["all"]
+[[principals]]
+name = "scraper"
+fingerprints = ["{SCRAPER}"]
+capabilities = ["metrics"]
+"""
+SCHEMA = {"type": "record", "name": "T_v1", "namespace": "t", "fields": [{"name": "text", "type": "string"}]}
+REGISTRY = {
+    "registry.toml": b"""
+[[rule]]
+destination = "X/*.Raw"
+encoding = "none"
+[[rule]]
+destination = "X/**"
+schema = "t.T_v1"
+encoding = "datum"
+""",
+    "t/T_v1/1.0.avsc": json.dumps(SCHEMA).encode(),
+}
+
+
+class Committer:
+    """Stands in for the gateway's: everything appended is durable at once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.full = False
+        self.stuck = False
+
+    @property
+    def group(self) -> "Committer":
+        """Stand in for the group commit too."""
+        return self
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk is full."""
+        return self.full
+
+    def touch(self) -> None:
+        """Commit, refuse, or do nothing."""
+        if not self.stuck and self.broker.pending:
+            batch = self.broker.take()
+            (self.broker.refuse if self.full else self.broker.commit)(batch)
+
+
+class World:
+    """A broker, a stand-in gateway around it, and the API on top."""
+
+    def __init__(self) -> None:
+        limits = Limits()
+        self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(REGISTRY))
+        self.committer = Committer(self.broker)
+        self.connections: dict[Any, None] = {}
+        self.address = ("127.0.0.1", 61614)
+        self.settings = self
+        self.listener = ListenerSettings()
+        self.application = make_application(View(cast("Gateway", self)))
+        self.publisher = self.connect("sender", "publisher")
+
+    def connect(self, principal: str, client_id: str, address: str | None = None) -> Connection:
+        """Connect a client."""
+        event = Connect(VERSION_1_2, b"MAXVAPI", client_id, None, (0, 0))
+        connection = self.broker.connect(event, Identity(principal, SENDER), "-", lambda: None, 0.0)
+        if address is not None:
+            self.connections[_Client(address, connection)] = None
+        return connection
+
+    def send(self, destination: str, body: bytes) -> None:
+        """Publish a value, committed on return."""
+        self.broker.send(self.publisher, Send(destination.encode(), body, ((b"h", b"1"),), None), 1_700_000_000_000_000)
+        self.committer.touch()
+
+    def subscribe(self, connection: Connection, glob: str, durable: bool = False) -> None:
+        """Subscribe with acks, committed on return."""
+        self.broker.subscribe(connection, Subscribe(b"s1", glob.encode(), True, durable, False, None))
+        self.committer.touch()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        who: str | None = ADMIN,
+        marked: bool = True,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        """Send one request as the holder of a certificate."""
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            await self.application({**scope, "state": {} if who is None else {FINGERPRINT: who}}, receive, send)
+
+        transport = httpx.ASGITransport(application, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="https://admin") as client:
+            given = {"maxam-admin": "1"} if marked and method != "GET" else {}
+            return await client.request(method, path, headers=given | (headers or {}))
+
+    async def json(self, path: str, who: str = ADMIN) -> Any:
+        """Get what must be there."""
+        response = await self.ask("GET", path, who)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+
+class _Client:
+    """Stands in for the gateway's side of a connection."""
+
+    def __init__(self, address: str, connection: Connection) -> None:
+        self.address = address
+        self.opened_at_us = 1_700_000_000_000_000
+        self.peer = self
+        self.connection = connection
+
+
+@pytest.fixture
+def world() -> World:
+    """Return a new world."""
+    return World()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on trio."""
+    trio.run(test)
+
+
+def datum(text: str) -> bytes:
+    """Encode a value of the schema."""
+    return bytes([2 * len(text)]) + text.encode()
+
+
+PATHS = {
+    "{name}/{minor}": "t.T_v1/1.0",
+    "{destination:path}": "X/A.1",
+    "{key:path}": "sender/publisher",
+}
+
+
+def concrete(path: str) -> str:
+    """Fill in the parameters of a route."""
+    for parameter, value in PATHS.items():
+        path = path.replace(parameter, value)
+    return path
+
+
+@pytest.mark.parametrize(("method", "path", "right"), [(m, p, r) for m, p, r, _ in ROUTES])
+def test_every_route_wants_its_right(world: World, method: str, path: str, right: str) -> None:
+    """Without the route's right the answer is 403, known to the policy or not; without certificate it is 401."""
+    holders = {
+        "read": {ADMIN, READER},
+        "write": {ADMIN, READER},
+        "metrics": {ADMIN, SCRAPER},
+        ANY_PRINCIPAL: {ADMIN, READER, SENDER, SCRAPER},
+        ANY_CERTIFICATE: {ADMIN, READER, SENDER, SCRAPER, STRANGER},
+    }[right]
+    world.send("X/A.1", datum("v"))
+
+    async def test() -> None:
+        for who in (ADMIN, READER, SENDER, SCRAPER, STRANGER):
+            response = await world.ask(method, concrete(path), who)
+            refused = response.status_code == 403 and response.json()["error"] == "forbidden"
+            assert refused is (who not in holders), (who, response.text)
+        response = await world.ask(method, concrete(path), None)
+        assert (response.status_code, response.json()["error"]) == (401, "unauthenticated")
+
+    run(test)
+
+
+def test_a_refused_caller_cannot_tell_what_exists(world: World) -> None:
+    """What is there and what is not look the same without the right."""
+    world.send("X/A.1", datum("v"))
+
+    async def test() -> None:
+        for pair in (("/v1/topics/X/A.1", "/v1/topics/X/A.2"), ("/v1/sessions/sender/publisher", "/v1/sessions/x/y")):
+            there, absent = [await world.ask("GET", path, SENDER) for path in pair]
+            assert (there.status_code, there.content) == (absent.status_code, absent.content) == (403, there.content)
+
+    run(test)
+
+
+@pytest.mark.parametrize(("method", "path"), [(m, p) for m, p, r, _ in ROUTES if r == "write"])
+def test_a_write_needs_the_header_that_no_foreign_page_can_send(world: World, method: str, path: str) -> None:
+    """A request that changes something without our header changes nothing."""
+    world.send("X/A.1", datum("v"))
+
+    async def test() -> None:
+        response = await world.ask(method, concrete(path), marked=False)
+        assert (response.status_code, response.json()["error"]) == (403, "missing-header")
+        assert world.broker.head == 1
+        assert len(world.broker.sessions) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/", 404, "not-found"),
+        ("GET", "/v1/nothing", 404, "not-found"),
+        ("POST", "/v1/topics", 405, "method-not-allowed"),
+        ("GET", "/v1/topics/X/B", 404, "not-found"),
+        ("DELETE", "/v1/topics/X/B", 404, "not-found"),
+        ("GET", "/v1/topics?glob=X%2F[", 400, "invalid-glob"),
+        ("GET", "/v1/topics?limit=0", 400, "invalid-parameter"),
+        ("GET", "/v1/topics?limit=501", 400, "invalid-parameter"),
+        ("GET", "/v1/topics?limit=1e2", 400, "invalid-parameter"),
+        ("GET", "/v1/topics?values=yes", 400, "invalid-parameter"),
+        ("GET", "/v1/sessions/x/y", 404, "not-found"),
+        ("GET", "/v1/sessions/x", 404, "not-found"),
+        ("GET", "/v1/sessions/x/y/z", 404, "not-found"),
+        ("DELETE", "/v1/sessions/x/y", 404, "not-found"),
+        ("POST", "/v1/sessions/x/y/kick", 404, "not-found"),
+        ("POST", "/v1/sessions/x/y", 404, "not-found"),
+        ("GET", "/v1/schemas/t.T_v1/9.9", 404, "not-found"),
+        ("GET", "/v1/schemas/..%2f..%2fetc/passwd", 404, "not-found"),
+    ],
+)
+def test_errors_have_one_form(world: World, method: str, path: str, status: int, code: str) -> None:
+    """Every error is JSON with a code and a text, and is not cached."""
+
+    async def test() -> None:
+        response = await world.ask(method, path)
+        assert response.status_code == status
+        assert response.json()["error"] == code
+        assert response.json()["detail"]
+        assert response.headers["cache-control"] == "no-store"
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+    run(test)
+
+
+@pytest.mark.parametrize("headers", [{"content-length": "65537"}, {"transfer-encoding": "chunked"}])
+def test_a_large_request_is_refused_unread(world: World, headers: dict[str, str]) -> None:
+    """A body over the limit or of unknown length is refused by its headers."""
+
+    async def test() -> None:
+        response = await world.ask("POST", "/v1/sessions/sender/publisher/kick", headers=headers)
+        assert (response.status_code, response.json()["error"]) == (413, "too-large")
+
+    run(test)
+
+
+def test_a_topic_shows_its_value(world: World) -> None:
+    """Metadata, headers and the value decoded by its schema."""
+    world.send("X/A.1", datum("v"))
+    expected = {
+        "destination": "X/A.1",
+        "revision": 1,
+        "accepted_at": "2023-11-14T22:13:20.000000Z",
+        "publisher": "sender",
+        "fingerprint": SENDER,
+        "encoding": "datum",
+        "schema": "t.T_v1",
+        "schema_version": "1.0",
+        "schema_fingerprint": world.broker.registry.versions("t.T_v1")[0].crc_64.hex(),
+        "body_bytes": 2,
+        "value_state": "decoded",
+        "headers": [["h", "1"]],
+        "value": {"text": "v"},
+    }
+
+    async def test() -> None:
+        assert await world.json("/v1/topics/X/A.1") == expected
+        assert (await world.json("/v1/topics?values=true"))["topics"] == [expected]
+
+    run(test)
+
+
+def test_a_body_without_schema_shows_as_base64(world: World) -> None:
+    """What nothing was checked of is shown as it was sent."""
+    world.send("X/A.Raw", b"\0\xff")
+
+    async def test() -> None:
+        topic = await world.json("/v1/topics/X/A.Raw")
+        assert (topic["value_state"], topic["body"]) == ("raw", "AP8=")
+        assert "without a schema" in topic["problem"]
+
+    run(test)
+
+
+def test_a_large_value_is_left_to_the_caller(world: World) -> None:
+    """A value that would hold the event loop comes as body with the place of its datum."""
+    length = api.DECODED_BYTES_MAX + 1
+    world.send(
+        "X/A.1", bytes([length * 2 & 0x7F | 0x80, length * 2 >> 7 & 0x7F | 0x80, length * 2 >> 14]) + b"x" * length
+    )
+
+    async def test() -> None:
+        topic = await world.json("/v1/topics/X/A.1")
+        assert topic["value_state"] == "raw"
+        assert (topic["value_offset"], topic["value_length"]) == (0, -1)
+
+    run(test)
+
+
+def test_values_are_shown_within_the_receive_rights_only(world: World) -> None:
+    """An operator sees that a topic exists, but neither value, body nor headers without the right to receive it."""
+    for destination in ("X/A.1", "X/B.1"):
+        world.send(destination, datum("secret"))
+
+    async def test() -> None:
+        rows = (await world.json("/v1/topics?values=true", READER))["topics"]
+        assert [row["value_state"] for row in rows] == ["decoded", "withheld"]
+        for row in (rows[1], await world.json("/v1/topics/X/B.1", READER)):
+            assert row["value_state"] == "withheld"
+            assert {"value", "body", "headers"} & set(row) == set()
+
+    run(test)
+
+
+def test_pages_follow_each_other_while_topics_come_and_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paging by destination shows each topic that stays exactly once, whatever is made and deleted meanwhile."""
+    monkeypatch.setattr(view, "SLICE_TOPICS", 3)
+    for number in range(20):
+        world.send(f"X/A.{number:02}", datum("v"))
+    for number in range(20):
+        world.send(f"X/B.{number:02}", datum("v"))
+
+    async def test() -> None:
+        seen: list[str] = []
+        path = "/v1/topics?glob=X/*5&limit=2"
+        following: str | None = ""
+        round_ = 0
+        while following is not None:
+            page = await world.json(path + (f"&after={following}" if following else ""))
+            assert len(page["topics"]) <= 2
+            seen += [row["destination"] for row in page["topics"]]
+            following = page["next"]
+            world.send(f"X/A.0{round_}", b"")  # deleted behind and before the cursor, but none that is wanted
+            world.send(f"X/A.1{round_}.x", datum("v"))
+            round_ += 1
+        assert seen == ["X/A.05", "X/A.15", "X/B.05", "X/B.15"]
+
+    run(test)
+
+
+def test_one_page_looks_at_so_many_topics_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A glob that matches little gives short pages, empty ones too, that still lead to the end."""
+    monkeypatch.setattr(view, "SLICE_TOPICS", 2)
+    monkeypatch.setattr(api, "PAGE_SLICES_MAX", 2)
+    for number in range(10):
+        world.send(f"X/A.{number}", datum("v"))
+
+    async def test() -> None:
+        sizes: list[int] = []
+        following: str | None = ""
+        while following is not None:
+            page = await world.json("/v1/topics?glob=X/*9" + (f"&after={following}" if following else ""))
+            sizes.append(len(page["topics"]))
+            following = page["next"]
+        assert sizes == [0, 0, 1]
+
+    run(test)
+
+
+def test_deleted_topics_are_not_listed(world: World) -> None:
+    """A tombstone is no topic."""
+    world.subscribe(world.connect("admin", "a"), "X/**", durable=True)
+    world.send("X/A.1", datum("v"))
+    world.send("X/A.1", b"")
+
+    async def test() -> None:
+        assert await world.json("/v1/topics") == {"topics": [], "next": None}
+        assert (await world.ask("GET", "/v1/topics/X/A.1")).status_code == 404
+
+    run(test)
+
+
+def test_delete_is_a_send_of_the_operator(world: World) -> None:
+    """An accepted delete is a change by the operator's principal, answered after its commit; the errand leaves no trace."""
+    world.send("X/A.1", datum("v"))
+
+    async def test() -> None:
+        response = await world.ask("DELETE", "/v1/topics/X/A.1")
+        assert (response.status_code, response.json()) == (200, {"disposition": "accepted"})
+        change = world.broker.store.topics[b"X/A.1"].change
+        assert (change.deleted, change.publisher.principal, change.publisher.fingerprint) == (True, "admin", ADMIN)
+        assert {key for key in world.broker.sessions if key[0] == "admin"} == set()
+
+    run(test)
+
+
+def test_delete_needs_the_send_right(world: World) -> None:
+    """The admin right `write` alone deletes nothing."""
+    world.send("X/B.1", datum("v"))
+
+    async def test() -> None:
+        response = await world.ask("DELETE", "/v1/topics/X/B.1", READER)
+        assert response.status_code == 403
+        assert response.json()["disposition"] == "rejected-unauthorised"
+        assert not world.broker.store.topics[b"X/B.1"].change.deleted
+
+    run(test)
+
+
+def test_delete_is_not_answered_before_its_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing can be committed there is no answer but, in the end, that it took too long."""
+    monkeypatch.setattr(api, "REQUEST_TIMEOUT_S", 0.05)
+    world.send("X/A.1", datum("v"))
+    world.committer.stuck = True
+
+    async def test() -> None:
+        response = await world.ask("DELETE", "/v1/topics/X/A.1")
+        assert (response.status_code, response.json()["error"]) == (503, "too-slow")
+
+    run(test)
+
+
+def test_a_full_disk_refuses_a_delete_and_readiness(world: World) -> None:
+    """The disposition of a SEND that cannot be stored is passed on, and readiness names the reason."""
+    world.send("X/A.1", datum("v"))
+
+    async def test() -> None:
+        assert await world.json("/readyz") == {"status": "ready"}
+        world.committer.full = True
+        response = await world.ask("DELETE", "/v1/topics/X/A.1")
+        assert response.status_code == 503
+        assert (response.json()["error"], response.json()["disposition"]) == ("disk-full", "rejected-unavailable")
+        response = await world.ask("GET", "/readyz")
+        assert response.status_code == 503
+        assert "disk-full" in response.json()["reasons"][0]
+
+    run(test)
+
+
+def test_a_session_shows_what_it_owes(world: World) -> None:
+    """Counts of owed and un-acked, the window, the peer and its subscriptions."""
+    connection = world.connect("admin", "a b/c", "10.0.0.1:5")
+    world.subscribe(connection, "X/A.*", durable=True)
+    for number in range(12):
+        world.send(f"X/A.{number}", datum("v"))
+    world.send("X/A.11", datum("w"))
+    connection.drain(0.0)
+    window = connection.window.size
+    row = {
+        "principal": "admin",
+        "client_id": "a b/c",
+        "connected": True,
+        "durable": True,
+        "peer": "10.0.0.1:5",
+        "window": window,
+        "unacked": window,
+        "owed": 12 - window,
+        "connected_at": "2023-11-14T22:13:20.000000Z",
+    }
+    subscription = {
+        "id": "s1",
+        "glob": "X/A.*",
+        "ack": "client",
+        "durable": True,
+        "delivering": True,
+        "owed": 12 - window,
+        "unacked": window,
+        "conflated": 1,
+    }
+
+    async def test() -> None:
+        assert (await world.json("/v1/sessions"))["sessions"][0] == row | {"subscriptions": 1}
+        path = "/v1/sessions/admin/" + quote("a b/c", safe="")
+        assert await world.json(path) == row | {"subscriptions": [subscription]}
+        world.broker.detach(connection, 1.0)
+        world.connections.clear()
+        detached = await world.json(path)
+        assert (detached["connected"], detached["peer"], detached["window"], detached["owed"]) == (
+            False,
+            None,
+            None,
+            12,
+        )
+        assert detached["subscriptions"][0]["delivering"] is False
+
+    run(test)
+
+
+def test_sessions_are_paged_by_key(world: World) -> None:
+    """All sessions come in order of principal and client-id, each once."""
+    keys = {("sender", "publisher"), ("sender", "a/b"), ("sender", "a b?&"), ("admin", "z"), ("admin", "kick")}
+    for principal, client_id in keys - {("sender", "publisher")}:
+        world.connect(principal, client_id)
+
+    async def test() -> None:
+        seen: list[tuple[str, str]] = []
+        following: str | None = ""
+        while following is not None:
+            page = await world.json("/v1/sessions?limit=2" + (f"&after={quote(following)}" if following else ""))
+            seen += [(row["principal"], row["client_id"]) for row in page["sessions"]]
+            following = page["next"]
+        assert seen == sorted(keys)
+        for principal, client_id in keys:
+            row = await world.json(f"/v1/sessions/{quote(principal, safe='')}/{quote(client_id, safe='')}")
+            assert (row["principal"], row["client_id"]) == (principal, client_id)
+
+    run(test)
+
+
+def test_kick_closes_the_connection_and_nothing_else(world: World) -> None:
+    """The connection fails with an ERROR of its own; the session stays; kicking what is not connected is a conflict."""
+    connection = world.connect("admin", "a")
+    world.subscribe(connection, "X/**", durable=True)
+
+    async def test() -> None:
+        assert (await world.ask("POST", "/v1/sessions/admin/a/kick")).json() == {"kicked": True}
+        assert connection.failure is not None
+        assert connection.failure.message == "closed by an operator"
+        world.broker.detach(connection, 1.0)
+        response = await world.ask("POST", "/v1/sessions/admin/a/kick")
+        assert (response.status_code, response.json()["error"]) == (409, "not-connected")
+        assert ("admin", "a") in world.broker.sessions
+
+    run(test)
+
+
+def test_drop_ends_a_session_for_good(world: World) -> None:
+    """A dropped session is gone with its subscriptions, and the journal is told."""
+    connection = world.connect("admin", "a")
+    world.subscribe(connection, "X/**", durable=True)
+    told: list[str] = []
+    commit = world.broker.take
+
+    def take() -> list[Any]:
+        batch = commit()
+        told.extend(type(operation).__name__ for operation in batch)
+        return batch
+
+    async def test() -> None:
+        world.broker.take = take  # type: ignore[method-assign]  # a test listens in
+        assert (await world.ask("DELETE", "/v1/sessions/admin/a")).json() == {"dropped": True}
+        assert ("admin", "a") not in world.broker.sessions
+        assert connection.failure is not None
+        assert told == ["SessionEndRecord"]
+        assert (await world.ask("DELETE", "/v1/sessions/admin/a")).status_code == 404
+
+    run(test)
+
+
+def test_about_names_the_stomp_listener(world: World) -> None:
+    """A client learns where to subscribe, as whom it is seen, and what it may."""
+
+    async def test() -> None:
+        about = await world.json("/v1/about", READER)
+        assert about["stomp"] == {"host": "127.0.0.1", "port": 61614, "virtual_host": "MAXVAPI"}
+        assert (about["principal"], about["admin_rights"]) == ("reader", ["read", "write"])
+
+    run(test)
+
+
+def test_schemas_are_served_to_any_principal(world: World) -> None:
+    """The rules and the self-contained text of each minor."""
+
+    async def test() -> None:
+        listing = await world.json("/v1/schemas", SENDER)
+        assert listing["types"] == {"t.T_v1": ["1.0"]}
+        assert [rule["encoding"] for rule in listing["rules"]] == ["none", "datum"]
+        assert (await world.json("/v1/schemas/t.T_v1/1.0", SENDER))["name"] in {"T_v1", "t.T_v1"}
+
+    run(test)
+
+
+def test_a_bug_is_answered_as_internal_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody planned for tells the caller nothing but that."""
+
+    def broken(_self: View) -> dict[str, int]:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(View, "figures", broken)
+
+    async def test() -> None:
+        response = await world.ask("GET", "/v1/about")
+        assert (response.status_code, response.json()) == (500, {"error": "internal", "detail": "internal error"})
+
+    run(test)
