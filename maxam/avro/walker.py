@@ -20,6 +20,7 @@ from typing import Final, final
 from maxam.avro.schema import DEPTH_MAX, Type
 
 EMPTY_ITEMS_MAX: Final = 1000
+EXPLAINED_VALUES_MAX: Final = 20_000  # a fault behind so many values is not worth the time that finding it costs
 _VARINT_BYTES_MAX: Final = 10
 
 _LONGS: Final = 0
@@ -124,7 +125,11 @@ class Walker:
             return False
 
     def explain(self, body: bytes, start: int, end: int) -> Fault | None:
-        """Tell why `body[start:end]` is refused; None when it is not. Offsets count from the start of `body`."""
+        """Tell why `accepts` refused `body[start:end]`; offsets count from the start of `body`.
+
+        Returns:
+            The fault; None when the bytes are a value. For more than EXPLAINED_VALUES_MAX values always a fault.
+        """
         explainer = _Explainer(body[:end], start)
         if explainer.value(self._type, 0) and explainer.pos != end:
             explainer.fail("the end of the value", f"{end - explainer.pos} bytes more")
@@ -366,12 +371,13 @@ def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, empty_lef
 class _Explainer:
     """Follow the schema's tree over bytes until something is wrong."""
 
-    __slots__ = ("_body", "_empty_left", "_path", "fault", "pos")
+    __slots__ = ("_body", "_empty_left", "_path", "_values_left", "fault", "pos")
 
     def __init__(self, body: bytes, pos: int) -> None:
         self._body: Final = body
         self._path: Final[list[str]] = []
         self._empty_left = EMPTY_ITEMS_MAX
+        self._values_left = EXPLAINED_VALUES_MAX
         self.pos = pos
         self.fault: Fault | None = None
 
@@ -384,6 +390,9 @@ class _Explainer:
         """Go over one value; False when there is a fault."""
         if of.empty:
             return True
+        self._values_left -= 1
+        if self._values_left < 0:
+            return self.fail("a value of the schema", f"a fault behind the first {EXPLAINED_VALUES_MAX} values")
         if of.kind in {"record", "array", "map"}:
             depth += 1
             if depth > DEPTH_MAX:

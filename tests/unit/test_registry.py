@@ -61,7 +61,7 @@ def test_minors_are_ordered_by_number() -> None:
 def test_lookups_of_the_decoding_side() -> None:
     """A schema is found by type and minor, and by either fingerprint, newest first."""
     registry = loaded(
-        **{"e/A_v1/1.1.avsc": avsc("A_v1", "int", doc="only the text differs"), "README.md": b"# nobody's"}
+        files={"e/A_v1/1.1.avsc": avsc("A_v1", "int", doc="only the text differs"), "README.md": b"# nobody's"}
     )
     old, new = registry.schema("e.A_v1", "1.0"), registry.schema("e.A_v1", "1.1")
     assert old is not None

@@ -245,3 +245,12 @@ def test_long_paths_and_expectations_are_cut() -> None:
     """A fault's text stays short whatever the schema's names are."""
     schema = record("R", **{"a" * 500: ["null", record("B" * 300)]})
     assert len(str(fault_of(schema, b"\x09"))) < 300
+
+
+def test_a_far_fault_is_not_searched_for() -> None:
+    """A body is refused wherever its fault is, but only the beginning of a large one is explained."""
+    checked = walker(array("boolean"))
+    body = number(100_000) + b"\x00" * 99_999 + b"\x07\x00"
+    assert not checked.accepts(body, 0, len(body))
+    reason = "expected a value of the schema, found a fault behind the first 20000 values"
+    assert reason in str(checked.explain(body, 0, len(body)))
