@@ -1,0 +1,1 @@
+"""All tests; the folders say what they need: nothing, a clock, a process, a network."""

@@ -152,9 +152,7 @@ class Authority:
         return builder.sign(self.issued.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def issue_development_certificates(
-    folder: Path, now: dt.datetime, clients: Iterable[str] = CLIENTS
-) -> dict[str, str]:
+def issue_development_certificates(folder: Path, now: dt.datetime, clients: Iterable[str] = CLIENTS) -> dict[str, str]:
     """Make a new authority and write all that a gateway and its clients need to meet on one machine.
 
     Writes `ca.pem`, `ca.key`, `crl.pem` (empty), `server.pem`, `server.key`, `NAME.pem` and `NAME.key` for each client, and
