@@ -101,7 +101,7 @@ def topics() -> None:
 def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | None, as_json: bool) -> None:
     """List the topics that match GLOB, in order of their names."""
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=500, values=str(values).lower())
+        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower())
         if as_json:
             for row in islice(rows, limit):
                 print_json(row)
@@ -210,7 +210,7 @@ def sessions() -> None:
 def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List all sessions, in order of principal and client-id."""
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/sessions", "sessions", limit=500)
+        rows = remote.pages("/v1/sessions", "sessions", limit=200)
         if as_json:
             for row in islice(rows, limit):
                 print_json(row)

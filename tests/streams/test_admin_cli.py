@@ -2,6 +2,7 @@
 
 import datetime as dt
 import gc
+import http.client
 import json
 import re
 import socket
@@ -16,10 +17,12 @@ import trio
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from maxam.admin.api import ANY_CERTIFICATE, ROUTES
 from maxam.admin.certificates import Authority, issue_development_certificates
 from maxam.admin.main import main
 from maxam.admin.service import serve_admin
 from maxam.client import connect
+from maxam.client.transport import client_context
 from maxam.config import (
     AdminSettings,
     JournalSettings,
@@ -374,6 +377,22 @@ def test_no_right_is_told(running: Running, who: str, arguments: list[str]) -> N
     assert (result.exit_code, result.stdout) == (1, "")
     assert "forbidden: this needs the admin right" in result.stderr
     assert f"maxam-admin fingerprint {running.folder}/certs/{who}.pem" in result.stderr
+
+
+@pytest.mark.parametrize(("method", "path", "right"), [(m, p, r) for m, p, r, _ in ROUTES])
+def test_every_route_refuses_an_unprivileged_certificate(running: Running, method: str, path: str, right: str) -> None:
+    """Over real TLS, a certificate that the policy does not know gets 403 everywhere but at /livez."""
+    certificates = running.folder / "certs"
+    context = client_context(
+        certificates / "subscriber.pem", certificates / "subscriber.key", certificates / "ca.pem", False
+    )
+    host, _, port = running.admin.rpartition(":")
+    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
+    connection.request(method, path.replace("{", "x").replace("}", "x"), headers={"maxam-admin": "1"})
+    response = connection.getresponse()
+    body = json.loads(response.read())
+    connection.close()
+    assert (response.status, body.get("error")) == ((200, None) if right == ANY_CERTIFICATE else (403, "forbidden"))
 
 
 def test_usage_errors_have_their_own_exit_code(running: Running) -> None:
