@@ -46,9 +46,9 @@ class Maker:
         if kind in VALUES:
             return kind
         if kind == "array":
-            return {"type": "array", "items": self.schema(depth - 1)}
+            return {"type": "array", "items": self.items(depth, in_union)}
         if kind == "map":
-            return {"type": "map", "values": self.schema(depth - 1)}
+            return {"type": "map", "values": self.items(depth, in_union)}
         if kind == "union":
             return self.union(depth)
         if kind == "again":
@@ -64,6 +64,10 @@ class Maker:
             made = self.record(name, depth)
         self.named.append((name, made))
         return made
+
+    def items(self, depth: int, in_union: bool) -> Any:
+        """Draw an item's type; in a union a plain one, as fastavro's writer mistakes the branch of others."""
+        return self.draw(st.sampled_from([*VALUES])) if in_union else self.schema(depth - 1)
 
     def record(self, name: str, depth: int) -> dict[str, Any]:
         """Draw a record, which may hold one that it lies in."""
