@@ -79,9 +79,10 @@ class Received:
         self.ages_s.append(now_s - sent_s)
 
     @property
-    def topics(self) -> int:
-        """How many topics it has seen a value of this run of."""
-        return len(self._places)
+    def surplus(self) -> int:
+        """How many more values were sent to its topics than messages came."""
+        newest = self._published.newest
+        return max(0, sum(newest[topic] for topic in newest if topic.endswith(self._suffix)) - self.messages)
 
     def stale(self) -> int:
         """Return how many topics it does not know the last accepted value of."""

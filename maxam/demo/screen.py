@@ -61,7 +61,7 @@ class Screen:
     def tell(self, news: str) -> None:
         """Show a piece of news."""
         if self._live is None:
-            self._console.print(news, highlight=False)
+            self._console.print(news, highlight=False, soft_wrap=True)
         else:
             self._news.append(f"{self._clock()} {news}")
 
@@ -90,8 +90,8 @@ class Screen:
 
     @property
     def _queue_s(self) -> float:
-        """How far behind the slow subscriber would be if every value had to be taken in turn."""
-        return self._slow.skipped * self._slow_s
+        """How far behind the slow subscriber would be by now if it had to take every value in turn."""
+        return self._slow.surplus * self._slow_s
 
     def _line(self) -> str:
         published, eager, slow = self._published, self._eager, self._slow
@@ -169,9 +169,9 @@ class Screen:
             ("skipped", f"{slow.skipped:,}", "newer ones came"),
             ("age on arrival", _milliseconds(share(slow.ages_s, 0.5)), "median"),
             ("", _milliseconds(share(slow.ages_s, 0.99)), "99 %"),
-            ("behind by", f"{slow.behind}", "values of the topic"),
+            ("behind by", f"{slow.behind}", "newer values"),
         )
-        contrast = Text(f"In a queue it would be {self._queue_s:,.0f} s behind.", style="dim")
+        contrast = Text(f"A queue would have it {self._queue_s:,.0f} s behind.", style="dim")
         title = f"slow subscriber ({_milliseconds(self._slow_s)} per message)"
         return Panel(Group(facts, contrast), title=title, title_align="left", border_style="yellow")
 

@@ -129,7 +129,7 @@ async def _dawdle(
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Take readings one by one, and think about each for `pause_s` until `stopping`."""
-    async with client.subscribe(EVERYTHING + READINGS) as subscription:
+    async with client.subscribe(EVERYTHING + READINGS, eager=True) as subscription:
         task_status.started()
         async for message in subscription:
             received.take(message.destination, message.headers.get(HEADER, ""), time.monotonic())
@@ -206,5 +206,5 @@ def _summarise(console: Console, published: Published, eager: Received, slow: Re
             f" {'ended on the last value of each of' if stale == 0 else f'misses the last value of {stale:,} of'}"
             f" {of:,} topics"
         )
-    say(f"            in a queue the slow one would have ended {slow.skipped * plan.slow_s:,.0f} s late")
+    say(f"            with a queue the slow one would still have {slow.surplus * plan.slow_s:,.0f} s to go")
     return good

@@ -1,0 +1,85 @@
+"""The demo's machines, bodies and figures, without a gateway."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from maxam.avro.registry import Registry
+from maxam.demo.bodies import Bodies, read_registry
+from maxam.demo.floor import Floor
+from maxam.demo.machines import Machine
+from maxam.demo.measures import HEADER, Published, Received
+from maxam.records import Judgement
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    """Load the shipped schemas."""
+    return read_registry(Path(__file__).parents[2] / "schemas")
+
+
+def test_everything_a_machine_tells_fits_the_shipped_schemas(registry: Registry) -> None:
+    """What machines of all three protocols tell over many moments of play is accepted by the rules, in all three encodings."""
+    bodies = Bodies(registry)
+    encodings = set()
+    deletions = 0
+    for number in range(12):
+        machine = Machine(number, random.Random(number))  # noqa: S311 - a game
+        told = machine.switch_on(NOW_MS)
+        for step in range(600):
+            moment = machine.play(NOW_MS + step)
+            if step % 20 == 0 or len(moment) > 2:  # a sample of the ordinary, and all that is not
+                told += moment
+        for each in told:
+            body = bodies.encode(each.destination, each.value)
+            rule = registry.rule_for(each.destination)
+            assert rule is not None
+            judged = rule.judge(each.destination.encode(), (), body)
+            assert isinstance(judged, Judgement), judged
+            assert judged.tombstone == (each.value is None)
+            deletions += each.value is None
+            encodings.add(judged.encoding)
+            if each.value is not None:
+                assert bodies.decode(each.destination, body)["from"]["egmElectronicId"] == machine.gmid
+    assert encodings == {"datum", "single-object", "envelope"}
+    assert deletions > 0
+
+
+def test_the_floor_shows_money_alike_whatever_the_protocol(registry: Registry) -> None:
+    """The rows made of what machines of each protocol told show the same order of amounts, in cents."""
+    bodies = Bodies(registry)
+    floor = Floor(bodies)
+    for number in range(3):
+        for told in Machine(number, random.Random(1)).switch_on(NOW_MS):  # noqa: S311 - a game
+            floor.take(told.destination, bodies.encode(told.destination, told.value))
+    rows = floor.rows()
+    assert [row.gmid for row in rows] == ["10000", "10001", "10002"]
+    for row in rows:
+        assert row.money_in == pytest.approx(rows[0].money_in, abs=5)  # protocol S counts in credits of 5 cents
+        assert row.turnover == pytest.approx(rows[0].turnover, abs=5)
+        assert (row.credit, row.status, row.updates) == (0, "idle", 4)
+
+
+def test_figures_hold_what_came_against_what_was_sent() -> None:
+    """Skipped, behind, surplus and stale count what was sent and did not come, by topic; other runs count as messages."""
+    published = Published("run")
+    received = Received(published, ".a")
+    headers = []
+    for sent_s in range(5):
+        place, header = published.sending("X/1.a", sent_s)
+        published.accepted["X/1.a"] = place
+        headers.append(header[HEADER])
+    published.sending("X/1.b", 0.0)
+    assert received.stale() == 1
+    received.take("X/1.a", headers[1], 10.0)
+    assert (received.messages, received.skipped, received.behind, received.stale()) == (1, 1, 3, 1)
+    received.take("X/1.a", headers[4], 10.0)
+    assert (received.messages, received.skipped, received.behind, received.stale()) == (2, 3, 0, 0)
+    assert list(received.ages_s) == [9.0, 6.0]
+    assert received.surplus == 3
+    received.take("X/1.a", "other 9 1.0", 10.0)
+    received.take("X/1.a", "", 10.0)
+    assert (received.messages, received.skipped) == (4, 3)
