@@ -11,6 +11,7 @@ import trio
 from rich.live import Live
 from rich.table import Table
 
+from maxam.admin.escaping import shown
 from maxam.admin.judging import Judge
 from maxam.admin.output import cell, console, make_table, print_json, print_line
 from maxam.admin.remote import Credentials, Remote, RemoteError, split_address
@@ -20,6 +21,8 @@ from maxam.errors import MaxamError
 
 TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
 VIRTUAL_HOST: Final = "MAXVAPI"  # the gateway's default
+GAP: Final = 3  # characters between two columns
+CELL_MIN: Final = 8  # characters of a name or value, however narrow the terminal
 REFRESH_S: Final = 0.25
 RELEARN_S: Final = 5.0  # at most so often the registry is asked for again when a value does not fit it
 
@@ -41,7 +44,7 @@ class Update:
 
 
 @final
-class _Shown:
+class _Display:
     """Puts updates on the terminal in one of three styles."""
 
     def __init__(self, style: Style) -> None:
@@ -72,12 +75,20 @@ class _Shown:
             if len(self._newest) > TOPICS_MAX:
                 self._newest.popitem()
 
-    def table(self, rows_max: int) -> Table:
-        """Return the newest updates, as many as fit."""
+    def table(self, rows_max: int, width: int) -> Table:
+        """Return the newest updates, as many as fit, each on one line of `width` characters."""
         rows = list(self._newest.values())[: max(rows_max, 1)]
+        cells = [(cell(row.destination).plain, str(row.revision), row.received_at[11:23], row) for row in rows]
+        # Cut here: rich would take the room away from the short columns too.
+        room = width - len("00:00:00.000") - 3 * GAP - max((len(revision) for _, revision, *_ in cells), default=0)
+        destination_width = max(min(max((len(name) for name, *_ in cells), default=0), room // 2), CELL_MIN)
+        value_width = max(room - destination_width, CELL_MIN)
         table = make_table(
-            ["DESTINATION", "#REVISION", "RECEIVED", "VALUE"],
-            [(row.destination, row.revision, row.received_at[11:23], _text(row)) for row in rows],
+            ["DESTINATION", "#REV", "RECEIVED", "VALUE"],
+            [
+                (shown(name, destination_width), revision, at, shown(cell(_text(row)).plain, value_width))
+                for name, revision, at, row in cells
+            ],
         )
         for column in table.columns:
             column.no_wrap = True
@@ -155,7 +166,9 @@ def watch(
         watcher = _Watcher(remote, glob)
         try:
             trio.run(
-                partial(_watch, credentials, address, virtual_host or VIRTUAL_HOST, watcher, glob, _Shown(style), count)
+                partial(
+                    _watch, credentials, address, virtual_host or VIRTUAL_HOST, watcher, glob, _Display(style), count
+                )
             )
         except* MaxamError as group:
             raise _first(group) from None
@@ -174,7 +187,7 @@ async def _watch(
     virtual_host: str,
     watcher: _Watcher,
     glob: str,
-    shown: _Shown,
+    display: _Display,
     count: int | None,
 ) -> None:
     certificate, key, ca = credentials.certificate, credentials.key, credentials.ca
@@ -182,8 +195,8 @@ async def _watch(
         raise RemoteError("certificate, key and CA are needed")
     async with trio.open_nursery() as nursery:
         await nursery.start(_until_signal, nursery.cancel_scope)
-        if shown.style == "table":
-            nursery.start_soon(_refresh, shown)
+        if display.style == "table":
+            nursery.start_soon(_refresh, display)
         async with (
             connect(
                 *address,
@@ -198,7 +211,7 @@ async def _watch(
             if subscription.filtered:
                 print_line(f"no right of this certificate to receive anything of {glob}: nothing will come")
             async for message in subscription:
-                shown.put(await watcher.update(message))
+                display.put(await watcher.update(message))
                 if count is not None:
                     count -= 1
                     if count <= 0:
@@ -213,12 +226,12 @@ async def _until_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus
             scope.cancel()
 
 
-async def _refresh(shown: _Shown) -> None:
+async def _refresh(display: _Display) -> None:
     terminal = console()
     with Live(console=terminal, auto_refresh=False, screen=False) as live:
         try:
             while True:
-                live.update(shown.table(terminal.height - 5), refresh=True)
+                live.update(display.table(terminal.height - 5, terminal.width), refresh=True)
                 await trio.sleep(REFRESH_S)
         finally:
-            live.update(shown.table(terminal.height - 5), refresh=True)
+            live.update(display.table(terminal.height - 5, terminal.width), refresh=True)

@@ -1,0 +1,98 @@
+"""The live table stays within its terminal, and values are decoded after the gateway's registry has changed too."""
+
+import io
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+from rich.console import Console
+
+from maxam.admin import watch
+from maxam.admin.remote import Remote
+from maxam.admin.watch import Update, _Display, _Watcher
+from maxam.client import Message
+
+
+def update(destination: str, revision: int, value: str) -> Update:
+    """Return an update."""
+    return Update(destination, revision, "2026-01-02T03:04:05.678Z", False, "t.T_v1 1.0", {"text": value}, "")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_table_fits_its_terminal(width: int) -> None:
+    """Each topic takes one line of the width given, the newest first, and long or hostile text is cut or escaped."""
+    display = _Display("table")
+    for number in range(10):
+        display.put(update(f"X/{'long' * 50}.{number}", 10**number, "v" * 500))
+    display.put(update("X/A", 7, "\x1b[2J[bold]"))
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(display.table(5, width))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2 + 5 + 1
+    assert all(len(line) <= width and line.isprintable() for line in lines)
+    assert lines[2].split()[:3] == ["X/A", "7", "03:04:05.678"]
+    assert r'{"text":"\u001b[2J' in lines[2] or width < 200
+    assert lines[-1].strip() == "11 updates of 11 topics; Ctrl-C ends"
+
+
+def test_the_table_remembers_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changed longest ago is forgotten first."""
+    monkeypatch.setattr(watch, "TOPICS_MAX", 2)
+    display = _Display("table")
+    for name in ("X/A", "X/B", "X/A", "X/C"):
+        display.put(update(name, 1, "v"))
+    assert list(display._newest) == ["X/C", "X/A"]
+
+
+class Registry:
+    """Stands in for the admin API's schemas."""
+
+    def __init__(self) -> None:
+        self.field = "int"
+        self.asked = 0
+
+    def get(self, path: str) -> Any:
+        """Return the listing."""
+        assert path == "/v1/schemas"
+        self.asked += 1
+        keys = {"body": 1, "fingerprint": 2, "topic": 3, "tombstone": 4}
+        rule = {"destination": "X/**", "schema": "T_v1", "encoding": "datum", "require_version": False}
+        other = rule | {"destination": "Y/**", "schema": "Other_v1"}  # cannot match: its schema is not fetched
+        types = {"T_v1": ["1.0"], "Other_v1": ["1.0"]}
+        return {"fingerprint": "SHA-256", "envelope_keys": keys, "rules": [other, rule], "types": types}
+
+    def text(self, path: str) -> bytes:
+        """Return the schema as it is now."""
+        assert path == "/v1/schemas/T_v1/1.0"
+        return json.dumps({"type": "record", "name": "T_v1", "fields": [{"name": "f", "type": self.field}]}).encode()
+
+
+def message(body: bytes) -> Message:
+    """Return what a message shows of itself."""
+    stand_in = SimpleNamespace(destination="X/A", message_id="7", body=body, deleted=not body, headers={})
+    return cast("Message", stand_in)
+
+
+def test_a_value_that_does_not_fit_makes_it_ask_again() -> None:
+    """After the gateway's registry has changed the new one is fetched, at most once in a while."""
+    registry = Registry()
+
+    async def test() -> None:
+        watcher = _Watcher(cast("Remote", registry), "X/*")
+        assert (await watcher.update(message(b"\x02"))).value == {"f": 1}
+        registry.field = "string"
+        shown = await watcher.update(message(b"\x06abc"))
+        assert (shown.value, shown.problem, registry.asked) == ({"f": "abc"}, "", 2)
+        for _ in range(3):
+            shown = await watcher.update(message(b"\x06ab"))
+            assert shown.value is None
+            assert "T_v1 1.0" in shown.problem
+        assert registry.asked == 2
+        assert (await watcher.update(message(b""))).deleted
+
+    clock = trio.testing.MockClock()
+    clock.jump(1000)
+    trio.run(test, clock=clock)
