@@ -14,6 +14,7 @@ import trio
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.gateway.bell import Bell
+from maxam.gateway.log import log_bug
 from maxam.gateway.peer import Peer
 from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 
@@ -182,6 +183,9 @@ class ClientConnection:
                 data = await self._tls.receive(peer.receive_bytes_max)
         except (OSError, TransportClosedError) as error:
             self._lose(error)
+        except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others, and it is told
+            log_bug("internal-error", error, address=self.address)
+            self.expel(ProtocolError("internal error", "the broker failed on this frame; its log says more"))
         else:
             self._note("closed by the client")
             self._talk.cancel()
@@ -218,17 +222,27 @@ class ClientConnection:
             self._lose(error)
 
     async def _send(self, parts: list[bytes]) -> int:
-        """Send the parts in order; return their bytes. Everything is in the kernel then."""
-        tls = self._tls
-        timeout_s = self._limits.write_timeout_s
-        size = sum(map(len, parts))
-        if size <= SLICE_BYTES:
-            tls.encrypt(b"".join(parts))
-            await tls.flush(timeout_s)
-            return size
+        """Send the parts in order, in slices; return their bytes. Everything is in the kernel then."""
+        sent_bytes = 0
+        slice_: list[bytes] = []
+        slice_bytes = 0
         for part in parts:
-            view = memoryview(part)  # a large body is shared by its subscribers: no copy
-            for start in range(0, len(part), SLICE_BYTES):
-                tls.encrypt(view[start : start + SLICE_BYTES])
-                await tls.flush(timeout_s)
-        return size
+            if slice_bytes + len(part) > SLICE_BYTES:
+                await self._send_slice(b"".join(slice_))
+                sent_bytes += slice_bytes
+                slice_ = []
+                slice_bytes = 0
+                if len(part) > SLICE_BYTES:
+                    view = memoryview(part)  # a large body is shared by its subscribers: no copy
+                    for start in range(0, len(part), SLICE_BYTES):
+                        await self._send_slice(view[start : start + SLICE_BYTES])
+                    sent_bytes += len(part)
+                    continue
+            slice_.append(part)
+            slice_bytes += len(part)
+        await self._send_slice(b"".join(slice_))
+        return sent_bytes + slice_bytes
+
+    async def _send_slice(self, data: bytes | memoryview) -> None:
+        self._tls.encrypt(data)
+        await self._tls.flush(self._limits.write_timeout_s)

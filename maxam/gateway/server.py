@@ -23,6 +23,7 @@ from maxam.gateway.connection import ClientConnection
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.peer import Peer
+from maxam.gateway.snapshot import keep_snapshots
 from maxam.gateway.sources import Sources, read_sources
 from maxam.gateway.tls import TlsSocket
 from maxam.journal.disk import OsDisk
@@ -94,6 +95,7 @@ class Gateway:
         self.address = (host, port)
         async with trio.open_nursery() as lasting:
             lasting.start_soon(self.committer.run)
+            lasting.start_soon(keep_snapshots, self.settings.journal)
             addresses = [address_text(host, port)]
             for service in services:
                 addresses += [await lasting.start(service, self)]

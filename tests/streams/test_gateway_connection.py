@@ -336,8 +336,23 @@ def test_broken_tls_ends_the_connection(play: Play) -> None:
     assert "BAD RECORD MAC" in scene.peer.ends[0].upper().replace("_", " ")
 
 
-def test_a_bug_in_the_peer_is_raised_and_the_socket_closed(pair: Pair, context: ssl.SSLContext) -> None:
-    """An unplanned error leaves `run` for the server to log, after the Peer was told that the transport is gone."""
+def test_a_bug_met_by_a_frame_ends_its_connection_only(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    """An unplanned error while a frame is handled is logged with its traceback and closes that connection."""
+
+    async def act(scene: _Scene) -> None:
+        peer = await scene.meet()
+        peer.on_data = lambda _: {"known": None}["absent"]
+        await scene.client.send_all(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+
+    scene = play(act)
+    assert scene.peer is not None
+    assert scene.peer.ends == ["internal error"]
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+def test_a_bug_in_the_writer_is_raised_and_the_socket_closed(pair: Pair, context: ssl.SSLContext) -> None:
+    """An unplanned error of the writer leaves `run` for the server to log, after the Peer was told of the end."""
 
     async def main() -> None:
         ours, client = pair()
@@ -345,8 +360,9 @@ def test_a_bug_in_the_peer_is_raised_and_the_socket_closed(pair: Pair, context: 
 
         async def act() -> None:
             peer = await scene.meet()
-            peer.on_data = lambda _: {"known": None}["absent"]
-            await client.send_all(b"x")
+            peer.on_tick = lambda: {"known": None}["absent"]
+            peer.next_due_s = trio.current_time()
+            peer.wake()
 
         with pytest.RaisesGroup(pytest.RaisesGroup(KeyError)):
             async with trio.open_nursery() as nursery:

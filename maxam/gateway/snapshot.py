@@ -1,0 +1,105 @@
+"""Build snapshots in a process of their own: `python -m maxam.gateway.snapshot FOLDER`.
+
+A snapshot is made of the one before it and the segments sealed since, never of the running broker, so that neither the event
+loop nor the committer ever waits for it.
+"""
+
+import logging
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from maxam.avro.registry import load_registry
+from maxam.broker.broker import Broker
+from maxam.broker.policy import Policy, Rights
+from maxam.config import JournalSettings, Limits
+from maxam.errors import MaxamError
+from maxam.gateway.log import log_event
+from maxam.globs import compile_glob
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal, sealed_segments, write_snapshot
+from maxam.records import SubscriptionRecord
+
+_LOOK_S: Final = 20.0  # how often the gateway looks for sealed segments
+_NICENESS: Final = 19
+
+
+def segments_since_snapshot(folder: Path) -> int:
+    """Return how many sealed segments the newest snapshot does not stand for."""
+    newest = max((int(path.stem) for path in folder.glob("snapshots/*.avro")), default=0)
+    return sum(1 for segment in sealed_segments(folder, OsDisk()) if segment.last > newest)
+
+
+def build_snapshot(folder: Path) -> str | None:
+    """Write a snapshot of everything that is sealed; return its path, None when nothing is new.
+
+    Raises:
+        JournalError: The journal is damaged, or there is no room.
+        OSError: The disk fails.
+    """
+    if not segments_since_snapshot(folder):
+        return None
+    limits = Limits()
+    # Everybody may receive everything here: a snapshot that owes too much loses nothing, as rights are asked again when a
+    # value is written to a client.
+    everything = Rights((), (compile_glob("**", limits),), frozenset(), None, limits)
+    rights: dict[str, Rights] = {}
+    broker = Broker(limits, Policy({}, rights, limits), load_registry({"registry.toml": b""}))
+    disk = OsDisk()
+    for record in Journal.read_sealed(folder, disk):
+        if type(record) is SubscriptionRecord and record.principal not in rights:
+            rights[record.principal] = everything
+            broker.policy = Policy({}, rights, limits)
+        broker.apply(record)
+    return write_snapshot(folder, disk, broker.revision, broker.snapshot(), secrets.token_bytes(16))
+
+
+async def keep_snapshots(settings: JournalSettings) -> None:
+    """Start a build whenever enough segments were sealed since the last one; one at a time, until cancelled.
+
+    A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
+    """
+    while True:
+        await trio.sleep(_LOOK_S)
+        if await trio.to_thread.run_sync(segments_since_snapshot, settings.folder) < settings.snapshot_segments:
+            continue
+        began_s = trio.current_time()
+        done = await trio.run_process(
+            [sys.executable, "-m", "maxam.gateway.snapshot", str(settings.folder)],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+        seconds = f"{trio.current_time() - began_s:.3f}"
+        if done.returncode == 0:
+            log_event(logging.INFO, "snapshot-built", path=done.stdout.decode().strip(), seconds=seconds)
+        else:
+            problem = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            log_event(
+                logging.ERROR,
+                "snapshot-failed",
+                error=problem,
+                seconds=seconds,
+                action="recovery stays slower; see error",
+            )
+            await trio.sleep(10 * _LOOK_S)
+
+
+def main() -> int:
+    """Run the process; the path of the snapshot goes to standard output."""
+    os.nice(_NICENESS)
+    try:
+        path = build_snapshot(Path(sys.argv[1]))
+    except (MaxamError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{path or 'nothing new'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""A real gateway process with its files, and blocking clients that talk to it in frames."""
+
+import datetime as dt
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from maxam.admin.certificates import issue_development_certificates
+from maxam.config import Limits
+from maxam.stomp import encoder
+from maxam.stomp.events import VERSION_1_2
+from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
+
+RUN = "from maxam.main import gateway; gateway()"
+WAIT_S = 20.0  # for anything of a process on a busy machine
+
+
+class GatewayFolder:
+    """The files of a gateway: certificates, a policy under which everybody may do everything under X, no schema checks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fault = folder / "fault"
+        self.config = folder / "maxam.toml"
+        self.errors = folder / "stderr.log"
+        fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC))
+        principals = "".join(
+            f'[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint}"]\ncapabilities = ["all"]\n'
+            for name, fingerprint in fingerprints.items()
+        )
+        rights = '[capabilities.all]\nsend = ["X/**"]\nreceive = ["X/**"]\nadmin = ["read", "write", "metrics"]\n'
+        (folder / "policy.toml").write_text(rights + principals)
+        (folder / "schemas").mkdir()
+        (folder / "schemas" / "registry.toml").write_text('[[rule]]\ndestination = "X/**"\nencoding = "none"\n')
+        self.configure()
+
+    def configure(self, journal: str = "", limits: str = "") -> None:
+        """Write the configuration, with further keys."""
+        self.config.write_text(
+            "[listener]\nport = 0\n[admin]\nport = 0\n"
+            '[tls]\ncertificate = "certs/server.pem"\nkey = "certs/server.key"\nclient_ca = "certs/ca.pem"\n'
+            'crl = "certs/crl.pem"\n[policy]\nfile = "policy.toml"\n[schemas]\nfolder = "schemas"\n'
+            f"[journal]\n{journal}\n[limits]\n{limits}\n"
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        command = [sys.executable, "-c", RUN, "--config", str(self.config), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+
+    def start(self, *, faulty: bool = False) -> "GatewayProcess":
+        """Start a gateway and wait until it is ready."""
+        return GatewayProcess(self, faulty)
+
+
+class GatewayProcess:
+    """A running gateway; leaving it kills it if it still runs."""
+
+    def __init__(self, files: GatewayFolder, faulty: bool) -> None:
+        self.files = files
+        what = [str(Path(__file__).with_name("faulty_gateway.py"))] if faulty else ["-c", RUN]
+        with files.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, *what, "--config", str(files.config)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "FAULT": str(files.fault)},
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("ready tls=127.0.0.1:"), (line, files.errors.read_text())
+        self.port = int(line.split()[1].rpartition(":")[2])
+
+    def __enter__(self) -> "GatewayProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it as a crash would."""
+        self.process.kill()
+        self.process.wait(WAIT_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def stop(self) -> int:
+        """Stop it gracefully; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def log(self) -> str:
+        """Return what it and its predecessors logged."""
+        return self.files.errors.read_text()
+
+    def client(self, name: str = "publisher", client_id: str | None = None) -> "BlockingClient":
+        """Connect a client and wait for CONNECTED."""
+        client = BlockingClient(self.port, self.files.folder / "certs", name)
+        client.write(encoder.connect("MAXVAPI", client_id=client_id))
+        assert client.frame().command == b"CONNECTED"
+        return client
+
+
+class BlockingClient:
+    """One TLS connection that sends bytes and reads frames."""
+
+    def __init__(self, port: int, certificates: Path, name: str) -> None:
+        context = ssl.create_default_context(cafile=certificates / "ca.pem")
+        context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
+        raw = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self._socket = context.wrap_socket(raw, server_hostname="localhost")
+        self._decoder = Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2)
+
+    def __enter__(self) -> "BlockingClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._socket.sendall(data)
+
+    def frame(self) -> Frame:
+        """Wait for the next frame; EOFError at the end of the stream."""
+        while (frame := self._decoder.next_frame()) is None:
+            data = self._socket.recv(65_536)
+            if not data:
+                raise EOFError
+            self._decoder.receive_data(data)
+        return frame
+
+    def send(self, topic: bytes, body: bytes) -> bytes:
+        """SEND with a receipt; return the disposition."""
+        self.write(encoder.send(VERSION_1_2, topic, body, receipt_id=b"of-" + topic))
+        frame = self.frame()
+        assert frame.command == b"RECEIPT", frame.headers
+        assert frame.headers[b"receipt-id"] == b"of-" + topic
+        return frame.headers[b"disposition"]
+
+    def values(self, glob: bytes, count: int) -> dict[bytes, bytes]:
+        """Subscribe eagerly, and return the first `count` values by topic."""
+        self.write(encoder.subscribe(VERSION_1_2, b"s", glob, b"auto", eager=True))
+        found = {}
+        for _ in range(count):
+            frame = self.frame()
+            assert frame.command == b"MESSAGE", frame.headers
+            found[frame.headers[b"destination"]] = frame.body
+        return found
