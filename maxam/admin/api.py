@@ -4,6 +4,7 @@ Who asks is the fingerprint that the listener found in the TLS handshake; what t
 without the right gets 403 whether or not what it asked for exists. Every error is `{"error": <code>, "detail": <text>}`.
 """
 
+import logging
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from maxam.admin.listener import FINGERPRINT
 from maxam.admin.values import ValueDecodeError, decode_value, iso_time
 from maxam.admin.view import SessionRow, View
 from maxam.errors import GlobError, ProtocolError
+from maxam.gateway.log import log_event
 from maxam.records import Change, Identity
 
 REQUEST_BODY_BYTES_MAX: Final = 65_536
@@ -96,7 +98,13 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
                     "forbidden",
                     f"this needs {right}" if right == ANY_PRINCIPAL else f"this needs the admin right {right}",
                 )
-        _check_request(request, writes=method != "GET")
+        writes = method != "GET"
+        _check_request(request, writes)
+        if writes:
+            path = request.scope["path"]
+            log_event(
+                logging.INFO, "admin-write", principal=principal, fingerprint=fingerprint, method=method, path=path
+            )
         try:
             with trio.move_on_after(REQUEST_TIMEOUT_S):
                 return await handler(view, request, Identity(principal or "", fingerprint))

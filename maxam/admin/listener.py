@@ -24,7 +24,8 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 
-from maxam.admin.escaping import shown
+from maxam.gateway.listener import address_text
+from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.tls import fingerprint, handshake_problem
 
 logger: Final = logging.getLogger("maxam.admin")
@@ -44,7 +45,8 @@ class ListenerLimits:
     request_head_bytes_max: int = 16_384  # request line and headers, when they come in more than one read of 64 KiB
     linger_timeout_s: float = 1.0  # after a refused handshake, for the peer to read why
     write_timeout_s: float = 30.0  # a peer that takes nothing for so long is closed
-    graceful_timeout_s: float = 3.0  # at shutdown, for requests under way
+    log_lines_per_minute_max: int = 60  # of one kind of event from one address
+    graceful_timeout_s: float = 1.0  # at shutdown, for requests under way
 
 
 class _Connection(TCPServer):
@@ -106,6 +108,7 @@ class _Server:
         self._limits: Final = limits
         self._worker: Final = WorkerContext(None)
         self._config: Final = _hypercorn_config(limits)
+        self._log_limit: Final = LogLimit(limits.log_lines_per_minute_max)
         self._open = 0
 
     async def hold_connections(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
@@ -120,14 +123,14 @@ class _Server:
     async def serve_connection(self, transport: trio.SocketStream) -> None:
         """Serve one accepted connection to its end; nothing that goes wrong in it leaves it."""
         if self._open >= self._limits.connections_max:
-            logger.warning("admin connection refused: %d are open already", self._open)
+            self._log("admin-connection-refused", transport, f"{self._open} are open already")
             await trio.aclose_forcefully(transport)
             return
         self._open += 1
         try:
             await self._serve(transport)
-        except Exception:
-            logger.exception("admin connection ended by an internal error")
+        except Exception as error:  # noqa: BLE001 a bug met by one operator must not end the broker that it looks at
+            log_bug("internal-error", error, listener="admin")
         finally:
             self._open -= 1
             await trio.aclose_forcefully(transport)
@@ -138,12 +141,12 @@ class _Server:
             with trio.fail_after(self._limits.handshake_timeout_s):
                 await tls.do_handshake()
         except trio.TooSlowError:
-            logger.info("admin connection failed: handshake timeout")
+            self._log("admin-connection-failed", transport, "handshake timeout")
             return
         except trio.BrokenResourceError as error:
             cause = error.__cause__
             problem = handshake_problem(cause) if isinstance(cause, ssl.SSLError) else str(cause)
-            logger.info("admin connection failed: %s", shown(problem, 200))
+            self._log("admin-connection-failed", transport, problem)
             await self._refuse(transport, tls._outgoing.read())  # noqa: SLF001 trio drops the alert that says why
             return
         certificate: bytes | None = tls.getpeercert(binary_form=True)
@@ -151,6 +154,14 @@ class _Server:
         connection = _Connection(self._application, self._config, self._worker, state, tls)
         connection.write_timeout_s = self._limits.write_timeout_s
         await connection.run()
+
+    def _log(self, event: str, transport: trio.SocketStream, reason: str) -> None:
+        try:
+            host, port = transport.socket.getpeername()[:2]
+        except OSError:
+            host, port = "gone", 0
+        if self._log_limit.admit(event, host, trio.current_time()):
+            log_event(logging.WARNING, event, address=address_text(host, port), reason=reason)
 
     async def _refuse(self, transport: trio.SocketStream, alert: bytes) -> None:
         """Send a TLS alert, and take in what is under way: closing with unread input would take the alert back."""

@@ -2,7 +2,7 @@
 
 import ipaddress
 import logging
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -11,13 +11,12 @@ from maxam.admin.listener import serve_https
 from maxam.admin.view import View
 from maxam.errors import ConfigurationError
 from maxam.gateway.listener import address_text
+from maxam.gateway.log import log_event
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
 
     from maxam.gateway.server import Gateway
-
-logger: Final = logging.getLogger("maxam.admin")
 
 
 async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[str]) -> None:
@@ -36,7 +35,7 @@ async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[str]) 
         ) from error
     host, port = listeners[0].socket.getsockname()[:2]
     if not ipaddress.ip_address(host).is_loopback:
-        logger.warning("admin-listener-reachable address=%s action=%s", host, "have a firewall in front of it")
+        log_event(logging.WARNING, "admin-listener-exposed", address=host, action="have a firewall in front of it")
     task_status.started(address_text(host, port))
     application = cast("ASGIFramework", make_application(View(gateway)))  # two spellings of ASGI's types
     await serve_https(application, listeners, lambda: gateway.tls)

@@ -149,8 +149,10 @@ def stranger(certificates: Path, folder: Path, kind: str) -> ssl.SSLContext:
         ("with a server certificate", "UNSUPPORTED_CERTIFICATE"),
     ],
 )
-def test_a_stranger_is_told_why(certificates: Path, tmp_path: Path, kind: str, alert: str) -> None:
-    """A client without a valid certificate of the CA gets a TLS alert and not a byte of HTTP; others are served on."""
+def test_a_stranger_is_told_why(
+    certificates: Path, tmp_path: Path, kind: str, alert: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client without a valid certificate gets a TLS alert, not a byte of HTTP, and a log line; others are served on."""
 
     async def test() -> None:
         context = stranger(certificates, tmp_path, kind)
@@ -161,7 +163,9 @@ def test_a_stranger_is_told_why(certificates: Path, tmp_path: Path, kind: str, a
             assert alert in str(refusal.value.__cause__)
             assert b" 200 " in await request(port, client_context(certificates))
 
-    run(test)
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+    assert caplog.text.count("admin-connection-failed address=127.0.0.1:") == 1
 
 
 def test_a_bug_in_the_application_ends_one_request_only(certificates: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """The admin API over a real broker: rights, listings, values, deletes and sessions."""
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 from urllib.parse import quote
@@ -425,6 +426,21 @@ def test_delete_is_a_send_of_the_operator(world: World) -> None:
         assert {key for key in world.broker.sessions if key[0] == "admin"} == set()
 
     run(test)
+
+
+def test_every_write_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Who changed what through the API is one line of the log, whatever the path holds; reading is not logged."""
+    world.send("X/A.1", datum("v"))
+
+    async def test() -> None:
+        await world.ask("GET", "/v1/topics/X/A.1")
+        await world.ask("DELETE", "/v1/topics/X/A.1%E2%80%AEforged")
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+    assert [record.getMessage() for record in caplog.records if record.name == "maxam"] == [
+        rf'admin-write principal=admin fingerprint={ADMIN} method=DELETE path="/v1/topics/X/A.1\u202eforged"'
+    ]
 
 
 def test_delete_needs_the_send_right(world: World) -> None:
