@@ -241,11 +241,15 @@ class Broker:
         if not event.durable:
             self._append(connection, Barrier(subscription, event.eager))
         if event.durable and (subscription is not old or event.eager):
+            if subscription.settled:
+                self._record_settled(subscription)  # before what eager owes again, in the journal too
             record = SubscriptionRecord(
                 self.accepted_at_us, session.principal, session.client_id, event.subscription, event.glob, event.eager
             )
             record.target = subscription
             self._append(connection, record)
+        elif not subscription.applied:
+            connection.position = self.appended  # resumed before what made it is on the disk
         if subscription.ready:
             self._turn(subscription)
         if event.receipt is not None:
@@ -339,7 +343,8 @@ class Broker:
         for operation in batch:
             if type(operation) is Change:
                 self._apply_change(operation)
-            else:
+            elif type(operation) is not AcknowledgementRecord:
+                # What was acknowledged left `owed` when it was sent; what is there now became owed after it.
                 self._apply_other(operation)
         self.done += len(batch)
         _, awaiting = self._in_flight.popleft()
@@ -355,15 +360,12 @@ class Broker:
         """
         _, awaiting = self._in_flight.popleft()
         kept: list[Operation] = []
-        for operation in [*batch, *self.pending]:
+        for position, operation in enumerate([*batch, *self.pending], self.done + 1):
             if type(operation) is Change:
                 self.counters.sends_unavailable += 1
             elif type(operation) is SubscriptionRecord:
-                subscription = operation.target
-                if isinstance(subscription, Subscription) and subscription.connection is not None:
-                    subscription.connection.expel(
-                        ProtocolError("disk full", "the durable subscription could not be stored; try again later")
-                    )
+                if isinstance(operation.target, Subscription):
+                    self._refuse_subscription(operation.target, position)
             else:
                 kept.append(operation)
         self.pending = kept
@@ -377,6 +379,16 @@ class Broker:
             connection.refuse(headers)
             self.await_receipts(connection)
         self.flush()
+
+    def _refuse_subscription(self, subscription: Subscription, position: int) -> None:
+        connection = subscription.connection
+        if connection is not None:
+            connection.expel(
+                ProtocolError("disk full", "the durable subscription could not be stored; try again later"), position
+            )
+        if not subscription.applied and not subscription.removed:
+            del subscription.session.subscriptions[subscription.id]
+            self._remove(subscription)
 
     def apply(self, record: Record) -> None:
         """Apply a record that is durable: the one place where durable state changes, here as in recovery."""
@@ -673,7 +685,6 @@ class Broker:
         for destination, revision in record.positions:
             topic = self.store.topics.get(destination)
             if topic is not None and topic.change.revision <= revision:
-                # While running this finds nothing: what was acknowledged had left `owed` when it was sent.
                 subscription.owed.discard(topic)
 
     def _apply_owed(self, record: OwedRecord) -> None:
@@ -876,7 +887,9 @@ class Broker:
 
     def _stored_glob(self, text: bytes) -> Glob:
         # Limits may have been lowered since it was accepted; what was promised to a durable subscription stands.
-        return compile_glob(text.decode(), Limits(glob_wildcards_max=len(text), destination_bytes_max=len(text)))
+        # The sample by which a glob is checked may be longer than its text: `**` stands for `a/a` at least.
+        bytes_max = len(text) + self.limits.destination_bytes_max
+        return compile_glob(text.decode(), Limits(glob_wildcards_max=len(text), destination_bytes_max=bytes_max))
 
     def _durable_subscriptions(self) -> Iterator[Subscription]:
         for session in self.sessions.values():

@@ -129,8 +129,16 @@ class Connection:
             else:
                 self.receipts.append((min(position, appended), receipt_id, answer))
 
-    def expel(self, failure: ProtocolError) -> None:
-        """Have the connection closed with an ERROR; the first reason stands."""
+    def expel(self, failure: ProtocolError, position: int | None = None) -> None:
+        """Have the connection closed with an ERROR; the first reason stands.
+
+        Args:
+            failure: Why.
+            position: Of the operation that failed, if one did: it and what was read after it gets no RECEIPT.
+        """
+        if position is not None:
+            while self.receipts and self.receipts[-1][0] >= position:
+                self.receipts_bytes -= len(self.receipts.pop()[1]) + RECEIPT_OVERHEAD_BYTES
         if self.failure is None and not self.quiet:
             self.failure = failure
             self.quiet = True
