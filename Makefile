@@ -35,8 +35,8 @@ lint: $(DEV) ## rules, format, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(RUNTIME) ## load and latency over mutual TLS
-	$(BIN)/python -m maxam.bench
+bench: $(RUNTIME) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
+	$(BIN)/maxam-bench $(BENCH_ARGS)
 
 lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \

@@ -7,6 +7,7 @@ Bodies are base64.
 
 import base64
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -49,17 +50,19 @@ class Library:
 
     def require(self) -> None:
         """Skip the test where the library is missing; fail where that may not be (CI=true)."""
-        if shutil.which(self.probe[0]):
-            done = subprocess.run(self.probe, cwd=PROGRAMS, capture_output=True, text=True, timeout=60, check=False)
-            if done.returncode == 0:
-                return
-            problem = done.stderr.strip()
-        else:
-            problem = f"{self.probe[0]}: not found"
-        text = f"{self.name} is not installed (deploy/install-test-clients): {problem}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
+        if problem := self.problem():
+            text = f"{self.name} is not installed (deploy/install-test-clients): {problem}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(text)
+            pytest.skip(text)
+
+    @functools.cache  # noqa: B019  # there are five of them, for ever
+    def problem(self) -> str:
+        """Tell why the library cannot be used; nothing when it can."""
+        if shutil.which(self.probe[0]) is None:
+            return f"{self.probe[0]}: not found"
+        done = subprocess.run(self.probe, cwd=PROGRAMS, capture_output=True, text=True, timeout=60, check=False)
+        return (done.stderr.strip() or "no reason given") if done.returncode else ""
 
 
 LIBRARIES = {
