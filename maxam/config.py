@@ -31,13 +31,13 @@ class Limits:
     glob_wildcards_max: int = 32  # `*`, `**`, `?` and sets of one glob, so that matching stays cheap
     # what one connection, session or principal may hold
     window: int = 100  # un-acked messages of one connection, whatever the link
-    subscriptions_per_session_max: int = 1000
-    sessions_per_principal_max: int = 1000
+    subscriptions_per_session_max: int = 1000  # each costs a place per matching topic
+    sessions_per_principal_max: int = 1000  # connected or waiting for their client
     takeovers_per_minute_max: int = 30  # of one session, so that two clients with one id cannot spin the broker
     connect_receive_bytes_max: int = 4096  # received at a time before CONNECTED: a stranger may not make us hold more
     receipts_pending_bytes_max: int = 262_144  # RECEIPTs waiting for one connection before its reading pauses
     connections_unauthenticated_max: int = 256  # before CONNECTED, apart from those behind it
-    connections_max: int = 10_000
+    connections_max: int = 10_000  # of clients, in all; fewer when the system allows fewer open files
     # what the broker as a whole may hold
     topics_max: int = 5_000_000  # live topics: a runaway publisher stops here, not at the machine's memory
     # waits

@@ -1,6 +1,9 @@
 """The gateway as a process: it starts, refuses, stops, survives being killed, and ends when its disk lies."""
 
+import contextlib
+import resource
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -189,3 +192,28 @@ def test_reload_puts_a_new_policy_in_force_and_keeps_the_old_one_when_it_is_bad(
         frame = client.frame()
         assert (frame.command, frame.headers[b"message"]) == (b"ERROR", b"unknown client")
         assert other.send(b"X/A", b"v") == b"accepted"
+
+
+def test_strangers_do_not_keep_clients_out(files: GatewayFolder) -> None:
+    """With all places of unauthenticated connections taken by silent peers, a client is served at once."""
+    files.configure(limits="connections_unauthenticated_max = 20")
+    with files.start() as gateway, contextlib.ExitStack() as strangers:
+        for _ in range(60):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", gateway.port), WAIT_S))
+        with gateway.client() as client:
+            assert client.send(b"X/A", b"v") == b"accepted"
+        assert "made room for another" in gateway.log()
+
+
+def test_out_of_sockets_pauses_accepting_only(files: GatewayFolder) -> None:
+    """When the process has no more file descriptors, connected clients are served on, and new ones once there is room."""
+    with files.start() as gateway, gateway.client() as client, contextlib.ExitStack() as strangers:
+        resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (40, 40))
+        for _ in range(40):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", gateway.port), WAIT_S))
+        while "accept-paused" not in gateway.log():
+            assert client.send(b"X/A", b"v") == b"accepted"
+        assert client.send(b"X/A", b"w") == b"accepted"
+        strangers.close()
+        with gateway.client("subscriber") as late:
+            assert late.values(b"X/**", 1) == {b"X/A": b"w"}

@@ -98,3 +98,17 @@ def test_errors_name_file_key_fault_and_remedy(text: str, parts: list[str]) -> N
     assert str(caught.value).startswith("maxam.toml: ")
     for part in parts:
         assert part in str(caught.value)
+
+
+def test_every_key_is_documented() -> None:
+    """docs/configuration.md has a row for each key, with its default where that is a number or a text."""
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    settings = _load(MINIMAL)
+    for section in fields(Settings):
+        values = getattr(settings, section.name)
+        prefix = f"{section.name}." if section.name in {"policy", "schemas"} else ""
+        for key in fields(values):
+            rows = [line for line in page.splitlines() if line.startswith(f"| `{prefix}{key.name}` |")]
+            assert rows, f"{section.name}.{key.name}"
+            if isinstance(key.default, int | float):
+                assert any(f"{key.default:g}" in row or f"{key.default}" in row for row in rows), rows
