@@ -64,10 +64,10 @@ def plain(value: object) -> object:
     """Return a record as nested tuples, without its caches, to compare and to show."""
     if isinstance(value, tuple):
         return tuple(plain(item) for item in value)
-    slots = getattr(type(value), "__slots__", None)
+    slots = getattr(type(value), "__slots__", None) or getattr(type(value), "__mypyc_attrs__", None)  # if compiled
     if slots is None:
         return value
-    fields = [(name, plain(getattr(value, name))) for name in slots if name not in {"encoded", "wire"}]
+    fields = [(name, plain(getattr(value, name))) for name in sorted(slots) if name not in {"encoded", "wire"}]
     return (type(value).__name__, *fields)
 
 

@@ -251,8 +251,12 @@ class Journal:
         parts = root.split("/")
         for depth in range(2, len(parts) + 1):
             path = "/".join(parts[:depth])
-            if disk.make_folder(path):
+            made = disk.make_folder(path)
+            try:  # one that is there may have been made by a process that was killed before it could sync
                 disk.fsync_folder("/".join(parts[: depth - 1]) or "/")
+            except PermissionError:
+                if made:
+                    raise
         try:
             lock = disk.lock(f"{root}/lock")
         except BlockingIOError as error:
@@ -464,12 +468,13 @@ class Journal:
         self._encoder = Encoder(START, scanner.sync_marker)
         self._segment = _Segment(segment.path, handle, segment.first, size, scanner.start.accepted_at_us)
         self._committed = Position(decoder.revision, decoder.accepted_at_us, scanner.chain)
-        if scanner.ended:  # a crash between the end mark and the new name
-            self._sync(handle)
-            self._name_sealed(self._segment)
-        elif size < scanner.size:
+        if size < scanner.size:
             self._disk.truncate(handle, size)
-            self._sync(handle)
+        # a killed process may have written what it did not sync; from now on it counts as committed
+        self._sync(handle)
+        self._sync_folder(self._segments)
+        if scanner.ended:  # killed between the end mark and the new name
+            self._name_sealed(self._segment)
         return scanner.chain
 
     def _cut_torn(self, path: str, offset: int, length: int, revision: int) -> None:

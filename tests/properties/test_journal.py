@@ -1,6 +1,7 @@
 """What is read is what was written: for any records, any truncation and any flipped bit."""
 
 import functools
+import inspect
 
 import pytest
 from hypothesis import given, settings
@@ -93,9 +94,7 @@ def test_any_records_come_back(
             batch.append(Change(revision, at, *item))
         else:
             slots = [
-                getattr(item, name)
-                for name in type(item).__init__.__annotations__
-                if name not in {"return", "accepted_at_us"}
+                getattr(item, name) for name in inspect.signature(type(item)).parameters if name != "accepted_at_us"
             ]
             batch.append(type(item)(at, *slots))
         if data.draw(st.booleans()):

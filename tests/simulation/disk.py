@@ -37,6 +37,14 @@ class File:
     def survivor(self, choose: Choose) -> "File":
         """Return what a power cut leaves: some of the pending writes, the next one torn."""
         left = File(self.synced, self.folder)
+        if choose(2):  # the disk writes in any order
+            for offset, data in self.pending:
+                if data is None or (fate := choose(3)) == 2:
+                    left.apply(offset, data)
+                elif fate == 1:
+                    left.apply(offset, _torn(data, choose))
+            left.sync()
+            return left
         kept = choose(len(self.pending) + 1)
         for offset, data in self.pending[:kept]:
             left.apply(offset, data)
