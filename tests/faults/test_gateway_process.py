@@ -208,6 +208,7 @@ def test_strangers_do_not_keep_clients_out(files: GatewayFolder) -> None:
 def test_out_of_sockets_pauses_accepting_only(files: GatewayFolder) -> None:
     """When the process has no more file descriptors, connected clients are served on, and new ones once there is room."""
     with files.start() as gateway, gateway.client() as client, contextlib.ExitStack() as strangers:
+        assert client.send(b"X/A", b"v") == b"accepted"  # the open segment has its file
         resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (40, 40))
         for _ in range(40):
             strangers.enter_context(socket.create_connection(("127.0.0.1", gateway.port), WAIT_S))
