@@ -1,11 +1,13 @@
-"""The delivery window of one connection: as few messages in flight as keep its link full.
+"""The delivery window of one connection: as few messages in flight as keep its link and its consumer busy.
 
-Theory: a value is freshest when it is read from the store as late as possible, so what is in flight beyond the bandwidth-delay
-product only ages. The window is sized as BBR sizes TCP's: the windowed maximum of the ACK rate times the windowed minimum of the
-time from MESSAGE to ACK, plus one. It starts at 10 and doubles while that raises the rate (start-up), then follows the
-product, tries a quarter more in one round of eight to find a faster consumer, and every few seconds lets the window fall to its
-floor for one sample, because a queue hides the true round trip. Samples taken while nothing waited say nothing about what
-the consumer can do, so they can raise the estimate but never lower it.
+Theory: a value is freshest when it is read from the store as late as possible, so whatever is in flight beyond what keeps the
+consumer busy only ages. BBR's product (ACK rate times smallest time from MESSAGE to ACK, plus one) says how few may be enough, but a
+round trip that varies for other reasons than our own queue makes it far too small, and then nothing that it measures says so. So
+the product only proposes: a smaller size is tried for a while and kept if the rate of ACKs holds, a larger one if it rises.
+
+A *spell* is one such measurement: it begins when a message sent under the present size is acked, and lasts a round and enough ACKs
+to tell. Spells of the present size alternate with trials. Messages behind which nothing waited say nothing about what the consumer
+can do: they void the spell.
 
 Invariants: floor <= size <= limit, where the floor is one more than the most messages one ACK has covered.
 """
@@ -14,19 +16,14 @@ from typing import Final, final
 
 WINDOW_INITIAL: Final = 10
 STALL_TIMEOUT_MIN_S: Final = 0.1
-_RATE_SPAN_S: Final = 0.5  # a maximum older than one to two spans is forgotten
-_RATE_SPAN_ROUND_TRIPS: Final = 10.0
+_SPELL_MESSAGES: Final = 32  # enough to tell, or
+_SPELL_S: Final = 0.1  # this long for a slow consumer, but never less than a round
+_HOLD_S: Final = 0.5  # after a trial in vain, until the next
+_KEEPS: Final = 0.95  # of the rate: then fewer in flight are as good
+_RISES: Final = 1.1  # of the rate: then more in flight are better
 _ROUND_TRIP_SPAN_S: Final = 5.0  # a minimum older than one to two spans is forgotten
-_STARTUP_GROWTH: Final = 1.25  # a round that adds less than this says that the link is full
-_STARTUP_FULL_ROUNDS: Final = 3
-_PROBE_EVERY_ROUNDS: Final = 8
-_PROBE_GAIN: Final = 1.25
-_NO_PROBE: Final = -1.0
-_PROBE_WAITS: Final = -2.0  # for the messages in flight to fall below the floor
 
-Stamp = tuple[
-    float, int, float, bool
-]  # sent at, messages acked before it, time of the last ACK before it, nothing waited
+Stamp = tuple[float, int, bool]  # sent at, messages acked before it, nothing waited behind it
 
 
 @final
@@ -41,21 +38,19 @@ class Window:
 
     __slots__ = (
         "_acked",
-        "_acked_at_s",
         "_covered_max",
         "_fixed",
-        "_full_rate",
-        "_full_rounds",
-        "_probe_from_s",
+        "_from_acked",
+        "_from_s",
+        "_hold_until_s",
         "_rate",
-        "_rate_before",
-        "_rate_busy",
-        "_rate_since_s",
-        "_round_end",
         "_round_trip_since_s",
         "_round_trip_span_s",
-        "_rounds",
-        "_starting",
+        "_size_since_acked",
+        "_started",
+        "_trial",
+        "_up",
+        "_usual",
         "limit",
         "round_trip_s",
         "size",
@@ -66,108 +61,104 @@ class Window:
         self._fixed: Final = fixed
         self.size = limit if fixed else min(WINDOW_INITIAL, limit)
         self.round_trip_s = 0.0
-        self._acked = 0
-        self._acked_at_s = now_s
-        self._covered_max = 1
-        self._rate = 0.0  # messages per second, maximum of the present span
-        self._rate_before = 0.0  # of the span before it
-        self._rate_since_s = now_s
-        self._rate_busy = False  # the present span has a sample taken while values waited
         self._round_trip_span_s = 0.0  # smallest of the present span
         self._round_trip_since_s = now_s
-        self._probe_from_s = _NO_PROBE  # the round trip is probed with messages sent from this moment on
-        self._starting = True
-        self._full_rate = 0.0
-        self._full_rounds = 0
-        self._round_end = 0
-        self._rounds = 0
+        self._acked = 0
+        self._covered_max = 1
+        self._usual = self.size  # the size that trials depart from
+        self._rate = 0.0  # of the last spell of the usual size, messages per second
+        self._trial = False
+        self._up = False  # where the next trial goes
+        self._hold_until_s = now_s
+        self._size_since_acked = 0  # a message stamped with at least this was sent under the present size
+        self._started = False  # the spell has begun
+        self._from_s = now_s  # when it began, and
+        self._from_acked = 0  # how many messages were acked then
 
     @property
     def floor(self) -> int:
         """One more than the most messages that one ACK has covered."""
         return min(self._covered_max + 1, self.limit)
 
-    def sent(self, now_s: float, idle: bool) -> Stamp:
-        """Return what `acked` needs to know of a message sent now; `idle` means that nothing waited behind it."""
-        return (now_s, self._acked, self._acked_at_s, idle)
-
-    def acked(self, stamp: Stamp, covered: int, in_flight: int, now_s: float) -> None:
-        """Learn from an ACK.
-
-        Args:
-            stamp: Of the newest message that the ACK covers.
-            covered: Messages that it covers.
-            in_flight: Messages still un-acked after it.
-            now_s: When it was read.
-        """
-        self._acked += covered
-        self._acked_at_s = now_s
-        self._covered_max = max(self._covered_max, covered)
-        if self._fixed:
-            return
-        sent_s, acked_then, acked_then_s, idle = stamp
-        self._learn_round_trip(max(now_s - sent_s, 1e-6), sent_s, idle, in_flight, now_s)
-        self._learn_rate((self._acked - acked_then) / max(now_s - min(acked_then_s, sent_s), 1e-6), idle, now_s)
-        if acked_then >= self._round_end:
-            self._end_round(idle)
-        self._resize()
-
-    def stalled(self) -> None:
-        """Double the size: the window is full, values wait, and no ACK has come for `stall_timeout_s`."""
-        self.size = min(self.size * 2, self.limit)
-
     @property
     def stall_timeout_s(self) -> float:
         """Seconds without an ACK after which a full window doubles."""
         return max(4 * self.round_trip_s, STALL_TIMEOUT_MIN_S)
 
-    def _learn_round_trip(self, round_trip_s: float, sent_s: float, idle: bool, in_flight: int, now_s: float) -> None:
+    def sent(self, now_s: float, idle: bool) -> Stamp:
+        """Return what `acked` needs to know of a message sent now; `idle` means that nothing waited behind it."""
+        return (now_s, self._acked, idle)
+
+    def acked(self, stamp: Stamp, covered: int, now_s: float) -> None:
+        """Learn from an ACK.
+
+        Args:
+            stamp: Of the newest message that the ACK covers.
+            covered: Messages that it covers.
+            now_s: When it was read.
+        """
+        self._acked += covered
+        self._covered_max = max(self._covered_max, covered)
+        if self._fixed:
+            return
+        sent_s, acked_then, idle = stamp
+        self._learn_round_trip(max(now_s - sent_s, 1e-6), now_s)
+        if idle:
+            self._resize(self._usual)
+        elif not self._started:
+            if acked_then >= self._size_since_acked:
+                self._started = True
+                self._from_s = now_s
+                self._from_acked = self._acked
+        else:
+            count = self._acked - self._from_acked
+            elapsed_s = now_s - self._from_s
+            if count >= self.size and elapsed_s > 0 and (count >= _SPELL_MESSAGES or elapsed_s >= _SPELL_S):
+                self._conclude(count / elapsed_s, now_s)
+        if self.size < self.floor:
+            self._usual = max(self._usual, self.floor)
+            self._resize(self._usual)
+
+    def stalled(self) -> None:
+        """Double the size: the window is full, values wait, and no ACK has come for `stall_timeout_s`."""
+        self._usual = min(max(self._usual, self.size) * 2, self.limit)
+        self._resize(self._usual)
+
+    def _conclude(self, rate: float, now_s: float) -> None:
+        if not self._trial:
+            self._rate = rate
+        elif rate >= self._rate * (_RISES if self.size > self._usual else _KEEPS):
+            self._usual = self.size
+            self._rate = rate
+        else:
+            self._up = self.size < self._usual  # the other way next time
+            self._hold_until_s = now_s + _HOLD_S
+        trial = self._usual if now_s < self._hold_until_s else self._propose()
+        self._resize(trial)
+
+    def _propose(self) -> int:
+        """Return the size to try: the product where that is far fewer, else a quarter fewer or half as many again."""
+        usual = self._usual
+        # Steps too small to tell would be kept one after the other, each losing a little.
+        fewer = max(self.floor, min(int(self._rate * self.round_trip_s + 0.5) + 1, usual - max(1, usual // 4)))
+        more = min(self.limit, usual + max(1, usual // 2))
+        if self._up:
+            return more if more > usual else fewer
+        return fewer if fewer < usual else more
+
+    def _resize(self, size: int) -> None:
+        """Begin a new spell with `size`."""
+        if size != self.size:
+            self._size_since_acked = self._acked
+            self.size = size
+        self._trial = size != self._usual
+        self._started = False
+
+    def _learn_round_trip(self, round_trip_s: float, now_s: float) -> None:
         if self.round_trip_s == 0.0 or round_trip_s < self.round_trip_s:
             self.round_trip_s = round_trip_s
         if self._round_trip_span_s == 0.0 or round_trip_s < self._round_trip_span_s:
             self._round_trip_span_s = round_trip_s
-        if self._probe_from_s == _PROBE_WAITS:
-            if in_flight < self.floor:
-                self._probe_from_s = now_s
-        elif self._probe_from_s != _NO_PROBE and sent_s >= self._probe_from_s:
-            self._probe_from_s = _NO_PROBE
         if now_s - self._round_trip_since_s > _ROUND_TRIP_SPAN_S:
             self.round_trip_s, self._round_trip_span_s = self._round_trip_span_s, round_trip_s
             self._round_trip_since_s = now_s
-            if not idle and not self._starting:
-                self._probe_from_s = _PROBE_WAITS
-
-    def _learn_rate(self, rate: float, idle: bool, now_s: float) -> None:
-        if not idle:
-            self._rate_busy = True
-        if rate > self._rate:
-            self._rate = rate
-        span_s = max(_RATE_SPAN_S, _RATE_SPAN_ROUND_TRIPS * self.round_trip_s)
-        if self._rate_busy and now_s - self._rate_since_s > span_s:
-            self._rate_before, self._rate = self._rate, 0.0 if idle else rate
-            self._rate_since_s = now_s
-            self._rate_busy = False
-
-    def _end_round(self, idle: bool) -> None:
-        self._rounds += 1
-        self._round_end = self._acked
-        if self._starting and not idle:
-            rate = max(self._rate, self._rate_before)
-            if rate > self._full_rate * _STARTUP_GROWTH:
-                self._full_rate = rate
-                self._full_rounds = 0
-            else:
-                self._full_rounds += 1
-                self._starting = self._full_rounds < _STARTUP_FULL_ROUNDS
-
-    def _resize(self) -> None:
-        product = max(self._rate, self._rate_before) * self.round_trip_s
-        if self._starting:
-            target = max(self.size, int(2 * product) + 1)
-        elif self._probe_from_s != _NO_PROBE:
-            target = 0
-        elif self._rounds % _PROBE_EVERY_ROUNDS == 0:
-            target = int(product * _PROBE_GAIN + 0.999) + 1
-        else:
-            target = int(product + 0.5) + 1
-        self.size = max(self.floor, min(target, self.limit))
