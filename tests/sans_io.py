@@ -97,7 +97,7 @@ class World:
         broker = Broker(self.broker.limits, self.broker.policy, self.broker.registry)
         for record in self.journal:
             broker.apply(forget_target(record))
-        broker.recovered(self.now_s)
+        broker.recovered(self.now_s, self.broker.revision)
         world = replace(self, broker=broker)
         world.journal = self.journal
         return world

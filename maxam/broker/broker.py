@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, final
 
 from maxam.avro.registry import Registry
-from maxam.broker.delivery import Connection
+from maxam.broker.delivery import SUBSCRIPTION_REFUSED, Connection
 from maxam.broker.destinations import MatchIndex
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.session import Session, Subscription
@@ -86,12 +86,15 @@ Operation = Record | Barrier
 class Scan:
     """A walk over all topics for one subscription, in slices, that owes what matches and has not changed since it began."""
 
-    __slots__ = ("before", "cursor", "revision", "subscription")
+    __slots__ = ("before", "cursor", "owed", "revision", "subscription")
 
-    def __init__(self, subscription: Subscription, revision: int, before: Rights | None) -> None:
+    def __init__(
+        self, subscription: Subscription, revision: int, before: Rights | None, owed: frozenset[Topic] = frozenset()
+    ) -> None:
         self.subscription: Final = subscription
         self.revision: Final = revision  # newer changes reach the subscription by themselves
         self.before: Final = before  # rights until now: only what they did not grant is owed; None: everything is
+        self.owed: Final = owed  # when it began: they come by themselves, perhaps before the scan gets there
         self.cursor: bytes | None = None
 
 
@@ -235,6 +238,7 @@ class Broker:
             result = _CREATED if old is None else _REPLACED
             if old is not None:
                 self._remove(old)
+                self._record_removal(connection, old)  # stands even if there is no room for its successor
             subscription = Subscription(session, event.subscription, glob, event.durable)
             session.subscriptions[event.subscription] = subscription
         self._attach(subscription, connection, event)
@@ -250,6 +254,8 @@ class Broker:
             self._append(connection, record)
         elif not subscription.applied:
             connection.position = self.appended  # resumed before what made it is on the disk
+        if event.eager and subscription.applied:
+            self._owe_current(subscription)  # at once, so that nothing it owes already comes twice
         if subscription.ready:
             self._turn(subscription)
         if event.receipt is not None:
@@ -269,11 +275,7 @@ class Broker:
         else:
             del session.subscriptions[event.subscription]
             if subscription.durable:
-                record = UnsubscriptionRecord(
-                    self.accepted_at_us, session.principal, session.client_id, event.subscription
-                )
-                record.target = subscription
-                self._append(connection, record)
+                self._record_removal(connection, subscription)
             self._remove(subscription)
             headers = _REMOVED
         if event.receipt is not None:
@@ -305,7 +307,7 @@ class Broker:
                 subscription.ready.append(topic)
         connection.in_flight -= covered
         connection.full_since_s = -1.0
-        connection.window.acked(stamp, covered, connection.in_flight, now_s)
+        connection.window.acked(stamp, covered, now_s)
         if subscription.ready and not subscription.turning and subscription.connection is not None:
             connection.turn(subscription)
         if subscription.durable:
@@ -360,35 +362,41 @@ class Broker:
         """
         _, awaiting = self._in_flight.popleft()
         kept: list[Operation] = []
+        failed: set[int] = set()  # positions of durable SUBSCRIBEs
+        moved: dict[int, int] = {}  # positions of what is kept, old and new
         for position, operation in enumerate([*batch, *self.pending], self.done + 1):
             if type(operation) is Change:
                 self.counters.sends_unavailable += 1
             elif type(operation) is SubscriptionRecord:
+                failed.add(position)
                 if isinstance(operation.target, Subscription):
-                    self._refuse_subscription(operation.target, position)
+                    self._refuse_subscription(operation.target)
             else:
                 kept.append(operation)
+                moved[position] = self.appended + len(kept)
         self.pending = kept
         self.head = self.revision
-        self.appended = self.done + len(kept)
+        before, self.done = self.done, self.appended
+        self.appended += len(kept)
         headers = _rejected(UNAVAILABLE, Rejection("disk-full", "the journal has no room; try again later"))
         awaiting += self._awaiting
         self._awaiting = []
         for connection in awaiting:
             connection.waiting = False
-            connection.refuse(headers)
+            connection.refuse(headers, before, moved, failed)
             self.await_receipts(connection)
         self.flush()
 
-    def _refuse_subscription(self, subscription: Subscription, position: int) -> None:
+    def _refuse_subscription(self, subscription: Subscription) -> None:
         connection = subscription.connection
         if connection is not None:
-            connection.expel(
-                ProtocolError("disk full", "the durable subscription could not be stored; try again later"), position
-            )
+            connection.expel(SUBSCRIPTION_REFUSED)
         if not subscription.applied and not subscription.removed:
-            del subscription.session.subscriptions[subscription.id]
+            session = subscription.session
+            del session.subscriptions[subscription.id]
             self._remove(subscription)
+            if session.connection is None and not session.durable:
+                self._close_session(session)
 
     def apply(self, record: Record) -> None:
         """Apply a record that is durable: the one place where durable state changes, here as in recovery."""
@@ -399,8 +407,14 @@ class Broker:
             self._apply_other(record)
         self.accepted_at_us = max(self.accepted_at_us, record.accepted_at_us)
 
-    def recovered(self, now_s: float) -> None:
-        """Make ready for clients after the last record of a recovery: all sessions count as detached from now on."""
+    def recovered(self, now_s: float, revision: int) -> None:
+        """Make ready for clients after the last record of a recovery: all sessions count as detached from now on.
+
+        Args:
+            now_s: Monotonic seconds.
+            revision: Of the newest stored change; a snapshot leaves out deletes that nobody needs, be they the newest.
+        """
+        self.head = self.revision = revision
         for session in self.sessions.values():
             session.detached_at_s = now_s
             self._detached[session] = None
@@ -778,17 +792,25 @@ class Broker:
             self._note_index()
 
     def _activate(self, subscription: Subscription, eager: bool) -> None:
-        if subscription.removed:
-            return
-        if not subscription.applied:
-            subscription.applied = True
-            self._index.add(subscription.glob, subscription)
-            self._note_index()
-        if eager:
-            scan = Scan(subscription, self.revision, None)
-            # A store that one slice covers is scanned on the spot, so that the first values leave with the receipt.
-            if len(self.store.topics) > SCAN_TOPICS or not self._scan_slice(scan, SCAN_TOPICS)[1]:
-                self._scans.append(scan)
+        if subscription.removed or subscription.applied:
+            return  # a resumed one was applied before
+        subscription.applied = True
+        self._index.add(subscription.glob, subscription)
+        self._note_index()
+        if eager or subscription.eager:  # the latter if it was resumed before it was applied
+            self._owe_current(subscription)
+
+    def _owe_current(self, subscription: Subscription) -> None:
+        scan = Scan(subscription, self.revision, None, frozenset(subscription.owed))
+        # A store that one slice covers is scanned on the spot, so that the first values leave with the receipt.
+        if len(self.store.topics) > SCAN_TOPICS or not self._scan_slice(scan, SCAN_TOPICS)[1]:
+            self._scans.append(scan)
+
+    def _record_removal(self, connection: Connection, subscription: Subscription) -> None:
+        session = subscription.session
+        record = UnsubscriptionRecord(self.accepted_at_us, session.principal, session.client_id, subscription.id)
+        record.target = subscription
+        self._append(connection, record)
 
     def _note_index(self) -> None:
         self._position = self._index.position
@@ -836,6 +858,7 @@ class Broker:
             if (
                 change.deleted
                 or change.revision > scan.revision
+                or topic in scan.owed
                 or not glob.matches(name.decode())
                 or not rights.may_receive(name)
                 or (before is not None and before.may_receive(name))

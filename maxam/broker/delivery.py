@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 VALUES_BYTES_MAX: Final = 16_384  # handed out at a time: what the socket does not take grows stale
 RECEIPTS_BYTES_MAX: Final = 65_536  # handed out at a time; a receipt cannot grow stale
+SUBSCRIPTION_REFUSED: Final = ProtocolError(
+    "disk full", "the durable subscription could not be stored; try again later"
+)
 RECEIPT_OVERHEAD_BYTES: Final = 96  # of a pending receipt beside its id
 
 
@@ -98,8 +101,7 @@ class Connection:
 
     def promise(self, receipt_id: bytes, headers: Headers | None) -> None:
         """Owe a RECEIPT for the frame just handled: after its operation is done, and after all earlier ones."""
-        # A refused batch takes positions back, so the last one of this connection may lie above what is appended now.
-        self.receipts.append((min(self.position, self._broker.appended), receipt_id, headers))
+        self.receipts.append((self.position, receipt_id, headers))
         self.receipts_bytes += len(receipt_id) + RECEIPT_OVERHEAD_BYTES
 
     def turn(self, subscription: "Subscription") -> None:
@@ -115,30 +117,30 @@ class Connection:
         if self.in_flight < self.window.size:
             self.full_since_s = -1.0
 
-    def refuse(self, headers: Headers) -> None:
-        """Answer every SEND whose operation was given back with `headers`, in its place; other receipts wait on."""
-        done = self._broker.done
-        appended = self._broker.appended
-        receipts = list(self.receipts)
-        self.receipts.clear()
-        for position, receipt_id, answer in receipts:
-            if position <= done:
-                self.receipts.append((position, receipt_id, answer))
-            elif answer is None:
-                self.receipts.append((done, receipt_id, headers))
-            else:
-                self.receipts.append((min(position, appended), receipt_id, answer))
-
-    def expel(self, failure: ProtocolError, position: int | None = None) -> None:
-        """Have the connection closed with an ERROR; the first reason stands.
+    def refuse(self, headers: Headers, done: int, moved: dict[int, int], failed: set[int]) -> None:
+        """Answer every SEND whose operation was given back with `headers`, in its place; other receipts wait on.
 
         Args:
-            failure: Why.
-            position: Of the operation that failed, if one did: it and what was read after it gets no RECEIPT.
+            headers: The answer.
+            done: Operations that were done before; all behind them were given back, but those in `moved`.
+            moved: Old and new positions.
+            failed: Positions whose place the ERROR takes; nothing comes behind it.
         """
-        if position is not None:
-            while self.receipts and self.receipts[-1][0] >= position:
-                self.receipts_bytes -= len(self.receipts.pop()[1]) + RECEIPT_OVERHEAD_BYTES
+        receipts = list(self.receipts)
+        self.receipts.clear()
+        self.receipts_bytes = 0
+        last = 0  # positions never fall, so that whoever waits for the last one waits for all
+        for position, receipt_id, answer in receipts:
+            if position in failed:
+                self.expel(SUBSCRIPTION_REFUSED)
+                break
+            last = max(last, moved.get(position, position))
+            self.receipts.append((last, receipt_id, headers if answer is None and position > done else answer))
+            self.receipts_bytes += len(receipt_id) + RECEIPT_OVERHEAD_BYTES
+        self.position = max(self.position, last)
+
+    def expel(self, failure: ProtocolError) -> None:
+        """Have the connection closed with an ERROR; the first reason stands."""
         if self.failure is None and not self.quiet:
             self.failure = failure
             self.quiet = True

@@ -253,7 +253,7 @@ def open_gateway(settings: Settings, sources: Sources) -> Gateway:
         log_event(logging.WARNING, "torn-tail-cut", **asdict(tail))
     for damage in journal.damaged_snapshots:
         log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
-    broker.recovered(trio.current_time())
+    broker.recovered(trio.current_time(), journal.head)
     journal.keep_schemas(sources.registry.texts())
     gc.collect()
     gc.freeze()  # what was recovered stays: a full collection that walks a million topics stops the loop for 50 ms
