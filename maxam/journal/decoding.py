@@ -192,13 +192,13 @@ class Decoder:
             # mostly five short fields: four strings and an offset of one byte
             one = data[place]
             end = place + 1 + (one >> 1)
-            two = data[end]
+            two = data[end] if one < 128 else 128
             end += 1 + (two >> 1)
-            three = data[end]
+            three = data[end] if two < 128 else 128
             end += 1 + (three >> 1)
-            four = data[end]
+            four = data[end] if three < 128 else 128
             end += 1 + (four >> 1)
-            if one | two | three | four | data[end] < 128:
+            if four < 128 and data[end] < 128:
                 end += 1
             else:
                 end = _skip(data, _skip(data, _skip(data, _skip(data, place))))

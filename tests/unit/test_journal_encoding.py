@@ -56,6 +56,15 @@ def test_bodies_of_any_size_come_back(length: int) -> None:
     assert plain_all(scanned(container(records))) == plain_all(records)
 
 
+@pytest.mark.parametrize("lengths", [(70, 1, 1, 1), (1, 70, 1, 1), (1, 1, 70, 1), (1, 1, 1, 70), (127, 127, 127, 127)])
+def test_long_names_come_back_at_the_end_of_a_block(lengths: tuple[int, int, int, int]) -> None:
+    """Names whose length takes two bytes come back also where hardly anything follows them."""
+    encoding, schema, version, fingerprint = ("n" * length for length in lengths)
+    judgement = Judgement(encoding, schema, version, fingerprint.encode())
+    records: list[Record] = [change(1, body=b"1", judgement=judgement, publisher=Identity(schema, version))]
+    assert plain_all(scanned(container(records))) == plain_all(records)
+
+
 def test_equal_values_are_shared() -> None:
     """Identities, judgements, topics and header names that are equal are one object after decoding."""
     batches: list[list[Record]] = [
