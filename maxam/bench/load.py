@@ -169,10 +169,10 @@ def count(target: Target, globs: Sequence[str], ready: Callable[[], None], stop:
         found = poll.poll(0.2)
         idle = not found
         for number, _ in found:
-            line = by_number[number]
+            found_line = by_number[number]
             try:
                 while True:
-                    counters[line].add(line.recv(RECEIVE_BYTES))
+                    counters[found_line].add(found_line.recv(RECEIVE_BYTES))
             except ssl.SSLWantReadError:
                 pass
     return [counter.count for counter in counters.values()]
@@ -190,7 +190,7 @@ def consume(
     line.subscribe("s", glob, "client")
     line.socket.settimeout(0.5)
     ready()
-    ages = []
+    ages: list[tuple[float, float]] = []
     while True:
         try:
             frame = line.next()
