@@ -402,7 +402,11 @@ class Broker:
         """Apply a record that is durable: the one place where durable state changes, here as in recovery."""
         if type(record) is Change:
             self.head = max(self.head, record.revision)
-            self._apply_change(record)
+            if record.deleted and not self.sessions and record.destination not in self.store.topics:
+                self.revision = record.revision  # a snapshot's tombstone: somebody whom it names later is owed it
+                self.store.add(record, _NO_ROUTES)
+            else:
+                self._apply_change(record)
         else:
             self._apply_other(record)
         self.accepted_at_us = max(self.accepted_at_us, record.accepted_at_us)
@@ -563,7 +567,7 @@ class Broker:
                 session.connection.rights = session.rights
             for subscription in session.subscriptions.values():
                 if subscription.applied and (subscription.durable or subscription.eager):
-                    self._scans.append(Scan(subscription, self.revision, before))
+                    self._scans.append(Scan(subscription, self.revision, before, frozenset(subscription.owed)))
         self._generation += 1  # every topic's routes are made anew, under the new rights
         self._note_index()
 

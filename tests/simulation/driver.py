@@ -1,0 +1,304 @@
+"""The broker beside the model: every step is done to both, and every frame that leaves is checked."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from maxam.avro.registry import load_registry
+from maxam.broker import delivery
+from maxam.broker.broker import Barrier, Broker, Operation
+from maxam.broker.policy import Policy
+from maxam.config import Limits
+from maxam.records import Identity, Record
+from maxam.stomp.events import VERSION_1_2, Ack, Connect, Send, Subscribe, Unsubscribe
+from tests.sans_io import UNCHECKED, fingerprint_of, forget_target, policy
+from tests.simulation import model
+
+REGISTRY = load_registry(UNCHECKED)
+LIMITS = Limits(takeovers_per_minute_max=1_000_000)
+PADDING = b"." * delivery.VALUES_BYTES_MAX  # so that one drain hands out one value
+
+
+@cache
+def policy_of(rights: tuple[tuple[str, frozenset[str]], ...]) -> Policy:
+    """Make a policy in which clients may send everything and receive the given topics."""
+    return policy(**{client: {"send": ["X/**"], "receive": sorted(topics)} for client, topics in rights})
+
+
+def frames(data: bytes) -> Iterator[tuple[bytes, dict[bytes, bytes], bytes]]:
+    """Split what the broker wrote into (command, headers, body)."""
+    while data:
+        head, _, rest = data.partition(b"\n\n")
+        command, *lines = head.split(b"\n")
+        headers = dict(line.split(b":", 1) for line in lines)
+        length = int(headers.get(b"content-length", 0))
+        yield command, headers, rest[:length]
+        data = rest[length + 1 :]
+
+
+class Driver:
+    """One broker, its journal as a list, and the model of it.
+
+    Args:
+        rights: Topics that each client may receive. A client is a principal with one session.
+        globs: The globs that subscriptions use, and the topics that each matches.
+        window: Of every connection; None lets it adapt.
+        padding: Makes a value as large as one drain.
+    """
+
+    def __init__(
+        self,
+        rights: dict[str, frozenset[str]],
+        globs: dict[str, frozenset[str]],
+        window: int | None,
+        padding: bytes = PADDING,
+    ) -> None:
+        self.globs = globs
+        self.window = window
+        self.padding = padding
+        self.model = model.Model(dict(rights))
+        self.broker = Broker(LIMITS, self._policy(), REGISTRY)
+        self.journal: list[Record] = []
+        self.connections: dict[str, tuple[delivery.Connection, model.Connection]] = {}
+        self.old: list[tuple[delivery.Connection, model.Connection]] = []  # taken over or expelled, not gone yet
+        self.writing: list[Operation] | None = None
+        self.now_s = 1000.0
+        self.count = 0
+        self.sent_to: dict[tuple[str, str], list[int]] = {}
+        self.woken: set[model.Connection] = set()
+
+    # Clients.
+
+    def connect(self, client: str, window: int | None = None) -> None:
+        """Connect, or take over."""
+        old = self.connections.get(client)
+        if old is not None:
+            self.old.append(old)
+        event = Connect(VERSION_1_2, b"MAXVAPI", client, window or self.window, (0, 0))
+        identity = Identity(client, fingerprint_of(client))
+        known = self.model.connect(client, window or self.window or LIMITS.window)
+        connection = self.broker.connect(event, identity, client, self._waker(known), self.now_s)
+        self.connections[client] = (connection, known)
+        self.broker.flush()
+
+    def lose(self, client: str) -> None:
+        """Break the transport."""
+        connection, _ = self.connections.pop(client)
+        self.model.lose(client)
+        self.broker.detach(connection, self.now_s)
+        self.broker.flush()
+
+    def lose_old(self) -> None:
+        """Let the transports of connections that were taken over go."""
+        for connection, _ in self.old:
+            self.broker.detach(connection, self.now_s)
+        self.old.clear()
+
+    def send(self, client: str, topic: str, delete: bool = False, receipt: bool = True) -> None:
+        """Send a value or a delete."""
+        connection, known = self.connections[client]
+        self.count += 1
+        body = b"" if delete else b"%d%b" % (self.count, self.padding)
+        id_ = self._receipt(receipt)
+        value = self.model.send(known, topic, body, id_)
+        self.broker.send(connection, Send(topic.encode(), body, (), id_ and id_.encode()), 0)
+        if self.broker.head != value.revision:
+            raise model.Violation(f"revision {self.broker.head} is not the next one, {value.revision}")
+        self._end(connection)
+
+    def subscribe(
+        self, client: str, id_: str, glob: str, *, durable: bool, acknowledged: bool, eager: bool, receipt: bool = True
+    ) -> None:
+        """Subscribe, resume or replace."""
+        connection, known = self.connections[client]
+        name = self._receipt(receipt)
+        self.model.subscribe(
+            known, id_, self.globs[glob], durable=durable, acknowledged=acknowledged, eager=eager, receipt=name
+        )
+        event = Subscribe(id_.encode(), glob.encode(), acknowledged, durable, eager, name and name.encode())
+        self.broker.subscribe(connection, event)
+        self._end(connection)
+
+    def unsubscribe(self, client: str, id_: str, *, durable: bool, receipt: bool = True) -> None:
+        """Remove or pause."""
+        connection, known = self.connections[client]
+        name = self._receipt(receipt)
+        self.model.unsubscribe(known, id_, durable=durable, receipt=name)
+        self.broker.unsubscribe(connection, Unsubscribe(id_.encode(), durable, name and name.encode()))
+        self._end(connection)
+
+    def ack(self, client: str, id_: str, revision: int, receipt: bool = True) -> None:
+        """Acknowledge."""
+        connection, known = self.connections[client]
+        name = self._receipt(receipt)
+        self.model.ack(known, id_, revision, name)
+        self.broker.ack(connection, Ack(id_.encode(), revision, name and name.encode()), self.now_s)
+        self._end(connection)
+
+    def deliver(self, client: str) -> bool:
+        """Take what one drain hands out; return whether it was anything."""
+        connection, known = self.connections[client]
+        return self._drain(connection, known)
+
+    def _drain(self, connection: delivery.Connection, known: model.Connection) -> bool:
+        self.model.drain(known)
+        if self.window is None:
+            known.window = max(connection.window.size, 1)
+        parts = connection.drain(self.now_s)
+        for command, headers, body in frames(b"".join(parts)):
+            if command == b"MESSAGE":
+                id_ = headers[b"subscription"].decode()
+                revision = int(headers[b"message-id"])
+                topic = headers[b"destination"].decode()
+                self.model.message(known, id_, revision, topic, body)
+                self.sent_to.setdefault((known.client, id_), []).append(revision)
+            else:
+                answer = headers.get(b"disposition") or headers.get(b"result") or b""
+                self.model.receipt(known, headers[b"receipt-id"].decode(), answer.decode())
+        if not parts:
+            self.model.complete(known, self.idle)
+        return bool(parts)
+
+    def unacked(self, client: str) -> list[tuple[str, int]]:
+        """Return subscription and revision of each un-acked message, in the order of sending per subscription."""
+        session = self.model.sessions.get(client)
+        subscriptions = session.subscriptions.values() if session is not None else ()
+        return [(s.id, message.value.revision) for s in subscriptions for message in s.sent]
+
+    # The broker.
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for a commit or a scan."""
+        return self.writing is None and not self.broker.pending and not self.broker.scanning
+
+    def take(self) -> None:
+        """Begin a commit."""
+        self.model.take()
+        self.writing = self.broker.take()
+
+    def commit(self) -> None:
+        """End a commit, begun or not."""
+        if self.writing is None:
+            self.take()
+        batch, self.writing = self.writing or [], None
+        self.journal += _records(batch)
+        self.model.commit()
+        self.broker.commit(batch)
+
+    def refuse(self) -> None:
+        """End a commit for lack of room."""
+        batch, self.writing = self.writing or [], None
+        self.model.refuse()
+        self.broker.refuse(batch)
+        for client, (connection, known) in list(self.connections.items()):
+            if (connection.failure is not None) != known.expelled:
+                raise model.Violation(f"{client} is {'' if known.expelled else 'not '}to be closed with an ERROR")
+            if known.expelled:
+                while self._drain(connection, known):
+                    pass
+                self.lose(client)
+
+    def crash(self, found: bool) -> None:
+        """Kill the broker and start it again; `found`: what was being written survives."""
+        if self.writing is not None and found:
+            self.journal += _records(self.writing)
+        self.model.crash(found and self.writing is not None)
+        self.writing = None
+        self.connections.clear()
+        self.old.clear()
+        self.woken.clear()
+        self.broker = self._recovered(self.journal)
+        self.compare()
+
+    def snapshot(self) -> None:
+        """Crash, and start from a snapshot of all that was stored instead of the journal itself."""
+        self.crash(found=False)
+        self.journal = list(self._recovered(self.journal).snapshot())
+        self.broker = self._recovered(self.journal)
+        self.compare()
+
+    def tick(self) -> None:
+        """Let time pass until acknowledgements are due to be recorded."""
+        self.now_s += 1.0
+        self.model.record()
+        self.broker.tick(self.now_s)
+
+    def scan(self, topics: int) -> None:
+        """Do a slice of the scans under way."""
+        self.broker.scan(topics)
+
+    def grant(self, client: str, topics: frozenset[str]) -> None:
+        """Reload the policy with other rights for a client."""
+        self.model.grant(client, topics)
+        self.broker.replace_policy(self._policy())
+
+    def settle(self) -> None:
+        """Commit and scan until nothing is left to do."""
+        if self.writing is not None:
+            self.commit()
+        while not self.idle:
+            self.commit()
+            self.broker.scan()
+
+    def drain_all(self) -> None:
+        """Bring everybody up to date: the newest of each topic must arrive everywhere, and every receipt."""
+        self.settle()
+        for client in list(self.connections):
+            while True:
+                while self.deliver(client):
+                    pass
+                unacked = self.unacked(client)
+                if not unacked:
+                    break
+                self.ack(client, *unacked[-1], receipt=False)
+                for probe in self.connections.values():
+                    probe[0].probe(self.now_s + 1000)
+        self.tick()
+        self.settle()
+        self.compare()
+
+    def compare(self) -> None:
+        """Check the broker's inner state against the model and its own invariants."""
+        revisions = {topic: value.revision for topic, value in self.model.store.items() if value.body}
+        held = {t.name: t.change.revision for t in self.broker.store.topics.values() if not t.change.deleted}
+        if held != revisions or self.broker.store.live != len(held):
+            raise model.Violation(f"the store holds {held}, not {revisions}")
+        for session in self.broker.sessions.values():
+            for subscription in session.subscriptions.values():
+                ready = list(subscription.ready)
+                if len(ready) != len(set(ready)) or set(ready) != subscription.owed - subscription.held:
+                    raise model.Violation(f"ready of {subscription.id!r} is not what is owed and not un-acked")
+                if len(subscription.owed | subscription.held) > len(self.broker.store.topics):
+                    raise model.Violation(f"{subscription.id!r} is owed more than there are topics")
+                if len(subscription.sent) != len(subscription.held) or set(subscription.sent) != set(
+                    subscription.unacked
+                ):
+                    raise model.Violation(f"un-acked messages of {subscription.id!r} do not tally")
+
+    # Pieces.
+
+    def _policy(self) -> Policy:
+        return policy_of(tuple(sorted(self.model.rights.items())))
+
+    def _recovered(self, journal: list[Record]) -> Broker:
+        broker = Broker(LIMITS, self._policy(), REGISTRY)
+        for record in journal:
+            broker.apply(forget_target(record))
+        broker.recovered(self.now_s, self.model.committed)
+        return broker
+
+    def _receipt(self, wanted: bool) -> str | None:
+        self.count += 1
+        return f"r{self.count}" if wanted else None
+
+    def _waker(self, known: model.Connection) -> Callable[[], None]:
+        return lambda: self.woken.add(known)
+
+    def _end(self, connection: delivery.Connection) -> None:
+        """Do what a Peer does at the end of what it received."""
+        self.broker.await_receipts(connection)
+        self.broker.flush()
+
+
+def _records(batch: list[Operation]) -> list[Record]:
+    return [operation for operation in batch if not isinstance(operation, Barrier)]

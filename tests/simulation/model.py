@@ -1,0 +1,606 @@
+"""A naive model of delivery that keeps every message, written from protocol.md and not from the code.
+
+It is told what the broker was asked and what became of each batch, and is asked about every frame that leaves: `message` and
+`receipt` raise Violation for one that is not allowed, `complete` for one that is missing. What the protocol leaves open is open
+here: `loose` topics (of a snapshot, or after a restart) come in any order, `optional` ones may come or not.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+WAITING, CONFLATED, UNACKED, UNWRITTEN, ACKED, WITHHELD = range(6)  # what became of one message
+
+
+class Violation(AssertionError):  # noqa: N818 - what happened, not what kind of error
+    """The broker broke a rule of the protocol."""
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """An accepted change."""
+
+    revision: int
+    topic: str
+    body: bytes  # empty: a delete
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A change that one subscription was to see."""
+
+    value: Value
+    state: int
+    recorded: bool = False  # the journal knows that it was acknowledged
+    unrecorded: bool = False  # owed, but no record tells: a reload granted the right, or the record is not committed
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """Everything one subscription was ever to see, and in which order the rest is due."""
+
+    id: str
+    topics: frozenset[str]
+    durable: bool
+    eager: bool
+    acknowledged: bool = False
+    connection: "Connection | None" = None
+    active: bool = False  # its SUBSCRIBE has taken effect
+    log: list[Message] = field(default_factory=list)
+    newest: dict[str, Message] = field(default_factory=dict)
+    place: dict[str, int] = field(default_factory=dict)  # since when a waiting topic is owed
+    loose: set[str] = field(default_factory=set)
+    optional: set[str] = field(default_factory=set)
+    sent: list[Message] = field(default_factory=list)  # un-acked, in the order of sending
+    passed_by: set["Subscription"] = field(default_factory=set)  # who was served while this waited
+
+    def waiting(self, topic: str) -> bool:
+        """Say whether the newest change of a topic has not been sent."""
+        message = self.newest.get(topic)
+        return message is not None and message.state == WAITING
+
+    def add(self, message: Message) -> None:
+        """Keep a message."""
+        old = self.newest.get(message.value.topic)
+        if old is not None and old.state == WAITING:
+            old.state = CONFLATED
+        self.log.append(message)
+        self.newest[message.value.topic] = message
+
+    def ready(self) -> list[str]:
+        """Return the topics that may be sent now, rights and window aside."""
+        held = {message.value.topic for message in self.sent}
+        return [topic for topic in self.newest if self.waiting(topic) and topic not in held]
+
+    def unordered(self, topic: str) -> bool:
+        """Say whether the protocol leaves open when a topic's turn is."""
+        return topic in self.loose or topic in self.optional
+
+
+@dataclass(slots=True, eq=False)
+class Receipt:
+    """A RECEIPT that is owed for one frame."""
+
+    id: str
+    answer: str
+    operation: "Operation | None"  # what it waits for
+    allowed: bool = True  # False: the frame failed its connection, or stands behind one that did
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One connection of a client."""
+
+    client: str
+    window: int
+    receipts: list[Receipt] = field(default_factory=list)
+    unwritten: list[tuple[Subscription, Message]] = field(default_factory=list)
+    expelled: bool = False
+
+    quiet: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """What a client's name stands for."""
+
+    client: str
+    connection: Connection | None = None
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """Something that takes effect in order, with its batch. Kinds: send, barrier, subscribe, unsubscribe, ack."""
+
+    kind: str
+    connection: Connection | None = None
+    session: Session | None = None
+    value: Value | None = None
+    subscription: Subscription | None = None
+    replaced: Subscription | None = None
+    messages: list[Message] = field(default_factory=list)
+    created: bool = False
+    eager: bool = False
+    done: bool = False
+    refused: bool = False
+
+
+class Model:
+    """Every message, for every subscription.
+
+    `zombies` are durable subscriptions whose end is not committed: a crash brings them back, so they go on collecting.
+    """
+
+    def __init__(self, rights: dict[str, frozenset[str]]) -> None:
+        self.rights = rights  # client -> topics it may receive
+        self.head = 0
+        self.committed = 0
+        self.store: dict[str, Value] = {}  # tombstones too
+        self.sessions: dict[str, Session] = {}
+        self.zombies: list[tuple[Session, Subscription]] = []
+        self.pending: list[Operation] = []
+        self.writing: list[Operation] = []
+        self.clock = 0
+
+    # What clients ask.
+
+    def connect(self, client: str, window: int) -> Connection:
+        """Connect, taking over from the session's connection if there is one."""
+        session = self.sessions.setdefault(client, Session(client))
+        if session.connection is not None:
+            session.connection.quiet = True
+            self._let_go(session)
+        session.connection = Connection(client, window)
+        return session.connection
+
+    def lose(self, client: str) -> None:
+        """Break the connection of a client."""
+        session = self.sessions[client]
+        self._let_go(session)
+        session.connection = None
+        self._forget_session(session)
+
+    def send(self, connection: Connection, topic: str, body: bytes, receipt: str | None) -> Value:
+        """Accept a SEND."""
+        self.head += 1
+        value = Value(self.head, topic, body)
+        self._append(connection, Operation("send", value=value), receipt, "accepted")
+        return value
+
+    def subscribe(
+        self,
+        connection: Connection,
+        id_: str,
+        topics: frozenset[str],
+        *,
+        durable: bool,
+        acknowledged: bool,
+        eager: bool,
+        receipt: str | None,
+    ) -> None:
+        """Subscribe, resume or replace."""
+        session = self.sessions[connection.client]
+        old = session.subscriptions.get(id_)
+        if old is not None and old.topics == topics:
+            subscription, answer = old, "resumed"
+        else:
+            answer = "created" if old is None else "replaced"
+            subscription = Subscription(id_, topics, durable, eager)
+            session.subscriptions[id_] = subscription
+        subscription.connection = connection
+        subscription.acknowledged = acknowledged
+        subscription.eager = eager
+        subscription.passed_by.clear()
+        if not durable:
+            self._append(connection, Operation("barrier", subscription=subscription, eager=eager), receipt, "")
+        elif subscription is not old:
+            if old is not None:
+                self.zombies.append((session, old))
+            operation = Operation(
+                "subscribe", session=session, subscription=subscription, replaced=old, created=True, eager=eager
+            )
+            self._append(connection, operation, receipt, answer)
+        elif eager:
+            operation = Operation("subscribe", session=session, subscription=subscription)
+            self._append(connection, operation, receipt, answer)
+            if subscription.active:  # otherwise it takes effect as a whole, when it does
+                operation.messages = self._snapshot(subscription, session)
+                for message in operation.messages:
+                    message.unrecorded = True
+        else:
+            self._promise(connection, receipt, answer)
+
+    def unsubscribe(self, connection: Connection, id_: str, *, durable: bool, receipt: str | None) -> None:
+        """Remove or pause."""
+        session = self.sessions[connection.client]
+        subscription = session.subscriptions.get(id_)
+        if subscription is None:
+            self._promise(connection, receipt, "unknown-subscription")
+        elif not subscription.durable:
+            self._release(subscription)
+            del session.subscriptions[id_]
+            self._promise(connection, receipt, "removed")
+        elif durable:
+            self._release(subscription)
+            del session.subscriptions[id_]
+            self.zombies.append((session, subscription))
+            self._append(
+                connection, Operation("unsubscribe", session=session, subscription=subscription), receipt, "removed"
+            )
+        else:
+            self._release(subscription)
+            self._promise(connection, receipt, "paused")
+
+    def ack(self, connection: Connection, id_: str, revision: int, receipt: str | None) -> None:
+        """Acknowledge a message and all that were sent before it on its subscription."""
+        subscription = self.sessions[connection.client].subscriptions.get(id_)
+        revisions = [m.value.revision for m in subscription.sent] if subscription is not None else []
+        if subscription is None or revision not in revisions:
+            self._promise(connection, receipt, "ignored")
+            return
+        covered = subscription.sent[: revisions.index(revision) + 1]
+        del subscription.sent[: len(covered)]
+        for message in covered:
+            message.state = ACKED
+            topic = message.value.topic
+            if subscription.waiting(topic):
+                subscription.place[topic] = self._tick()
+                subscription.loose.discard(topic)
+        if subscription.durable and receipt is not None:
+            self._append(connection, self._recording(subscription), receipt, "")
+        else:
+            self._promise(connection, receipt, "")
+
+    def nack(self, connection: Connection, receipt: str) -> None:
+        """Ignore a NACK."""
+        self._promise(connection, receipt, "ignored")
+
+    # What becomes of it.
+
+    def record(self) -> None:
+        """Have all acknowledgements recorded: their delay is over."""
+        for session in self.sessions.values():
+            for subscription in session.subscriptions.values():
+                if subscription.durable and any(m.state == ACKED and not m.recorded for m in subscription.log):
+                    self.pending.append(self._recording(subscription))
+
+    def take(self) -> None:
+        """Begin to write what is pending."""
+        self.writing, self.pending = self.pending, []
+
+    def commit(self) -> None:
+        """Apply what was written."""
+        operations, self.writing = self.writing, []
+        for operation in operations:
+            self._apply(operation)
+
+    def refuse(self) -> None:
+        """Refuse what was to be written and all behind it, for lack of room."""
+        operations, self.writing, self.pending = [*self.writing, *self.pending], [], []
+        self.head = self.committed
+        for operation in operations:
+            if operation.kind == "send":
+                operation.done = operation.refused = True
+            elif operation.kind == "subscribe":
+                self._refuse_subscription(operation)
+            else:
+                self.pending.append(operation)
+
+    def crash(self, found: bool) -> None:
+        """Start again from the journal; `found`: what was being written is in it."""
+        if found:
+            self.commit()
+        self.head = self.committed
+        zombies, self.zombies = self.zombies, []
+        uncommitted = {o.subscription for o in (*self.writing, *self.pending) if o.kind == "subscribe" and o.created}
+        self.writing, self.pending = [], []
+        sessions, self.sessions = self.sessions, {}
+        owners = [(s.client, x) for s in sessions.values() for x in s.subscriptions.values() if x.durable]
+        for client, subscription in [*owners, *((s.client, x) for s, x in zombies)]:
+            if subscription in uncommitted:
+                continue
+            session = self.sessions.setdefault(client, Session(client))
+            session.subscriptions[subscription.id] = subscription
+            self._restart(subscription)
+
+    def grant(self, client: str, topics: frozenset[str]) -> None:
+        """Reload a policy that gives a client other rights to receive."""
+        before, self.rights[client] = self.rights[client], topics
+        session = self.sessions.get(client)
+        for subscription in session.subscriptions.values() if session is not None else ():
+            for topic in before - topics:
+                if subscription.waiting(topic):
+                    subscription.optional.add(topic)
+            if subscription.active and (subscription.durable or subscription.eager):
+                for topic in topics - before:
+                    value = self.store.get(topic)
+                    if topic in subscription.topics and value is not None and value.body:
+                        self._owe_current(subscription, value, unrecorded=True)
+
+    # What leaves.
+
+    def drain(self, connection: Connection) -> None:
+        """Count what was handed out before as written: the connection asks for more."""
+        for _, message in connection.unwritten:
+            if message.state == UNWRITTEN:
+                message.state = ACKED
+        connection.unwritten.clear()
+
+    def receipt(self, connection: Connection, id_: str, answer: str) -> None:
+        """Check a RECEIPT."""
+        if not connection.receipts:
+            raise Violation(f"RECEIPT {id_} was sent before, or nobody asked for it")
+        due = connection.receipts.pop(0)
+        if due.id != id_:
+            raise Violation(f"RECEIPT {id_} came when {due.id} was the next in order")
+        if due.operation is not None and not due.operation.done:
+            raise Violation(f"RECEIPT {id_} left before its frame was committed")
+        if not due.allowed:
+            raise Violation(f"RECEIPT {id_} answers a frame that failed")
+        expected = "rejected-unavailable" if due.operation is not None and due.operation.refused else due.answer
+        if answer != expected:
+            raise Violation(f"RECEIPT {id_} says {answer!r}, not {expected!r}")
+
+    def message(self, connection: Connection, id_: str, revision: int, topic: str, body: bytes) -> None:
+        """Check a MESSAGE, and take note of it."""
+        session = self.sessions.get(connection.client)
+        subscription = session.subscriptions.get(id_) if session is not None else None
+        what = f"MESSAGE {revision} of {topic} on {connection.client}/{id_}"
+        if revision > self.committed:
+            raise Violation(f"{what} left above {self.committed}, which is committed")
+        if subscription is None or subscription.connection is not connection or connection.quiet:
+            raise Violation(f"{what} has no live subscription")
+        if topic not in self.rights[connection.client]:
+            raise Violation(f"{what} went to a principal without the right")
+        current = self.store.get(topic)
+        if current is None or current.revision != revision:
+            raise Violation(f"{what} is not the newest, {current and current.revision}")
+        if current.body != body:
+            raise Violation(f"{what} has another body")
+        if any(message.value.topic == topic for message in subscription.sent):
+            raise Violation(f"{what} while one of its topic is un-acked")
+        if not subscription.waiting(topic):
+            raise Violation(f"{what} is not owed: seen before, or never asked for")
+        if self.unacked(connection) >= connection.window:
+            raise Violation(f"{what} went out over the window {connection.window}")
+        self._check_order(subscription, topic, what)
+        self._check_turn(subscription, connection, what)
+        message = subscription.newest[topic]
+        subscription.loose.discard(topic)
+        subscription.optional.discard(topic)
+        if subscription.acknowledged:
+            message.state = UNACKED
+            subscription.sent.append(message)
+        elif subscription.durable:
+            message.state = UNWRITTEN
+            connection.unwritten.append((subscription, message))
+        else:
+            message.state = ACKED
+
+    def complete(self, connection: Connection, idle: bool) -> None:
+        """Check that nothing is left that had to be sent to a connection which has been drained.
+
+        Args:
+            connection: Whose.
+            idle: Nothing waits for a commit or a scan.
+        """
+        for due in connection.receipts:
+            if due.allowed and idle:
+                raise Violation(f"RECEIPT {due.id} has not come")
+        if connection.quiet:
+            return
+        if idle or not any(r.operation is not None and not r.operation.done for r in connection.receipts):
+            full = self.unacked(connection) >= connection.window
+            for subscription in self._attached(connection):
+                must = [t for t in self._servable(subscription) if idle or not subscription.unordered(t)]
+                must = [t for t in must if t not in subscription.optional]
+                if must and not full:
+                    raise Violation(f"{must} of {connection.client}/{subscription.id} are owed but do not come")
+
+    def unacked(self, connection: Connection) -> int:
+        """Count the un-acked messages of a connection."""
+        return sum(len(subscription.sent) for subscription in self._attached(connection))
+
+    def owed(self, subscription: Subscription) -> int:
+        """Count what a subscription is owed or has un-acked."""
+        return sum(subscription.waiting(topic) for topic in subscription.newest) + len(subscription.sent)
+
+    # Pieces.
+
+    def _tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def _attached(self, connection: Connection) -> Iterable[Subscription]:
+        session = self.sessions.get(connection.client)
+        for subscription in session.subscriptions.values() if session is not None else ():
+            if subscription.connection is connection:
+                yield subscription
+
+    def _servable(self, subscription: Subscription) -> list[str]:
+        connection = subscription.connection
+        rights = self.rights[connection.client] if connection is not None else frozenset()
+        return [topic for topic in subscription.ready() if topic in rights]
+
+    def _check_order(self, subscription: Subscription, topic: str, what: str) -> None:
+        if subscription.unordered(topic):
+            return
+        for other in self._servable(subscription):
+            if not subscription.unordered(other) and subscription.place[other] < subscription.place[topic]:
+                raise Violation(f"{what} overtook {other}, which has been owed for longer")
+
+    def _check_turn(self, subscription: Subscription, connection: Connection, what: str) -> None:
+        """Let no subscription be served twice while another one waits all the time."""
+        for other in self._attached(connection):
+            servable = self._servable(other)
+            withheld = len(servable) < len(other.ready())  # one without the right uses up its turn
+            if other is subscription or withheld or not any(not other.unordered(t) for t in servable):
+                other.passed_by.clear()
+            elif subscription in other.passed_by:
+                raise Violation(f"{what} took the turn of {other.id}")
+            else:
+                other.passed_by.add(subscription)
+
+    def _promise(
+        self, connection: Connection, receipt: str | None, answer: str, operation: Operation | None = None
+    ) -> None:
+        if receipt is not None:
+            connection.receipts.append(Receipt(receipt, answer, operation))
+
+    def _append(self, connection: Connection, operation: Operation, receipt: str | None, answer: str) -> None:
+        operation.connection = connection
+        self.pending.append(operation)
+        self._promise(connection, receipt, answer, operation)
+
+    def _recording(self, subscription: Subscription) -> Operation:
+        acked = [m for m in subscription.log if m.state == ACKED and not m.recorded]
+        return Operation("ack", subscription=subscription, messages=acked)
+
+    def _apply(self, operation: Operation) -> None:
+        operation.done = True
+        subscription = operation.subscription
+        if operation.value is not None:
+            self._apply_value(operation.value)
+        elif operation.kind == "ack":
+            for message in operation.messages:
+                message.recorded = True
+        elif operation.kind == "unsubscribe":
+            self.zombies = [pair for pair in self.zombies if pair[1] is not subscription]
+            if operation.session is not None:
+                self._forget_session(operation.session)
+        elif subscription is not None:
+            for message in operation.messages:
+                message.unrecorded = False
+            if operation.replaced is not None:
+                self.zombies = [pair for pair in self.zombies if pair[1] is not operation.replaced]
+            if not subscription.active:
+                subscription.active = True
+                if operation.eager or subscription.eager:
+                    owner = operation.session or (
+                        operation.connection and self.sessions.get(operation.connection.client)
+                    )
+                    if owner:
+                        self._snapshot(subscription, owner)
+
+    def _apply_value(self, value: Value) -> None:
+        self.committed = value.revision
+        known = self.store.get(value.topic)
+        if not value.body and (known is None or not known.body):
+            return  # deleting an absent topic notifies nobody
+        self.store[value.topic] = value
+        live = [(s, x) for s in self.sessions.values() for x in s.subscriptions.values()]
+        for session, subscription in [*live, *self.zombies]:
+            if subscription.active and value.topic in subscription.topics:
+                self._owe_new(subscription, value, value.topic in self.rights[session.client])
+
+    def _owe_new(self, subscription: Subscription, value: Value, right: bool) -> None:
+        topic = value.topic
+        waited = subscription.waiting(topic)
+        if waited and topic in subscription.optional:
+            if right:  # it may have been owed, or not: its place is open
+                subscription.optional.discard(topic)
+                subscription.loose.add(topic)
+            subscription.add(Message(value, WAITING))
+        elif right:
+            if not waited:
+                subscription.place[topic] = self._tick()
+            subscription.add(Message(value, WAITING))
+        else:
+            subscription.add(Message(value, WITHHELD))
+
+    def _snapshot(self, subscription: Subscription, session: Session) -> list[Message]:
+        found = []
+        for topic in self.rights[session.client] & subscription.topics:
+            value = self.store.get(topic)
+            if value is not None and value.body:
+                found += self._owe_current(subscription, value)
+        return found
+
+    def _owe_current(self, subscription: Subscription, value: Value, unrecorded: bool = False) -> list[Message]:
+        """Owe what is stored, in any order; what waits already stays where it is. Return what is new."""
+        if not subscription.waiting(value.topic):
+            message = Message(value, WAITING, unrecorded=unrecorded)
+            subscription.add(message)
+            subscription.loose.add(value.topic)
+            return [message]
+        if value.topic in subscription.optional:
+            subscription.optional.discard(value.topic)
+            subscription.loose.add(value.topic)
+        return []
+
+    def _release(self, subscription: Subscription) -> None:
+        """Take it off its connection: what is un-acked is owed again, before all else and in the order of sending."""
+        for message in reversed(subscription.sent):
+            self._owe_again(subscription, message)
+        subscription.sent.clear()
+        subscription.connection = None
+
+    def _owe_again(self, subscription: Subscription, message: Message) -> None:
+        topic = message.value.topic
+        if subscription.newest[topic] is message:
+            message.state = WAITING
+        elif message.state == UNWRITTEN:
+            message.state = CONFLATED
+            return
+        else:
+            message.state = CONFLATED
+        if subscription.waiting(topic) and topic not in subscription.optional:
+            subscription.loose.discard(topic)
+            subscription.place[topic] = -self._tick()
+
+    def _let_go(self, session: Session) -> None:
+        connection = session.connection
+        if connection is not None:
+            connection.quiet = True
+            for subscription, message in reversed(connection.unwritten):
+                if message.state == UNWRITTEN:
+                    self._owe_again(subscription, message)
+            connection.unwritten.clear()
+        for subscription in list(session.subscriptions.values()):
+            self._release(subscription)
+            if not subscription.durable:
+                del session.subscriptions[subscription.id]
+
+    def _forget_session(self, session: Session) -> None:
+        if session.connection is None and not session.subscriptions and self.sessions.get(session.client) is session:
+            del self.sessions[session.client]
+
+    def _refuse_subscription(self, operation: Operation) -> None:
+        subscription, session = operation.subscription, operation.session
+        if subscription is None or session is None:
+            return
+        for connection in (operation.connection, subscription.connection):
+            if connection is None:
+                continue
+            if connection is subscription.connection or any(r.operation is operation for r in connection.receipts):
+                connection.expelled = True
+                connection.quiet = True
+                failed = False
+                for receipt in connection.receipts:
+                    failed = failed or receipt.operation is operation
+                    receipt.allowed = receipt.allowed and not failed
+        if not operation.created:
+            subscription.optional |= subscription.loose
+            return
+        if session.subscriptions.get(subscription.id) is subscription:
+            del session.subscriptions[subscription.id]
+        self.zombies = [pair for pair in self.zombies if pair[1] is not subscription]
+        if operation.replaced is not None:  # its id was taken: it is gone, and the journal will be told
+            self.pending.append(Operation("unsubscribe", session=session, subscription=operation.replaced))
+        self._forget_session(session)
+
+    def _restart(self, subscription: Subscription) -> None:
+        subscription.connection = None
+        subscription.sent.clear()
+        subscription.place.clear()
+        subscription.loose.clear()
+        doubtful = set(subscription.optional)
+        subscription.optional.clear()
+        for topic, message in subscription.newest.items():
+            if message.state == ACKED and message.recorded:
+                continue
+            certain = (
+                message.state in {WAITING, UNACKED, UNWRITTEN} and not message.unrecorded and topic not in doubtful
+            )
+            message.state = WAITING
+            (subscription.loose if certain else subscription.optional).add(topic)
