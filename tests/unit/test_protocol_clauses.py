@@ -607,7 +607,6 @@ class TestConnect:
         assert client.read() == []
         world.settle()
         assert receipts(client.read()) == [("1", "accepted"), ("2", "accepted")]
-        assert client.peer.receiving
         world.now_s += 19
         client.peer.tick(world.now_s)
         assert client.read() == []
