@@ -315,7 +315,7 @@ class Decoder:
                 if escape + 1 < len(line) and line[escape + 1] in escapes:
                     escape = line.find(b"\\", escape + 2, good)
                     continue
-                # Spec: STOMP 1.2 "Undefined escape sequences such as \t MUST be treated as a fatal protocol error."
+                # Spec: STOMP 1.2 "Undefined escape sequences [...] MUST be treated as a fatal protocol error."
                 good = escape
                 if complete or escape + 1 < len(line):
                     fault = f"begins an undefined escape sequence; expected {_ESCAPES_TEXT[self._version]}"

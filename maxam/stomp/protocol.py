@@ -161,7 +161,7 @@ def _ack_1_2(frame: Frame, _limits: Limits) -> Event:
 
 
 def _nack(frame: Frame, _limits: Limits) -> Event:
-    # Spec: MaXaM "NACK: Not implemented, will be ignored", so nothing in it is checked
+    # Spec: MaXaM "| NACK | Not implemented | Will be ignored |", so nothing in it is checked
     return Nack(frame.headers.get(b"receipt"))
 
 
@@ -190,7 +190,7 @@ def _disconnect(frame: Frame, _limits: Limits) -> Event:
 
 
 def _not_implemented(frame: Frame, _limits: Limits) -> Event:
-    # Spec: MaXaM "BEGIN, COMMIT, ABORT: Not implemented, will generate error"
+    # Spec: MaXaM "| BEGIN | Not implemented | Will generate error |"; COMMIT and ABORT too
     raise _refusal(
         frame,
         "not implemented",
@@ -270,7 +270,7 @@ def _flag(frame: Frame, name: bytes) -> bool:
 
 
 def _transaction(frame: Frame) -> ProtocolError:
-    # Spec: MaXaM "SEND transaction: Not implemented, will generate error"
+    # Spec: MaXaM "| SEND | transaction | Not implemented | Will generate error |"
     return _refusal(
         frame,
         "not implemented",
@@ -371,7 +371,7 @@ class HeartBeat:
         """Negotiate from the `heart-beat` header that we sent and the one the peer sent."""
         self._ours_ms: Final = ours_ms
         self._theirs_ms: Final = theirs_ms
-        # Spec: STOMP 1.2 "if <cx> is 0 [...] or <sy> is 0 [...] then there will be none, otherwise, there will be
+        # Spec: STOMP 1.2 "if <cx> is 0 [...] or <sy> is 0 [...] then there will be none [...] otherwise, there will be
         # heart-beats every MAX(<cx>,<sy>) milliseconds"
         self.send_interval_s: Final = _negotiate_interval_s(ours_ms[0], theirs_ms[1])  # 0: none
         self.receive_interval_s: Final = _negotiate_interval_s(theirs_ms[0], ours_ms[1])  # 0: none

@@ -215,7 +215,7 @@ class TestMalformed:
     @pytest.mark.parametrize("line", [b"a\n", b":b\n", b":\n", b" \n"])
     @pytest.mark.parametrize("version", [VERSION_1_1, VERSION_1_2])
     def test_no_name_or_colon(self, line: bytes, version: int) -> None:
-        """Spec: STOMP 1.2 "header = header-name ":" header-value", "header-name = 1*<...>"."""
+        """Spec: STOMP 1.2 "header = header-name ":" header-value", "header-name = 1*<any OCTET except CR or LF"."""
         assert "<name>:<value>" in refusal(b"SEND\n" + line, version).detail
 
     @pytest.mark.parametrize("data", [b"SEND\na\0", b"SEND\na:\0", b"DISCONNECT\nreceipt:77\n\0"])

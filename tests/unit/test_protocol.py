@@ -248,21 +248,21 @@ class TestSend:
 @pytest.mark.parametrize("command", [b"SEND\ndestination:X/a", b"ACK\nid:1 1", b"ACK\nsubscription:1\nmessage-id:1"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_transaction(command: bytes, version: int) -> None:
-    """Spec: MaXaM "SEND transaction: Not implemented, will generate error"; of ACK the same."""
+    """Spec: MaXaM "| SEND | transaction | Not implemented | Will generate error |"; of ACK the same."""
     error = error_of(command + b"\ntransaction:t\nreceipt:r\n\n\0", version)
     assert (error.message, error.receipt) == ("not implemented", b"r")
 
 
 @pytest.mark.parametrize("command", [b"BEGIN", b"COMMIT", b"ABORT"])
 def test_transactions(command: bytes) -> None:
-    """Spec: MaXaM "BEGIN, COMMIT, ABORT: Not implemented, will generate error"."""
+    """Spec: MaXaM "| BEGIN | Not implemented | Will generate error |"; COMMIT and ABORT too."""
     error = error_of(command + b"\ntransaction:t\nreceipt:r\n\n\0")
     assert (error.message, error.receipt) == ("not implemented", b"r")
 
 
 @pytest.mark.parametrize("headers", [b"", b"id:1 2\n", b"transaction:t\n"])
 def test_nack(headers: bytes) -> None:
-    """Spec: MaXaM "NACK: Not implemented, will be ignored", whatever it says."""
+    """Spec: MaXaM "| NACK | Not implemented | Will be ignored |", whatever it says."""
     assert fields(event_of(b"NACK\n" + headers + b"receipt:r\n\n\0")) == fields(Nack(b"r"))
 
 
@@ -291,7 +291,7 @@ class TestAck:
         assert fields(event_of(b"ACK\nid:" + identifier + b"\n\n\0")) == fields(Ack(subscription, revision, None))
 
     def test_1_1(self) -> None:
-        """Spec: MaXaM "ACK subscription, message-id: required in v1.1"."""
+        """Spec: MaXaM "| ACK | subscription | required in v1.1", "| ACK | message-id | required in v1.1"."""
         event = event_of(b"ACK\nsubscription:a b\nmessage-id:42\nreceipt:r\n\n\0", VERSION_1_1)
         assert fields(event) == fields(Ack(b"a b", 42, b"r"))
 
