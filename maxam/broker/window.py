@@ -47,6 +47,7 @@ class Window:
         "_round_trip_since_s",
         "_round_trip_span_s",
         "_size_since_acked",
+        "_stalled",
         "_started",
         "_trial",
         "_up",
@@ -72,6 +73,7 @@ class Window:
         self._hold_until_s = now_s
         self._size_since_acked = 0  # a message stamped with at least this was sent under the present size
         self._started = False  # the spell has begun
+        self._stalled = False  # the size is doubled until the next ACK
         self._from_s = now_s  # when it began, and
         self._from_acked = 0  # how many messages were acked then
 
@@ -103,7 +105,8 @@ class Window:
             return
         sent_s, acked_then, idle = stamp
         self._learn_round_trip(max(now_s - sent_s, 1e-6), now_s)
-        if idle:
+        if idle or self._stalled:
+            self._stalled = False
             self._resize(self._usual)
         elif not self._started:
             if acked_then >= self._size_since_acked:
@@ -120,9 +123,13 @@ class Window:
             self._resize(self._usual)
 
     def stalled(self) -> None:
-        """Double the size: the window is full, values wait, and no ACK has come for `stall_timeout_s`."""
-        self._usual = min(max(self._usual, self.size) * 2, self.limit)
-        self._resize(self._usual)
+        """Double the size until the next ACK: the window is full, values wait, none has come for `stall_timeout_s`.
+
+        If the client waits for more messages before it acks, that ACK will show in the floor; if it was only slow, nothing
+        stays of this.
+        """
+        self._resize(min(self.size * 2, self.limit))
+        self._stalled = True
 
     def _conclude(self, rate: float, now_s: float) -> None:
         if not self._trial:

@@ -152,6 +152,22 @@ def test_floor_and_limit_hold() -> None:
     assert small.size == 5
 
 
+def test_a_slow_consumer_that_seemed_stalled_is_not_flooded() -> None:
+    """What a stall added is gone with the next ACK unless that covers more: an ACK that is only late leaves no wider window."""
+    window = Window(100, False, 0.0)
+    stamp = window.sent(0.0, False)
+    for _ in range(4):
+        window.stalled()
+    assert window.size == 100
+    window.acked(stamp, 1, 0.5)
+    assert window.size == WINDOW_INITIAL
+    stamp = window.sent(0.5, False)
+    for _ in range(4):
+        window.stalled()
+    window.acked(stamp, 50, 1.0)
+    assert window.size == 51
+
+
 def test_a_fixed_window_stays() -> None:
     """`window:<n>` fixes the delivery window."""
     window = Window(7, True, 0.0)
