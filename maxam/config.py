@@ -49,7 +49,7 @@ class Limits:
     acknowledgement_delay_s: float = 0.1  # an ACK without receipt is journalled within this time
     # the gateway's sockets and turns
     handshakes_per_pass_max: int = 4  # TLS handshake steps (about 1 ms of CPU each) in one pass of the event loop
-    send_unsent_bytes_max: int = 16_384  # TCP_NOTSENT_LOWAT: what the kernel holds unsent is stale when it leaves
+    send_unsent_bytes_max: int = 8192  # TCP_NOTSENT_LOWAT: what the kernel holds unsent is stale when it leaves
     send_buffer_bytes_max: int = 65_536  # SO_SNDBUF of one connection, sent and unacknowledged bytes included
     scan_topics_per_pass_max: int = 1000  # topics that eager scans look at in one pass of the event loop
     log_lines_per_minute_max: int = 60  # of one kind of event from one peer address; the rest is counted

@@ -146,6 +146,11 @@ class Connection:
             self.quiet = True
             self.wake()
 
+    @property
+    def values_ready(self) -> bool:
+        """Whether `drain` would hand out values."""
+        return bool(self.turns) and not self.quiet and self.in_flight < self.window.size
+
     def drain(self, now_s: float) -> list[bytes]:
         """Hand out the next bytes: receipts that are due, then values.
 

@@ -194,6 +194,8 @@ class ClientConnection:
         sent_bytes = 0  # since this task last let others run
         try:
             while True:
+                if peer.values_ready:
+                    await self._tls.wait_room(self._limits.write_timeout_s)
                 now_s = trio.current_time()
                 due_s = peer.next_due_s
                 if due_s is not None and due_s <= now_s:
@@ -223,6 +225,10 @@ class ClientConnection:
 
     async def _send(self, parts: list[bytes]) -> int:
         """Send the parts in order, in slices; return their bytes. Everything is in the kernel then."""
+        size = sum(map(len, parts))
+        if size <= SLICE_BYTES:  # nearly always
+            await self._send_slice(b"".join(parts))
+            return size
         sent_bytes = 0
         slice_: list[bytes] = []
         slice_bytes = 0

@@ -181,6 +181,11 @@ class Peer:
             self._heed_silence(self._heart_beat, now_s)
         broker.flush()
 
+    @property
+    def values_ready(self) -> bool:
+        """Whether `data_to_send` would hand out values, which are the newest only if they can be written at once."""
+        return self._connection is not None and self._connection.values_ready
+
     def data_to_send(self, now_s: float) -> list[bytes]:
         """Hand out the next bytes, to be written in order before the next call; empty when there is nothing now.
 

@@ -8,6 +8,7 @@ alerts) waits in `unsent` until the sender takes it.
 import contextlib
 import hashlib
 import math
+import select
 import socket
 import ssl
 from pathlib import Path
@@ -114,13 +115,15 @@ class TlsSocket:
     record makes the stream useless.
     """
 
-    __slots__ = ("_incoming", "_outgoing", "_replied_bytes", "_socket", "_tls")
+    __slots__ = ("_incoming", "_outgoing", "_poll", "_replied_bytes", "_socket", "_tls")
 
     def __init__(self, context: ssl.SSLContext, connected: socket.socket) -> None:
         self._incoming: Final = ssl.MemoryBIO()
         self._outgoing: Final = ssl.MemoryBIO()
         self._tls: Final = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._socket: Final = connected
+        self._poll: Final = select.poll()
+        self._poll.register(connected, select.POLLOUT)
         self._replied_bytes = 0
 
     async def handshake(self, turns: trio.CapacityLimiter) -> None:
@@ -251,6 +254,21 @@ class TlsSocket:
                 view = view[self._send_now(view) :]
         if view:
             raise TransportClosedError(f"the peer did not take {len(view)} bytes within {timeout_s:g} s")
+
+    async def wait_room(self, timeout_s: float) -> None:
+        """Wait until the kernel holds so little that it will take more; reaches no checkpoint if it does already.
+
+        What is encrypted before that can only wait, and grow stale. A cancellation loses nothing.
+
+        Raises:
+            TransportClosedError: It did not come to that within `timeout_s`.
+        """
+        if self._poll.poll(0):
+            return
+        with trio.move_on_after(timeout_s) as waited:
+            await trio.lowlevel.wait_writable(self._socket)
+        if waited.cancelled_caught:
+            raise TransportClosedError(f"the peer did not take what it was sent within {timeout_s:g} s")
 
     async def linger(self) -> None:
         """Close our side and discard what still arrives until the peer closes, so that it reads our last bytes.

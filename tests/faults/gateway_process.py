@@ -111,10 +111,14 @@ class GatewayProcess:
 class BlockingClient:
     """One TLS connection that sends bytes and reads frames."""
 
-    def __init__(self, port: int, certificates: Path, name: str) -> None:
+    def __init__(self, port: int, certificates: Path, name: str, receive_buffer_bytes: int | None = None) -> None:
         context = ssl.create_default_context(cafile=certificates / "ca.pem")
         context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
-        raw = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        raw = socket.socket()
+        raw.settimeout(WAIT_S)
+        if receive_buffer_bytes is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)  # before the window is agreed on
+        raw.connect(("127.0.0.1", port))
         self._socket = context.wrap_socket(raw, server_hostname="localhost")
         self._decoder = Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2)
 

@@ -28,6 +28,7 @@ class _ScriptedPeer:
         self.connection: object | None = None
         self.receive_bytes_max = 4096
         self.receiving = True
+        self.values_ready = False
         self.next_due_s: float | None = None
         self.finished = False
         self.received: list[bytes] = []
