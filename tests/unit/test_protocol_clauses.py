@@ -387,6 +387,16 @@ class TestFrames:
         world.settle()
         assert [id_ for id_, _ in receipts(client.read())] == [" 1:\r\n\\", "2", "3", "4", "5", "6", "7", "8"]
 
+    def test_a_receipt_waits_for_its_own_commit(self) -> None:
+        """Of two SENDs in two batches the second is not answered with the first."""
+        client = World.make().client()
+        client.send("X/a", receipt="1")
+        first = client.world.take()
+        client.send("X/b", receipt="2")
+        client.world.take()
+        client.world.commit(first)
+        assert receipts(client.read()) == [("1", "accepted")]
+
     def test_an_empty_receipt_is_answered(self) -> None:
         """A `receipt` of no characters is a value like any other."""
         client = World.make().client()
@@ -824,6 +834,11 @@ class TestSubscribe:
         assert receipt(frames) == {b"result": b"resumed"}
         assert values(frames) == [("X/a", "3")]
         assert messages(frames)[0].headers[b"ack"] == b"s 3"
+        client.unsubscribe()
+        client.subscribe(durable=True, ack="auto")
+        client.send("X/b")
+        world.settle()
+        assert [b"ack" in message.headers for message in messages(client.read())] == [False, False]
 
     @pytest.mark.parametrize("durable", ["", "durable:false\n"])
     def test_a_paused_id_needs_durable(self, durable: str) -> None:

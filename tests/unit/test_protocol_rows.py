@@ -86,6 +86,7 @@ ROWS: dict[str, dict[str, str]] = {
             TestSend.test_missing_destination TestSubscribe.test_bad_unsubscribe""",
         "receipt": """clauses TestFrames.test_every_frame_but_connect_may_have_a_receipt
             TestFrames.test_messages_may_come_before_the_receipt_of_their_subscribe
+            TestFrames.test_a_receipt_waits_for_its_own_commit
             TestFrames.test_an_empty_receipt_is_answered TestSubscribe.test_resumed_waits_for_what_made_it
             broker test_nothing_leaves_before_its_commit test_an_accepted_change_has_the_next_revision_and_message_id_is_it""",
         "ERROR": """clauses TestFrames.test_error_comes_behind_the_receipts_before_it_and_nothing_behind_it
