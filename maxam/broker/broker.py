@@ -244,7 +244,7 @@ class Broker:
         self._attach(subscription, connection, event)
         if not event.durable:
             self._append(connection, Barrier(subscription, event.eager))
-        if event.durable and (subscription is not old or event.eager):
+        elif subscription is not old or event.eager:
             if subscription.settled:
                 self._record_settled(subscription)  # before what eager owes again, in the journal too
             record = SubscriptionRecord(
@@ -253,7 +253,7 @@ class Broker:
             record.target = subscription
             self._append(connection, record)
         elif not subscription.applied:
-            connection.position = self.appended  # resumed before what made it is on the disk
+            self._append(connection, Barrier(subscription, False))  # resumed before what made it is on the disk
         if event.eager and subscription.applied:
             self._owe_current(subscription)  # at once, so that nothing it owes already comes twice
         if subscription.ready:
@@ -371,6 +371,8 @@ class Broker:
                 failed.add(position)
                 if isinstance(operation.target, Subscription):
                     self._refuse_subscription(operation.target)
+            elif type(operation) is Barrier and operation.subscription.durable and operation.subscription.removed:
+                failed.add(position)  # it resumed what has failed
             else:
                 kept.append(operation)
                 moved[position] = self.appended + len(kept)
@@ -401,7 +403,7 @@ class Broker:
     def apply(self, record: Record) -> None:
         """Apply a record that is durable: the one place where durable state changes, here as in recovery."""
         if type(record) is Change:
-            self.head = max(self.head, record.revision)
+            self.head = record.revision
             if record.deleted and not self.sessions and record.destination not in self.store.topics:
                 self.revision = record.revision  # a snapshot's tombstone: somebody whom it names later is owed it
                 self.store.add(record, _NO_ROUTES)
@@ -409,7 +411,8 @@ class Broker:
                 self._apply_change(record)
         else:
             self._apply_other(record)
-        self.accepted_at_us = max(self.accepted_at_us, record.accepted_at_us)
+        if record.accepted_at_us > self.accepted_at_us:
+            self.accepted_at_us = record.accepted_at_us
 
     def recovered(self, now_s: float, revision: int) -> None:
         """Make ready for clients after the last record of a recovery: all sessions count as detached from now on.
@@ -835,6 +838,11 @@ class Broker:
 
     def _route(self, topic: Topic) -> None:
         current = topic.epoch == self._epoch
+        if not self._index:  # so is it for all topics of a snapshot, as its subscriptions come behind them
+            topic.routes = _NO_ROUTES
+            topic.epoch = self._epoch
+            topic.routed = self._position
+            return
         found = self._index.matches(topic.name, topic.routed if current else 0)
         routes = [s for s in found if s.session.rights.may_receive(topic.destination)]
         if not current:
