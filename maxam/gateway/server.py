@@ -247,8 +247,12 @@ def open_gateway(settings: Settings, sources: Sources) -> Gateway:
     )
     journal = Journal.open(stored.folder, OsDisk(), how, secrets.token_bytes(16))
     broker = Broker(settings.limits, sources.policy, sources.registry)
-    for record in journal.recover():
-        broker.apply(record)
+    gc.disable()  # what recovery makes stays: to search it for garbage again and again would take a third of the time
+    try:
+        for record in journal.recover():
+            broker.apply(record)
+    finally:
+        gc.enable()
     for tail in journal.torn_tails:
         log_event(logging.WARNING, "torn-tail-cut", **asdict(tail))
     for damage in journal.damaged_snapshots:
