@@ -879,6 +879,51 @@ class TestSubscribe:
         world.settle()
         assert receipt(client.read()) == {b"result": b"resumed"}
 
+    def test_an_eager_scan_does_not_repeat_what_came_by_itself(self) -> None:
+        """A change that is delivered while the scan has not reached its topic is not delivered again by the scan."""
+        world = World.make()
+        client = world.client()
+        for n in range(3000):
+            client.send(f"X/{n:04}", b"old")
+        world.settle()
+        client.subscribe(eager=True, ack="auto")
+        world.commit()
+        world.broker.scan(500)
+        client.send("X/2999", b"new")
+        client.send("X/2999x", b"new")
+        world.commit()
+        got = values(client.read())
+        assert got[-2:] == [("X/2999", "new"), ("X/2999x", "new")]
+        world.settle()
+        got += values(client.read())
+        assert len(got) == len({name for name, _ in got}) == 3001
+
+    def test_eager_owes_nothing_without_the_right(self) -> None:
+        """Rights are checked when a topic becomes owed, by a scan too, not only when it is written."""
+        world = World.make(anna={"send": ["X/**"], "receive": ["X/a"]})
+        client = world.client(client_id="me")
+        for name in "ab":
+            client.send(f"X/{name}")
+        client.subscribe(eager=True)
+        client.send("X/b")
+        world.settle()
+        owed = world.broker.sessions["anna", "me"].subscriptions[b"s"].owed
+        assert [topic.destination for topic in owed] == [b"X/a"]
+
+    def test_a_replaced_subscription_collects_nothing_more(self) -> None:
+        """`result:replaced`: the old one is gone, so that no topic keeps a reference to it."""
+        world = World.make()
+        client = world.client(client_id="me")
+        client.subscribe("X/a", durable=True)
+        client.send("X/a")
+        world.settle()
+        client.unsubscribe()
+        client.subscribe("X/b", durable=True, receipt="r")
+        client.send("X/a")
+        world.settle()
+        assert receipt(client.read())[b"result"] == b"replaced"
+        assert list(world.broker.store.topics[b"X/a"].routes) == []
+
     def test_eager_on_resume_overtakes_no_acknowledgement(self) -> None:
         """What eager owes again after an ACK that is not recorded yet is delivered, also after a crash."""
         world = World.make()
@@ -1276,6 +1321,8 @@ class TestDisconnect:
         client.world.settle()
         assert receipts(client.read()) == [("1", "accepted")]
         assert ended(client)
+        client.lose()
+        assert client.world.broker.sessions == {}
 
     def test_unacked_count_as_at_a_disconnect(self) -> None:
         """What the client did not ACK before DISCONNECT is owed again to its durable subscription."""

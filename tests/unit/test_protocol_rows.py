@@ -41,10 +41,8 @@ FILES = {
     "policy": "unit/test_policy.py",
     "rule": "unit/test_rule.py",
     "config": "unit/test_config.py",
-    "certificates": "unit/test_certificates.py",
     "codec": "properties/test_codec.py",
     "matching": "properties/test_glob_matching.py",
-    "delivery": "properties/test_delivery.py",
     "connection": "streams/test_gateway_connection.py",
     "tls": "streams/test_gateway_tls.py",
     "process": "faults/test_gateway_process.py",
@@ -119,7 +117,8 @@ ROWS: dict[str, dict[str, str]] = {
             TestHeartBeat.test_silence TestHeartBeat.test_silence_counts_only_while_we_read TestHeartBeat.test_error
             config test_errors_name_file_key_fault_and_remedy""",
         "identity": """clauses TestConnect.test_an_unknown_certificate_is_refused
-            TestConnect.test_an_unknown_certificate_without_rights policy test_fingerprints_name_principals""",
+            TestConnect.test_an_unknown_certificate_without_rights policy test_fingerprints_name_principals
+            tls test_identity_is_the_digest_of_the_certificate""",
         "`client-id`": """clauses TestConnect.test_a_bad_client_id TestConnect.test_a_session_without_a_name_gets_128_random_bits
             protocol TestConnect.test_client_id TestConnect.test_bad_client_id
             broker test_a_client_id_names_a_session_of_its_principal test_the_newest_connection_of_a_session_wins
@@ -133,7 +132,7 @@ ROWS: dict[str, dict[str, str]] = {
     "SUBSCRIBE / UNSUBSCRIBE": {
         "rights": """clauses TestSubscribe.test_a_withdrawal_sends_nothing_and_keeps_the_slot
             TestSubscribe.test_a_right_is_checked_again_when_a_value_is_written
-            TestSubscribe.test_a_grant_is_owed_to_durable_and_eager_ones
+            TestSubscribe.test_eager_owes_nothing_without_the_right TestSubscribe.test_a_grant_is_owed_to_durable_and_eager_ones
             broker test_rights_filter_delivery_and_a_subscribe_is_never_refused
             test_a_withdrawn_right_is_forgotten_when_written_and_a_granted_one_is_owed policy test_can_receive_any""",
         "order": """clauses TestSubscribe.test_a_durable_subscribe_takes_its_place_too
@@ -141,11 +140,13 @@ ROWS: dict[str, dict[str, str]] = {
         "`ack`": """clauses TestSubscribe.test_ack_modes TestFrames.test_frames_that_end_the_connection
             protocol TestSubscribe.test_ack_modes TestSubscribe.test_event""",
         "`eager:true`": """clauses TestSubscribe.test_eager_on_resume_overtakes_no_acknowledgement
+            TestSubscribe.test_an_eager_scan_does_not_repeat_what_came_by_itself
             broker test_eager_delivers_every_current_value_and_no_deleted_topic
             test_an_eager_scan_in_slices_has_no_gap_and_no_double test_a_subscribe_takes_its_place_among_racing_sends""",
         "neither eager nor owed": "broker test_without_eager_only_later_updates_come",
         "`durable:true`": """clauses TestSubscribe.test_resuming_may_change_ack_and_options
             TestSubscribe.test_a_receipt_of_a_transient_subscribe_has_no_result TestSubscribe.test_a_paused_id_needs_durable
+            TestSubscribe.test_a_replaced_subscription_collects_nothing_more
             TestSubscribe.test_a_disk_without_room_leaves_no_durable_subscription
             broker test_a_durable_subscription_resumes_with_what_changed_since test_same_id_with_another_destination_replaces
             test_resuming_without_durable_is_an_error test_durable_and_eager_on_resume_gives_all_values_and_owed_deletes
@@ -174,7 +175,7 @@ ROWS: dict[str, dict[str, str]] = {
             test_a_topic_rearmed_by_an_ack_goes_to_the_tail test_subscriptions_of_a_connection_take_turns""",
         "5": "clauses TestDelivery.test_values_are_read_when_they_are_written",
         "6": """clauses TestDelivery.test_never_older_after_newer TestSubscribe.test_a_right_is_checked_again_when_a_value_is_written
-            broker test_an_eager_scan_in_slices_has_no_gap_and_no_double""",
+            broker test_an_eager_scan_in_slices_has_no_gap_and_no_double test_a_subscribe_takes_its_place_among_racing_sends""",
         "7": "clauses TestDelivery.test_a_dead_subscriber_costs_what_it_is_owed_only",
         "8": """clauses TestDelivery.test_ack_is_what_message_says TestDelivery.test_an_ack_that_names_no_message_is_ignored
             TestDelivery.test_topics_that_one_ack_covers_are_served_in_the_order_of_sending
