@@ -7,7 +7,7 @@ keeps the path. Both hold to the same rules (a property test compares them):
 * the value ends exactly where the bytes end;
 * records, arrays and maps lie in each other at most DEPTH_MAX deep, so no value exhausts the stack;
 * an array or map has no more items than bytes are left, and items without bytes are at most EMPTY_ITEMS_MAX in all, so
-  no count makes work that was not sent; a block that states its size in bytes has that size;
+  no count makes work that was not sent; their values are at most REPEATED_VALUES_MAX in all; a block that states its size in bytes has that size;
 * a varint has at most 10 bytes and its number is in range (`int` 32 bits, everything else 64). Padded ones such as
   `80 00` are accepted, as decoders do;
 * indices of enums and unions exist, booleans are 0 or 1, strings and map keys are UTF-8.
@@ -20,6 +20,9 @@ from typing import Final, final
 from maxam.avro.schema import DEPTH_MAX, Type
 
 EMPTY_ITEMS_MAX: Final = 1000
+REPEATED_VALUES_MAX: Final = (
+    50_000  # in arrays and maps: walking over them takes some 20 ms, in which nobody else is served
+)
 EXPLAINED_VALUES_MAX: Final = 20_000  # a fault behind so many values is not worth the time that finding it costs
 _VARINT_BYTES_MAX: Final = 10
 
@@ -97,13 +100,20 @@ class _Step:
 
 @final
 class _Frame:
-    """Steps that are walked with one call, and how many levels of records, arrays and maps they always open."""
+    """Steps that are walked with one call.
 
-    __slots__ = ("complete", "height", "steps")
+    Attributes:
+        height: How many levels of records, arrays and maps they always open.
+        values: How many values they always walk over; what is in their own frames is counted when it is walked.
+        complete: All steps are there.
+    """
+
+    __slots__ = ("complete", "height", "steps", "values")
 
     def __init__(self) -> None:
         self.steps: Final[list[_Step]] = []
         self.height = 0
+        self.values = 0
         self.complete = False
 
 
@@ -120,7 +130,7 @@ class Walker:
     def accepts(self, body: bytes, start: int, end: int) -> bool:
         """Tell whether `body[start:end]` is exactly one value."""
         try:
-            return _walk(self._frame, body, start, end, 0, 1, [EMPTY_ITEMS_MAX]) == end
+            return _walk(self._frame, body, start, end, 0, 1, [EMPTY_ITEMS_MAX, REPEATED_VALUES_MAX]) == end
         except IndexError:
             return False
 
@@ -188,6 +198,7 @@ class _Compiler:
 
 
 def _append(frame: _Frame, op: int, count: int, frames: list[_Frame], level: int) -> None:
+    frame.values += 1 if op in {_SKIP, _ENUM} else count
     if op in _MERGEABLE and frame.steps and frame.steps[-1].op == op:
         frame.steps[-1].count += count
     else:
@@ -217,9 +228,11 @@ def read_number(body: bytes, pos: int) -> tuple[int, int]:
 
 
 def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
-    frame: _Frame, body: bytes, pos: int, end: int, depth: int, repeat: int, empty_left: list[int]
+    frame: _Frame, body: bytes, pos: int, end: int, depth: int, repeat: int, left: list[int]
 ) -> int:
     """Walk over `repeat` values; gives the position behind them, which may be behind `end`, or -1.
+
+    `left` counts down the items without bytes and the values of arrays, maps and what else is walked by calls.
 
     Raises:
         IndexError: The bytes end early.
@@ -280,7 +293,10 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
                     return -1
                 branch = step.frames[index]
                 if branch.steps:
-                    pos = _walk(branch, body, pos, end, depth + step.level, 1, empty_left)
+                    left[1] -= branch.values
+                    if left[1] < 0:
+                        return -1
+                    pos = _walk(branch, body, pos, end, depth + step.level, 1, left)
                     if pos < 0:
                         return -1
             elif op == _SKIP:
@@ -302,7 +318,7 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
                 if pos < 0 or index < 0 or index >= step.count:
                     return -1
             elif op == _ITEMS:
-                pos = _items(step.frames[0], body, pos, end, depth + step.level, empty_left)
+                pos = _items(step.frames[0], body, pos, end, depth + step.level, left)
                 if pos < 0:
                     return -1
             elif op == _BOOLEANS:
@@ -321,7 +337,10 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
                         return -1
                     pos += length
             else:
-                pos = _walk(step.frames[0], body, pos, end, depth + step.level, 1, empty_left)
+                left[1] -= step.frames[0].values
+                if left[1] < 0:
+                    return -1
+                pos = _walk(step.frames[0], body, pos, end, depth + step.level, 1, left)
                 if pos < 0:
                     return -1
     return pos
@@ -342,7 +361,7 @@ def _strings(body: bytes, pos: int, end: int, count: int) -> int:
     return pos
 
 
-def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, empty_left: list[int]) -> int:
+def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, left: list[int]) -> int:
     """Walk over the blocks of an array or map."""
     while True:
         pos, count = read_number(body, pos)
@@ -356,13 +375,16 @@ def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, empty_lef
             block_end = pos + size
             count = -count
         if not frame.steps:
-            empty_left[0] -= count
-            if empty_left[0] < 0:
+            left[0] -= count
+            if left[0] < 0:
                 return -1
         elif count > end - pos:
             return -1
         else:
-            pos = _walk(frame, body, pos, end, depth, count, empty_left)
+            left[1] -= count * frame.values
+            if left[1] < 0:
+                return -1
+            pos = _walk(frame, body, pos, end, depth, count, left)
         if pos < 0 or (block_end >= 0 and pos != block_end):
             return -1
 
@@ -371,12 +393,13 @@ def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, empty_lef
 class _Explainer:
     """Follow the schema's tree over bytes until something is wrong."""
 
-    __slots__ = ("_body", "_empty_left", "_path", "_values_left", "fault", "pos")
+    __slots__ = ("_body", "_empty_left", "_path", "_repeated_left", "_values_left", "fault", "pos")
 
     def __init__(self, body: bytes, pos: int) -> None:
         self._body: Final = body
         self._path: Final[list[str]] = []
         self._empty_left = EMPTY_ITEMS_MAX
+        self._repeated_left = REPEATED_VALUES_MAX  # counts items, so the fast walk may refuse before
         self._values_left = EXPLAINED_VALUES_MAX
         self.pos = pos
         self.fault: Fault | None = None
@@ -536,6 +559,10 @@ class _Explainer:
             left = len(self._body) - self.pos
             self.pos = start
             return self.fail(f"{of.kind} of no more items than bytes", f"{count} items with {left} bytes left")
+        self._repeated_left -= count
+        if self._repeated_left < 0:
+            self.pos = start
+            return self.fail(f"at most {REPEATED_VALUES_MAX} values in arrays and maps", f"{count} items in one block")
         for index in range(done, done + count):
             self._path.append(f"[{index}]")
             if of.kind == "map" and not self._text("string"):

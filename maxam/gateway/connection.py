@@ -20,6 +20,8 @@ from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 
 # One encryption and one send: what a large body may add to the memory of a connection and hold up the loop.
 SLICE_BYTES: Final = 65_536
+# Fed to the protocol at a time: frames that are dear (a complex glob costs a millisecond) must not keep others waiting.
+FEED_BYTES: Final = 16_384
 # A writer that never has to wait lets the others run after so much.
 TURN_BYTES: Final = 262_144
 
@@ -133,6 +135,7 @@ class ClientConnection:
                 self.tls_version = self._tls.version
             except ssl.SSLError as error:
                 problem = handshake_problem(error)
+                self._note(problem)  # the peer may reset the connection below
                 with trio.move_on_after(self._limits.linger_timeout_s):
                     await self._tls.linger()  # the peer reads its alert
             except TransportClosedError as error:
@@ -168,18 +171,17 @@ class ClientConnection:
         try:
             data = self._tls.decrypt()  # what came with the end of the handshake
             while data is not None:
-                if data:
-                    self.bytes_in += len(data)
-                    peer.receive_data(data, trio.current_time(), time.time_ns() // 1000)
+                self.bytes_in += len(data)
+                for start in range(0, len(data), FEED_BYTES):
+                    if start:
+                        await self._readable(peer)
+                        await trio.lowlevel.checkpoint()
+                    peer.receive_data(data[start : start + FEED_BYTES], trio.current_time(), time.time_ns() // 1000)
                     touch()
                     if not announced and peer.connection is not None:
                         announced = True
                         connected(self)
-                if self._tls.unsent:
-                    self._bell.ring()  # an answer of TLS itself
-                while not peer.receiving or self._tls.unsent:
-                    self._paused = True
-                    await self._resume.wait()
+                await self._readable(peer)
                 data = await self._tls.receive(peer.receive_bytes_max)
         except (OSError, TransportClosedError) as error:
             self._lose(error)
@@ -189,6 +191,14 @@ class ClientConnection:
         else:
             self._note("closed by the client")
             self._talk.cancel()
+
+    async def _readable(self, peer: Peer) -> None:
+        """Wait until the peer takes more, and what TLS itself had to answer is sent."""
+        if self._tls.unsent:
+            self._bell.ring()
+        while not peer.receiving or self._tls.unsent:
+            self._paused = True
+            await self._resume.wait()
 
     async def _write(self, peer: Peer, touch: Callable[[], None]) -> None:
         sent_bytes = 0  # since this task last let others run

@@ -250,7 +250,29 @@ def test_long_paths_and_expectations_are_cut() -> None:
 def test_a_far_fault_is_not_searched_for() -> None:
     """A body is refused wherever its fault is, but only the beginning of a large one is explained."""
     checked = walker(array("boolean"))
-    body = number(100_000) + b"\x00" * 99_999 + b"\x07\x00"
+    body = number(40_000) + b"\x00" * 39_999 + b"\x07\x00"
     assert not checked.accepts(body, 0, len(body))
     reason = "expected a value of the schema, found a fault behind the first 20000 values"
     assert reason in str(checked.explain(body, 0, len(body)))
+
+
+WIDE = record("Wide", **{f"f{i}": "long" if i % 2 else "string" for i in range(100)})
+
+
+@pytest.mark.parametrize(
+    ("schema", "item", "items_max"),
+    [
+        (array("string"), b"\x00", 50_000),
+        (map_of("long"), b"\x00\x00", 25_000),
+        (array(WIDE), bytes(100), 495),  # and 1 for the call
+        (array(["null", WIDE]), b"\x02" + bytes(100), 495),
+        (array(["null", WIDE]), b"\x00", 50_000),
+    ],
+)
+def test_repeated_values_are_limited(schema: object, item: bytes, items_max: int) -> None:
+    """About 50,000 values in arrays and maps are accepted and one more is not: nobody is served while they are walked."""
+    checked = walker(schema)
+    for items, accepted in ((items_max, True), (items_max + 1, False)):
+        body = number(items) + item * items + b"\x00"
+        assert checked.accepts(body, 0, len(body)) == accepted
+        assert accepted or checked.explain(body, 0, len(body)) is not None
