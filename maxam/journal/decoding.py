@@ -17,6 +17,7 @@ from maxam.journal.encoding import (
     SESSION_MIDDLE,
 )
 from maxam.records import (
+    UNJUDGED,
     AcknowledgementRecord,
     Change,
     Headers,
@@ -31,6 +32,7 @@ from maxam.records import (
 )
 
 _NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
+_NOBODY: Final = Identity("", "")
 
 
 def read_unsigned(data: bytes, place: int) -> tuple[int, int]:
@@ -138,6 +140,10 @@ class Decoder:
         latest = self.accepted_at_us
         place = 0
         at = 0
+        told = b""  # identity and judgement of the change before, and its kind
+        told_kind = -1
+        identity = _NOBODY
+        judgement = UNJUDGED
         stamp = b"\xff"  # high part of the revision, and accepted_at, of the record before
         for _ in range(count):
             low = ((last_revision + 1) << 1) & 16383
@@ -175,39 +181,41 @@ class Decoder:
             destination = destinations.setdefault(destination, destination)
             place = end
 
-            length = data[place]
-            end = place + 1 + (length >> 1)
-            if length < 128 and data[end] == 0x80 and data[end + 1] == 1:
-                end += 66  # a fingerprint of 64 characters
-            else:
-                end = _skip(data, _skip(data, place))
-            shared = data[place:end]
-            identity = identities.get(shared)
-            if identity is None:
-                identity = self._identity(shared)
-            place = end
-
             deleted = kind == KIND_DELETE
-            judgements = self._deletions if deleted else self._judgements
-            # mostly five short fields: four strings and an offset of one byte
-            one = data[place]
-            end = place + 1 + (one >> 1)
-            two = data[end] if one < 128 else 128
-            end += 1 + (two >> 1)
-            three = data[end] if two < 128 else 128
-            end += 1 + (three >> 1)
-            four = data[end] if three < 128 else 128
-            end += 1 + (four >> 1)
-            if four < 128 and data[end] < 128:
-                end += 1
+            if kind == told_kind and data.startswith(told, place):
+                place += len(told)  # the same publisher and schema as the record before
             else:
-                end = _skip(data, _skip(data, _skip(data, _skip(data, place))))
-                end = read_unsigned(data, end)[1]
-            shared = data[place:end]
-            judgement = judgements.get(shared)
-            if judgement is None:
-                judgement = self._judgement(shared, deleted)
-            place = end
+                start = place
+                length = data[place]
+                end = place + 1 + (length >> 1)
+                if length < 128 and data[end] == 0x80 and data[end + 1] == 1:
+                    end += 66  # a fingerprint of 64 characters
+                else:
+                    end = _skip(data, _skip(data, place))
+                shared = data[place:end]
+                identity = identities.get(shared) or self._identity(shared)
+                place = end
+
+                judgements = self._deletions if deleted else self._judgements
+                # mostly five short fields: four strings and an offset of one byte
+                one = data[place]
+                end = place + 1 + (one >> 1)
+                two = data[end] if one < 128 else 128
+                end += 1 + (two >> 1)
+                three = data[end] if two < 128 else 128
+                end += 1 + (three >> 1)
+                four = data[end] if three < 128 else 128
+                end += 1 + (four >> 1)
+                if four < 128 and data[end] < 128:
+                    end += 1
+                else:
+                    end = _skip(data, _skip(data, _skip(data, _skip(data, place))))
+                    end = read_unsigned(data, end)[1]
+                shared = data[place:end]
+                judgement = judgements.get(shared) or self._judgement(shared, deleted)
+                place = end
+                told = data[start:place]
+                told_kind = kind
 
             value_length = data[place]
             place += 1
