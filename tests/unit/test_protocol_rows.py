@@ -357,6 +357,16 @@ class TestExamples:
                 assert answer == data.replace(b"maxam/0.1.0", f"maxam/{__version__}".encode())
         assert client.peer.finished
 
+    def test_the_rejection_shown_is_the_one_sent(self) -> None:
+        """The example of a SEND that its schema does not allow is answered as shown, by the schemas in the repository."""
+        files = [path for path in (ROOT / "schemas").rglob("*") if path.suffix in {".toml", ".avsc", ".lock"}]
+        schemas = {path.relative_to(ROOT / "schemas").as_posix(): path.read_bytes() for path in files}
+        world = World.make(schemas=schemas, anna={"send": ["X/**"], "receive": []})
+        client = world.client()
+        at, sent = next((at, wire(text)) for at, (*_, text) in enumerate(EXAMPLES) if "receipt:m-17" in text)
+        client.write(sent)
+        assert b"".join(client.peer.data_to_send(world.now_s)) == wire(EXAMPLES[at + 1][-1])
+
     def test_the_error_shown_is_the_one_sent(self) -> None:
         """The ERROR in the page has the very text of the program."""
         (event,) = Protocol(Limits()).receive_data(b"CONNECT\naccept-version:1.0\nhost:MAXVAPI\n\n\0")
