@@ -11,7 +11,7 @@ DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test coverage lint bench lock clean
+.PHONY: help run demo test coverage simulate lint bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -28,6 +28,10 @@ test: $(DEV) ## all tests, third-party clients included (PYTEST_ARGS="-k glob" f
 
 coverage: $(DEV) ## all tests, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+
+SEEDS ?= 1000
+simulate: $(DEV) ## the whole broker on a simulated disk, clock and network (SEEDS=10000)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 lint: $(DEV) ## rules, format, types, floors
 	$(BIN)/ruff check .

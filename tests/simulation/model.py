@@ -207,8 +207,9 @@ class Model:
                 operation.messages = self._snapshot(subscription, session)
                 for message in operation.messages:
                     message.unrecorded = True
-        else:
-            self._promise(connection, receipt, answer)
+        else:  # what made it may not be committed yet
+            waiting = [o for o in (*self.writing, *self.pending) if o.created and o.subscription is subscription]
+            self._promise(connection, receipt, answer, waiting[0] if waiting else None)
 
     def unsubscribe(self, connection: Connection, id_: str, *, durable: bool, receipt: str | None) -> None:
         """Remove or pause."""
@@ -433,7 +434,9 @@ class Model:
         """Let no subscription be served twice while another one waits all the time."""
         for other in self._attached(connection):
             servable = self._servable(other)
-            withheld = len(servable) < len(other.ready())  # one without the right uses up its turn
+            withheld = not self.rights[connection.client].issuperset(
+                other.newest
+            )  # one without the right uses up a turn
             if other is subscription or withheld or not any(not other.unordered(t) for t in servable):
                 other.passed_by.clear()
             elif subscription in other.passed_by:

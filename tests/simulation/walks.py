@@ -1,10 +1,14 @@
 """Random histories of a broker with several topics, clients and subscriptions, checked step by step against the model."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from unittest.mock import patch
 
-from tests.simulation.driver import Driver
+from maxam.broker import broker
+from maxam.records import SubscriptionRecord
+from tests.simulation.driver import PADDING, Driver, cheap_globs
 
 TOPICS = tuple(f"X/{store}.{n}" for store in "ab" for n in range(3))
 GLOBS = {
@@ -17,7 +21,14 @@ CLIENTS = ("anna", "bert", "cleo")
 IDS = ("s", "t")
 RIGHTS = (frozenset(TOPICS), frozenset(TOPICS), frozenset(TOPICS), frozenset(TOPICS[:3]), frozenset(TOPICS[2:]))
 
-Step = Callable[[], None]
+MOODS = {
+    "any": (),
+    "restarts": ("crash", "snapshot", "subscribe", "connect"),
+    "refusals": ("refuse", "take", "subscribe", "crash"),
+    "policies": ("grant", "scan", "commit", "subscribe"),
+}
+
+Step = Callable[[], object]
 
 
 def subscribed(driver: Driver, client: str, live: bool) -> list[str]:
@@ -84,17 +95,99 @@ def subscription_steps(driver: Driver, client: str, rng: random.Random) -> list[
     return found
 
 
-def walk(seed: int, length: int = 120) -> None:
+def walk(rng: random.Random, length: int = 120) -> None:
     """Do a random history, then bring everybody up to date.
 
     Raises:
         Violation: The broker differed from the model.
     """
-    rng = random.Random(seed)  # noqa: S311 - a simulation, not a secret
     window = rng.choice((1, 2, 3, None))
-    driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, window, padding=rng.choice((b"", b"." * 16384)))
-    for _ in range(length):
-        found = steps(driver, rng)
-        (step,) = rng.choices([step for _, step in found], [weight for weight, _ in found])
-        step()
-    driver.drain_all()
+    mood = rng.choice(("any", "any", "any", "restarts", "refusals", "policies"))
+    with cheap_globs(), small_slices(rng.choice((0, 2, 1000))):
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, window, rng.choice((b"", PADDING)))
+        for _ in range(length):
+            found = steps(driver, rng)
+            weights = [weight * (5 if step_name(step) in MOODS[mood] else 1) for weight, step in found]
+            (step,) = rng.choices([step for _, step in found], weights)
+            step()
+        driver.drain_all()
+
+
+@contextmanager
+def small_slices(topics: int) -> Iterator[None]:
+    """Have eager scans of more topics than this done in slices. Without effect on compiled modules."""
+    with patch.object(broker, "SCAN_TOPICS", topics):
+        yield
+
+
+def step_name(step: Step) -> str:
+    """Return which method of the driver a step calls."""
+    name: str = getattr(step.func if isinstance(step, partial) else step, "__name__", "")
+    return name
+
+
+def snapshots(rng: random.Random) -> None:
+    """Let a durable subscription see some topics and miss others, then start from a snapshot."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), PADDING)
+        driver.connect("anna")
+        driver.connect("bert")
+        driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=False)
+        for _ in range(5):
+            for topic in rng.choices(TOPICS, k=rng.randrange(2 * len(TOPICS))):
+                driver.send("anna", topic, rng.random() < 0.2)
+                driver.commit()
+            for _ in range(rng.randrange(len(TOPICS))):
+                driver.deliver("bert")
+            for id_, revision in driver.unacked("bert")[: rng.choice((1, len(TOPICS)))]:
+                driver.ack("bert", id_, revision)
+        driver.settle()
+        driver.snapshot()
+        driver.connect("bert")
+        driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=False)
+        driver.drain_all()
+
+
+def refused_replacements(rng: random.Random) -> None:
+    """Have no room to replace a durable subscription, and restart."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, 2, b"")
+        for glob in rng.sample(("X/a.*", "X/b.1", "X/*"), 2):
+            driver.connect("anna")
+            driver.send("anna", rng.choice(TOPICS))
+            driver.subscribe("anna", "s", glob, durable=True, acknowledged=True, eager=rng.random() < 0.5)
+            if any(isinstance(record, SubscriptionRecord) for record in driver.journal):
+                driver.take()
+                driver.refuse()
+            driver.settle()
+        driver.crash(found=False)
+        for glob in ("X/b.1", "X/*", "X/a.*"):
+            driver.connect("anna")
+            driver.subscribe("anna", "s", glob, durable=True, acknowledged=True, eager=False)
+            driver.drain_all()
+
+
+def slices(rng: random.Random) -> None:
+    """Scan for an eager subscription in small slices, with SENDs and reloads between them."""
+    with cheap_globs(), small_slices(0):
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), PADDING)
+        for client in ("anna", "bert"):
+            driver.connect(client)
+        for topic in rng.sample(TOPICS, 5):
+            driver.send("anna", topic)
+        driver.commit()
+        driver.subscribe("bert", "s", "X/*", durable=rng.random() < 0.5, acknowledged=True, eager=True)
+        driver.commit()
+        while driver.broker.scanning:
+            driver.scan(rng.choice((1, 2)))
+            driver.deliver("bert")
+            if rng.random() < 0.4:
+                driver.send("anna", rng.choice(TOPICS), rng.random() < 0.2)
+                driver.commit()
+        driver.drain_all()
+
+
+def directed(rng: random.Random) -> None:
+    """Do a random history of each narrow kind."""
+    for history in (snapshots, refused_replacements, slices):
+        history(rng)

@@ -1,0 +1,142 @@
+"""Bugs put in on purpose: each is a change of a few words in the broker that the model or the simulation must notice."""
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from maxam.broker import broker, delivery, session
+from maxam.gateway import commit
+from maxam.journal import files
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug: in a module, some text becomes another."""
+
+    name: str
+    module: types.ModuleType
+    old: str
+    new: str
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the module is machine code, which cannot be changed so."""
+        return not str(self.module.__file__).endswith(".py")
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Have the bug, in every function of the module, while the context lasts."""
+        path = Path(str(self.module.__file__))
+        source = path.read_text()
+        if self.old not in source:
+            raise LookupError(f"{path.name} has no more {self.old!r}: the mutant {self.name} must be written anew")
+        changed = _codes(compile(source.replace(self.old, self.new), str(path), "exec"))
+        functions = [function for function in _functions(self.module) if function.__qualname__ in changed]
+        originals = [function.__code__ for function in functions]
+        try:
+            for function in functions:
+                function.__code__ = changed[function.__qualname__]
+            yield
+        finally:
+            for function, original in zip(functions, originals, strict=True):
+                function.__code__ = original
+
+
+def _codes(code: types.CodeType) -> dict[str, types.CodeType]:
+    found = {}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found[constant.co_qualname] = constant
+            found |= _codes(constant)
+    return found
+
+
+def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:
+    for item in vars(module).values():
+        members = vars(item).values() if isinstance(item, type) and item.__module__ == module.__name__ else [item]
+        for member in members:
+            function = member.fget if isinstance(member, property) else member
+            if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
+                yield function
+
+
+MUTANTS = (
+    Mutant("receipt before fsync", delivery, "receipts and receipts[0][0] <= done and", "receipts and"),
+    Mutant(
+        "delivery above committed",
+        commit,
+        "                self._writing = operations\n",
+        "                self._writing = operations\n"
+        "                for operation in operations:\n"
+        "                    if hasattr(operation, 'body'):\n"
+        "                        self._broker._apply_change(operation)\n",
+    ),
+    Mutant("written before it is synced", files, "self._sync(segment.handle, data_only=True)", "pass"),
+    Mutant("refused block left in the file", files, "            self._cut_back()\n            return False", "            return False"),
+    Mutant(
+        "cumulative ACK by revision",
+        broker,
+        "        while revision != event.revision:\n            revision = sent.popleft()\n",
+        "        for revision in sorted(r for r in list(sent) if r <= event.revision):\n            sent.remove(revision)\n",
+    ),
+    Mutant(
+        "ACK not cumulative",
+        broker,
+        "        while revision != event.revision:\n            revision = sent.popleft()\n",
+        "        for revision in (event.revision,):\n            sent.remove(revision)\n",
+    ),
+    Mutant("low water without settled exceptions", broker, "yield AcknowledgementRecord(self.accepted_at_us, *names, chunk)", "pass"),
+    Mutant(
+        "low water without owed exceptions",
+        broker,
+        "            yield OwedRecord(self.accepted_at_us, *names, tuple(again[start : start + _POSITIONS_PER_RECORD]))",
+        "            pass",
+    ),
+    Mutant("snapshot without tombstones", broker, "needed |= subscription.owed & self.store.tombstones", "pass"),
+    Mutant("tombstone of a snapshot ignored", broker, "if record.deleted and not self.sessions and", "if False and"),
+    Mutant("lost tombstone for durable", broker, "if change.deleted:\n                return\n            topic", "topic"),
+    Mutant("delete owes nobody", broker, "        removed = False\n        for subscription in topic.routes:", "        removed = False\n        for subscription in topic.routes if not change.deleted else ():"),
+    Mutant("conflation moves a waiting topic", session, "            self.conflated += 1\n", "            if topic not in self.held:\n                self.ready.remove(topic)\n                self.ready.append(topic)\n"),
+    Mutant("conflation moves it to the head", session, "            self.conflated += 1\n", "            if topic not in self.held:\n                self.ready.remove(topic)\n                self.ready.appendleft(topic)\n"),
+    Mutant("new topic to the head", session, "        self.ready.append(topic)\n        return not", "        self.ready.appendleft(topic)\n        return not"),
+    Mutant("re-armed topic to the head", broker, "                subscription.ready.append(topic)\n        connection.in_flight", "                subscription.ready.appendleft(topic)\n        connection.in_flight"),
+    Mutant("re-armed topic forgotten", broker, "            if topic in subscription.owed:\n                subscription.ready.append(topic)\n        connection", "        connection"),
+    Mutant("un-acked topic sent again", session, "        if topic in self.held:\n            return False\n", ""),
+    Mutant("rights checked only when owed", delivery, "if not rights.may_receive(topic.destination):", "if False:"),
+    Mutant("rights of the connection never change", broker, "                session.connection.rights = session.rights", "                pass"),
+    Mutant("routes outlive a policy", broker, "        self._generation += 1  # every", "        self._generation += 0  # every"),
+    Mutant("granted topics not owed", broker, "if subscription.applied and (subscription.durable or subscription.eager):", "if False:"),
+    Mutant("un-acked dropped at disconnect", session, "            self.owed.add(topic)\n            self.ready.appendleft(topic)\n        self.sent", "            pass\n        self.sent"),
+    Mutant("un-acked to the tail at disconnect", session, "            self.ready.appendleft(topic)\n        self.sent", "            self.ready.append(topic)\n        self.sent"),
+    Mutant("unwritten counts as written", delivery, "        for subscription, topic, _ in reversed(self.unwritten):", "        for subscription, topic, _ in ():"),
+    Mutant("durable auto never settled", delivery, "            if not subscription.removed:\n                self._broker.settle(", "            if False:\n                self._broker.settle("),
+    Mutant("eager scan with double", broker, "                or change.revision > scan.revision\n", ""),
+    Mutant("eager scan with gap", broker, "            if seen >= topics:\n                break\n", "            if seen >= topics:\n                scan.cursor = name\n                break\n"),
+    Mutant("eager scan delivers deletes", broker, "                change.deleted\n                or change", "                change"),
+    Mutant("eager resume doubles", broker, "                or topic in scan.owed\n", ""),
+    Mutant("subscription never routed", broker, "        self._index.add(subscription.glob, subscription)", "        pass"),
+    Mutant("new subscription sees earlier SENDs", broker, "        if not event.durable:\n            self._append(connection, Barrier(subscription, event.eager))\n", "        if not event.durable:\n            self._activate(subscription, event.eager)\n"),
+    Mutant("window ignored for auto", delivery, "if self.in_flight >= window.size:", "if self.in_flight >= window.size and turns[0].acknowledged:"),
+    Mutant("window off by one", delivery, "if self.in_flight >= window.size:", "if self.in_flight > window.size:"),
+    Mutant("UNSUBSCRIBE keeps its window slots", broker, "connection.in_flight -= subscription.release()", "subscription.release()"),
+    Mutant("subscriptions take no turns", delivery, "                turns.append(subscription)\n            else:", "                turns.appendleft(subscription)\n            else:"),
+    Mutant("ACK recorded at a lower revision", broker, "subscription.settled[topic.destination] = revision\n            if topic", "subscription.settled[topic.destination] = revision - 1\n            if topic"),
+    Mutant("ACK settles what came later", broker, "                tuple(subscription.settled.items()),", "                tuple((d, r + 9) for d, r in subscription.settled.items()),"),
+    Mutant("ACK record before its message's revision", broker, "topic.change.revision <= revision:", "True:"),
+    Mutant("ACK's receipt does not wait", broker, "                self._record_settled(subscription)\n                connection.position = self.appended\n", "                self._record_settled(subscription)\n"),
+    Mutant("ACK with receipt not recorded", broker, "                self._record_settled(subscription)\n                connection.position", "                connection.position"),
+    Mutant("lazy ACKs never recorded", broker, "            if subscription.settled:\n                self._record_settled(subscription)\n\n", "            pass\n\n"),
+    Mutant("refused revisions not given back", broker, "        self.head = self.revision\n        before", "        before"),
+    Mutant("refused ACKs dropped", broker, "                kept.append(operation)\n                moved", "                moved"),
+    Mutant("refused SENDs called accepted", delivery, "headers if answer is None and position > done else answer", "answer"),
+    Mutant("refused SUBSCRIBE lives on", broker, "        if not subscription.applied and not subscription.removed:\n", "        if False:\n"),
+    Mutant("replaced subscription not recorded", broker, "                self._record_removal(connection, old)", "                pass"),
+    Mutant("head not taken from the journal", broker, "        self.head = self.revision = revision\n", ""),
+    Mutant("takeover keeps un-acked", broker, "        old.lost()\n        self._release_all(session)", "        old.lost()"),
+    Mutant("writer not woken by an ACK", broker, "            connection.promise(event.receipt, ())\n        self._rouse(connection)\n\n    def detach", "            connection.promise(event.receipt, ())\n\n    def detach"),
+    Mutant("writer not woken by a commit", broker, "        for connection in awaiting:\n            self._rouse(connection)\n        self.flush()\n\n    def refuse", "        self.flush()\n\n    def refuse"),
+    Mutant("writer not woken by a value", broker, "                self.woken.append(connection)\n\n    def _rouse", "                pass\n\n    def _rouse"),
+    Mutant("stale bytes from the cache", broker, "        change = topic.change\n        shared = message_shared(", "        change = topic.change\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        shared = message_shared("),
+)  # fmt: skip
