@@ -148,7 +148,12 @@ def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
 
 
 def write_snapshot(
-    folder: str | os.PathLike[str], disk: Disk, revision: int, records: Iterable[Record], sync_marker: bytes
+    folder: str | os.PathLike[str],
+    disk: Disk,
+    revision: int,
+    records: Iterable[Record],
+    sync_marker: bytes,
+    accepted_at_us: int = 0,
 ) -> str:
     """Store all that is needed to start without the segments up to a revision, and drop all but the two newest snapshots.
 
@@ -158,6 +163,7 @@ def write_snapshot(
         revision: The last one of a sealed segment.
         records: Changes with rising revisions, then session records.
         sync_marker: 16 random bytes.
+        accepted_at_us: Of the last record of all that it stands for, which need not be among `records`.
 
     Returns:
         The path of the snapshot.
@@ -179,7 +185,7 @@ def write_snapshot(
             disk.unlink(f"{snapshots}/{name}")
     path = f"{snapshots}/{revision:020}{_SEALED}"
     encoder = Encoder(START, sync_marker, gapless=False)
-    _write_file(disk, path, _snapshot_parts(revision, records, encoder))
+    _write_file(disk, path, _snapshot_parts(Position(revision, accepted_at_us, 0), records, encoder))
     disk.fsync_folder(snapshots)
     for _, old in _snapshots(snapshots, disk)[:-_SNAPSHOTS_KEPT]:
         disk.unlink(old)
@@ -300,6 +306,7 @@ class Journal:
         """
         decoder = Decoder(0, 0)
         chain = yield from self._replay(decoder, sealed_only=False)
+        self._sync_folder(self._segments)  # a killed process may have given names that it did not sync
         self._committed = Position(decoder.revision, decoder.accepted_at_us, chain)
         self._encoder = Encoder(self._committed, self._encoder.sync_marker)
         self._open_reserve()
@@ -443,6 +450,7 @@ class Journal:
             raise self._damaged(JournalDamagedError(path, scanner.size, problem), "the values of all topics")
         decoder.gapless = True
         decoder.revision = revision
+        decoder.accepted_at_us = max(decoder.accepted_at_us, scanner.start.accepted_at_us)
 
     def _recover_open(self, segment: SealedSegment, decoder: Decoder, chain: int) -> Generator[Record, None, int]:
         """Yield what is whole of the open segment, cut off what is torn, and go on in it; return its chain."""
@@ -730,9 +738,9 @@ def _snapshots(folder: str, disk: Disk) -> list[tuple[int, str]]:
     return sorted((int(stem), f"{folder}/{stem}{_SEALED}") for stem in stems if stem.isdecimal())
 
 
-def _snapshot_parts(revision: int, records: Iterable[Record], encoder: Encoder) -> Iterator[bytes]:
+def _snapshot_parts(end: Position, records: Iterable[Record], encoder: Encoder) -> Iterator[bytes]:
     """Yield the bytes of a snapshot, a block at a time."""
-    yield header(Position(revision, 0, 0), encoder.sync_marker, snapshot=True)
+    yield header(end, encoder.sync_marker, snapshot=True)
     batch: list[Record] = []
     length = 0
     for record in records:
@@ -745,8 +753,8 @@ def _snapshot_parts(revision: int, records: Iterable[Record], encoder: Encoder) 
             length = 0
     if batch:
         yield encoder.encode(batch).data
-    if encoder.position.revision > revision:
-        raise ValueError(f"revision {encoder.position.revision} in a snapshot of {revision}")
+    if encoder.position.revision > end.revision:
+        raise ValueError(f"revision {encoder.position.revision} in a snapshot of {end.revision}")
     yield end_block(encoder.position, encoder.sync_marker)
 
 
