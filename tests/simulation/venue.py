@@ -48,7 +48,8 @@ class Asked:
     revision: int = 0
     body: bytes = b""
     durable: bool = False
-    subscribed: "Subscribed | None" = None
+    subscribed: "Subscribed | None" = None  # by this SUBSCRIBE
+    acked_on: "Subscribed | None" = None
 
 
 @dataclass
@@ -315,6 +316,7 @@ class Venue:
             position = known.unacked.index(asked.revision) + 1
             asked.body = b",".join(b"%d" % revision for revision in known.unacked[:position])
             del known.unacked[:position]
+            asked.acked_on = known
 
     def carry_out(self, link: Link) -> None:
         """Do what the writer's task does in one pass: it sleeps until woken or due."""
@@ -392,7 +394,7 @@ class Venue:
         if asked.subscribed is not None:
             asked.subscribed.since = self.committed
         known = link.subscriptions.get(asked.subscription)
-        if asked.kind == "ack" and asked.body and known is not None and known.durable:
+        if known is not None and asked.acked_on is known and known.durable:  # not one that asked for all again since
             settled = self.settled.setdefault((link.client, asked.subscription), {})
             for revision in map(int, asked.body.split(b",")):
                 settled[self.truth[revision][0]] = max(revision, settled.get(self.truth[revision][0], 0))
