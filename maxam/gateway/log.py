@@ -18,6 +18,11 @@ _UNSAFE: Final = re.compile(
 _QUOTED: Final = re.compile(r'[\s"=\\]|^$')
 
 
+def escape(text: str) -> str:
+    """Return `text` on one line, with every character escaped that could fake or hide another."""
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def clean(value: object) -> str:
     """Return `value` as text for a log line: unsafe characters escaped, cut at 200 characters, quoted when it must be."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
@@ -25,7 +30,7 @@ def clean(value: object) -> str:
         text = text[:_VALUE_CHARACTERS_MAX] + "…"
     if _QUOTED.search(text) or _UNSAFE.search(text):
         escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        text = '"' + _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
+        text = f'"{escape(escaped)}"'
     return text
 
 
@@ -54,7 +59,7 @@ class _Formatter(logging.Formatter):
         line = f"{stamp} {record.levelname.lower()} {message}"
         if record.exc_info:
             # Indented, so that a line at the margin is always an event.
-            line += "\n" + "\n".join(f"  {part}" for part in self.formatException(record.exc_info).splitlines())
+            line += "\n" + "\n".join(f"  {escape(part)}" for part in self.formatException(record.exc_info).splitlines())
         return line
 
 

@@ -15,7 +15,7 @@ import trio
 from maxam import __version__
 from maxam.config import Settings
 from maxam.errors import ConfigurationError, JournalError
-from maxam.gateway.log import log_event, start_logging
+from maxam.gateway.log import escape, log_event, start_logging
 from maxam.gateway.notify import notify
 from maxam.gateway.server import Gateway, Service, open_gateway
 from maxam.gateway.sources import Sources, read_settings, read_sources
@@ -45,7 +45,7 @@ def command(services: Sequence[Service]) -> click.Command:
         except* (ConfigurationError, JournalError) as errors:
             for error in _leaves(errors):
                 log_event(logging.CRITICAL, "refused-to-start", error=error)
-                click.echo(f"maxam-gateway: {error}", err=True)
+                click.echo(f"maxam-gateway: {escape(str(error))}", err=True)
             sys.exit(EXIT_REFUSED)
 
     return gateway
@@ -55,7 +55,10 @@ async def _serve(settings: Settings, sources: Sources, services: Sequence[Servic
     if settings.journal.durability == "none":
         log_event(logging.WARNING, "NOT-DURABLE", action='accepted values are lost in a crash: durability = "none"')
     async with trio.open_nursery() as nursery:
-        gateway = open_gateway(settings, sources)
+        try:
+            gateway = open_gateway(settings, sources)
+        except OSError as error:
+            raise JournalError(f"the journal in {settings.journal.folder} cannot be used: {error}") from error
         await nursery.start(_obey_signals, gateway)
         await gateway.run(services, _say_ready)
         nursery.cancel_scope.cancel()

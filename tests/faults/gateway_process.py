@@ -119,6 +119,7 @@ class BlockingClient:
         if receive_buffer_bytes is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)  # before the window is agreed on
         raw.connect(("127.0.0.1", port))
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = context.wrap_socket(raw, server_hostname="localhost")
         self._decoder = Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2)
 
