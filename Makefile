@@ -14,7 +14,7 @@ DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 .PHONY: help run demo test coverage simulate lint bench lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 run: $(RUNTIME) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
 	$(BIN)/maxam-gateway --config maxam-dev.toml
@@ -25,6 +25,9 @@ demo: $(RUNTIME) $(DEV_FILES) ## a venue of machines, an eager and a slow subscr
 test: $(DEV) ## all tests, third-party clients included (PYTEST_ARGS="-k glob" for some)
 	deploy/install-test-clients
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
+	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
 
 coverage: $(DEV) ## all tests, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)

@@ -254,7 +254,9 @@ def open_gateway(settings: Settings, sources: Sources) -> Gateway:
     for damage in journal.damaged_snapshots:
         log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
     broker.recovered(trio.current_time(), journal.head)
-    broker.accepted_at_us = journal.accepted_at_us  # a snapshot may leave out the newest record; time runs on from there
+    broker.accepted_at_us = (
+        journal.accepted_at_us
+    )  # a snapshot may leave out the newest record; time runs on from there
     journal.keep_schemas(sources.registry.texts())
     gc.collect()
     gc.freeze()  # what was recovered stays: a full collection that walks a million topics stops the loop for 50 ms

@@ -4,6 +4,7 @@ A snapshot is made of the one before it and the segments sealed since, never of 
 loop nor the committer ever waits for it.
 """
 
+import gc
 import logging
 import os
 import secrets
@@ -55,7 +56,9 @@ def build_snapshot(folder: Path) -> str | None:
             rights[record.principal] = everything
             broker.policy = Policy({}, rights, limits)
         broker.apply(record)
-    return write_snapshot(folder, disk, broker.revision, broker.snapshot(), secrets.token_bytes(16))
+    return write_snapshot(
+        folder, disk, broker.revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
+    )
 
 
 async def keep_snapshots(settings: JournalSettings) -> None:
@@ -92,8 +95,15 @@ async def keep_snapshots(settings: JournalSettings) -> None:
 def main() -> int:
     """Run the process; the path of the snapshot goes to standard output."""
     os.nice(_NICENESS)
+    gc.disable()  # nothing of the state is garbage before the end
+    folder = Path(sys.argv[1])
     try:
-        path = build_snapshot(Path(sys.argv[1]))
+        # A gateway that was killed leaves its build running, and the next gateway may start another: two would write one file.
+        OsDisk().lock(f"{folder}/snapshots/lock")
+        path = build_snapshot(folder)
+    except BlockingIOError:
+        sys.stderr.write(f"{folder}: another process is building a snapshot\n")
+        return 1
     except (MaxamError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

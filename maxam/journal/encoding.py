@@ -153,7 +153,7 @@ def header(position: Position, sync_marker: bytes, snapshot: bool) -> bytes:
     """Return the header of a file that starts at a position; in a snapshot, that stands for it.
 
     Args:
-        position: Of a snapshot only the revision counts.
+        position: Of a snapshot revision and accepted_at count.
         sync_marker: 16 random bytes.
         snapshot: The file is a snapshot, not a segment.
     """

@@ -42,6 +42,7 @@ from maxam.client.transport import dial
 from maxam.config import Limits
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings, sealed_segments, verify
+from maxam.records import Headers
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
@@ -452,8 +453,17 @@ def _body(topic: bytes, number: int) -> bytes:
     return topic + b" %d" % number + b"." * (number * 7 % 200)
 
 
-def recovered_state(journal: Path, *, snapshots: bool = True) -> dict[str, object]:
-    """Recover a copy of a journal: revision, values, sessions, and what each durable subscription owes, as plain values."""
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a journal stands for: `values` by topic; `owed` by session and subscription, in the order of delivery."""
+
+    revision: int
+    values: dict[bytes, tuple[int, bytes, Headers, int]]
+    owed: dict[tuple[str, str, bytes, str], list[tuple[bytes, int, bool]]]
+
+
+def recovered_state(journal: Path, *, snapshots: bool = True) -> State:
+    """Recover a copy of a journal."""
     rights = '[capabilities.all]\nreceive = ["X/**"]\n'
     principals = "".join(
         f'[[principals]]\nname = "{name}"\nfingerprints = ["{digit * 64}"]\ncapabilities = ["all"]\n'
@@ -473,26 +483,21 @@ def recovered_state(journal: Path, *, snapshots: bool = True) -> dict[str, objec
             broker.apply(record)
         broker.recovered(0.0, stored.head)
         stored.close()
-    return {
-        "revision": broker.revision,
-        "values": {
-            topic.destination: (
-                topic.change.revision,
-                topic.change.body,
-                topic.change.headers,
-                topic.change.accepted_at_us,
-            )
+    return State(
+        broker.revision,
+        {
+            topic.destination: (change.revision, change.body, change.headers, change.accepted_at_us)
             for topic in broker.store.topics.values()
-            if not topic.change.deleted
+            if not (change := topic.change).deleted
         },
-        "owed": {
+        {
             (*session.key, subscription.id, subscription.glob.text): [
                 (topic.destination, topic.change.revision, topic.change.deleted) for topic in subscription.ready
             ]
             for session in broker.sessions.values()
             for subscription in session.subscriptions.values()
         },
-    }
+    )
 
 
 def run(folder: Path, seed: int, kills: int, stops: int = 1) -> Totals:
