@@ -572,7 +572,7 @@ class Model:
         subscription, session = operation.subscription, operation.session
         if subscription is None or session is None:
             return
-        for connection in (operation.connection, subscription.connection):
+        for connection in (operation.connection, subscription.connection, session.connection):
             if connection is None:
                 continue
             if connection is subscription.connection or any(r.operation is operation for r in connection.receipts):

@@ -496,10 +496,11 @@ class Venue:
             for id_ in sorted({"s", "t"} - link.asked):
                 self.subscribe(link, id_, b"last")
         self.heal()
+        publisher = next(link for link in self.links if not link.leaving)
         for topic in TOPICS:
             self.count += 1
             data = encoder.send(VERSION_1_2, topic.encode(), b"%d" % self.count, (), b"burst")
-            self.links[0].inbound.append(Asked(data, "burst", "send", body=b"%d" % self.count))
+            publisher.inbound.append(Asked(data, "burst", "send", body=b"%d" % self.count))
         self.heal()
         self.check_end(burst=True)
 
