@@ -11,7 +11,7 @@ DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test coverage simulate lint bench lock clean
+.PHONY: help run demo test kill-test coverage simulate lint bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
