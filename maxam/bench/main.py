@@ -53,7 +53,7 @@ file = "policy.toml"
 [schemas]
 folder = "{schemas}"
 [journal]
-folder = "journal"
+folder = "{journal}"
 durability = "{durability}"
 [admin]
 port = 0
@@ -66,6 +66,7 @@ class Gateway:
 
     target: Target
     pid: int
+    start_s: float  # until its ready line
 
     def resident_mib(self) -> float:
         """Its resident memory."""
@@ -84,15 +85,18 @@ def topics(number: int) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def gateway(durability: str) -> Iterator[Gateway]:
-    """Start a gateway on core 0 with everything of its own in a new folder; stop it after use."""
+def gateway(durability: str, journal: Path | None = None) -> Iterator[Gateway]:
+    """Start a gateway on core 0 with everything of its own in a new folder, but perhaps the journal; stop it after use."""
     with tempfile.TemporaryDirectory(prefix="maxam-bench-") as name:
         folder = Path(name)
         run = [sys.executable, "-c", "from maxam.admin.main import main; main()", "dev-certs", str(folder / "certs")]
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL)  # noqa: S603  # our own command
         prints = json.loads((folder / "certs/fingerprints.json").read_text())
         (folder / "policy.toml").write_text(_POLICY.format(**prints))
-        (folder / "maxam.toml").write_text(_CONFIG.format(schemas=SCHEMAS, durability=durability))
+        (folder / "maxam.toml").write_text(
+            _CONFIG.format(schemas=SCHEMAS, journal=journal or "journal", durability=durability)
+        )
+        began_s = time.monotonic()
         process = subprocess.Popen(  # noqa: S603  # our own command
             [sys.executable, "-c", "from maxam.main import gateway; gateway()", "--config", str(folder / "maxam.toml")],
             stdout=subprocess.PIPE,
@@ -105,7 +109,7 @@ def gateway(durability: str) -> Iterator[Gateway]:
             if not line.startswith("ready "):
                 raise RuntimeError(f"the gateway did not start: {(folder / 'log').read_text()}")
             host, port = line.split("tls=")[1].split()[0].rsplit(":", 1)
-            yield Gateway(Target(host, int(port), folder / "certs"), process.pid)
+            yield Gateway(Target(host, int(port), folder / "certs"), process.pid, time.monotonic() - began_s)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
