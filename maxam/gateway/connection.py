@@ -20,8 +20,11 @@ from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 
 # One encryption and one send: what a large body may add to the memory of a connection and hold up the loop.
 SLICE_BYTES: Final = 65_536
-# Fed to the protocol at a time: frames that are dear (a complex glob costs a millisecond) must not keep others waiting.
+# Fed to the protocol at a time, less after a feed that took long: dear frames (a complex glob costs 20 ms) must not keep
+# others waiting.
 FEED_BYTES: Final = 16_384
+_DEAR_FEED_BYTES: Final = 512
+_FEED_S: Final = 0.01
 # A writer that never has to wait lets the others run after so much.
 TURN_BYTES: Final = 262_144
 
@@ -168,16 +171,22 @@ class ClientConnection:
         self, peer: Peer, touch: Callable[[], None], connected: Callable[["ClientConnection"], None]
     ) -> None:
         announced = False
+        feed_bytes = _DEAR_FEED_BYTES
         try:
             data = self._tls.decrypt()  # what came with the end of the handshake
             while data is not None:
                 self.bytes_in += len(data)
-                for start in range(0, len(data), FEED_BYTES):
+                start = 0
+                while start < len(data):
                     if start:
                         await self._readable(peer)
                         await trio.lowlevel.checkpoint()
-                    peer.receive_data(data[start : start + FEED_BYTES], trio.current_time(), time.time_ns() // 1000)
+                    began_s = time.perf_counter()
+                    peer.receive_data(data[start : start + feed_bytes], trio.current_time(), time.time_ns() // 1000)
                     touch()
+                    start += feed_bytes
+                    quick = time.perf_counter() - began_s < _FEED_S
+                    feed_bytes = min(feed_bytes * 2, FEED_BYTES) if quick else _DEAR_FEED_BYTES
                     if not announced and peer.connection is not None:
                         announced = True
                         connected(self)

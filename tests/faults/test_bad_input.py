@@ -789,3 +789,26 @@ def test_wrong_arguments_are_a_usage_error(tmp_path: Path) -> None:
         assert refused.returncode == 2
         assert "Usage: " in refused.stderr
         assert "Traceback" not in refused.stderr
+
+
+def test_dear_frames_hold_up_nobody(broker: Scene) -> None:
+    """While a client subscribes with the dearest globs, frame upon frame, another's receipts come between its own."""
+    glob = b"X/" + b"*[a-z0-9!-~]abcdefghabcdefgha" * 15
+    subscribe = encoder.subscribe(VERSION_1_2, b"s", glob, b"auto", receipt_id=b"r")
+    with broker.process.client("subscriber") as hostile, broker.process.client() as publisher:
+        hostile.write((subscribe + encoder.unsubscribe(VERSION_1_2, b"s")) * 200)
+        answered = threading.Event()
+
+        def read_receipts() -> None:
+            for _ in range(200):
+                assert hostile.frame().command == b"RECEIPT"
+            answered.set()
+
+        reading = threading.Thread(target=read_receipts)
+        reading.start()
+        receipts = 0
+        while not answered.is_set():
+            assert publisher.send(b"X/a", b"v") == b"accepted"
+            receipts += 1
+        reading.join()
+        assert receipts >= 20
