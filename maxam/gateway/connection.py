@@ -199,7 +199,8 @@ class ClientConnection:
             self.expel(ProtocolError("internal error", "the broker failed on this frame; its log says more"))
         else:
             self._note("closed by the client")
-            self._talk.cancel()
+            peer.receive_eof(trio.current_time())
+            self._bell.ring()
 
     async def _readable(self, peer: Peer) -> None:
         """Wait until the peer takes more, and what TLS itself had to answer is sent."""

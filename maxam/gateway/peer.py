@@ -186,6 +186,14 @@ class Peer:
         """Whether `data_to_send` would hand out values, which are the newest only if they can be written at once."""
         return self._connection is not None and self._connection.values_ready
 
+    def receive_eof(self, now_s: float) -> None:
+        """Say that the client sends no more. It may still read: RECEIPTs of what was received follow, for a moment.
+
+        Spec: STOMP 1.2 "If the client disconnects, previously received frames SHOULD continue to get processed by the server."
+        """
+        if self._alive(now_s):
+            self._leave(now_s, self._settings.limits.linger_timeout_s, "closed by the client")
+
     def data_to_send(self, now_s: float) -> list[bytes]:
         """Hand out the next bytes, to be written in order before the next call; empty when there is nothing now.
 
@@ -282,13 +290,9 @@ class Peer:
             if event.receipt is not None:
                 connection.promise(event.receipt, _IGNORED)
         elif type(event) is Disconnect:
-            connection.quiet = True
             if event.receipt is not None:
                 connection.promise(event.receipt, ())
-            self._leaving = True
-            self._flush_by_s = now_s + self._settings.limits.write_timeout_s
-            self.end = "disconnect"
-            self._wake()
+            self._leave(now_s, self._settings.limits.write_timeout_s, "disconnect")
 
     def _connect(self, event: Connect, now_s: float) -> None:
         principal = self._broker.policy.principal_of(self.fingerprint)
@@ -309,6 +313,15 @@ class Peer:
         self.version = "1.2" if event.version == VERSION_1_2 else "1.1"
         self.connected_at_s = now_s
         self._output.append(connected(event.version, self.client_id, heart_beat_ms, f"maxam/{__version__}"))
+        self._wake()
+
+    def _leave(self, now_s: float, timeout_s: float, reason: str) -> None:
+        """End without an ERROR: start no more values, and finish once all RECEIPTs have left or time is up."""
+        if self._connection is not None:
+            self._connection.quiet = True
+        self._leaving = True
+        self._flush_by_s = now_s + timeout_s
+        self.end = reason
         self._wake()
 
     def _fail(self, failure: ProtocolError, now_s: float) -> None:

@@ -44,6 +44,10 @@ class _ScriptedPeer:
         self.received.append(data)
         self.on_data(data)
 
+    def receive_eof(self, now_s: float) -> None:
+        assert now_s == trio.current_time()
+        self.finished = True
+
     def data_to_send(self, now_s: float) -> list[bytes]:
         assert now_s == trio.current_time()
         return self.output.pop(0) if self.output else []

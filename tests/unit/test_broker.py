@@ -850,3 +850,19 @@ def test_disconnect_completes_what_was_received_and_its_receipt_is_last() -> Non
     assert messages(frames) == []
     assert client.peer.finished
     assert world.broker.head == 1
+
+
+def test_a_client_that_closes_its_side_still_gets_its_receipts() -> None:
+    """The end of the client's bytes completes what was received: its RECEIPTs leave, then the connection ends."""
+    world = World.make()
+    client = world.client()
+    client.subscribe(ack="auto")
+    client.send("X/a", receipt="sent")
+    client.peer.receive_eof(world.now_s)
+    assert client.read() == []
+    assert not client.peer.finished
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [("sent", "accepted")]
+    assert messages(frames) == []
+    assert client.peer.finished
