@@ -46,15 +46,17 @@ def build_journal(folder: Path, topics: int) -> None:
     stored.close()
 
 
-def measure(journal: Path, runs: int) -> tuple[list[float], float]:
-    """Start a gateway on the journal so often; return seconds to its ready line and MiB resident then."""
+def measure(journal: Path, runs: int) -> tuple[list[float], float, float]:
+    """Start a gateway on the journal so often; return seconds to its ready line, processor seconds and MiB resident then."""
     took_s = []
+    cpu_s = []
     resident_mib = 0.0
     for _ in range(runs):
         with gateway("fsync", journal) as running:
             took_s.append(running.start_s)
+            cpu_s.append(running.cpu_s())
             resident_mib = running.resident_mib()
-    return took_s, resident_mib
+    return took_s, statistics.median(cpu_s), resident_mib
 
 
 def main() -> None:
@@ -73,9 +75,10 @@ def main() -> None:
         _report("from a snapshot", *measure(journal, options.runs))
 
 
-def _report(what: str, took_s: list[float], resident_mib: float) -> None:
+def _report(what: str, took_s: list[float], cpu_s: float, resident_mib: float) -> None:
     shown = f"{min(took_s):.2f} to {max(took_s):.2f}"
-    sys.stdout.write(f"{what:24} {statistics.median(took_s):6.2f} s to ready ({shown}), {resident_mib:.0f} MiB\n")
+    figures = f"{statistics.median(took_s):6.2f} s to ready ({shown}), CPU {cpu_s:.2f} s, {resident_mib:.0f} MiB"
+    sys.stdout.write(f"{what:24} {figures}\n")
 
 
 if __name__ == "__main__":

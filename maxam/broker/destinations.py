@@ -90,7 +90,8 @@ class MatchIndex(Generic[T]):
             since: Only items from this position on, one that this epoch's `position` gave.
         """
         if len(self._entries) - since <= _TRY_EACH_MAX:
-            return [item for glob, item in self.added_since(since) if glob.matches(destination)]
+            late = self._entries[since:] if since else self._entries
+            return [entry[1] for entry in late if entry is not None and entry[0].matches(destination)]
         found: list[int] = []
         for segment in set(destination.replace("/", ".").split(".")):
             bucket = self._buckets.get(segment)
