@@ -520,7 +520,7 @@ class Venue:
                 while link.inbound and link.peer.receiving and not link.peer.finished:
                     self.carry_in(link)
                 link.woken = link.woken or (link.peer.next_due_s or self.now_s + 1) <= self.now_s
-                while link.woken and link in self.links:
+                while (link.woken or link.outbound) and link in self.links:
                     self.carry_out(link)
                     while link.outbound:
                         self.read(link)
