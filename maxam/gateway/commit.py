@@ -22,15 +22,27 @@ class GroupCommit:
     Attributes:
         blocks: Blocks written since start.
         records: Records in them.
-        disk_full: The newest block did not fit.
+        disk_full: The newest block with a change in it did not fit.
     """
 
-    __slots__ = ("_broker", "_journal", "_not_before_s", "_writing", "blocks", "disk_full", "records")
+    __slots__ = (
+        "_broker",
+        "_journal",
+        "_kept",
+        "_not_before_s",
+        "_settling",
+        "_writing",
+        "blocks",
+        "disk_full",
+        "records",
+    )
 
     def __init__(self, broker: Broker, journal: Journal) -> None:
         self._broker: Final = broker
         self._journal: Final = journal
         self._writing: list[Operation] | None = None
+        self._kept: list[Operation] = []  # by a refusal: the next block by itself
+        self._settling = False  # what is being written only frees room later: it may use the reserve
         self._not_before_s = -1.0
         self.blocks = 0
         self.records = 0
@@ -44,12 +56,12 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Everything that was appended is committed or refused."""
-        return self._writing is None and not self._broker.pending
+        return self._writing is None and not self._kept and not self._broker.pending
 
     @property
     def due_s(self) -> float | None:
         """When to ask `next_block` again though nothing new came, or None."""
-        return self._not_before_s if self._writing is None and self._broker.pending else None
+        return None if self.writing or self.idle else self._not_before_s
 
     def next_block(self, now_s: float) -> Block | None:
         """Return the block to write now, or None when there is none or one is being written.
@@ -58,12 +70,15 @@ class GroupCommit:
         """
         if self._writing is not None or now_s < self._not_before_s:
             return None
-        while self._broker.pending:
-            operations = self._broker.take()
+        while self._kept or self._broker.pending:
+            operations = self._kept or self._broker.take()
+            self._kept = []
             records = [operation for operation in operations if type(operation) is not Barrier]
             if records:
+                block = self._journal.encode(records)
                 self._writing = operations
-                return self._journal.encode(records)
+                self._settling = block.settling
+                return block
             self._broker.commit(operations)
         return None
 
@@ -72,15 +87,21 @@ class GroupCommit:
         operations = self._finished()
         self.blocks += 1
         self.records += len(operations)
-        self.disk_full = False
+        self.disk_full = self.disk_full and self._settling
         self._broker.commit(operations)
 
     def refused(self, now_s: float) -> None:
-        """Say that the disk is full and nothing of the block is left: refuses it and what was appended behind it."""
+        """Say that the disk is full and nothing of the block is left: refuses it and what was appended behind it.
+
+        What the broker keeps of it is the next block, by itself: beside a SEND it could not use the reserve.
+        """
         operations = self._finished()
         self.disk_full = True
-        self._not_before_s = now_s + REFUSED_DELAY_S
         self._broker.refuse(operations)
+        if self._broker.pending and not self._settling:
+            self._kept = self._broker.take()
+        else:
+            self._not_before_s = now_s + REFUSED_DELAY_S
 
     def _finished(self) -> list[Operation]:
         operations = self._writing

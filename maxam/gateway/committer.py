@@ -106,9 +106,10 @@ class Committer:
     def _settle_outcome(self, now_s: float) -> None:
         outcome, self._outcome = self._outcome, False
         if outcome is True:
-            if self.group.disk_full:
-                log_event(logging.WARNING, "disk-has-room")
+            was_full = self.group.disk_full
             self.group.written()
+            if was_full and not self.group.disk_full:
+                log_event(logging.WARNING, "disk-has-room")
         elif outcome is not False:
             if not self.group.disk_full:
                 log_event(logging.ERROR, "disk-full", error=outcome, action="SENDs are refused until there is room")

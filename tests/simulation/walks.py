@@ -187,7 +187,23 @@ def slices(rng: random.Random) -> None:
         driver.drain_all()
 
 
+def reloads(rng: random.Random) -> None:
+    """Reload the policy with other rights between SENDs to topics that were routed before."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), b"")
+        driver.connect("anna")
+        driver.connect("bert")
+        eager = rng.random() < 0.5
+        driver.subscribe("bert", "s", "X/*", durable=rng.random() < 0.5, acknowledged=rng.random() < 0.5, eager=eager)
+        for _ in range(4):
+            driver.grant("bert", frozenset(rng.sample(TOPICS, rng.randrange(len(TOPICS) + 1))))
+            for topic in TOPICS:
+                driver.send("anna", topic)
+            driver.commit()
+            driver.drain_all()
+
+
 def directed(rng: random.Random) -> None:
     """Do a random history of each narrow kind."""
-    for history in (snapshots, refused_replacements, slices):
+    for history in (snapshots, refused_replacements, slices, reloads):
         history(rng)

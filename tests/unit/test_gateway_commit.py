@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from maxam.errors import DiskFullError
 from maxam.gateway.commit import REFUSED_DELAY_S, GroupCommit
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from tests.sans_io import World, receipts
+from tests.simulation.disk import SimulatedDisk
 
 
 def _begin(folder: Path) -> tuple[World, GroupCommit, Journal]:
@@ -50,6 +52,40 @@ def test_what_leaves_nothing_in_the_journal_needs_no_block(tmp_path: Path) -> No
     assert group.idle
     assert [frame.headers[b"receipt-id"] for frame in client.read()] == [b"s"]
     journal.close()
+
+
+def test_an_ack_is_recorded_on_a_full_disk_whatever_is_sent_beside_it() -> None:
+    """While SENDs keep coming to a full disk, an ACK with receipt is recorded by itself, with the reserve."""
+    world = World.make()
+    disk = SimulatedDisk()
+    journal = Journal.open(Path("/journal"), disk, JournalSettings(reserve_bytes=4096), bytes(16))
+    assert list(journal.recover()) == []
+    group = GroupCommit(world.broker, journal)
+
+    def pump() -> None:
+        block = group.next_block(world.now_s)
+        if block is not None:
+            try:
+                journal.write(block)
+            except DiskFullError:
+                group.refused(world.now_s)
+            else:
+                group.written()
+
+    client, publisher = world.client(client_id="me"), world.client()
+    client.subscribe(durable=True)
+    publisher.send("X/a")
+    pump()
+    (message,) = [frame for frame in client.read() if frame.command == b"MESSAGE"]
+    disk.capacity = sum(len(file.data) for file in disk.files.values())
+    publisher.send("X/b", receipt="0")
+    client.ack(message, receipt="ack")
+    for n in range(1, 5):
+        publisher.send("X/b", receipt=str(n))
+        pump()
+    assert receipts(client.read()) == [("ack", "")]
+    assert ("0", "rejected-unavailable") in receipts(publisher.read())
+    assert group.disk_full
 
 
 def test_a_refused_block_answers_all_that_was_appended_and_is_not_tried_again_at_once(tmp_path: Path) -> None:
