@@ -755,7 +755,13 @@ class Broker:
             )
         takeovers_s.append(now_s)
         self.counters.takeovers += 1
-        old.expel(ProtocolError("session taken over by a newer connection", f"client-id {session.client_id}"))
+        old.expel(
+            ProtocolError(
+                "session taken over by a newer connection",
+                f"another connection of {session.principal} has connected with the client-id {session.client_id}, and the "
+                "newest has the session; connect again only to take it back, or with a client-id of your own",
+            )
+        )
         old.lost()
         self._release_all(session)
 

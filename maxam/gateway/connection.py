@@ -21,10 +21,10 @@ from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 # One encryption and one send: what a large body may add to the memory of a connection and hold up the loop.
 SLICE_BYTES: Final = 65_536
 # Fed to the protocol at a time, less after a feed that took long: dear frames (a complex glob costs 20 ms) must not keep
-# others waiting.
+# others waiting. Cheap ones go on until _TURN_S is over: every turn is a batch, and costs an fsync.
 FEED_BYTES: Final = 16_384
 _DEAR_FEED_BYTES: Final = 512
-_FEED_S: Final = 0.01
+_TURN_S: Final = 0.005
 # A writer that never has to wait lets the others run after so much.
 TURN_BYTES: Final = 262_144
 
@@ -177,15 +177,17 @@ class ClientConnection:
             while data is not None:
                 self.bytes_in += len(data)
                 start = 0
+                turn_s = time.perf_counter()  # when this task last let others run
                 while start < len(data):
-                    if start:
+                    began_s = time.perf_counter()
+                    if began_s - turn_s > _TURN_S or not peer.receiving:
                         await self._readable(peer)
                         await trio.lowlevel.checkpoint()
-                    began_s = time.perf_counter()
+                        turn_s = began_s = time.perf_counter()
                     peer.receive_data(data[start : start + feed_bytes], trio.current_time(), time.time_ns() // 1000)
                     touch()
                     start += feed_bytes
-                    quick = time.perf_counter() - began_s < _FEED_S
+                    quick = time.perf_counter() - began_s < _TURN_S
                     feed_bytes = min(feed_bytes * 2, FEED_BYTES) if quick else _DEAR_FEED_BYTES
                     if not announced and peer.connection is not None:
                         announced = True

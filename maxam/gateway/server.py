@@ -210,7 +210,7 @@ class Gateway:
                 logging.WARNING,
                 event,
                 address=connection.address,
-                reason=connection.reason,
+                reason=(peer.end if peer is not None else "") or connection.reason,
                 fingerprint=connection.fingerprint or None,
             )
             return
