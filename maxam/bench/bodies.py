@@ -2,18 +2,28 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fastavro
 
 from maxam.avro.registry import load_registry
 
 
-def meter_reading(schemas: Path, number: int) -> bytes:
-    """Return the newest minor of `egm.EGMMeterReading_v1` as a bare datum of about 120 bytes."""
+def _schema(schemas: Path) -> Any:  # noqa: ANN401  # as fastavro has it
     registry = load_registry({str(p.relative_to(schemas)): p.read_bytes() for p in schemas.rglob("*") if p.is_file()})
-    version = registry.versions("egm.EGMMeterReading_v1")[0]
-    schema = fastavro.parse_schema(json.loads(version.schema.text))
+    return fastavro.parse_schema(json.loads(registry.versions("egm.EGMMeterReading_v1")[0].schema.text))
+
+
+def meter_reading_reader(schemas: Path) -> Callable[[], object]:
+    """Return what reads such a body once with fastavro."""
+    schema, body = _schema(schemas), meter_reading(schemas, 1)
+    return lambda: fastavro.schemaless_reader(io.BytesIO(body), schema)
+
+
+def meter_reading(schemas: Path, number: int) -> bytes:
+    """Return the newest minor of `egm.EGMMeterReading_v1` as a bare datum, 84 bytes of 24 fields."""
     reading = {
         "from": {
             "venueId": "venue-7",
@@ -37,5 +47,5 @@ def meter_reading(schemas: Path, number: int) -> bytes:
         "reason": "PERIODIC",
     }
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, schema, reading)
+    fastavro.schemaless_writer(out, _schema(schemas), reading)
     return out.getvalue()
