@@ -44,7 +44,6 @@ def command(services: Sequence[Service]) -> click.Command:
             trio.run(partial(_serve, settings, sources, services))
         except* (ConfigurationError, JournalError) as errors:
             for error in _leaves(errors):
-                log_event(logging.CRITICAL, "refused-to-start", error=error)
                 click.echo(f"maxam-gateway: {escape(str(error))}", err=True)
             sys.exit(EXIT_REFUSED)
 
