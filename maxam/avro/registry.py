@@ -143,7 +143,7 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
     _only(REGISTRY_FILE, "registry", settings, ("envelope_keys", "fingerprint"))
     fingerprint = settings.get("fingerprint", "CRC-64-AVRO")
     if not isinstance(fingerprint, str) or fingerprint not in FINGERPRINTS:
-        raise SchemaError(f"{REGISTRY_FILE}: registry.fingerprint: expected {' or '.join(FINGERPRINTS)}")
+        raise _mistaken(REGISTRY_FILE, "registry.fingerprint", " or ".join(FINGERPRINTS), fingerprint)
     keys = _envelope_keys(settings.get("envelope_keys", {}))
     compatibility = _compatibility(document.get("type", {}), types)
 
@@ -201,8 +201,15 @@ _NAMES: Final = {dict: "a table", list: "an array of tables", str: "text", bool:
 
 def _value(file: str, place: str, value: Any, of: type) -> Any:  # noqa: ANN401 - TOML values have no better type
     if not isinstance(value, of) or (isinstance(value, bool) and of is not bool):
-        raise SchemaError(f"{file}: {place}: expected {_NAMES[of]}")
+        raise _mistaken(file, place, _NAMES[of], value)
     return value
+
+
+def _mistaken(file: str, place: str, expected: str, value: object) -> SchemaError:
+    found = repr(value)
+    return SchemaError(
+        f"{file}: {place}: expected {expected}, found {found if len(found) <= 80 else found[:77] + '...'}"
+    )
 
 
 def _envelope_keys(value: object) -> EnvelopeKeys:
@@ -232,7 +239,7 @@ def _compatibility(value: object, types: Mapping[str, object]) -> dict[str, str]
         _only(REGISTRY_FILE, place, table, ("compatibility",))
         mode = table.get("compatibility", COMPATIBILITY_DEFAULT)
         if mode not in COMPATIBILITIES:
-            raise SchemaError(f"{REGISTRY_FILE}: {place}.compatibility: expected one of {', '.join(COMPATIBILITIES)}")
+            raise _mistaken(REGISTRY_FILE, f"{place}.compatibility", f"one of {', '.join(COMPATIBILITIES)}", mode)
         modes[name] = mode
     return modes
 
@@ -252,7 +259,7 @@ def _rule(
             raise SchemaError(f"{REGISTRY_FILE}: {place}: {key!r} is missing")
     encoding = table["encoding"]
     if encoding not in ENCODINGS:
-        raise SchemaError(f"{REGISTRY_FILE}: {place}.encoding: expected one of {', '.join(ENCODINGS)}")
+        raise _mistaken(REGISTRY_FILE, f"{place}.encoding", f"one of {', '.join(ENCODINGS)}", encoding)
     version_required = _value(REGISTRY_FILE, f"{place}.require_version", table.get("require_version", False), bool)
     schema = _value(REGISTRY_FILE, f"{place}.schema", table.get("schema", ""), str)
     if encoding == NONE:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from maxam.avro.registry import Registry, load_registry
+from maxam.avro.registry import REGISTRY_FILE, Registry, load_registry
 from maxam.broker.policy import Policy, load_policy
 from maxam.config import Limits, Settings, load_settings
 from maxam.errors import ConfigurationError
@@ -53,8 +53,10 @@ def read_registry(folder: Path, limits: Limits) -> Registry:
     """Read a schema folder; raise ConfigurationError when it cannot be used."""
     if not folder.is_dir():
         raise ConfigurationError(f"[schemas] folder: {folder} is not a folder; correct the path")
+    # First: without it this is hardly a schema folder, and what else is in there is nobody's business.
+    registry = _read(folder / REGISTRY_FILE, "[schemas] folder", "correct the path of the folder or write one")
     root = folder.resolve()
-    texts = {}
+    texts = {REGISTRY_FILE: registry}
     for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):

@@ -153,7 +153,7 @@ def test_check_tells_good_from_bad(files: GatewayFolder) -> None:
         ("policy.toml", "[policy] file: cannot read"),
         ("certs/server.key", "[tls] key: cannot read"),
         ("certs/crl.pem", "[tls] crl: cannot read"),
-        ("schemas/registry.toml", "registry.toml"),
+        ("schemas/registry.toml", "/schemas/registry.toml: No such file or directory; correct the path of the folder"),
         ("maxam.toml", "the configuration file: cannot read"),
     ],
 )
