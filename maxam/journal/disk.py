@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, final
 
@@ -14,7 +15,10 @@ class Disk(Protocol):
         """Make a folder whose parent exists; return False when it is there."""
 
     def lock(self, path: str) -> int:
-        """Open a file, made if need be, that no other process has locked; BlockingIOError if one has."""
+        """Open a file, made if need be, that no other process has locked; BlockingIOError if one has.
+
+        The file may tell the id of the process that has it.
+        """
 
     def names(self, folder: str) -> list[str]:
         """Return what a folder holds, in any order."""
@@ -77,6 +81,9 @@ class OsDisk:
         except OSError:
             os.close(handle)
             raise
+        with suppress(OSError):  # only for people: on a full disk they do without
+            os.truncate(handle, 0)
+            os.pwrite(handle, b"%d\n" % os.getpid(), 0)
         return handle
 
     def names(self, folder: str) -> list[str]:  # noqa: D102

@@ -266,7 +266,11 @@ class Journal:
         try:
             lock = disk.lock(f"{root}/lock")
         except BlockingIOError as error:
-            raise JournalError(f"{root} is in use by another process") from error
+            holder = disk.read(f"{root}/lock", 0, 20).decode("ascii", "replace").strip()
+            raise JournalError(
+                f"the journal folder {root} is in use by another process{f' (pid {holder})' if holder.isdigit() else ''}; "
+                "stop that one, or give this one a folder of its own"
+            ) from error
         for name in ("segments", "snapshots", "schemas"):
             disk.make_folder(f"{root}/{name}")
         disk.fsync_folder(root)

@@ -1,6 +1,7 @@
 """The journal's folder: what was promised survives every crash, what was refused leaves nothing, damage is never believed."""
 
 import errno
+import os
 import random
 from collections.abc import Iterator
 from hashlib import sha256
@@ -250,9 +251,11 @@ def test_a_full_disk_takes_acknowledgements_from_the_reserve() -> None:
 
 
 def test_a_journal_is_written_by_one_process(tmp_path: Path) -> None:
-    """A second opening of a folder fails until the first is closed."""
+    """A second opening of a folder fails, and names who has it, until the first is closed."""
     journal = Journal.open(tmp_path / "journal", OsDisk(), SMALL, SYNC)
-    with pytest.raises(JournalError, match="in use"):
+    with pytest.raises(
+        JournalError, match=rf"/journal is in use by another process \(pid {os.getpid()}\); stop that one"
+    ):
         Journal.open(tmp_path / "journal", OsDisk(), SMALL, SYNC)
     journal.close()
     Journal.open(tmp_path / "journal", OsDisk(), SMALL, SYNC).close()
@@ -281,6 +284,8 @@ def test_the_real_disk_behaves_as_the_simulated_one(tmp_path: Path) -> None:
             contents.append(
                 {str(path).removeprefix(root): path.read_bytes() for path in Path(root).rglob("*") if path.is_file()}
             )
+    assert contents[1]["/lock"] == f"{os.getpid()}\n".encode()  # the simulated one has no process
+    contents[1]["/lock"] = b""
     assert contents[0] == contents[1]
 
 
