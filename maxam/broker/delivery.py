@@ -30,7 +30,7 @@ RECEIPTS_BYTES_MAX: Final = 65_536  # handed out at a time; a receipt cannot gro
 SUBSCRIPTION_REFUSED: Final = ProtocolError(
     "disk full", "the durable subscription could not be stored; try again later"
 )
-RECEIPT_OVERHEAD_BYTES: Final = 96  # of a pending receipt beside its id
+_RECEIPT_BYTES: Final = 96  # of a pending receipt beside its id and what a rejection says
 
 
 @final
@@ -102,7 +102,7 @@ class Connection:
     def promise(self, receipt_id: bytes, headers: Headers | None) -> None:
         """Owe a RECEIPT for the frame just handled: after its operation is done, and after all earlier ones."""
         self.receipts.append((self.position, receipt_id, headers))
-        self.receipts_bytes += len(receipt_id) + RECEIPT_OVERHEAD_BYTES
+        self.receipts_bytes += _receipt_bytes(receipt_id, headers)
 
     def turn(self, subscription: "Subscription") -> None:
         """Put a subscription that has become ready into the queue for its turn."""
@@ -135,8 +135,9 @@ class Connection:
                 self.expel(SUBSCRIPTION_REFUSED)
                 break
             last = max(last, moved.get(position, position))
-            self.receipts.append((last, receipt_id, headers if answer is None and position > done else answer))
-            self.receipts_bytes += len(receipt_id) + RECEIPT_OVERHEAD_BYTES
+            answer = headers if answer is None and position > done else answer  # noqa: PLW2901  # as it is now
+            self.receipts.append((last, receipt_id, answer))
+            self.receipts_bytes += _receipt_bytes(receipt_id, answer)
         self.position = max(self.position, last)
 
     def expel(self, failure: ProtocolError) -> None:
@@ -165,7 +166,7 @@ class Connection:
         out: list[bytes] = []
         if self.receipts and self.receipts[0][0] <= self._broker.done:
             self._drain_receipts(out)
-        if not self.quiet and self.turns and len(out) < RECEIPTS_BYTES_MAX:
+        if not self.quiet and self.turns:
             self._drain_values(out, now_s)
         self.awake = bool(out)
         return out
@@ -177,7 +178,7 @@ class Connection:
         size = 0
         while receipts and receipts[0][0] <= done and size < RECEIPTS_BYTES_MAX:
             _, receipt_id, headers = receipts.popleft()
-            self.receipts_bytes -= len(receipt_id) + RECEIPT_OVERHEAD_BYTES
+            self.receipts_bytes -= _receipt_bytes(receipt_id, headers)
             frame = receipt_accepted(version, receipt_id) if headers is None else receipt(version, receipt_id, headers)
             size += len(frame)
             out.append(frame)
@@ -251,3 +252,8 @@ class Connection:
             self.window.stalled()
             self.full_since_s = now_s
             self.wake()
+
+
+def _receipt_bytes(receipt_id: bytes, headers: Headers | None) -> int:
+    size = len(receipt_id) + _RECEIPT_BYTES
+    return size if headers is None else size + sum([len(value) for _, value in headers])
