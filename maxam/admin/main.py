@@ -18,7 +18,7 @@ from maxam import __version__
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
 from maxam.admin.escaping import shown
-from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.remote import Credentials, Remote, session_path, topic_path
 from maxam.errors import ConfigurationError, JournalError, MaxamError
 
@@ -119,7 +119,8 @@ def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | 
             ]
             for row in _first_rows(rows, limit)
         ]
-    print_table([*columns, "VALUE"] if values else columns, table)
+    expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
+    print_table([*columns, VALUE] if values else columns, table, expendable)
 
 
 @topics.command("get")
@@ -230,8 +231,9 @@ def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) ->
             ]
             for row in _first_rows(rows, limit)
         ]
+    expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
     columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
-    print_table([*columns, "#SUBSCRIPTIONS", "#OWED", "#UN-ACKED", "#WINDOW"], table)
+    print_table([*columns, "#SUBSCRIPTIONS", "#OWED", "#UN-ACKED", "#WINDOW"], table, expendable)
 
 
 @sessions.command("show")

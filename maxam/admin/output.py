@@ -5,13 +5,17 @@ from collections.abc import Iterable, Sequence
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from maxam.admin.escaping import json_line, shown
 
 PIPE_WIDTH = 200  # columns of a table that goes into a file or a pipe
+VALUE = "VALUE"  # title of the column that may be folded into what the others leave
+VALUE_WIDTH_MIN = 24
+GAP = 3  # between two columns
 CELL_CHARACTERS_MAX = 400  # longer than any destination that people use
 
 
@@ -42,9 +46,43 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     return table
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; nothing but its head when there are no rows."""
-    console().print(make_table(columns, rows))
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], expendable: Sequence[str] = ()) -> None:
+    """Print a table; nothing but its head when there are no rows.
+
+    Args:
+        columns: Their titles, as of `make_table`.
+        rows: Of cells.
+        expendable: Titles of columns that a narrow terminal does without, the first ones first, so that the others are
+            whole; standard error tells which. What is too long even then is folded, not cut: rows must be told apart.
+    """
+    out = console()
+    table_rows = list(rows)
+    table = make_table(columns, table_rows)
+    widths = {str(column.header): _width(column) for column in table.columns}
+    left_out: list[str] = []
+    for title in expendable:
+        if not out.is_terminal or _total(widths) <= out.width:
+            break
+        left_out.append(title)
+        del widths[title]
+    kept = [at for at, column in enumerate(columns) if column.removeprefix("#") in widths]
+    table = make_table([columns[at] for at in kept], [[row[at] for at in kept] for row in table_rows])
+    for column in table.columns:
+        column.overflow = "fold"
+        column.no_wrap = column.no_wrap or (column.header != VALUE and _total(widths) <= out.width)
+    out.print(table)
+    if left_out:
+        click.echo(f"no room for {', '.join(left_out)}; --json shows all", err=True)
+
+
+def _width(column: Column) -> int:
+    if column.header == VALUE:
+        return VALUE_WIDTH_MIN
+    return max(cell_len(str(text)) for text in (column.header, *column.cells))
+
+
+def _total(widths: dict[str, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from maxam.admin.escaping import shown
 from maxam.admin.judging import Judge
-from maxam.admin.output import cell, console, make_table, print_json, print_line
+from maxam.admin.output import GAP, cell, console, make_table, print_json, print_line
 from maxam.admin.remote import Credentials, Remote, RemoteError, split_address
 from maxam.admin.values import Json, ValueDecodeError
 from maxam.client import Message, connect
@@ -21,7 +21,6 @@ from maxam.errors import MaxamError
 
 TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
 VIRTUAL_HOST: Final = "MAXVAPI"  # the gateway's default
-GAP: Final = 3  # characters between two columns
 CELL_MIN: Final = 8  # characters of a name or value, however narrow the terminal
 REFRESH_S: Final = 0.25
 RELEARN_S: Final = 5.0  # at most so often the registry is asked for again when a value does not fit it

@@ -1,0 +1,45 @@
+"""Tables of `maxam-admin` on a narrow terminal: rows can be told apart."""
+
+import pytest
+from rich.console import Console
+
+from maxam.admin import output
+
+COLUMNS = ["DESTINATION", "#REVISION", "ACCEPTED AT", "SCHEMA"]
+EXPENDABLE = ["SCHEMA", "ACCEPTED AT"]
+ROWS = [[f"X/EGM.F.1000{n}.EGMMeterReading", n, "2026-11-21T02:46:32.067Z", "egm.MeterReading_v1 1.0"] for n in (1, 2)]
+
+
+def printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, destination: str = ""
+) -> tuple[list[str], str]:
+    """Print the table on a terminal; return its lines, without the rule, and what standard error said."""
+    terminal = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+    monkeypatch.setattr(output, "console", lambda: terminal)
+    rows = [[destination + str(row[0]), *row[1:], "v" * 99] for row in ROWS]
+    output.print_table([*COLUMNS, output.VALUE], rows, EXPENDABLE)
+    captured = capsys.readouterr()
+    head, _, *lines = captured.out.splitlines()
+    assert all(len(line) <= width for line in lines)
+    return [head, *lines], captured.err
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(80, "SCHEMA, ACCEPTED AT"), (110, "SCHEMA"), (140, "")])
+def test_the_least_important_columns_give_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, left_out: str
+) -> None:
+    """What a terminal has no room for is left out by whole columns, and said; only values go on over more lines."""
+    lines, told = printed(capsys, monkeypatch, width)
+    assert told == (f"no room for {left_out}; --json shows all\n" if left_out else "")
+    assert not any(title in lines[0] for title in left_out.split(", ") if title)
+    starts = [line for line in lines if line.startswith("X/")]
+    assert [line.split()[0] for line in starts] == [row[0] for row in ROWS]
+    assert "".join(lines).count("v") == 2 * 99 + (0 if "SCHEMA" in left_out else 2)
+
+
+def test_a_destination_longer_than_the_terminal_is_folded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a character of a destination is lost for want of room."""
+    lines, _ = printed(capsys, monkeypatch, 60, "X/" + "long" * 30)
+    assert "".join(lines[1:]).count("o") == 2 * 30
