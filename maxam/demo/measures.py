@@ -54,6 +54,7 @@ class Received:
             subscription must be older than the first value.
         behind: How many values of its topic were newer than the last one that came, when it came.
         ages_s: How long before they came the newest messages had been sent.
+        overwritten: Topics where another publisher's value came after one of ours.
     """
 
     def __init__(self, published: Published, suffix: str) -> None:
@@ -64,6 +65,7 @@ class Received:
         self.messages = 0
         self.skipped = 0
         self.behind = 0
+        self.overwritten: Final[set[str]] = set()
         self.ages_s: Final[deque[float]] = deque(maxlen=AGES_KEPT)
 
     def take(self, destination: str, header: str, now_s: float) -> None:
@@ -71,6 +73,8 @@ class Received:
         self.messages += 1
         read = self._published.read(header)
         if read is None:
+            if destination in self._places:  # else it is from before this run
+                self.overwritten.add(destination)
             return
         place, sent_s = read
         self.skipped += max(0, place - self._places.get(destination, 0) - 1)

@@ -86,7 +86,8 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
                         floor_nursery.start_soon(_run, machine, plan, publisher, bodies, published, stopping)
                 screen.tell("publishing ended; the slow subscriber now takes what it is still owed at full speed")
                 with trio.move_on_after(SETTLE_TIMEOUT_S):
-                    while eager.stale() or slow.stale():  # noqa: ASYNC110 - a figure of three tasks, which none of them knows
+                    # once somebody else publishes, our last values may never come
+                    while not eager.overwritten and (eager.stale() or slow.stale()):  # noqa: ASYNC110 - a figure of three tasks, which none of them knows
                         await trio.sleep(SETTLE_CHECK_S)
                 screen.refresh()
                 background.cancel_scope.cancel()
@@ -194,7 +195,7 @@ def _summarise(console: Console, published: Published, eager: Received, slow: Re
         f"\npublished   {published.sent:,} values on {len(published.newest):,} topics,"
         f" {published.rejected:,} rejected" + (f": {published.reason}" if published.rejected else "")
     )
-    good = published.rejected == 0
+    good = published.rejected == 0 and not eager.overwritten
     for name, received, of in (
         ("eager", eager, len(published.accepted)),
         ("slow", slow, sum(topic.endswith(READINGS) for topic in published.accepted)),
@@ -205,6 +206,11 @@ def _summarise(console: Console, published: Published, eager: Received, slow: Re
             f"{name:<11} received {received.messages:,}, skipped {received.skipped:,};"
             f" {'ended on the last value of each of' if stale == 0 else f'misses the last value of {stale:,} of'}"
             f" {of:,} topics"
+        )
+    if eager.overwritten:
+        say(
+            f"Another publisher, such as a second demo, overwrote {len(eager.overwritten):,} of our topics, so nobody can"
+            " say whether our last values arrived. End it, and play again."
         )
     say(f"            with a queue the slow one would still have {slow.surplus * plan.slow_s:,.0f} s to go")
     return good

@@ -80,6 +80,9 @@ def test_figures_hold_what_came_against_what_was_sent() -> None:
     assert (received.messages, received.skipped, received.behind, received.stale()) == (2, 3, 0, 0)
     assert list(received.ages_s) == [9.0, 6.0]
     assert received.surplus == 3
+    received.take("X/1.b", "other 8 1.0", 10.0)
+    assert not received.overwritten, "from before this run"
     received.take("X/1.a", "other 9 1.0", 10.0)
+    assert received.overwritten == {"X/1.a"}
     received.take("X/1.a", "", 10.0)
-    assert (received.messages, received.skipped) == (4, 3)
+    assert (received.messages, received.skipped) == (5, 3)
