@@ -15,8 +15,22 @@ from maxam.demo.measures import Published, Received, share
 
 REFRESH_S: Final = 0.25
 LINE_S: Final = 2.0
-SIDE_COLUMNS: Final = 46
-NEWS_LINES: Final = 4
+SIDE_COLUMNS: Final = 41
+SIDE_LINES: Final = 20
+NEWS_LINES: Final = 3
+COLUMNS: Final = {  # of the table: title and characters, enough for what machines tell
+    "Machine": 7,
+    "Floor": 5,
+    "Game": 15,
+    "Credit": 9,
+    "Money in": 10,
+    "Turnover": 12,
+    "Status": 20,
+    "Age": 7,
+    "Upd/s": 5,
+}
+EXPENDABLE: Final = ("Turnover", "Age", "Money in", "Game", "Upd/s", "Floor", "Credit")  # in this order
+TABLE_COLUMNS: Final = 78  # what a table is worth having beside the figures, not below them
 _DASH: Final = "-"
 
 
@@ -106,37 +120,47 @@ class Screen:
         width, height = self._console.size
         title = Text(f" {self._title}", style="bold")
         title.append(f"   {self._clock()}   Ctrl-C ends", style="dim")
-        side = Group(self._publisher_panel(), self._eager_panel(), self._slow_panel(), self._news_panel())
-        if width < SIDE_COLUMNS + 60:  # too narrow for both: the figures below a short table
-            return Group(title, self._machines(max(3, height - 38)), side)
-        grid = Table.grid(padding=(0, 1), expand=True)
+        news = [Text(line, style="magenta", no_wrap=True, overflow="ellipsis") for line in self._news]
+        if self._published.rejected:
+            refusal = f"{self._published.rejected:,} rejected: {self._published.reason}"
+            news.append(Text(refusal, style="bold red", no_wrap=True, overflow="ellipsis"))
+        lines = height - 1 - len(news)
+        if width < TABLE_COLUMNS + 1 + SIDE_COLUMNS or lines < SIDE_LINES:
+            figures = self._figures()
+            return Group(title, *news, *figures, self._machines(lines - len(figures), width))
+        grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
         grid.add_column(ratio=1)
         grid.add_column(width=SIDE_COLUMNS)
-        grid.add_row(self._machines(max(3, height - 8)), side)
-        return Group(title, grid)
+        side = Group(self._publisher_panel(), self._eager_panel(), self._slow_panel())
+        grid.add_row(self._machines(lines, width - SIDE_COLUMNS - 1), side)
+        return Group(title, *news, grid)
 
-    def _machines(self, rows_max: int) -> Table:
+    def _machines(self, lines: int, room: int) -> Table:
+        """Return as much of the table as `lines` and `room` characters hold: whole columns, the expendable ones last."""
         rows = self._floor.rows()
+        rows_max = max(1, lines - 2)
         urgent = sum(row.urgent for row in rows)
         playing = sum(row.playing for row in rows)
         table = Table(
-            expand=True,
             box=None,
+            padding=(0, 1, 0, 0),
             header_style="bold cyan",
             row_styles=("", "on grey7"),
             caption=f"{min(rows_max, len(rows))} of {len(rows)} machines · {playing} played · {urgent} need somebody",
             caption_justify="left",
         )
-        for name in ("Machine", "Floor", "Game"):
-            table.add_column(name, no_wrap=True)
-        for name in ("Credit", "Money in", "Turnover"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("Status", no_wrap=True, min_width=14)
-        for name in ("Age", "Upd/s"):
-            table.add_column(name, justify="right", no_wrap=True)
+        shown = dict(COLUMNS)
+        for name in EXPENDABLE:
+            if sum(shown.values()) + len(shown) <= room:
+                break
+            del shown[name]
+        for name, width in shown.items():
+            text = name in ("Machine", "Floor", "Game", "Status")
+            table.add_column(name, width=width, no_wrap=True, justify="left" if text else "right")
         now_ms = time.time() * 1000
         for row in rows[:rows_max]:
-            table.add_row(*_cells(row, now_ms))
+            cells = dict(zip(COLUMNS, _cells(row, now_ms), strict=True))
+            table.add_row(*[cells[name] for name in shown])
         return table
 
     def _publisher_panel(self) -> Panel:
@@ -147,10 +171,8 @@ class Screen:
             ("receipt after", _milliseconds(share(published.latencies_s, 0.5)), "median"),
             ("", _milliseconds(share(published.latencies_s, 0.99)), "99 %"),
         )
-        if not published.rejected:
-            return Panel(facts, title="publisher", title_align="left", border_style="cyan")
-        refusal = Text(f"{published.rejected:,} rejected: {published.reason}", style="bold red")
-        return Panel(Group(facts, refusal), title="publisher", title_align="left", border_style="red")
+        style = "red" if published.rejected else "cyan"
+        return Panel(facts, title="publisher", title_align="left", border_style=style)
 
     def _eager_panel(self) -> Panel:
         eager = self._eager
@@ -166,7 +188,7 @@ class Screen:
         slow = self._slow
         facts = _facts(
             ("received", f"{slow.messages:,}", f"{self._rates[2]:,.0f}/s"),
-            ("skipped", f"{slow.skipped:,}", "newer ones came"),
+            ("skipped", f"{slow.skipped:,}", "newer came"),
             ("age on arrival", _milliseconds(share(slow.ages_s, 0.5)), "median"),
             ("", _milliseconds(share(slow.ages_s, 0.99)), "99 %"),
             ("behind by", f"{slow.behind}", "newer values"),
@@ -175,8 +197,24 @@ class Screen:
         title = f"slow subscriber ({_milliseconds(self._slow_s)} per message)"
         return Panel(Group(facts, contrast), title=title, title_align="left", border_style="yellow")
 
-    def _news_panel(self) -> RenderableType:
-        return Text("\n".join(self._news), style="magenta")
+    def _figures(self) -> list[Text]:
+        """Return what the panels say in a line each, for a screen without room for panels."""
+        published, eager, slow = self._published, self._eager, self._slow
+        sent_rate, eager_rate, slow_rate = self._rates
+        lines = (
+            f"publisher  sent {published.sent:,}, {sent_rate:,.0f}/s · {len(published.newest):,} topics"
+            f" · receipt after {_median(published.latencies_s)}",
+            f"eager      received {eager.messages:,}, {eager_rate:,.0f}/s · skipped {eager.skipped:,}"
+            f" · age {_median(eager.ages_s)}",
+            f"slow       received {slow.messages:,}, {slow_rate:,.0f}/s · skipped {slow.skipped:,}"
+            f" · age {_median(slow.ages_s)}",
+            f"           {_milliseconds(self._slow_s)} per message: a queue would have it {self._queue_s:,.0f} s behind",
+        )
+        styles = ("cyan", "green", "yellow", "yellow")
+        return [
+            Text(line, style=style, no_wrap=True, overflow="ellipsis")
+            for line, style in zip(lines, styles, strict=True)
+        ]
 
 
 def _facts(*facts: tuple[str, str, str]) -> Table:
@@ -207,6 +245,10 @@ def _cells(row: Row, now_ms: float) -> tuple[RenderableType, ...]:
 
 def _money(cents: int) -> str:
     return f"{cents / 100:,.2f}" if cents >= 0 else _DASH
+
+
+def _median(values: deque[float]) -> str:
+    return _milliseconds(share(values, 0.5))
 
 
 def _milliseconds(seconds: float) -> str:

@@ -1,15 +1,18 @@
 """The demo's machines, bodies and figures, without a gateway."""
 
+import io
 import random
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from maxam.avro.registry import Registry
 from maxam.demo.bodies import Bodies, read_registry
 from maxam.demo.floor import Floor
 from maxam.demo.machines import Machine
 from maxam.demo.measures import HEADER, Published, Received
+from maxam.demo.screen import Screen
 from maxam.records import Judgement
 
 NOW_MS = 1_700_000_000_000
@@ -86,3 +89,28 @@ def test_figures_hold_what_came_against_what_was_sent() -> None:
     assert received.overwritten == {"X/1.a"}
     received.take("X/1.a", "", 10.0)
     assert (received.messages, received.skipped) == (5, 3)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 24), (120, 40), (160, 45)])
+def test_what_the_screen_shows_is_whole(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, width: int, height: int
+) -> None:
+    """On a terminal of any usual size nothing is cut, and the news and the slow subscriber's figures are on it."""
+    bodies = Bodies(registry)
+    monkeypatch.setattr("maxam.demo.screen.time.time", lambda: NOW_MS / 1000 + 99)
+    floor = Floor(bodies)
+    for number in range(90):
+        for told in Machine(number, random.Random(number)).switch_on(NOW_MS):  # noqa: S311 - a game
+            floor.take(told.destination, bodies.encode(told.destination, told.value))
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    published = Published("run")
+    screen = Screen(console, "title", floor, published, Received(published, ""), Received(published, ""), 0.05)
+    screen.tell("some news")
+    shown = io.StringIO()
+    Console(file=shown, width=width, color_system=None).print(screen._everything())
+    lines = shown.getvalue().splitlines()
+    assert len(lines) <= height
+    text = "\n".join(lines)
+    assert "…" not in text
+    for wanted in ("some news", "queue would have it 0 s behind", "Upd/s", "of 90 machines"):
+        assert wanted in text
