@@ -5,9 +5,9 @@ Theory of operation. A frame is *admitted* (rights, destination, schema: a pure 
 the journal as one batch; `commit` *applies* it once it is safe on disk. Nothing else alters topics or what durable
 subscriptions owe, and recovery calls the same `apply` for every record it reads back.
 
-A SUBSCRIBE or UNSUBSCRIBE that is not durable changes nothing on disk, but takes its place in the same order, as a `Barrier`
-that the journal never sees: it takes effect between the changes before and behind it, so that an eager subscription can
-neither miss a racing SEND nor see it twice.
+A SUBSCRIBE that is not durable changes nothing on disk, but takes its place in the same order, as a `Barrier` that the
+journal never sees: it takes effect between the changes before and behind it, so that an eager subscription can neither miss
+a racing SEND nor see it twice. An UNSUBSCRIBE acts on delivery when it is read.
 
 Invariants:
 * revisions of applied changes are gapless and only grow; `revision` is the newest applied, and nothing above it is visible;
@@ -128,7 +128,7 @@ class Broker:
         self.pending: list[Operation] = []
         self.woken: list[Connection] = []
         self._awaiting: list[Connection] = []  # whose receipts wait for what is in `pending`
-        self._in_flight: deque[tuple[int, list[Connection]]] = deque()  # per batch taken: its size and who awaits it
+        self._in_flight: deque[list[Connection]] = deque()  # per batch taken: who awaits it
         self._index: Final[MatchIndex[Subscription]] = MatchIndex()
         self._generation = 0  # of the policy in force
         self._position = 0  # of the index: what a topic's routes must be complete up to
@@ -336,7 +336,7 @@ class Broker:
         self.pending = []
         for connection in self._awaiting:
             connection.waiting = False
-        self._in_flight.append((len(batch), self._awaiting))
+        self._in_flight.append(self._awaiting)
         self._awaiting = []
         return batch
 
@@ -349,8 +349,7 @@ class Broker:
                 # What was acknowledged left `owed` when it was sent; what is there now became owed after it.
                 self._apply_other(operation)
         self.done += len(batch)
-        _, awaiting = self._in_flight.popleft()
-        for connection in awaiting:
+        for connection in self._in_flight.popleft():
             self._rouse(connection)
         self.flush()
 
@@ -360,7 +359,7 @@ class Broker:
         Its revisions are given back. SENDs are answered `rejected-unavailable`, a durable SUBSCRIBE fails its connection; what
         only frees room later (ACKs, UNSUBSCRIBEs, ends of sessions) and barriers stay pending, in order.
         """
-        _, awaiting = self._in_flight.popleft()
+        awaiting = self._in_flight.popleft()
         kept: list[Operation] = []
         failed: set[int] = set()  # positions of durable SUBSCRIBEs
         moved: dict[int, int] = {}  # positions of what is kept, old and new
@@ -383,6 +382,9 @@ class Broker:
         headers = _rejected(UNAVAILABLE, Rejection("disk-full", "the journal has no room; try again later"))
         awaiting += self._awaiting
         self._awaiting = []
+        for session in self.sessions.values():
+            if session.connection is not None:  # receipts to come wait for what is kept too
+                session.connection.position = moved.get(session.connection.position, session.connection.position)
         for connection in awaiting:
             connection.waiting = False
             connection.refuse(headers, before, moved, failed)

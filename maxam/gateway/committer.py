@@ -84,11 +84,7 @@ class Committer:
         """Do what is to do now without waiting; return when to look again."""
         broker = self._broker
         self._settle_outcome(now_s)
-        due_s = broker.next_due_s
-        if due_s is not None and due_s <= now_s:
-            broker.tick(now_s)
-        if broker.scan(self._limits.scan_topics_per_pass_max):
-            self._bell.ring()
+        broker.tick(now_s)
         if self._draining and not broker.pending:
             broker.record_acknowledgements()
         block = self.group.next_block(now_s)
@@ -97,6 +93,9 @@ class Committer:
         elif self._draining and self.group.idle:
             self._draining = False
             self._idle.ring()
+        # after the commit of what leaves nothing in the journal, which may have begun a scan; an fsync goes on meanwhile
+        if broker.scan(self._limits.scan_topics_per_pass_max):
+            self._bell.ring()
         look_s = now_s + _TICK_S
         for other_s in (broker.next_due_s, self.group.due_s):
             if other_s is not None and other_s < look_s:

@@ -36,6 +36,11 @@ _NEVER_S: Final = float("inf")
 _IGNORED: Final = ((b"result", b"ignored"),)
 
 
+def unknown_principal(fingerprint: str) -> str:
+    """Return who a certificate stands for that the policy does not name, where such clients may connect."""
+    return f"fingerprint:{fingerprint}"
+
+
 @final
 class Peer:
     """A client that has proven its certificate.
@@ -199,13 +204,15 @@ class Peer:
 
         What the call before this one handed out counts as written.
         """
+        if self.finished:
+            return []  # nothing follows the last words, though a late commit may have made receipts due
         self._alive(now_s)
         out = self._output
         if out:
             self._output = []
         elif self._connection is not None:
             out = self._connection.drain(now_s)
-        if not out and not self.finished:
+        if not out:
             if self._ending:
                 out = self._last_words(now_s)
             elif self._heart_beat is not None and now_s >= self._heart_beat.send_due_s:
@@ -303,7 +310,7 @@ class Peer:
                     f"the policy names no principal for the certificate with the SHA-256 fingerprint {self.fingerprint}; "
                     "have it added to the policy",
                 )
-            principal = f"fingerprint:{self.fingerprint}"
+            principal = unknown_principal(self.fingerprint)
         identity = Identity(principal, self.fingerprint)
         self._connection = connection = self._broker.connect(event, identity, self._session_id, self._wake, now_s)
         heart_beat_ms = (self._settings.listener.heart_beat_ms, self._settings.listener.heart_beat_ms)

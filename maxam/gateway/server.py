@@ -17,12 +17,12 @@ from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.config import Settings
-from maxam.errors import ConfigurationError, ProtocolError
+from maxam.errors import ConfigurationError, DiskFullError, ProtocolError
 from maxam.gateway.committer import Committer
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
-from maxam.gateway.peer import Peer
+from maxam.gateway.peer import Peer, unknown_principal
 from maxam.gateway.snapshot import keep_snapshots
 from maxam.gateway.sources import Sources, read_sources
 from maxam.gateway.tls import TlsSocket
@@ -127,17 +127,32 @@ class Gateway:
         except ConfigurationError as error:
             log_event(logging.ERROR, "reload-refused", error=error, action="the old files stay in force")
             return False
-        await trio.to_thread.run_sync(self._journal.keep_schemas, sources.registry.texts())
+        try:
+            await trio.to_thread.run_sync(self._journal.keep_schemas, sources.registry.texts())
+        except DiskFullError as error:
+            log_event(logging.ERROR, "reload-refused", error=error, action="make room, then reload again")
+            return False
         self.broker.replace_policy(sources.policy)
         self.broker.replace_registry(sources.registry)
         self.tls = sources.tls
         self.committer.touch()
-        if self.settings.policy.unknown_clients == "refuse":
-            for connection in self.connections:
-                if sources.policy.principal_of(connection.fingerprint) is None:
-                    connection.expel(ProtocolError("unknown client", "the policy no longer names this certificate"))
+        for connection in self.connections:
+            self._recheck(connection)
         log_event(logging.INFO, "reloaded")
         return True
+
+    def _recheck(self, connection: ClientConnection) -> None:
+        """Close a connected client whose certificate stands for somebody else now; one not yet connected is judged then."""
+        peer = connection.peer
+        if peer is None or peer.connection is None:
+            return
+        principal = self.broker.policy.principal_of(peer.fingerprint)
+        if principal is None and self.settings.policy.unknown_clients == "refuse":
+            connection.expel(ProtocolError("unknown client", "the policy no longer names this certificate"))
+        elif (principal or unknown_principal(peer.fingerprint)) != peer.principal:
+            connection.expel(
+                ProtocolError("policy changed", "this certificate stands for another principal now; connect again")
+            )
 
     def _say_goodbye(self) -> None:
         log_event(logging.INFO, "stopping", connections=len(self.connections))
@@ -151,6 +166,9 @@ class Gateway:
             await acceptor.run(partial(self._accepted, clients))
 
     def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        if self._stopping.is_set():
+            connected.close()  # accepted in the pass in which the stop began
+            return
         if len(self.connections) >= self._connections_max:
             connected.close()
             if self._log_limit.admit("connection-refused", host, trio.current_time()):

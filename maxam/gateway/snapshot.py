@@ -31,7 +31,8 @@ _NICENESS: Final = 19
 
 def segments_since_snapshot(folder: Path) -> int:
     """Return how many sealed segments the newest snapshot does not stand for."""
-    newest = max((int(path.stem) for path in folder.glob("snapshots/*.avro")), default=0)
+    stems = [path.stem for path in folder.glob("snapshots/*.avro")]
+    newest = max((int(stem) for stem in stems if stem.isdecimal()), default=0)  # others are not ours
     return sum(1 for segment in sealed_segments(folder, OsDisk()) if segment.last > newest)
 
 
@@ -68,15 +69,20 @@ async def keep_snapshots(settings: JournalSettings) -> None:
     """
     while True:
         await trio.sleep(_LOOK_S)
-        if await trio.to_thread.run_sync(segments_since_snapshot, settings.folder) < settings.snapshot_segments:
-            continue
         began_s = trio.current_time()
-        done = await trio.run_process(
-            [sys.executable, "-m", "maxam.gateway.snapshot", str(settings.folder)],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
+        try:
+            if await trio.to_thread.run_sync(segments_since_snapshot, settings.folder) < settings.snapshot_segments:
+                continue
+            done = await trio.run_process(
+                [sys.executable, "-m", "maxam.gateway.snapshot", str(settings.folder)],
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        except OSError as error:  # no process to be had, or the folder cannot be listed: the broker does without
+            log_event(logging.ERROR, "snapshot-failed", error=error, action="recovery stays slower; see error")
+            await trio.sleep(10 * _LOOK_S)
+            continue
         seconds = f"{trio.current_time() - began_s:.3f}"
         if done.returncode == 0:
             log_event(logging.INFO, "snapshot-built", path=done.stdout.decode().strip(), seconds=seconds)

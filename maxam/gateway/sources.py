@@ -63,7 +63,11 @@ def read_registry(folder: Path, limits: Limits) -> Registry:
             path = Path(parent, name)
             if path.suffix not in _SCHEMA_SUFFIXES or name.startswith("."):
                 continue
-            if not path.resolve().is_relative_to(root):
+            try:
+                target = path.resolve()
+            except (OSError, RuntimeError) as error:  # a loop of links
+                raise ConfigurationError(f"[schemas] folder: cannot follow {path}: {error}; remove the link") from error
+            if not target.is_relative_to(root):
                 raise ConfigurationError(
                     f"[schemas] folder: {path} leads out of {folder}; put a copy of the file there"
                 )

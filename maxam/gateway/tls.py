@@ -115,7 +115,7 @@ class TlsSocket:
     record makes the stream useless.
     """
 
-    __slots__ = ("_incoming", "_outgoing", "_poll", "_replied_bytes", "_socket", "_tls")
+    __slots__ = ("_ended", "_incoming", "_outgoing", "_poll", "_replied_bytes", "_socket", "_tls")
 
     def __init__(self, context: ssl.SSLContext, connected: socket.socket) -> None:
         self._incoming: Final = ssl.MemoryBIO()
@@ -125,6 +125,7 @@ class TlsSocket:
         self._poll: Final = select.poll()
         self._poll.register(connected, select.POLLOUT)
         self._replied_bytes = 0
+        self._ended = False  # the peer has said that it sends no more
 
     async def handshake(self, turns: trio.CapacityLimiter) -> None:
         """Complete the handshake; each costly step takes one of `turns`, which are never held while waiting for a peer.
@@ -184,18 +185,18 @@ class TlsSocket:
         """
         unsent = self._outgoing.pending
         parts: list[bytes] = []
-        closed = False
         try:
             while part := self._tls.read(RECORD_BYTES_MAX):
                 parts.append(part)
+            self._ended = True  # an empty read is the peer's close_notify
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            closed = not parts  # after the last plaintext, the next call says it again
+            self._ended = True
         self._replied_bytes += self._outgoing.pending - unsent
         if self._replied_bytes > REPLY_BYTES_MAX:
             raise TransportClosedError("too many TLS control messages")
-        if closed:
+        if self._ended and not parts:
             return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -205,6 +206,8 @@ class TlsSocket:
         Returns b"" when nothing is complete yet. A cancellation loses nothing. Raises like `decrypt`, and OSError when
         the socket failed.
         """
+        if self._ended:
+            return None
         data = await self._receive_raw(bytes_max)
         if not data:
             return None

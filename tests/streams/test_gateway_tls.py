@@ -194,6 +194,29 @@ def test_a_proper_close_is_an_end_and_what_came_before_is_kept(pair: Pair, conte
     run(test)
 
 
+def test_a_close_notify_is_an_end_though_the_socket_stays_open(pair: Pair, context: ssl.SSLContext) -> None:
+    """A client that ends TLS and waits for our close_notify gets it: None is received before its socket is closed."""
+
+    async def test() -> None:
+        ours, client = pair()
+        server = TlsSocket(context, ours)
+        assert await meet(server, client) == ""
+        transport = client.transport_stream
+        await client.send_all(b"last words")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.unwrap)
+            told = [await server.receive(65_536)]
+            while told[-1] is not None:
+                told.append(await server.receive(65_536))
+            with trio.move_on_after(1):
+                await server.linger()
+            server.close()
+        await transport.aclose()
+        assert b"".join([data for data in told if data]) == b"last words"
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("key", "file", "told"),
     [

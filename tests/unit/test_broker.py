@@ -866,3 +866,44 @@ def test_a_client_that_closes_its_side_still_gets_its_receipts() -> None:
     assert receipts(frames) == [("sent", "accepted")]
     assert messages(frames) == []
     assert client.peer.finished
+
+
+def test_nothing_follows_the_last_words() -> None:
+    """A commit that comes after the ERROR had to leave makes no RECEIPT follow it."""
+    world = World.make()
+    client = world.client()
+    client.send("X/a", receipt="late")
+    batch = world.take()
+    client.write(b"NONSENSE\n\n\0")
+    world.now_s += 2
+    assert [frame.command for frame in client.read()] == [b"ERROR"]
+    world.commit(batch)
+    assert client.read() == []
+
+
+def test_what_a_full_disk_keeps_is_awaited_by_later_receipts_too() -> None:
+    """A RECEIPT waits for an UNSUBSCRIBE before it that a full disk kept, though that one asked for no RECEIPT."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    world.settle()
+    client.read()
+    client.send("X/a")
+    client.unsubscribe(durable=True)
+    world.broker.refuse(world.take())
+    client.unsubscribe("nobody", receipt="r")
+    assert client.read() == []
+    world.settle()
+    assert receipts(client.read()) == [("r", "unknown-subscription")]
+
+
+def test_topics_that_come_and_go_leave_nothing() -> None:
+    """Tombstones that nobody is owed are forgotten as time passes, whatever else there is to do."""
+    world = World.make()
+    client = world.client()
+    for n in range(3000):
+        client.send(f"X/{n}")
+        client.send(f"X/{n}", b"")
+    world.settle()
+    world.broker.tick(world.now_s)
+    assert world.broker.store.topics == {}
