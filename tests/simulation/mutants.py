@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant("head not taken from the journal", broker, "        self.head = self.revision = revision\n", ""),
     Mutant("takeover keeps un-acked", broker, "        old.lost()\n        self._release_all(session)", "        old.lost()"),
     Mutant("writer not woken by an ACK", broker, "            connection.promise(event.receipt, ())\n        self._rouse(connection)\n\n    def detach", "            connection.promise(event.receipt, ())\n\n    def detach"),
-    Mutant("writer not woken by a commit", broker, "        for connection in awaiting:\n            self._rouse(connection)\n        self.flush()\n\n    def refuse", "        self.flush()\n\n    def refuse"),
+    Mutant("writer not woken by a commit", broker, "        for connection in self._in_flight.popleft():\n            self._rouse(connection)\n", "        self._in_flight.popleft()\n"),
     Mutant("writer not woken by a value", broker, "                self.woken.append(connection)\n\n    def _rouse", "                pass\n\n    def _rouse"),
     Mutant("stale bytes from the cache", broker, "        change = topic.change\n        shared = message_shared(", "        change = topic.change\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        shared = message_shared("),
 )  # fmt: skip
