@@ -20,8 +20,6 @@ class GroupCommit:
     """What arrived while the last block was written is the next block.
 
     Attributes:
-        blocks: Blocks written since start.
-        records: Records in them.
         disk_full: The newest block with a change in it did not fit.
     """
 
@@ -32,9 +30,7 @@ class GroupCommit:
         "_not_before_s",
         "_settling",
         "_writing",
-        "blocks",
         "disk_full",
-        "records",
     )
 
     def __init__(self, broker: Broker, journal: Journal) -> None:
@@ -44,8 +40,6 @@ class GroupCommit:
         self._kept: list[Operation] = []  # by a refusal: the next block by itself
         self._settling = False  # what is being written only frees room later: it may use the reserve
         self._not_before_s = -1.0
-        self.blocks = 0
-        self.records = 0
         self.disk_full = False
 
     @property
@@ -85,8 +79,6 @@ class GroupCommit:
     def written(self) -> None:
         """Say that the block is durable: commits its operations."""
         operations = self._finished()
-        self.blocks += 1
-        self.records += len(operations)
         self.disk_full = self.disk_full and self._settling
         self._broker.commit(operations)
 

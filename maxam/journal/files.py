@@ -532,7 +532,8 @@ class Journal:
         """Add to a finding what an operator needs to decide."""
         problem = str(error).removeprefix(f"{error.path}: byte {error.offset}: ")
         remedy = (
-            f"at stake: {stake}; run `maxam-admin journal verify {self._folder}`, then `maxam-admin journal repair`"
+            f"at stake: {stake}; `maxam-admin journal verify {self._folder}` lists all that is damaged; keep the folder as it "
+            "is and start from a copy of it that is whole, as there is no repair command yet"
         )
         return JournalDamagedError(error.path, error.offset, f"{problem}; {remedy}")
 

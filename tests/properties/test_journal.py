@@ -150,7 +150,8 @@ def damaged(path: str, data: bytes) -> tuple[SimulatedDisk, list[object] | None,
     except JournalDamagedError as refused:
         error = refused
     assert error.path == path
-    assert "journal repair" in str(error)
+    assert "journal verify" in str(error)
+    assert "a copy of it that is whole" in str(error)
     return disk, None, None
 
 
