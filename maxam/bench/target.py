@@ -1,0 +1,359 @@
+"""Where a load goes: address, certificates, names; and connections there that are set up frame by frame."""
+
+import enum
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, final
+
+from maxam.bench.errors import LoadError
+from maxam.bench.syntax import MAXAM, DestinationSyntax
+from maxam.config import Limits
+from maxam.errors import ProtocolError
+from maxam.records import Headers
+from maxam.stomp import encoder
+from maxam.stomp.events import VERSION_1_2
+from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
+
+RECEIVE_BYTES: Final = 262_144
+ANSWER_TIMEOUT_S: Final = 30.0  # for the TCP connection, the handshake, CONNECTED and each RECEIPT of the set-up
+_RECORD_BYTES: Final = 16_384  # what one TLS record holds
+_LIMITS: Final = Limits(frame_body_bytes_max=2**30, connect_frame_bytes_max=65_536)
+
+
+class Role(enum.Enum):
+    """As whom to connect."""
+
+    PUBLISHER = "publisher"
+    SUBSCRIBER = "subscriber"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of one side of TLS; without a certificate the broker is trusted and the client is not known by one."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None  # None: in the certificate's file
+
+    @classmethod
+    def of_folder(cls, folder: Path, role: Role) -> Self:
+        """Return those that `maxam-admin dev-certs FOLDER` made for this role."""
+        return cls(folder / "ca.pem", folder / f"{role.value}.pem", folder / f"{role.value}.key")
+
+    def context(self) -> ssl.SSLContext:
+        """Return a client's context that trusts a chain, not a name.
+
+        Raises:
+            LoadError: A file cannot be read or used.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        for file in (self.ca, self.certificate, self.key):
+            if file is not None and not file.is_file():
+                raise LoadError(f"there is no file {file}; name the CA's certificate, the client's and its key")
+        try:
+            context.load_verify_locations(self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except ssl.SSLError as error:
+            raise LoadError(f"{self.ca}, {self.certificate} and {self.key} cannot be used for TLS: {error}") from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A broker, and as whom to connect."""
+
+    host: str
+    port: int
+    syntax: DestinationSyntax = MAXAM
+    publisher: TlsFiles | None = None  # None: plain TCP
+    subscriber: TlsFiles | None = None
+    virtual_host: str = "MAXVAPI"  # the `host` header of CONNECT
+    login: str | None = None
+    passcode: str | None = None
+
+    def tls(self, role: Role) -> TlsFiles | None:
+        """Return the files of this role."""
+        return self.publisher if role is Role.PUBLISHER else self.subscriber
+
+    def connect(
+        self,
+        role: Role,
+        client_id: str | None = None,
+        context: ssl.SSLContext | None = None,
+        receive_buffer_bytes: int = 0,
+    ) -> "Line":
+        """Return a connection that has been answered CONNECTED.
+
+        Args:
+            role: Whose certificate to show.
+            client_id: The name of its session.
+            context: Of many connections in one process, made once from `tls(role)`.
+            receive_buffer_bytes: SO_RCVBUF; 0 leaves it to the system.
+
+        Raises:
+            LoadError: There is nobody, or not one who lets us in; the text says which.
+        """
+        line = Line(self._open(receive_buffer_bytes), self._context(role, context), self._name(role))
+        headers = [
+            (b"accept-version", b"1.2"),
+            (b"host", self.virtual_host.encode()),
+            (b"heart-beat", b"0,0"),
+            *([(b"login", self.login.encode())] if self.login is not None else []),
+            *([(b"passcode", self.passcode.encode())] if self.passcode is not None else []),
+            *([(b"client-id", client_id.encode())] if client_id is not None else []),
+        ]
+        # Spec: STOMP 1.2 "The CONNECT and CONNECTED frames do not escape"
+        line.write(b"CONNECT\n" + b"".join([b"%b:%b\n" % header for header in headers]) + b"\n\0")
+        frame = line.next()
+        if frame.command != b"CONNECTED":
+            raise LoadError(f"{self._name(role)} answered CONNECT with {frame.command.decode()}: {said(frame)}")
+        return line
+
+    def _context(self, role: Role, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
+        files = self.tls(role)
+        return None if files is None else context or files.context()
+
+    def _name(self, role: Role) -> str:
+        files = self.tls(role)
+        shown = "" if files is None else f", {role.value} with {files.certificate or 'no certificate'}, CA {files.ca}"
+        return f"{self.host}:{self.port} ({self.syntax.name}{shown})"
+
+    def _open(self, receive_buffer_bytes: int) -> socket.socket:
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+            connected = socket.socket(found[0], socket.SOCK_STREAM)
+            if receive_buffer_bytes:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+            connected.settimeout(ANSWER_TIMEOUT_S)
+            connected.connect(found[4])
+        except OSError as error:
+            raise LoadError(
+                f"cannot connect to {self.host}:{self.port}: {error.strerror or error}; is the broker running there?"
+            ) from error
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+
+@final
+class Line:
+    """One connection, plain or TLS, over a socket that never blocks.
+
+    For the set-up `next` waits for frames; under load `receive` returns what is there, undecoded, and `write` keeps what
+    the system does not take at once until `flush`. Once `receive` is used, `next` is not.
+    """
+
+    def __init__(self, connected: socket.socket, context: ssl.SSLContext | None, name: str) -> None:
+        """Take over a connected socket; with a context, shake hands.
+
+        Raises:
+            LoadError: One side does not trust the other.
+        """
+        self.name: Final = name
+        self._socket: Final = connected
+        self._decoder: Final = Decoder(_LIMITS, SERVER_COMMANDS)
+        self._frames: Final[deque[Frame]] = deque()
+        self._incoming: Final = ssl.MemoryBIO()
+        self._outgoing: Final = ssl.MemoryBIO()
+        self._unsent: bytes = b""
+        self._tls: Final = None if context is None else context.wrap_bio(self._incoming, self._outgoing)
+        if self._tls is not None:
+            self._shake_hands(self._tls)
+
+    def fileno(self) -> int:
+        """Return the socket's number, to wait on it."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket, without a word."""
+        self._socket.close()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether some of what was written waits for room in the system."""
+        return bool(self._unsent)
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep what the system does not take now; write again only when nothing is unsent.
+
+        Raises:
+            LoadError: The broker has closed.
+        """
+        if self._tls is None:
+            self._unsent += data
+        else:
+            self._tls.write(data)
+            self._unsent += self._outgoing.read()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is unsent, as far as the system takes it.
+
+        Raises:
+            LoadError: The broker has closed.
+        """
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise LoadError(f"{self.name} closed the connection: {error}{self._last_words()}") from error
+            self._unsent = self._unsent[sent:]
+
+    def receive(self) -> bytes:
+        """Return what has come, 256 KiB or so; nothing when nothing has.
+
+        Raises:
+            LoadError: The broker has closed, or refuses our certificate.
+        """
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise LoadError(f"{self.name} closed the connection: {error}") from error
+        if not data:
+            raise LoadError(f"{self.name} closed the connection")
+        if self._tls is None:
+            return data
+        self._incoming.write(data)
+        parts = []
+        try:
+            while part := self._tls.read(_RECORD_BYTES):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            if not parts:
+                raise LoadError(f"{self.name} closed the connection: {_refusal(error)}") from error
+        else:
+            if not parts:
+                raise LoadError(f"{self.name} closed the connection")
+        return b"".join(parts)
+
+    def next(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Frame:
+        """Wait for the next frame.
+
+        Raises:
+            LoadError: The broker has closed, talks no STOMP, or says nothing for so long.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self._frames:
+            self._wait(deadline_s, "answer")
+            try:
+                self._frames.extend(self._decoder.feed(self.receive()))
+            except ProtocolError as error:
+                raise LoadError(f"{self.name} sent what is no STOMP: {error}") from error
+        return self._frames.popleft()
+
+    def receipt(self) -> Frame:
+        """Wait for a RECEIPT, past MESSAGEs.
+
+        Raises:
+            LoadError: An ERROR came instead.
+        """
+        while (frame := self.next()).command != b"RECEIPT":
+            if frame.command == b"ERROR":
+                raise LoadError(f"{self.name} answered ERROR: {said(frame)}")
+        return frame
+
+    def subscribe(
+        self,
+        id_: str,
+        glob: str,
+        ack: str,
+        eager: bool = False,
+        durable: bool = False,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Subscribe and wait for the RECEIPT, so that what is sent from now on is seen.
+
+        Raises:
+            LoadError: An ERROR came instead.
+        """
+        flags = [(name, "true") for name, flag in (("durable", durable), ("eager", eager)) if flag]
+        self.write(
+            frame(
+                b"SUBSCRIBE",
+                (("id", id_), ("destination", glob), ("ack", ack), *flags, *headers, ("receipt", "set-up")),
+            )
+        )
+        self.receipt()
+
+    def unread(self) -> list[Frame]:
+        """Hand over the frames that came before `receive` takes over, whole ones; there is no part of another."""
+        frames = list(self._frames)
+        self._frames.clear()
+        return frames
+
+    def _shake_hands(self, tls: ssl.SSLObject) -> None:
+        deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+        while True:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._unsent += self._outgoing.read()
+                self.flush()
+                self._wait(deadline_s, "TLS handshake")
+                try:
+                    data = self._socket.recv(RECEIVE_BYTES)
+                except OSError as error:
+                    raise LoadError(f"{self.name} ended the TLS handshake: {error}") from error
+                if not data:
+                    raise LoadError(f"{self.name} ended the TLS handshake; does it speak TLS on this port?") from None
+                self._incoming.write(data)
+            except ssl.SSLError as error:
+                raise LoadError(f"{self.name}: {_refusal(error)}") from error
+            else:
+                self._unsent += self._outgoing.read()
+                self.flush()
+                return
+
+    def _wait(self, deadline_s: float, what: str) -> None:
+        self.flush()
+        rest_s = deadline_s - time.monotonic()
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        if rest_s <= 0 or not poll.poll(rest_s * 1000):
+            raise LoadError(f"{self.name} gave no {what} within {ANSWER_TIMEOUT_S:g} s")
+
+    def _last_words(self) -> str:
+        """Return what the ERROR says that a broker sends before it closes, if it comes to be read."""
+        try:
+            for frame in self._decoder.feed(self.receive()):
+                if frame.command == b"ERROR":
+                    return f"; it says: {said(frame)}"
+        except (LoadError, ProtocolError):
+            pass
+        return ""
+
+
+def frame(command: bytes, headers: Sequence[tuple[str, str]]) -> bytes:
+    """Return a frame without body for a broker that speaks 1.2."""
+    written: Headers = tuple((name.encode(), value.encode()) for name, value in headers)
+    lines = [encoder.escape(VERSION_1_2, name) + b":" + encoder.escape(VERSION_1_2, value) for name, value in written]
+    return command + b"\n" + b"\n".join(lines) + b"\n\n\0"
+
+
+def said(frame: Frame) -> str:
+    """Return what a frame says to a person, on one line."""
+    words = [frame.headers.get(b"message", b""), frame.body.strip()]
+    return ": ".join([word.decode(errors="replace").replace("\n", " ") for word in words if word])
+
+
+def _refusal(error: ssl.SSLError) -> str:
+    text = str(error.reason or error).replace("_", " ").lower()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not signed by this CA: {error.verify_message}"
+    if "alert" in text:
+        return f"it refuses our certificate: {text}"
+    return f"TLS failed: {text}; does it speak TLS on this port?"
