@@ -11,7 +11,7 @@ DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test kill-test coverage simulate lint bench lock clean
+.PHONY: help run demo wheel test kill-test coverage simulate lint bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -22,11 +22,17 @@ run: $(RUNTIME) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614
 demo: $(RUNTIME) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber (start `make run` first)
 	$(BIN)/python -m maxam.demo
 
+wheel: $(DEV) ## dist/maxam-*.whl, compiled where there is a C compiler (MAXAM_CORE=compiled: or nothing)
+	$(BIN)/python deploy/build_backend.py dist
+
 test: $(DEV) ## all tests, third-party clients included (PYTEST_ARGS="-k glob" for some)
 	deploy/install-test-clients
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
+kill-wheel: $(DEV) ## dist/maxam-*.whl, compiled where there is a C compiler (MAXAM_CORE=compiled: or nothing)
+	$(BIN)/python deploy/build_backend.py dist
+
+test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
 	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
 
 coverage: $(DEV) ## all tests, with branch coverage
