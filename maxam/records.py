@@ -7,10 +7,13 @@ were made, but for the slots marked *cache*, which hold derived bytes that may b
 
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 REVISION_NONE: Final = 0  # the first change of a broker has revision 1
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Identity:
     """Who sent a frame: the principal and the SHA-256 (64 lower-case hex digits) of its certificate's DER.
 
@@ -26,6 +29,7 @@ class Identity:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Judgement:
     """Which schema judged a body, and where the bare datum lies in it.
 
@@ -76,6 +80,7 @@ UNJUDGED: Final = Judgement("none", "", "", b"")
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Rejection:
     """Why a SEND was refused: `result` is a code of the closed table in docs/protocol.md, `reason` one line of text."""
 
@@ -90,6 +95,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Change:
     """An accepted value of a topic, or its deletion. The only record with a revision of its own.
 

@@ -291,20 +291,7 @@ class Broker:
                 connection.promise(event.receipt, _IGNORED)
             return
         self.counters.acks += 1
-        unacked = subscription.unacked
-        sent = subscription.sent
-        stamp = unacked[event.revision][1]
-        covered = 0
-        revision = -1
-        while revision != event.revision:
-            revision = sent.popleft()
-            topic = unacked.pop(revision)[0]
-            covered += 1
-            subscription.held.remove(topic)
-            if subscription.durable:
-                subscription.settled[topic.destination] = revision
-            if topic in subscription.owed:
-                subscription.ready.append(topic)
+        stamp, covered = subscription.acked(event.revision)
         connection.in_flight -= covered
         connection.full_since_s = -1.0
         connection.window.acked(stamp, covered, now_s)

@@ -189,38 +189,46 @@ class Connection:
         window = self.window
         size = 0
         count = 0
-        while turns and size < VALUES_BYTES_MAX:
+        subscription: Subscription | None = None
+        while size < VALUES_BYTES_MAX:
+            if subscription is None and not turns:
+                break
             if self.in_flight >= window.size:
                 if self.full_since_s < 0:
                     self.full_since_s = now_s
                 break
-            subscription = turns.popleft()
-            ready = subscription.ready
-            topic = ready.popleft()
-            subscription.owed.remove(topic)
-            if ready:
-                turns.append(subscription)
-            else:
-                subscription.turning = False
+            if subscription is None:
+                subscription = turns.popleft()
+            topic = subscription.take()
+            current = subscription
+            if not current.ready:
+                current.turning = False
+                subscription = None
+            elif turns:
+                turns.append(current)
+                subscription = None
+            # else it has the next turn too
             if not rights.may_receive(topic.destination):
                 continue
             change = topic.change
             wire = change.wire
-            shared = wire[subscription.variant] if wire is not None else None
+            shared = wire[current.variant] if wire is not None else None
             if shared is None:
-                shared = self._broker.encode(topic, subscription.variant)
-            out.append(subscription.prefix)
+                shared = self._broker.encode(topic, current.variant)
+            out.append(current.prefix)
             out.append(shared)
             size += len(shared)
             count += 1
-            if subscription.acknowledged:
+            if current.acknowledged:
                 self.in_flight += 1
                 revision = change.revision
-                subscription.sent.append(revision)
-                subscription.held.add(topic)
-                subscription.unacked[revision] = (topic, window.sent(now_s, not turns))
-            elif subscription.durable:
-                self.unwritten.append((subscription, topic, change.revision))
+                current.sent.append(revision)
+                current.held.add(topic)
+                current.unacked[revision] = (topic, window.sent(now_s, subscription is None and not turns))
+            elif current.durable:
+                self.unwritten.append((current, topic, change.revision))
+        if subscription is not None:
+            turns.appendleft(subscription)
         self.messages += count
         self._broker.counters.messages += count
 
@@ -234,8 +242,7 @@ class Connection:
         """Owe again what was handed out and not proven written."""
         for subscription, topic, _ in reversed(self.unwritten):
             if not subscription.removed and topic not in subscription.owed:
-                subscription.owed.add(topic)
-                subscription.ready.appendleft(topic)
+                subscription.give_back(topic)
         self.unwritten.clear()
 
     @property

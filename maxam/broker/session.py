@@ -1,11 +1,12 @@
 """Sessions and their subscriptions: what each is owed, and what it has been sent and not seen acknowledged.
 
 Theory: a subscription is a glob plus what it is owed. `owed` is the set of topics whose newest change it has not been sent;
-`ready` holds those of them that may be sent now, oldest-owed first. A topic that is un-acked (`held`) can become owed but
+`queue` holds those of them that may be sent now, oldest-owed first. A topic that is un-acked (`held`) can become owed but
 not ready: its ACK makes it so, at the tail. A newer change of an owed topic alters nothing here: that is conflation.
 
 Invariants, for every subscription:
-* `ready` holds each topic of `owed - held` exactly once, and nothing else;
+* `queue` holds each topic of `owed - held` exactly once, and nothing else; it is kept as two lists, as their ends are cheap
+  to reach: `_front` backwards, then `_back`;
 * `sent` lists the revisions of `unacked` in the order in which they were sent; `held` is the set of their topics;
 * a topic is in `held` at most once, so at most one MESSAGE of a topic is un-acked;
 * `turning` is true exactly while the subscription stands in its connection's `turns`.
@@ -41,6 +42,8 @@ class Subscription:
     """
 
     __slots__ = (
+        "_back",
+        "_front",
         "acknowledged",
         "applied",
         "conflated",
@@ -52,7 +55,6 @@ class Subscription:
         "id",
         "owed",
         "prefix",
-        "ready",
         "removed",
         "sent",
         "session",
@@ -76,47 +78,96 @@ class Subscription:
         self.variant = 0  # which shared bytes of a value follow the prefix
         self.turning = False
         self.owed: Final[set[Topic]] = set()
-        self.ready: Final[deque[Topic]] = deque()
+        self._front: list[Topic] = []
+        self._back: list[Topic] = []
         self.held: Final[set[Topic]] = set()
         self.sent: Final[deque[int]] = deque()
         self.unacked: Final[dict[int, tuple[Topic, Stamp]]] = {}
         self.settled: Final[dict[bytes, int]] = {}
         self.conflated = 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether something may be sent now."""
+        return len(self._front) > 0 or len(self._back) > 0
+
+    @property
+    def queue(self) -> list[Topic]:
+        """What may be sent now, in its order; a copy."""
+        return self._front[::-1] + self._back
+
     def owe(self, topic: Topic) -> bool:
         """Owe the topic's newest change; return whether this made the subscription ready that was not in a queue for it."""
         owed = self.owed
-        if topic in owed:
+        before = len(owed)
+        owed.add(topic)
+        if len(owed) == before:
             self.conflated += 1
             return False
-        owed.add(topic)
-        if topic in self.held:
+        if self.held and topic in self.held:
             return False
-        self.ready.append(topic)
+        self._back.append(topic)
         return not self.turning
+
+    def take(self) -> Topic:
+        """Take the next of what is ready: it is owed no more."""
+        if not self._front:
+            self._front = self._back
+            self._front.reverse()
+            self._back = []
+        topic = self._front.pop()
+        self.owed.remove(topic)
+        return topic
+
+    def give_back(self, topic: Topic) -> None:
+        """Owe a topic again, first of all, that is not un-acked."""
+        self.owed.add(topic)
+        self._front.append(topic)
+
+    def acked(self, revision: int) -> tuple[Stamp, int]:
+        """Take an ACK of a revision that is un-acked, and of all that were sent before it.
+
+        Returns:
+            The stamp of that one, and how many it covers.
+        """
+        unacked = self.unacked
+        sent = self.sent
+        stamp = unacked[revision][1]
+        covered = 0
+        acked = -1
+        while acked != revision:
+            acked = sent.popleft()
+            topic = unacked.pop(acked)[0]
+            covered += 1
+            self.held.remove(topic)
+            if self.durable:
+                self.settled[topic.destination] = acked
+            if topic in self.owed:
+                self._back.append(topic)
+        return stamp, covered
 
     def release(self) -> int:
         """Take back all that is un-acked, owing it again first of all; return how many messages that were."""
         count = len(self.sent)
         for revision in reversed(self.sent):
-            topic = self.unacked[revision][0]
-            self.owed.add(topic)
-            self.ready.appendleft(topic)
+            self.owed.add(self.unacked[revision][0])
+            self._front.append(self.unacked[revision][0])
         self.sent.clear()
         self.unacked.clear()
         self.held.clear()
         return count
 
     def restore(self) -> None:
-        """Make `ready` of what recovery found to be owed, oldest first."""
-        self.ready.clear()
-        self.ready.extend(sorted(self.owed, key=_revision_of))
+        """Make ready what recovery found to be owed, oldest first."""
+        self._front = sorted(self.owed, key=_revision_of, reverse=True)
+        self._back.clear()
 
     def forget(self) -> None:
         """Drop all that is owed and un-acked, for good."""
         self.removed = True
         self.owed.clear()
-        self.ready.clear()
+        self._front.clear()
+        self._back.clear()
         self.sent.clear()
         self.unacked.clear()
         self.held.clear()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
+from mypy_extensions import mypyc_attr
 from sortedcontainers import SortedList
 
 from maxam.records import Change
@@ -16,6 +17,7 @@ TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unnee
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Topic:
     """What is stored under one destination, and who wants to know.
 

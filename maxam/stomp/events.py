@@ -5,6 +5,8 @@ All text is unescaped, UTF-8-checked `bytes`. `receipt` is the value of the fram
 
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from maxam.errors import ProtocolError
 
 VERSION_1_1: Final = 0  # versions are small integers so that they index caches
@@ -36,6 +38,7 @@ class Connect:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Send:
     """SEND. `headers` are the user headers that travel on: first of repeats, in order, without the reserved names."""
 
@@ -90,6 +93,7 @@ class Unsubscribe:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Ack:
     """ACK of either version. `revision` is 0, which no message has, when the id names none that can exist."""
 

@@ -492,7 +492,7 @@ def recovered_state(journal: Path, *, snapshots: bool = True) -> State:
         },
         {
             (*session.key, subscription.id, subscription.glob.text): [
-                (topic.destination, topic.change.revision, topic.change.deleted) for topic in subscription.ready
+                (topic.destination, topic.change.revision, topic.change.deleted) for topic in subscription.queue
             ]
             for session in broker.sessions.values()
             for subscription in session.subscriptions.values()

@@ -285,7 +285,7 @@ class Driver:
             raise model.Violation(f"the store holds {held}, not {revisions}")
         for session in self.broker.sessions.values():
             for subscription in session.subscriptions.values():
-                ready = list(subscription.ready)
+                ready = subscription.queue
                 if len(ready) != len(set(ready)) or set(ready) != subscription.owed - subscription.held:
                     raise model.Violation(f"ready of {subscription.id!r} is not what is owed and not un-acked")
                 if len(subscription.owed | subscription.held) > len(self.broker.store.topics):

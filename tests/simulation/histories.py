@@ -247,7 +247,7 @@ def _subscription(subscription: Subscription) -> list[object]:
         subscription.applied,
         subscription.connection is not None,
         sorted(topic.name for topic in subscription.owed),
-        [topic.name for topic in subscription.ready],
+        [topic.name for topic in subscription.queue],
         [(Revision(r), subscription.unacked[r][0].name) for r in subscription.sent],
         sorted((d, Revision(r)) for d, r in subscription.settled.items()),
     ]

@@ -1074,7 +1074,7 @@ class TestDelivery:
             world.settle()
             assert values(live.read()) == [(f"X/{n % 10}", str(n))]
         subscription = world.broker.sessions["anna", dead.peer.client_id].subscriptions[b"s"]
-        assert len(subscription.owed) == len(subscription.ready) == 10
+        assert len(subscription.owed) == len(subscription.queue) == 10
         assert not subscription.unacked
         assert [body for _, body in values(dead.read())] == [str(n) for n in range(290, 300)]
 
