@@ -1,6 +1,8 @@
-"""The pump of the broker: one task that ticks, scans and commits, and one thread that only writes blocks.
+"""What commits: one thread that only writes blocks, and one task that ticks and scans.
 
 A thread of our own, because handing each batch to a pool costs some 70 us more; it touches nothing but the journal's file.
+Between an append and its RECEIPT stands no task: whoever appended hands the block over, and the thread's word that it is written is
+acted on where the event loop hears it. Each pass of the loop that this saves is some 20 us of every answer.
 """
 
 import logging
@@ -37,7 +39,7 @@ def _exit_at_once(error: BaseException) -> None:
 class Committer:
     """Drives a GroupCommit with a thread and the broker with time.
 
-    `touch` must be called after any call that may have appended to the broker.
+    `touch` must be called after any call that may have appended to the broker, and never by the broker itself.
     """
 
     def __init__(
@@ -53,10 +55,11 @@ class Committer:
         self._outcome: DiskFullError | bool = False  # of the block under way: not known, full, or written (True)
         self._idle: Final = Bell()
         self._draining = False
+        self._ending = False
 
     def touch(self) -> None:
-        """Let the pump look at the broker soon."""
-        self._bell.ring()
+        """Hand what was appended to the disk: at once, or when the disk is done with what it is writing."""
+        self._advance(trio.current_time())
 
     async def drained(self) -> None:
         """Wait until everything appended so far and until then is committed or refused; acknowledgements included."""
@@ -73,24 +76,21 @@ class Committer:
             while True:
                 await self._bell.wait(self._pump(trio.current_time()))
         finally:
+            self._ending = True
             with trio.CancelScope(shield=True):
                 while self.group.writing:
                     await self._bell.wait()
-                    self._settle_outcome(trio.current_time())
             self._blocks.put(None)
             thread.join()
 
     def _pump(self, now_s: float) -> float:
         """Do what is to do now without waiting; return when to look again."""
         broker = self._broker
-        self._settle_outcome(now_s)
         broker.tick(now_s)
         if self._draining and not broker.pending:
             broker.record_acknowledgements()
-        block = self.group.next_block(now_s)
-        if block is not None:
-            self._blocks.put(block)
-        elif self._draining and self.group.idle:
+        self._advance(now_s)
+        if self._draining and self.group.idle:
             self._draining = False
             self._idle.ring()
         # after the commit of what leaves nothing in the journal, which may have begun a scan; an fsync goes on meanwhile
@@ -101,6 +101,23 @@ class Committer:
             if other_s is not None and other_s < look_s:
                 look_s = other_s
         return look_s
+
+    def _advance(self, now_s: float) -> None:
+        """Hand the next block to the thread if it is idle."""
+        block = self.group.next_block(now_s)
+        if block is not None:
+            self._blocks.put(block)
+        if self._broker.scanning:
+            self._bell.ring()
+
+    def _written(self) -> None:
+        """Act on the outcome of the block under way, and hand over the next."""
+        now_s = trio.current_time()
+        self._settle_outcome(now_s)
+        if not self._ending:
+            self._advance(now_s)
+        if self._ending or self._draining:
+            self._bell.ring()
 
     def _settle_outcome(self, now_s: float) -> None:
         outcome, self._outcome = self._outcome, False
@@ -126,4 +143,4 @@ class Committer:
                 self._die(error)
                 return
             self._outcome = outcome
-            token.run_sync_soon(self._bell.ring)
+            token.run_sync_soon(self._written)

@@ -181,17 +181,18 @@ class ClientConnection:
                 while start < len(data):
                     began_s = time.perf_counter()
                     if began_s - turn_s > _TURN_S or not peer.receiving:
+                        touch()
                         await self._readable(peer)
                         await trio.lowlevel.checkpoint()
                         turn_s = began_s = time.perf_counter()
                     peer.receive_data(data[start : start + feed_bytes], trio.current_time(), time.time_ns() // 1000)
-                    touch()
                     start += feed_bytes
                     quick = time.perf_counter() - began_s < _TURN_S
                     feed_bytes = min(feed_bytes * 2, FEED_BYTES) if quick else _DEAR_FEED_BYTES
                     if not announced and peer.connection is not None:
                         announced = True
                         connected(self)
+                touch()
                 await self._readable(peer)
                 data = await self._tls.receive(peer.receive_bytes_max)
         except (OSError, TransportClosedError) as error:
@@ -213,11 +214,15 @@ class ClientConnection:
             await self._resume.wait()
 
     async def _write(self, peer: Peer, touch: Callable[[], None]) -> None:
+        # The loop calls no coroutine unless it has to wait: each would cost as much as 30 messages.
+        tls = self._tls
+        timeout_s = self._limits.write_timeout_s
         sent_bytes = 0  # since this task last let others run
         try:
             while True:
-                if peer.values_ready:
-                    await self._tls.wait_room(self._limits.write_timeout_s)
+                if peer.values_ready and not tls.has_room():
+                    await tls.wait_room(timeout_s)
+                    sent_bytes = 0
                 now_s = trio.current_time()
                 due_s = peer.next_due_s
                 if due_s is not None and due_s <= now_s:
@@ -225,11 +230,18 @@ class ClientConnection:
                     touch()
                 parts = peer.data_to_send(now_s)
                 if parts:
-                    size = await self._send(parts)
+                    # only the last part may be large: more is handed out until there is enough
+                    if len(parts[-1]) > SLICE_BYTES:
+                        size = await self._send_slices(parts)
+                    else:
+                        data = b"".join(parts)
+                        size = len(data)
+                        if not tls.send(data):
+                            await tls.flush(timeout_s)
                     self.bytes_out += size
                     sent_bytes += size
-                elif self._tls.unsent:
-                    await self._tls.flush(self._limits.write_timeout_s)
+                elif tls.unsent:
+                    await tls.flush(timeout_s)
                 elif peer.finished:
                     return
                 else:
@@ -245,32 +257,13 @@ class ClientConnection:
         except (OSError, TransportClosedError) as error:
             self._lose(error)
 
-    async def _send(self, parts: list[bytes]) -> int:
-        """Send the parts in order, in slices; return their bytes. Everything is in the kernel then."""
-        size = sum(map(len, parts))
-        if size <= SLICE_BYTES:  # nearly always
-            await self._send_slice(b"".join(parts))
-            return size
+    async def _send_slices(self, parts: list[bytes]) -> int:
+        """Send parts of which one is large; return their bytes. Everything is in the kernel then."""
         sent_bytes = 0
-        slice_: list[bytes] = []
-        slice_bytes = 0
-        for part in parts:
-            if slice_bytes + len(part) > SLICE_BYTES:
-                await self._send_slice(b"".join(slice_))
-                sent_bytes += slice_bytes
-                slice_ = []
-                slice_bytes = 0
-                if len(part) > SLICE_BYTES:
-                    view = memoryview(part)  # a large body is shared by its subscribers: no copy
-                    for start in range(0, len(part), SLICE_BYTES):
-                        await self._send_slice(view[start : start + SLICE_BYTES])
-                    sent_bytes += len(part)
-                    continue
-            slice_.append(part)
-            slice_bytes += len(part)
-        await self._send_slice(b"".join(slice_))
-        return sent_bytes + slice_bytes
-
-    async def _send_slice(self, data: bytes | memoryview) -> None:
-        self._tls.encrypt(data)
-        await self._tls.flush(self._limits.write_timeout_s)
+        for part in (b"".join(parts[:-1]), parts[-1]):
+            view = memoryview(part)  # a large body is shared by its subscribers: no copy
+            for start in range(0, len(part), SLICE_BYTES):
+                if not self._tls.send(view[start : start + SLICE_BYTES]):
+                    await self._tls.flush(self._limits.write_timeout_s)
+            sent_bytes += len(part)
+        return sent_bytes

@@ -202,7 +202,8 @@ class Peer:
     def data_to_send(self, now_s: float) -> list[bytes]:
         """Hand out the next bytes, to be written in order before the next call; empty when there is nothing now.
 
-        What the call before this one handed out counts as written.
+        Only the last part may be larger than the small limits of `delivery`: a body is. What the call before this one
+        handed out counts as written.
         """
         if self.finished:
             return []  # nothing follows the last words, though a late commit may have made receipts due

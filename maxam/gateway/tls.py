@@ -23,6 +23,7 @@ RECORD_BYTES_MAX: Final = 16_384  # plaintext of one TLS record
 HANDSHAKE_READ_BYTES: Final = 4096
 # Answers that a peer may make us write without sending data: a few thousand KeyUpdates in a connection's life.
 REPLY_BYTES_MAX: Final = 65_536
+_NOTHING: Final = memoryview(b"")
 
 
 @final
@@ -115,7 +116,7 @@ class TlsSocket:
     record makes the stream useless.
     """
 
-    __slots__ = ("_ended", "_incoming", "_outgoing", "_poll", "_replied_bytes", "_socket", "_tls")
+    __slots__ = ("_backlog", "_ended", "_incoming", "_outgoing", "_poll", "_replied_bytes", "_socket", "_tls")
 
     def __init__(self, context: ssl.SSLContext, connected: socket.socket) -> None:
         self._incoming: Final = ssl.MemoryBIO()
@@ -124,6 +125,7 @@ class TlsSocket:
         self._socket: Final = connected
         self._poll: Final = select.poll()
         self._poll.register(connected, select.POLLOUT)
+        self._backlog = _NOTHING  # encrypted, and not taken by the kernel
         self._replied_bytes = 0
         self._ended = False  # the peer has said that it sends no more
 
@@ -222,11 +224,24 @@ class TlsSocket:
             except (BlockingIOError, InterruptedError):
                 continue
 
-    def encrypt(self, data: bytes | memoryview) -> None:
-        """Encrypt `data`, to be sent by the next `flush`."""
-        view = memoryview(data)
-        while view:
-            view = view[self._tls.write(view) :]
+    def send(self, data: bytes | memoryview) -> bool:
+        """Encrypt `data` and send all that is encrypted; False when the kernel did not take everything: `flush` then.
+
+        Raises:
+            OSError: The socket failed.
+        """
+        written = self._tls.write(data)
+        while written < len(data):
+            written += self._tls.write(memoryview(data)[written:])
+        return self._send_encrypted()
+
+    def _send_encrypted(self) -> bool:
+        data = self._outgoing.read()
+        sent = self._send_now(data)
+        if sent == len(data):
+            return True
+        self._backlog = memoryview(data)[sent:]
+        return False
 
     def _send_now(self, data: bytes | memoryview) -> int:
         try:
@@ -244,30 +259,23 @@ class TlsSocket:
             OSError: The socket failed.
             TransportClosedError: The kernel did not take everything within `timeout_s`.
         """
-        if not self._outgoing.pending:
-            return
-        data = self._outgoing.read()
-        sent = self._send_now(data)
-        if sent == len(data):
-            return
-        view = memoryview(data)[sent:]
         with trio.move_on_after(timeout_s):
-            while view:
+            while self._backlog or (self._outgoing.pending and not self._send_encrypted()):
                 await trio.lowlevel.wait_writable(self._socket)
-                view = view[self._send_now(view) :]
-        if view:
-            raise TransportClosedError(f"the peer did not take {len(view)} bytes within {timeout_s:g} s")
+                self._backlog = self._backlog[self._send_now(self._backlog) :]
+        if self._backlog:
+            raise TransportClosedError(f"the peer did not take {len(self._backlog)} bytes within {timeout_s:g} s")
+
+    def has_room(self) -> bool:
+        """Tell whether the kernel holds so little that it will take more: what is encrypted before can only grow stale."""
+        return bool(self._poll.poll(0))
 
     async def wait_room(self, timeout_s: float) -> None:
-        """Wait until the kernel holds so little that it will take more; reaches no checkpoint if it does already.
-
-        What is encrypted before that can only wait, and grow stale. A cancellation loses nothing.
+        """Wait for room. A cancellation loses nothing.
 
         Raises:
             TransportClosedError: It did not come to that within `timeout_s`.
         """
-        if self._poll.poll(0):
-            return
         with trio.move_on_after(timeout_s) as waited:
             await trio.lowlevel.wait_writable(self._socket)
         if waited.cancelled_caught:

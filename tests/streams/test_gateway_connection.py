@@ -259,7 +259,7 @@ def test_large_parts_are_sent_in_slices_whole_and_in_order(play: Play) -> None:
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
-        peer.say(b"prefix", body, b"\0")
+        peer.say(b"prefix", body + b"\0")
         got = bytearray()
         while len(got) < len(body) + 7:
             got += await scene.client.receive_some(SLICE_BYTES)
