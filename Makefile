@@ -49,7 +49,7 @@ lint: $(DEV) ## rules, format, types, floors
 	$(BIN)/lint-imports
 
 bench: $(RUNTIME) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
-	$(BIN)/maxam-bench $(BENCH_ARGS)
+	$(BIN)/maxam-bench suite $(BENCH_ARGS)
 
 lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \

@@ -1,339 +1,365 @@
-"""Measure a gateway over mutual TLS with receipts and fsync on, as docs/performance.md reports it.
+"""`maxam-bench`: load on a STOMP broker, and what it does to latency and freshness."""
 
-Each measurement starts a gateway of its own on one core, and its load in other processes on the other cores; beside
-the load stand 100 globs, a durable subscription and a subscriber that is slow.
-"""
-
-import argparse
-import contextlib
-import ctypes
 import json
-import multiprocessing as mp
 import os
-import platform
-import signal
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
-from maxam.bench.bodies import meter_reading, meter_reading_reader
-from maxam.bench.load import Load, Target, consume, count, pace, publish
+import click
+from rich.console import Console
 
-SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"
-_POLICY: Final = """
-[capabilities.all]
-send = ["X/**"]
-receive = ["X/**"]
-[[principals]]
-name = "publisher"
-fingerprints = ["{publisher}"]
-capabilities = ["all"]
-[[principals]]
-name = "subscriber"
-fingerprints = ["{subscriber}"]
-capabilities = ["all"]
-"""
-_CONFIG: Final = """
-[listener]
-port = 0
-[tls]
-certificate = "certs/server.pem"
-key = "certs/server.key"
-client_ca = "certs/ca.pem"
-[policy]
-file = "policy.toml"
-[schemas]
-folder = "{schemas}"
-[journal]
-folder = "{journal}"
-durability = "{durability}"
-[admin]
-port = 0
-"""
+from maxam.bench import chart as charts
+from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
+from maxam.bench.errors import LoadError
+from maxam.bench.output import print_reports, progress
+from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
+from maxam.bench.report import Report
+from maxam.bench.run import run as run_plan
+from maxam.bench.suite import MEASUREMENTS, Suite
+from maxam.bench.syntax import SYNTAXES, DestinationSyntax
+from maxam.bench.target import Role, Target, TlsFiles
+
+_BODIES: Final = 1000  # different ones, dealt out over topics and time
+_FILE: Final = click.Path(path_type=Path)
 
 
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    """A running gateway."""
-
-    target: Target
-    pid: int
-    start_s: float  # until its ready line
-
-    def resident_mib(self) -> float:
-        """Its resident memory."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1024
-
-    def cpu_s(self) -> float:
-        """Processor time it has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def topics(number: int) -> tuple[str, ...]:
-    """Return destinations of meter readings."""
-    return tuple(f"X/EGM.Q.{n:06}.EGMMeterReading" for n in range(number))
-
-
-@contextlib.contextmanager
-def gateway(durability: str, journal: Path | None = None) -> Iterator[Gateway]:
-    """Start a gateway on core 0 with everything of its own in a new folder, but perhaps the journal; stop it after use."""
-    with tempfile.TemporaryDirectory(prefix="maxam-bench-") as name:
-        folder = Path(name)
-        run = [sys.executable, "-c", "from maxam.admin.main import main; main()", "dev-certs", str(folder / "certs")]
-        subprocess.run(run, check=True, stdout=subprocess.DEVNULL)  # noqa: S603  # our own command
-        prints = json.loads((folder / "certs/fingerprints.json").read_text())
-        (folder / "policy.toml").write_text(_POLICY.format(**prints))
-        (folder / "maxam.toml").write_text(
-            _CONFIG.format(schemas=SCHEMAS, journal=journal or "journal", durability=durability)
-        )
-        began_s = time.monotonic()
-        process = subprocess.Popen(  # noqa: S603  # our own command
-            [sys.executable, "-c", "from maxam.main import gateway; gateway()", "--config", str(folder / "maxam.toml")],
-            stdout=subprocess.PIPE,
-            stderr=(folder / "log").open("w"),
-            text=True,
-        )
-        try:
-            os.sched_setaffinity(process.pid, {0})
-            line = process.stdout.readline() if process.stdout is not None else ""
-            if not line.startswith("ready "):
-                raise RuntimeError(f"the gateway did not start: {(folder / 'log').read_text()}")
-            host, port = line.split("tls=")[1].split()[0].rsplit(":", 1)
-            yield Gateway(Target(host, int(port), folder / "certs"), process.pid, time.monotonic() - began_s)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-def _in_process(answers: "Queue[Any]", work: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401  # any work
-    # The load shares the cores that the gateway does not have, and dies with its parent.
-    others = os.sched_getaffinity(0) - {0}
-    if others:
-        os.sched_setaffinity(0, others)
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    answers.put(work(*arguments))
-
-
-@dataclass
-class Worker:
-    """Work under way in another process."""
-
-    process: mp.process.BaseProcess
-    answers: "Queue[Any]"
-
-    @classmethod
-    def start(cls, work: Callable[..., Any], *arguments: Any) -> "Worker":  # noqa: ANN401  # any work
-        """Start it."""
-        context = mp.get_context("fork")
-        answers: Queue[Any] = context.Queue()
-        process = context.Process(target=_in_process, args=(answers, work, *arguments), daemon=True)
-        process.start()
-        return cls(process, answers)
-
-    def answer(self) -> Any:  # noqa: ANN401  # as the work has it
-        """Wait for what it returns."""
-        while True:
-            try:
-                return self.answers.get(timeout=1)
-            except Exception:  # noqa: BLE001  # queue.Empty: look whether it lives
-                if not self.process.is_alive():
-                    raise RuntimeError("a load process died") from None
-
-
-@contextlib.contextmanager
-def company(target: Target) -> Iterator[None]:
-    """Have 100 globs, a durable subscription and a slow subscriber connected meanwhile."""
-    globs = target.connect("subscriber", "globs")
-    for n in range(100):
-        globs.subscribe(f"g{n}", f"X/EGM.Q.*{n:02}.EGMStatus", "client")
-    durable = target.connect("subscriber", "durable")
-    durable.subscribe("d", "X/EGM.Q.0000*.EGMMeterReading", "client", durable=True)
-    stop = mp.get_context("fork").Event()
-    ready = mp.get_context("fork").Event()
-    slow = Worker.start(consume_quietly, target, "X/EGM.*", 0.002, ready.set, stop)
-    ready.wait()
-    try:
-        yield
-    finally:
-        stop.set()
-        slow.answer()
-        globs.socket.close()
-        durable.socket.close()
-
-
-def consume_quietly(target: Target, glob: str, seconds: float, ready: Callable[[], None], stop: Event) -> int:
-    """Consume without looking at ages; return how many MESSAGEs came."""
-    return len(consume(target, glob, seconds, ready, stop))
-
-
-def yardstick_us() -> float:
-    """Return what fastavro takes to read the body of the load, on the gateway's core: machines differ, and are shared."""
-    os.sched_setaffinity(0, {0})
-    read = meter_reading_reader(SCHEMAS)
-    best = float("inf")
-    for _ in range(20):
-        begin = time.process_time()
-        for _ in range(1000):
-            read()
-        best = min(best, time.process_time() - begin)
-    return best * 1000
-
-
-def throughput(subscribers: int, seconds: float, durability: str) -> dict[str, float]:
-    """One publisher as fast as receipts come, so many subscribers in ack mode auto on all its topics."""
-    context = mp.get_context("fork")
-    reads_us = Worker.start(yardstick_us).answer()
-    with gateway(durability) as running, company(running.target):
-        stop, ready, start = context.Event(), context.Event(), context.Event()
-        counting = Worker.start(count, running.target, ["X/EGM.*"] * subscribers, ready.set, stop)
-        ready.wait()
-        load = Load(topics(1000), meter_reading(SCHEMAS, 1), seconds)
-        publishing = Worker.start(publish, running.target, load, start)
-        time.sleep(0.5)
-        cpu_s = running.cpu_s()
-        start.set()
-        sent, took_s = publishing.answer()
-        cpu_s = running.cpu_s() - cpu_s
-        stop.set()
-        received = sum(counting.answer())
-    return {
-        "SEND/s": sent / took_s,
-        "MESSAGE/s": received / took_s,
-        "delivered of possible": received / (sent * subscribers),
-        "gateway CPU us/SEND": cpu_s / sent * 1e6,
-        "fastavro us/read of a body": reads_us,
-    }
-
-
-def latency(per_second: float, seconds: float, durability: str) -> dict[str, float]:
-    """One publisher at a steady rate over 1,000 topics, one subscriber in ack mode client that answers at once."""
-    context = mp.get_context("fork")
-    with gateway(durability) as running, company(running.target):
-        stop, ready, start = context.Event(), context.Event(), context.Event()
-        consuming = Worker.start(consume, running.target, "X/EGM.*", 0.0, ready.set, stop)
-        ready.wait()
-        load = Load(topics(1000), meter_reading(SCHEMAS, 1), seconds, per_second=per_second)
-        start.set()
-        pace_answer = Worker.start(pace, running.target, load, start).answer()
-        stop.set()
-        ages = sorted(age for _, age in consuming.answer())
-    return {
-        "SEND/s": pace_answer[0] / pace_answer[1],
-        "p50 ms": ages[len(ages) // 2] * 1e3,
-        "p99 ms": ages[int(len(ages) * 0.99)] * 1e3,
-        "max ms": ages[-1] * 1e3,
-    }
-
-
-def freshness(per_second: float, seconds: float, durability: str) -> dict[str, float]:
-    """5,000 updates a second over 100 topics, and a consumer that takes 2 ms for each MESSAGE: how old is what it gets."""
-    context = mp.get_context("fork")
-    with gateway(durability) as running:
-        stop, ready, start = context.Event(), context.Event(), context.Event()
-        consuming = Worker.start(consume, running.target, "X/EGM.*", 0.002, ready.set, stop)
-        ready.wait()
-        load = Load(topics(100), meter_reading(SCHEMAS, 1), seconds, per_second=per_second)
-        start.set()
-        sent, took_s = Worker.start(pace, running.target, load, start).answer()
-        ended_s = time.monotonic()
-        stop.set()
-        taken = consuming.answer()
-    ages = [age for _, age in taken]
-    third = len(ages) // 3
-    return {
-        "SEND/s": sent / took_s,
-        "MESSAGE/s": len(ages) / took_s,
-        "age p50 ms, first third": statistics.median(ages[:third]) * 1e3,
-        "age p50 ms, last third": statistics.median(ages[-third:]) * 1e3,
-        "age p99 ms": sorted(ages)[int(len(ages) * 0.99)] * 1e3,
-        "all caught up after ms": (taken[-1][0] - ended_s) * 1e3,
-    }
-
-
-def memory(number: int, durability: str) -> dict[str, float]:
-    """So many topics with a value each: what they add to the resident memory, and how long a snapshot of all takes."""
-    context = mp.get_context("fork")
-    with gateway(durability) as running:
-        before = running.resident_mib()
-        start = context.Event()
-        start.set()
-        load = Load(topics(number), meter_reading(SCHEMAS, 1), 0.001, outstanding=number + 100)
-        sent, took_s = Worker.start(fill, running.target, load).answer()
-        after = running.resident_mib()
-        begin = time.monotonic()
-        line = running.target.connect("subscriber")
-        line.subscribe("s", "X/EGM.*", "auto", eager=True)
-        seen = 0
-        while seen < number:
-            seen += line.next().command == b"MESSAGE"
-        return {
-            "topics": sent,
-            "SEND/s of new topics": sent / took_s,
-            "MiB": after - before,
-            "bytes per topic": (after - before) * 1024 * 1024 / sent,
-            "eager snapshot s": time.monotonic() - begin,
-            "MiB after the snapshot": running.resident_mib() - before,
-        }
-
-
-def fill(target: Target, load: Load) -> tuple[int, float]:
-    """Send one value to each topic."""
-    line = target.connect("publisher")
-    begin = time.monotonic()
-    for position in range(0, len(load.topics), 1000):
-        part = load.topics[position : position + 1000]
-        frames = [
-            b"SEND\ndestination:%b\ncontent-length:%d\nreceipt:r\n\n%b\0" % (t.encode(), len(load.body), load.body)
-            for t in part
-        ]
-        line.socket.sendall(b"".join(frames))
-        for _ in part:
-            if line.next().headers.get(b"disposition") != b"accepted":
-                raise RuntimeError("a SEND was not accepted")
-    return len(load.topics), time.monotonic() - begin
-
-
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main() -> None:
-    """Run the measurements and print medians, or every run as JSON."""
-    parser = argparse.ArgumentParser(prog="maxam-bench", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each run (default 5)")
-    parser.add_argument("--runs", type=int, default=3, help="of each measurement (default 3)")
-    parser.add_argument("--only", action="append", help="one measurement, such as one-to-one; may be repeated")
-    parser.add_argument("--durability", choices=("fsync", "none"), default="fsync")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a run")
-    options = parser.parse_args()
-    seconds, durability = options.seconds, options.durability
-    measurements: dict[str, Callable[[], dict[str, float]]] = {
-        "one-to-one": lambda: throughput(1, seconds, durability),
-        "one-to-twenty": lambda: throughput(20, seconds, durability),
-        "latency": lambda: latency(2000, seconds, durability),
-        "freshness": lambda: freshness(5000, max(seconds, 10), durability),
-        "memory": lambda: memory(100_000, durability),
-    }
-    unknown = set(options.only or ()) - set(measurements)
-    if unknown:
-        parser.error(f"unknown measurement {', '.join(sorted(unknown))}; known: {', '.join(measurements)}")
-    say = sys.stdout.write
-    if not options.json:
-        say(f"Python {platform.python_version()}, {os.cpu_count()} cores, {options.runs} runs of {seconds:g} s\n")
-    for name in options.only or measurements:
-        results = []
-        for _ in range(options.runs):
-            results.append(measurements[name]())
-            if options.json:
-                say(json.dumps({"measurement": name, **results[-1]}) + "\n")
-        if not options.json:
-            say(f"{name}\n")
-            for key in results[0]:
-                values = sorted(result[key] for result in results)
-                say(f"  {key:26} {statistics.median(values):12,.2f}   ({values[0]:,.2f} to {values[-1]:,.2f})\n")
+    """Put load on a STOMP broker and report rates, latency and freshness. docs/bench.md explains each figure."""
+
+
+@final
+class _Header(click.ParamType[tuple[str, str]]):
+    """`NAME:VALUE`."""
+
+    name = "NAME:VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401  # as click has it
+        if isinstance(value, tuple):
+            return value
+        name, colon, text = value.partition(":")
+        if not name or not colon:
+            self.fail(f"{value!r} is not NAME:VALUE", param, ctx)
+        return name, text
+
+
+@main.command("run")
+@click.option("--broker", default="127.0.0.1:61614", show_default=True, metavar="HOST:PORT", help="Its STOMP listener.")
+@click.option(
+    "--certificates", type=_FILE, metavar="FOLDER", help="Mutual TLS with a folder of `maxam-admin dev-certs`."
+)
+@click.option("--ca", type=_FILE, help="TLS with a broker whose chain ends at this PEM file.")
+@click.option("--cert", type=_FILE, help="The client's certificate, PEM; with --ca.")
+@click.option("--key", type=_FILE, help="Its key, when that is in a file of its own.")
+@click.option("--plain", is_flag=True, help="Plain TCP.")
+@click.option("--virtual-host", default="MAXVAPI", show_default=True, help="`host` header of CONNECT.")
+@click.option("--login", help="`login` header of CONNECT.")
+@click.option("--passcode", envvar="MAXAM_BENCH_PASSCODE", show_envvar=True, help="`passcode` header of CONNECT.")
+@click.option(
+    "--syntax",
+    type=click.Choice(list(SYNTAXES)),
+    default="maxam",
+    show_default=True,
+    help="Whose destinations and wildcards the next two options and their defaults are written in.",
+)
+@click.option("--topic-template", help="Destination of a topic, with {n} or {n:06} for its number.")
+@click.option(
+    "--glob", "globs", multiple=True, help="What subscribers subscribe to; of several each takes one in turn."
+)
+@click.option("--each-topic", is_flag=True, help="Subscribe to each matching topic by itself instead.")
+@click.option("--publishers", type=click.IntRange(1), default=1, show_default=True, help="Connections that send.")
+@click.option(
+    "--subscribers",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Connections that read as fast as they can.",
+)
+@click.option(
+    "--slow-subscribers",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Further ones that take --consumer-delay-ms for each message.",
+)
+@click.option(
+    "--consumer-delay-ms",
+    type=click.FloatRange(0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="What a slow subscriber takes.",
+)
+@click.option(
+    "--topics", type=click.IntRange(1), default=1000, show_default=True, help="Each belongs to one publisher."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    help="SENDs per second of all publishers together; without it, as fast as receipts come.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    default=2000,
+    show_default=True,
+    help="SENDs of one publisher that may wait for their RECEIPT; without --rate.",
+)
+@click.option("--receipts/--no-receipts", default=True, show_default=True, help="Ask for a RECEIPT on each SEND.")
+@click.option(
+    "--body-bytes",
+    type=click.IntRange(0, 2**24),
+    help="Length of each body. [default: 120, with --schemas as it comes]",
+)
+@click.option(
+    "--schemas", type=_FILE, metavar="FOLDER", help="Schema-true Avro bodies of --type from this schema folder."
+)
+@click.option(
+    "--type", "type_name", default=METER_READING, show_default=True, help="Type of the bodies, with --schemas."
+)
+@click.option(
+    "--ack", type=click.Choice(ACKS), default="auto", show_default=True, help="Ack mode of the quick subscribers."
+)
+@click.option(
+    "--slow-ack",
+    type=click.Choice(ACKS),
+    default="client",
+    show_default=True,
+    help="Ack mode of the slow subscribers; each message is acknowledged when it is done.",
+)
+@click.option("--eager", is_flag=True, help="Subscribe with eager:true.")
+@click.option(
+    "--durable", is_flag=True, help="Subscribe with durable:true and a client-id; ended for good after the run."
+)
+@click.option(
+    "--send-header",
+    "send_headers",
+    type=_Header(),
+    multiple=True,
+    help="Further header of each SEND; {n} and {destination} are its topic's.",
+)
+@click.option(
+    "--subscribe-header", "subscribe_headers", type=_Header(), multiple=True, help="Further header of each SUBSCRIBE."
+)
+@click.option(
+    "--receive-buffer-bytes",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="SO_RCVBUF of subscribers; 0 leaves it to the system.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=5.0, show_default=True, help="What is measured, of each run."
+)
+@click.option("--warm-up-s", type=click.FloatRange(0), default=1.0, show_default=True, help="Load before that.")
+@click.option(
+    "--settle-s",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="How long to wait for the last receipts and values afterwards.",
+)
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Medians of so many.")
+@click.option(
+    "--connect-rate",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Connections opened per second; 0: one after the other, as they are answered.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=None,
+    help="Load processes of the publishers and of each kind of subscribers. [default: half the cores]",
+)
+@click.option(
+    "--observe",
+    type=click.IntRange(1),
+    default=None,
+    help=f"Subscribers with --ack auto read one in so many receives in full and count the messages of the others; last values are always read. [default: 1 with --rate, else {OBSERVE_AT_MAXIMUM}]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
+@click.option(
+    "--chart",
+    type=_FILE,
+    metavar="FILE.svg|.png",
+    help="Draw rates and staleness over time, and percentiles, of the last run; needs maxam[bench].",
+)
+def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read by name
+    """Drive a broker that runs: MaXaM, or any other that speaks STOMP 1.2.
+
+    Latency is the time from a SEND to its MESSAGE at the subscriber, staleness the age of a value when the subscriber
+    takes it up. With --rate both count from the time the SEND was due, so that a broker that holds up the publisher is
+    not let off; without it from the time its block of SENDs was written. Exits with 1 when something makes the figures untrue:
+    a rejected SEND, a subscriber that did not end on the last value of each topic, a rate that was not reached.
+    """
+    console = Console(stderr=options["as_json"])
+    try:
+        plan = _plan(options)
+        chart: Path | None = options["chart"]
+        if chart is not None:
+            charts.check(chart)
+        reports: list[Report] = []
+        for number in range(options["runs"]):
+            with progress(
+                Console(stderr=True, quiet=options["as_json"]), f"run {number + 1}/{options['runs']}"
+            ) as show:
+                reports.append(run_plan(plan, show))
+            if options["as_json"]:
+                click.echo(json.dumps(reports[-1].as_json()))
+        if not options["as_json"]:
+            print_reports(console, _title(plan), reports)
+        if chart is not None:
+            charts.draw(reports[-1], chart)
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    if options["as_json"]:
+        _remark(reports)
+    if any(report.problems for report in reports):
+        sys.exit(1)
+
+
+@main.command("suite")
+@click.option("--seconds", type=click.FloatRange(1), default=5.0, show_default=True, help="Of each run.")
+@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each measurement.")
+@click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="One measurement; may be repeated.")
+@click.option(
+    "--durability",
+    type=click.Choice(["fsync", "none"]),
+    default="fsync",
+    show_default=True,
+    help="Of the gateway's journal.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
+def suite_command(seconds: float, runs: int, only: Sequence[str], durability: str, as_json: bool) -> None:
+    """Start gateways on core 0 and measure them with the load on the other cores, as docs/performance.md reports it.
+
+    Each run has a gateway of its own. Beside the load of one-to-one, one-to-twenty and latency stand 100 globs that match
+    nothing, a durable subscription on part of the topics, and a subscriber that takes 2 ms for each message.
+    """
+    try:
+        good = Suite(seconds, runs, durability, as_json).run(only or tuple(MEASUREMENTS))
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    if not good:
+        sys.exit(1)
+
+
+def _plan(options: Mapping[str, Any]) -> Plan:
+    """Return what the options ask for.
+
+    Raises:
+        LoadError: They do not go together.
+    """
+    syntax = SYNTAXES[options["syntax"]].with_names(options["topic_template"], None)
+    target = _target(options, syntax)
+    if options["topic_template"] and not options["globs"]:
+        raise LoadError("--topic-template needs a --glob, in the same syntax, that matches its topics")
+    globs = tuple(options["globs"]) or (syntax.glob,)
+    processes = options["processes"] or max(1, len(os.sched_getaffinity(0)) // 2)
+    observe = options["observe"] or (1 if options["rate"] else OBSERVE_AT_MAXIMUM)
+    groups = []
+    for name, count, ack, delay_ms in (
+        ("subscribers", options["subscribers"], options["ack"], 0.0),
+        ("slow subscribers", options["slow_subscribers"], options["slow_ack"], options["consumer_delay_ms"]),
+    ):
+        if count:
+            groups.append(
+                SubscriberGroup(
+                    name=name,
+                    connections=count,
+                    globs=globs[:count] if name == "slow subscribers" else globs,
+                    ack=ack,
+                    delay_ms=delay_ms,
+                    eager=options["eager"],
+                    durable=options["durable"],
+                    observe=observe,
+                    each_topic=options["each_topic"],
+                    headers=options["subscribe_headers"],
+                    receive_buffer_bytes=options["receive_buffer_bytes"],
+                    processes=processes,
+                )
+            )
+    plan = Plan(
+        target=target,
+        bodies=_bodies(options, syntax),
+        groups=tuple(groups),
+        publishers=options["publishers"],
+        publisher_processes=processes,
+        topics=options["topics"],
+        per_second=options["rate"] or 0.0,
+        window=options["window"],
+        receipts=options["receipts"],
+        headers=_send_headers(options["send_headers"]),
+        warm_up_s=options["warm_up_s"],
+        seconds=options["seconds"],
+        settle_s=options["settle_s"],
+        connects_per_second=options["connect_rate"],
+    )
+    plan.check()
+    return plan
+
+
+def _target(options: Mapping[str, Any], syntax: DestinationSyntax) -> Target:
+    host, _, port = options["broker"].rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        raise LoadError(f"--broker {options['broker']}: expected HOST:PORT, such as 127.0.0.1:61614")
+    ways = [name for name in ("plain", "certificates", "ca") if options[name]]
+    if len(ways) != 1:
+        raise LoadError(
+            "say how to connect, in one way: --certificates FOLDER, --ca FILE (with --cert and --key for mutual TLS), or --plain"
+        )
+    if options["cert"] and not options["ca"]:
+        raise LoadError("--cert needs --ca, the CA of the broker's certificate")
+    files: dict[Role, TlsFiles | None] = dict.fromkeys(Role)
+    if options["certificates"]:
+        files = {role: TlsFiles.of_folder(options["certificates"], role) for role in Role}
+    elif options["ca"]:
+        files = dict.fromkeys(Role, TlsFiles(options["ca"], options["cert"], options["key"]))
+    for each in files.values():
+        if each is not None:
+            each.context()
+    return Target(
+        host.strip("[]"),
+        int(port),
+        syntax,
+        files[Role.PUBLISHER],
+        files[Role.SUBSCRIBER],
+        options["virtual_host"],
+        options["login"],
+        options["passcode"],
+    )
+
+
+def _bodies(options: Mapping[str, Any], syntax: DestinationSyntax) -> tuple[bytes, ...]:
+    size: int | None = options["body_bytes"]
+    if options["schemas"] is None:
+        return tuple(text_bodies(_BODIES, 120 if size is None else size))
+    number = max(1, min(_BODIES, 2**26 // (size or 120)))
+    return tuple(avro_bodies(read_schemas(options["schemas"]), options["type_name"], syntax.topic(0), number, size))
+
+
+def _send_headers(headers: Headers) -> Headers:
+    reserved = {"destination", "receipt", "content-length", "bench"}
+    for name, _ in headers:
+        if name in reserved:
+            raise LoadError(f"--send-header {name} is written by the load itself; leave it out")
+    return headers
+
+
+def _title(plan: Plan) -> str:
+    asked = (
+        f"{plan.per_second:,.0f} SEND/s asked" if plan.per_second else f"as fast as receipts come, window {plan.window}"
+    )
+    if not plan.per_second and not plan.receipts:
+        asked = "as fast as it goes, without receipts"
+    size = max(map(len, plan.bodies))
+    return f"{plan.syntax.name} at {plan.target.host}:{plan.target.port}: {plan.publishers} publishers, {plan.topics:,} topics, {size} bytes, {asked}; {plan.seconds:g} s measured"
+
+
+def _remark(reports: Sequence[Report]) -> None:
+    for report in reports:
+        for text in (*report.warnings, *report.problems):
+            click.echo(text, err=True)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from maxam.bench.bodies import meter_reading
-from maxam.bench.main import SCHEMAS, gateway
+from maxam.bench.brokers.maxam import gateway
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change, Identity, Judgement, Record, SubscriptionRecord
 
+_BODY_BYTES: Final = 120
 _BATCH: Final = 1000  # records of a block
 _DURABLE: Final = (b"X/EGM.Q.*7.EGMMeterReading", b"X/EGM.Q.000*", b"X/EGM.*")
 
@@ -30,7 +31,7 @@ def build_journal(folder: Path, topics: int) -> None:
     list(stored.recover())
     publisher = Identity("publisher", "ab" * 32)
     judgement = Judgement("datum", "egm.EGMMeterReading_v1", "1.0", bytes(8))
-    body = meter_reading(SCHEMAS, 1)
+    body = meter_reading(_BODY_BYTES)
     now_us = time.time_ns() // 1000
     for start in range(1, topics + 1, _BATCH):
         records: list[Record] = [
@@ -52,7 +53,7 @@ def measure(journal: Path, runs: int) -> tuple[list[float], float, float]:
     cpu_s = []
     resident_mib = 0.0
     for _ in range(runs):
-        with gateway("fsync", journal) as running:
+        with gateway({0}, journal=journal) as running:
             took_s.append(running.start_s)
             cpu_s.append(running.cpu_s())
             resident_mib = running.resident_mib()

@@ -1,0 +1,136 @@
+"""What a person sees: progress while a run goes on, tables of figures afterwards."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from maxam.bench.report import QUANTILES, GroupReport, Report, quantiles_ms
+from maxam.bench.run import Progress as RunProgress
+from maxam.bench.run import Show
+
+Figures = Mapping[str, float | None]
+_PHASES: Final = {"connecting": 0, "warming up": 1, "measuring": 2, "settling": 3}
+
+
+@contextmanager
+def progress(console: Console, title: str) -> Iterator[Show | None]:
+    """Show how far a run is, if anybody watches."""
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description:12}"), BarColumn(), TextColumn("{task.fields[rates]}"))
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(title, total=1.0, rates="")
+        newest = RunProgress("", 0.0, 1.0, 0, 0)
+
+        def show(now: RunProgress) -> None:
+            nonlocal newest
+            span_s = now.elapsed_s - newest.elapsed_s
+            if span_s < 0.9 and now.phase == newest.phase:
+                bars.update(task, completed=min(1.0, now.elapsed_s / now.span_s))
+                return
+            sent, messages = (
+                max(0.0, new - old) / span_s if span_s > 0 else 0.0
+                for new, old in ((now.sent, newest.sent), (now.messages, newest.messages))
+            )
+            rates = f"{now.phase}  {sent:,.0f} SEND/s  {messages:,.0f} MESSAGE/s"
+            bars.update(task, completed=min(1.0, now.elapsed_s / now.span_s), rates=rates)
+            newest = now
+
+        yield show
+
+
+def print_reports(console: Console, title: str, reports: Sequence[Report], further: Sequence[Figures] = ()) -> None:
+    """Print the figures of one run, or the median of several with the lowest and the highest."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    runs = len(reports)
+    table.add_column(f"median of {runs} runs (lowest to highest)" if runs > 1 else "", justify="right")
+    rows = [figures(report) for report in reports]
+    for number, row in enumerate(further):
+        rows[number] |= row
+    for name in dict.fromkeys(name for row in rows for name in row):
+        table.add_row(name, _spread([row.get(name) for row in rows]))
+    console.print(table)
+    print_times(console, reports)
+    print_remarks(console, reports)
+
+
+def print_figures(console: Console, title: str, rows: Sequence[Figures]) -> None:
+    """Print figures that are no report's."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column(f"median of {len(rows)} runs (lowest to highest)" if len(rows) > 1 else "", justify="right")
+    for name in rows[0]:
+        table.add_row(name, _spread([row[name] for row in rows]))
+    console.print(table)
+
+
+def print_times(console: Console, reports: Sequence[Report]) -> None:
+    """Print percentiles."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("ms")
+    for name in QUANTILES:
+        table.add_column(name.replace("_", "."), justify="right")
+    rows: dict[str, list[dict[str, float] | None]] = {}
+    for report in reports:
+        rows.setdefault("SEND to RECEIPT", []).append(quantiles_ms(report.receipt))
+        rows.setdefault("intended to written", []).append(quantiles_ms(report.lag))
+        for group in report.groups:
+            rows.setdefault(f"{group.name}: latency", []).append(quantiles_ms(group.latency))
+            rows.setdefault(f"{group.name}: staleness", []).append(quantiles_ms(group.staleness))
+    for title, found in rows.items():
+        seen = [row for row in found if row is not None]
+        if seen:
+            table.add_row(title, *[_spread([row[name] for row in seen]) for name in QUANTILES])
+    if table.row_count:
+        console.print(table)
+
+
+def print_remarks(console: Console, reports: Sequence[Report]) -> None:
+    """Print warnings and problems, each once."""
+    for style, word, texts in (
+        ("yellow", "warning", [text for report in reports for text in report.warnings]),
+        ("red", "problem", [text for report in reports for text in report.problems]),
+    ):
+        for text in dict.fromkeys(texts):
+            console.print(f"{word}: {text}", style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def figures(report: Report) -> dict[str, float | None]:
+    """Return what is not a percentile."""
+    result: dict[str, float | None] = {"SEND/s": report.sends_per_s}
+    for group in report.groups:
+        result |= _group_figures(group)
+    for name in dict.fromkeys(name for name, _ in report.uses):
+        result[f"load, {name}: % of a core"] = 100 * max(use.busy for found, use in report.uses if found == name)
+    return result
+
+
+def _group_figures(group: GroupReport) -> dict[str, float | None]:
+    return {
+        f"{group.name}: MESSAGE/s": group.messages_per_s,
+        f"{group.name}: values never seen, %": 100 * group.conflated,
+        f"{group.name}: on the last value, of {group.connections}": group.connections - group.unsettled,
+        f"{group.name}: last value after the last SEND, ms": group.settled_after_send_ms,
+    }
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return "-"
+    median = _number(statistics.median(known))
+    return median if len(known) == 1 else f"{median} ({_number(known[0])} to {_number(known[-1])})"
+
+
+def _number(value: float) -> str:
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
