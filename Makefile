@@ -9,30 +9,30 @@ RUNTIME := $(VENV)/runtime.stamp
 DEV := $(VENV)/dev.stamp
 DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 
+# What `run`, `demo` and `bench` run is a wheel of the tree, with its core compiled where there is a C compiler. Tests, lint and
+# everything else that developers call run the tree, which is never compiled.
+MAXAM_CORE ?= auto
+INSTALLED := $(VENV)/maxam-$(MAXAM_CORE).stamp
+FROM_WHEEL := PYTHONSAFEPATH=1 # no process takes the tree because it was started here
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo wheel test kill-test coverage simulate lint bench lock clean
+.PHONY: help run demo test kill-test coverage simulate lint bench wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-run: $(RUNTIME) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
-	$(BIN)/maxam-gateway --config maxam-dev.toml
+run: $(INSTALLED) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
+	$(FROM_WHEEL) $(BIN)/maxam-gateway --config maxam-dev.toml
 
-demo: $(RUNTIME) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber (start `make run` first)
-	$(BIN)/python -m maxam.demo
+demo: $(INSTALLED) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber (start `make run` first)
+	$(FROM_WHEEL) $(BIN)/python -m maxam.demo
 
-wheel: $(DEV) ## dist/maxam-*.whl, compiled where there is a C compiler (MAXAM_CORE=compiled: or nothing)
-	$(BIN)/python deploy/build_backend.py dist
-
-test: $(DEV) ## all tests, third-party clients included (PYTEST_ARGS="-k glob" for some)
+test: $(DEV) ## all tests, interpreted and compiled, third-party clients included (PYTEST_ARGS="-k glob" for some)
 	deploy/install-test-clients
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	deploy/test-cores $(PYTEST_ARGS)
 
-kill-wheel: $(DEV) ## dist/maxam-*.whl, compiled where there is a C compiler (MAXAM_CORE=compiled: or nothing)
-	$(BIN)/python deploy/build_backend.py dist
-
-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
+kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
 	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
 
 coverage: $(DEV) ## all tests, with branch coverage
@@ -48,14 +48,17 @@ lint: $(DEV) ## rules, format, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(RUNTIME) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
-	$(BIN)/maxam-bench suite $(BENCH_ARGS)
+bench: $(INSTALLED) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
+	$(FROM_WHEEL) $(BIN)/maxam-bench suite $(BENCH_ARGS)
+
+wheel: $(INSTALLED) ## dist/maxam-*.whl, for machines of this kind without a C compiler (MAXAM_CORE=compiled insists on one here)
+	mkdir -p dist && cp $(VENV)/wheel/maxam-*.whl dist/ && ls dist/maxam-*.whl
 
 lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
 	  --custom-compile-command "make lock" --group build --output-file requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
-	  --custom-compile-command "make lock" --group dev --extra pipeline --constraint requirements.lock \
+	  --custom-compile-command "make lock" --group dev --extra bench --extra pipeline --constraint requirements.lock \
 	  --output-file requirements-dev.lock
 
 clean: ## remove all that the targets made, but the journal under var/
@@ -64,15 +67,21 @@ clean: ## remove all that the targets made, but the journal under var/
 	find maxam tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Build tools come first, from the lock, so that nothing that follows is built with tools from elsewhere.
-$(RUNTIME): requirements.lock pyproject.toml
+$(RUNTIME): requirements.lock
 	test -x $(BIN)/pip || deploy/make-venv $(PYTHON) $(VENV)
 	$(PIP) install --require-hashes --requirement requirements.lock
-	$(PIP) install --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(DEV): requirements-dev.lock $(RUNTIME)
 	$(PIP) install --require-hashes --no-build-isolation --use-pep517 --requirement requirements-dev.lock
 	touch $@
 
-$(DEV_FILES) &: certs-dev/make-certs certs-dev/policy-dev.template.toml | $(RUNTIME)
+# One stamp says what was asked for, another what it came to, so that asking for that next builds nothing.
+$(VENV)/maxam-%.stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py')
+	rm -rf $(VENV)/maxam-*.stamp $(VENV)/wheel
+	MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(VENV)/wheel
+	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/maxam-*.whl
+	touch $@ $(VENV)/maxam-$$($(BIN)/python -I -m maxam.compiled).stamp
+
+$(DEV_FILES) &: certs-dev/make-certs certs-dev/policy-dev.template.toml | $(INSTALLED)
 	$(BIN)/python certs-dev/make-certs

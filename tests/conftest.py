@@ -1,11 +1,15 @@
-"""Fixtures that several folders of tests share."""
+"""Fixtures that several folders of tests share, and which maxam a run of the tests is about."""
 
 import datetime as dt
+import os
 from pathlib import Path
 
 import pytest
 
 from maxam.admin.certificates import issue_development_certificates
+from maxam.compiled import child_environment
+
+os.environ["PYTHONPATH"] = child_environment()["PYTHONPATH"]  # processes that tests start run the maxam that is tested
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from maxam import __version__
 from maxam.admin.listener import FINGERPRINT
 from maxam.admin.values import ValueDecodeError, decode_value, iso_time
 from maxam.admin.view import SessionRow, View
+from maxam.compiled import core
 from maxam.errors import GlobError, ProtocolError
 from maxam.gateway.log import log_event
 from maxam.records import Change, Identity
@@ -169,6 +170,7 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
     return _Answer(
         {
             "server": f"maxam/{__version__}",
+            "core": core(),
             "stomp": {"host": host, "port": port, "virtual_host": view.virtual_host()},
             "principal": caller.principal,
             "admin_rights": sorted(view.admin_rights(caller.principal)),

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 import click
 from cryptography import x509
 
-from maxam import __version__
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
 from maxam.admin.escaping import shown
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.remote import Credentials, Remote, session_path, topic_path
+from maxam.compiled import version
 from maxam.errors import ConfigurationError, JournalError, MaxamError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="maxam-admin")
+@click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
 @click.option(
     "--gateway",
     envvar="MAXAM_GATEWAY",

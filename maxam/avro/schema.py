@@ -229,7 +229,7 @@ class _Parser:
     def check_defaults(self) -> None:
         """Check the defaults of all fields met: only now are types that hold themselves complete."""
         for source, path, of, default in self._defaults:
-            problem = _default_problem(of, default)
+            problem = _default_problem(of, default, 1)
             if problem:
                 raise _error(source, path, problem)
 
@@ -458,7 +458,9 @@ def _integer_problem(value: Json, bits: int) -> str | None:
     return None
 
 
-def _default_problem(of: Type, value: Json) -> str | None:  # noqa: C901 - one case for each kind of type
+def _default_problem(of: Type, value: Json, depth: int) -> str | None:  # noqa: C901, PLR0912 - one case for each kind of type
+    if depth > DEPTH_MAX:  # compiled, nothing but this keeps the recursion from exhausting the stack
+        return f"nested deeper than {DEPTH_MAX} levels"
     match of.kind:
         case "null":
             return None if value is None else "expected null"
@@ -481,21 +483,23 @@ def _default_problem(of: Type, value: Json) -> str | None:  # noqa: C901 - one c
         case "enum":
             return None if value in of.symbols else "expected one of the symbols"
         case "union":
-            problem = _default_problem(of.branches[0], value)
+            problem = _default_problem(of.branches[0], value, depth + 1)
             return f"{problem}: a default is of the union's first branch" if problem else None
         case "array":
             if not isinstance(value, list):
                 return "expected an array"
-            return next(filter(None, (_default_problem(of.branches[0], item) for item in value)), None)
+            return next(filter(None, (_default_problem(of.branches[0], item, depth + 1) for item in value)), None)
         case "map":
             if not isinstance(value, dict):
                 return "expected an object"
-            return next(filter(None, (_default_problem(of.branches[0], item) for item in value.values())), None)
+            return next(
+                filter(None, (_default_problem(of.branches[0], item, depth + 1) for item in value.values())), None
+            )
         case _:
-            return _record_default_problem(of, value)
+            return _record_default_problem(of, value, depth)
 
 
-def _record_default_problem(of: Type, value: Json) -> str | None:
+def _record_default_problem(of: Type, value: Json, depth: int) -> str | None:
     if not isinstance(value, dict):
         return "expected an object"
     unknown = value.keys() - {field.name for field in of.fields}
@@ -503,7 +507,7 @@ def _record_default_problem(of: Type, value: Json) -> str | None:
         return f"{of.name} has no field {min(unknown)!r}"
     for field in of.fields:
         if field.name in value:
-            problem = _default_problem(field.type, value[field.name])
+            problem = _default_problem(field.type, value[field.name], depth + 1)
             if problem:
                 return f"{field.name}: {problem}"
         elif not field.defaulted:

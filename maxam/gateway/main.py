@@ -13,6 +13,7 @@ import click
 import trio
 
 from maxam import __version__
+from maxam.compiled import core, version
 from maxam.config import Settings
 from maxam.errors import ConfigurationError, JournalError
 from maxam.gateway.log import escape, log_event, start_logging
@@ -31,7 +32,7 @@ def command(services: Sequence[Service]) -> click.Command:
         "--config", "path", type=click.Path(path_type=Path), required=True, help="The configuration file, maxam.toml."
     )
     @click.option("--check", is_flag=True, help="Check configuration, policy, schemas and certificates; do not serve.")
-    @click.version_option(__version__, prog_name="maxam-gateway")
+    @click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
     def gateway(path: Path, check: bool) -> None:
         """Run the MaXaM broker until SIGTERM or SIGINT; SIGHUP reloads policy, schemas and certificates."""
         start_logging()
@@ -67,7 +68,7 @@ async def _serve(settings: Settings, sources: Sources, services: Sequence[Servic
 def _say_ready(addresses: list[str]) -> None:
     line = " ".join(f"{name}={address}" for name, address in zip(("tls", "admin"), addresses, strict=False))
     click.echo(f"ready {line}")
-    log_event(logging.INFO, "ready", version=__version__, pid=os.getpid(), addresses=" ".join(addresses))
+    log_event(logging.INFO, "ready", version=__version__, core=core(), pid=os.getpid(), addresses=" ".join(addresses))
     notify("READY=1")
 
 

@@ -17,6 +17,7 @@ import trio
 from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy, Rights
+from maxam.compiled import child_environment
 from maxam.config import JournalSettings, Limits
 from maxam.errors import MaxamError
 from maxam.gateway.log import log_event
@@ -78,6 +79,7 @@ async def keep_snapshots(settings: JournalSettings) -> None:
                 capture_stdout=True,
                 capture_stderr=True,
                 check=False,
+                env=child_environment(),
             )
         except OSError as error:  # no process to be had, or the folder cannot be listed: the broker does without
             log_event(logging.ERROR, "snapshot-failed", error=error, action="recovery stays slower; see error")

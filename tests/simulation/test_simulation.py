@@ -30,11 +30,12 @@ def test_simulated_worlds_are_not_idle() -> None:
     assert sum(venue.messages for venue in venues) > 300
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+# A mutant changes byte code; of a module that is machine code there is none, so those run only where it is Python.
+@pytest.mark.parametrize(
+    "mutant", [mutant for mutant in MUTANTS if not mutant.compiled], ids=lambda mutant: mutant.name
+)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed by the model or by the simulation."""
-    if mutant.compiled:
-        pytest.skip("machine code cannot be changed so")
     with mutant.applied():
         assert _noticed(), f"nobody noticed: {mutant.name}"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import maxam
 from maxam import __version__
 from maxam.config import Limits, load_settings
 from maxam.errors import ProtocolError
@@ -24,6 +25,7 @@ from maxam.stomp.protocol import Protocol
 from tests.sans_io import World
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(maxam.__file__).parent  # a wheel has the source beside the machine code
 SHARED = Path(os.environ.get("MAXAM_SHARED", "/work/shared"))
 PAGE = (ROOT / "docs/protocol.md").read_text()
 
@@ -390,7 +392,7 @@ def table(section: str, header: str) -> list[list[str]]:
 
 def sources(*folders: str) -> str:
     """Return the source text of the modules in these folders of the package."""
-    files = [path for folder in folders for path in sorted((ROOT / "maxam" / folder).glob("*.py"))]
+    files = [path for folder in folders for path in sorted((PACKAGE / folder).glob("*.py"))]
     return "\n".join(path.read_text() for path in files if path.name != "answers.py")  # a client's reader
 
 
@@ -463,12 +465,12 @@ def plain(text: str) -> str:
 def quotations() -> Iterator[tuple[str, str, str]]:
     """Yield (place, specification, quotation) for each in the package and in the tests of protocol and broker."""
     names = "|".join(map(re.escape, SPECIFICATIONS))
-    for path in [*sorted((ROOT / "maxam").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]:
+    for path in [*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]:
         text = re.sub(r"\n[ \t]*# (?!Spec:)", " ", path.read_text())  # comments of several lines
         for at in re.finditer(rf"Spec: ({names})([^\n]*)", text):
             rest = at[2].replace('"""', '"')
             for quoted in re.findall(r"'(\"?[^'\n]*)'|\"((?:[^\"\n]|(?<=[ (])\"[\w:,-]+\")+)\"", rest):
-                yield str(path.relative_to(ROOT)), at[1], quoted[0] or quoted[1]
+                yield str(path), at[1], quoted[0] or quoted[1]
 
 
 @beside
