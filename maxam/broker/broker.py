@@ -49,7 +49,10 @@ from maxam.stomp.encoder import message_prefix, message_shared
 from maxam.stomp.events import Ack, Connect, Send, Subscribe, Unsubscribe
 
 SCAN_TOPICS: Final = 1000  # topics that one slice of an eager scan looks at
-_WIRE_CACHE_BYTES_MAX: Final = 16_777_216  # shared bytes of MESSAGEs kept for the next subscriber
+# Shared bytes of MESSAGEs kept for the next subscriber. All who keep up ask within a batch or two, while a processor's cache
+# still holds them.
+_WIRE_CACHE_BYTES_MAX: Final = 4_194_304
+_WIRE_SHARED_MIN: Final = 3  # subscriptions from which on keeping them pays
 _POSITIONS_PER_RECORD: Final = 10_000  # so that no record grows with the number of topics
 _NO_ROUTES: Final[list[Subscription]] = []
 
@@ -508,7 +511,7 @@ class Broker:
         shared = message_shared(
             variant >> 1, variant & 1 == 1, change.destination, change.revision, change.headers, change.body
         )
-        if len(topic.routes) > 1:
+        if len(topic.routes) >= _WIRE_SHARED_MIN:
             wire = change.wire
             if wire is None:
                 wire = [None, None, None, None]

@@ -217,12 +217,13 @@ class TlsSocket:
         return self.decrypt()
 
     async def _receive_raw(self, bytes_max: int) -> bytes:
+        # Who has sent much has often sent more meanwhile: to try first costs less than to ask the kernel to tell us.
+        await trio.lowlevel.checkpoint()
         while True:
-            await trio.lowlevel.wait_readable(self._socket)
             try:
                 return self._socket.recv(bytes_max)
             except (BlockingIOError, InterruptedError):
-                continue
+                await trio.lowlevel.wait_readable(self._socket)
 
     def send(self, data: bytes | memoryview) -> bool:
         """Encrypt `data` and send all that is encrypted; False when the kernel did not take everything: `flush` then.

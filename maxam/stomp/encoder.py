@@ -7,11 +7,17 @@ from maxam.records import Headers
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2
 
 HEART_BEAT: Final = b"\n"
+_NUL: Final = 0
+_LF: Final = 10
+_CR: Final = 13
+_COLON: Final = 58
+_BACKSLASH: Final = 92
 VERSION_TEXTS: Final = (b"1.1", b"1.2")  # by version
 
 # Spec: MaXaM "RECEIPTS may contain a content-disposition header", elsewhere "a disposition header": both are written
 _ACCEPTED: Final = b"\ndisposition:accepted\ncontent-disposition:accepted\n\n\0"
 _NUL_REPLACED: Final = "\ufffd".encode()
+_LENGTHS: Final = [b"%d\n\n" % size for size in range(1024)]  # a content-length's value and the end of its head
 
 
 def escape(version: int, text: bytes) -> bytes:
@@ -20,7 +26,7 @@ def escape(version: int, text: bytes) -> bytes:
     NUL, which has no escape and is in no header that was received, becomes U+FFFD: a peer may take it for a frame's end.
     Spec: STOMP 1.2 "Value Encoding"
     """
-    if text.isalnum() or len(text.translate(None, b"\\\r\n:\0")) == len(text):
+    if not (_COLON in text or _BACKSLASH in text or _LF in text or _CR in text or _NUL in text):
         return text
     text = text.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b":", b"\\c").replace(b"\0", _NUL_REPLACED)
     return text if version == VERSION_1_1 else text.replace(b"\r", b"\\r")
@@ -77,12 +83,22 @@ def message_shared(
     version: int, acknowledged: bool, destination: bytes, revision: int, headers: Headers, body: bytes
 ) -> bytes:
     """Return the rest of a MESSAGE, the same for each subscription with the same `version` and `acknowledged`."""
-    head = b"%d\nmessage-id:%d" % (revision, revision) if acknowledged else b"message-id:%d" % revision
+    id_ = b"%d" % revision
+    size = len(body)
+    # Spec: MaXaM "all avro messages WILL use content-length"
+    parts = [
+        b"message-id:",
+        id_,
+        b"\ndestination:",
+        escape(version, destination),
+        b"\ncontent-length:",
+        _LENGTHS[size] if size < len(_LENGTHS) else b"%d\n\n" % size,
+        body,
+        b"\0",
+    ]
     if headers:
-        head += b"\ndestination:" + escape(version, destination) + b"\n" + _header_lines(version, headers)
-        # Spec: MaXaM "all avro messages WILL use content-length"
-        return b"%bcontent-length:%d\n\n%b\0" % (head, len(body), body)
-    return b"%b\ndestination:%b\ncontent-length:%d\n\n%b\0" % (head, escape(version, destination), len(body), body)
+        parts[4] = b"\n" + _header_lines(version, headers) + b"content-length:"
+    return id_ + b"\n" + b"".join(parts) if acknowledged else b"".join(parts)
 
 
 def connect(
