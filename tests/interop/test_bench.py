@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from maxam.bench.bodies import SCHEMAS
 from maxam.bench.brokers.broker import Broker
-from maxam.bench.brokers.maxam import SCHEMAS, gateway
+from maxam.bench.brokers.maxam import gateway
 from maxam.compiled import child_environment
 
 

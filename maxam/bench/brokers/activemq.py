@@ -111,8 +111,8 @@ def activemq(cores: Collection[int], *, last_value_topics: int = 0) -> Iterator[
                 loopback(port, certificates, ACTIVEMQ, "localhost"),
                 started.pid,
                 started.start_s,
+                ((_KEY, "{destination}"),) if last_value_topics else (),
                 (("activemq.prefetchSize", "1"),) if last_value_topics else (),
-                _KEY if last_value_topics else None,
             )
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from maxam.admin.certificates import issue_development_certificates
 from maxam.bench.brokers.process import cpu_s, resident_mib
+from maxam.bench.plan import Headers
 from maxam.bench.syntax import DestinationSyntax
 from maxam.bench.target import Role, Target, TlsFiles
-
-Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +21,9 @@ class Broker:
     target: Target
     pid: int
     start_s: float  # from its command to ready
+    send_headers: Headers = ()  # of each SEND, where `{destination}` stands for its own
     subscribe_headers: Headers = ()  # of each SUBSCRIBE
-    key_header: str | None = None  # of each SEND, with its destination as the value
-    subscribes_each_topic: bool = False  # instead of a glob
+    each_topic: bool = False  # subscribe to each topic by itself, not to a glob
 
     def cpu_s(self) -> float:
         """Return the processor time that it and the processes it started have used."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import maxam
+from maxam.bench.bodies import SCHEMAS
 from maxam.bench.brokers.broker import Broker, development_certificates, loopback
 from maxam.bench.brokers.process import process
 from maxam.bench.syntax import MAXAM
 from maxam.compiled import child_environment, core
 
-SCHEMAS: Final = Path(__file__).resolve().parents[3] / "schemas"
 _POLICY: Final = """
 [capabilities.all]
 send = ["X/**"]

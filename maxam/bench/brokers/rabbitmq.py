@@ -91,6 +91,6 @@ def rabbitmq(cores: Collection[int], *, last_value: bool = False) -> Iterator[Br
                 loopback(port, certificates, RABBITMQ, "/"),
                 started.pid,
                 started.start_s,
-                _ONE_MESSAGE if last_value else (),
-                subscribes_each_topic=last_value,
+                subscribe_headers=_ONE_MESSAGE if last_value else (),
+                each_topic=last_value,
             )
