@@ -13,7 +13,7 @@ from rich.console import Console
 from maxam.bench import chart as charts
 from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
 from maxam.bench.errors import LoadError
-from maxam.bench.output import print_reports, progress
+from maxam.bench.output import console, print_reports, progress
 from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
 from maxam.bench.report import Report
 from maxam.bench.run import run as run_plan
@@ -195,7 +195,6 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
     not let off; without it from the time its block of SENDs was written. Exits with 1 when something makes the figures untrue:
     a rejected SEND, a subscriber that did not end on the last value of each topic, a rate that was not reached.
     """
-    console = Console(stderr=options["as_json"])
     try:
         plan = _plan(options)
         chart: Path | None = options["chart"]
@@ -210,7 +209,7 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
             if options["as_json"]:
                 click.echo(json.dumps(reports[-1].as_json()))
         if not options["as_json"]:
-            print_reports(console, _title(plan), reports)
+            print_reports(console(to_stderr=False), _title(plan), reports)
         if chart is not None:
             charts.draw(reports[-1], chart)
     except LoadError as error:

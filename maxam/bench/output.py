@@ -15,7 +15,7 @@ from maxam.bench.run import Progress as RunProgress
 from maxam.bench.run import Show
 
 Figures = Mapping[str, float | None]
-_PHASES: Final = {"connecting": 0, "warming up": 1, "measuring": 2, "settling": 3}
+_FILE_CHARACTERS: Final = 120
 
 
 @contextmanager
@@ -46,15 +46,22 @@ def progress(console: Console, title: str) -> Iterator[Show | None]:
         yield show
 
 
+def console(to_stderr: bool) -> Console:
+    """Return where tables go; a file gets lines that are not broken for a screen."""
+    found = Console(stderr=to_stderr)
+    return found if found.is_terminal else Console(stderr=to_stderr, width=_FILE_CHARACTERS)
+
+
 def print_reports(console: Console, title: str, reports: Sequence[Report], further: Sequence[Figures] = ()) -> None:
     """Print the figures of one run, or the median of several with the lowest and the highest."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     runs = len(reports)
     table.add_column(f"median of {runs} runs (lowest to highest)" if runs > 1 else "", justify="right")
-    rows = [figures(report) for report in reports]
-    for number, row in enumerate(further):
-        rows[number] |= row
+    rows: list[dict[str, float | None]] = []
+    for number, report in enumerate(reports):
+        spread = _spread_figures(report) if runs > 1 else {}
+        rows.append({**figures(report), **spread, **(further[number] if further else {})})
     for name in dict.fromkeys(name for row in rows for name in row):
         table.add_row(name, _spread([row.get(name) for row in rows]))
     console.print(table)
@@ -73,7 +80,7 @@ def print_figures(console: Console, title: str, rows: Sequence[Figures]) -> None
 
 
 def print_times(console: Console, reports: Sequence[Report]) -> None:
-    """Print percentiles."""
+    """Print percentiles, of several runs their medians."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("ms")
     for name in QUANTILES:
@@ -88,7 +95,7 @@ def print_times(console: Console, reports: Sequence[Report]) -> None:
     for title, found in rows.items():
         seen = [row for row in found if row is not None]
         if seen:
-            table.add_row(title, *[_spread([row[name] for row in seen]) for name in QUANTILES])
+            table.add_row(title, *[_number(statistics.median([row[name] for row in seen])) for name in QUANTILES])
     if table.row_count:
         console.print(table)
 
@@ -119,6 +126,18 @@ def _group_figures(group: GroupReport) -> dict[str, float | None]:
         f"{group.name}: values never seen, %": 100 * group.conflated,
         f"{group.name}: on the last value, of {group.connections}": group.connections - group.unsettled,
         f"{group.name}: last value after the last SEND, ms": group.settled_after_send_ms,
+    }
+
+
+def _spread_figures(report: Report) -> dict[str, float | None]:
+    """Return the percentiles whose spread is worth a line."""
+    found = [("SEND to RECEIPT", report.receipt)]
+    for group in report.groups:
+        found += [(f"{group.name}: latency", group.latency), (f"{group.name}: staleness", group.staleness)]
+    return {
+        f"{name}, {quantile} ms": None if (times := quantiles_ms(histogram)) is None else times[quantile]
+        for name, histogram in found
+        for quantile in ("p50", "p99")
     }
 
 

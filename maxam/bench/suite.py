@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,7 @@ from maxam.bench.bodies import METER_READING, SCHEMAS, avro_bodies, meter_readin
 from maxam.bench.brokers.broker import Broker
 from maxam.bench.brokers.maxam import gateway
 from maxam.bench.connections import come_and_go, held
-from maxam.bench.output import Figures, print_figures, print_reports, progress
+from maxam.bench.output import Figures, console, print_figures, print_reports, progress
 from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
 from maxam.bench.report import Report
 from maxam.bench.run import Show, run
@@ -57,7 +58,7 @@ class Suite:
         self.cores: Final = frozenset(os.sched_getaffinity(0) - {BROKER_CORE}) or None
         self._runs: Final = runs
         self._as_json: Final = as_json
-        self._console: Final = Console(stderr=as_json)
+        self._console: Final = console(to_stderr=as_json)
         self.show: Show | None = None
 
     def run(self, names: Sequence[str]) -> bool:
@@ -102,9 +103,8 @@ class Suite:
 def print_json(name: str, outcome: Outcome) -> None:
     """Print one run on a line."""
     found = {} if outcome.report is None else outcome.report.as_json()
-    Console(soft_wrap=True).print(
-        json.dumps({"measurement": name, "figures": dict(outcome.figures), **found}), highlight=False, markup=False
-    )
+    sys.stdout.write(json.dumps({"measurement": name, "figures": dict(outcome.figures), **found}) + "\n")
+    sys.stdout.flush()
 
 
 def with_cpu(broker: Broker, plan: Plan, show: Show | None) -> Outcome:

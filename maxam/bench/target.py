@@ -113,7 +113,12 @@ class Target:
         ]
         # Spec: STOMP 1.2 "The CONNECT and CONNECTED frames do not escape"
         line.write(b"CONNECT\n" + b"".join([b"%b:%b\n" % header for header in headers]) + b"\n\0")
-        frame = line.next()
+        try:
+            frame = line.next()
+        except LoadError as error:
+            if self.tls(role) is not None:
+                raise
+            raise LoadError(f"{error}; if it speaks TLS there, say whom to trust: --certificates or --ca") from error
         if frame.command != b"CONNECTED":
             raise LoadError(f"{self._name(role)} answered CONNECT with {frame.command.decode()}: {said(frame)}")
         return line
