@@ -40,10 +40,10 @@ prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
 class CompleteSdist(sdist):
     """A source distribution with this file in it, so that it can be built."""
 
-    def add_defaults(self) -> None:
-        """Add what setuptools takes by itself, then this file."""
-        super().add_defaults()
+    def make_distribution(self) -> None:
+        """Pack this file with what setuptools takes by itself."""
         self.filelist.append(Path(__file__).resolve().relative_to(ROOT).as_posix())
+        super().make_distribution()
 
 
 class ParallelBuildExt(build_ext):
@@ -121,7 +121,7 @@ def _core(folder: str) -> list[Extension]:
     try:
         with contextlib.redirect_stdout(said):  # hints on speed, if all is well
             extensions: list[Extension] = mypycify(
-                ["--config-file=", *paths],  # `make lint` is strict; another version of mypy shall not refuse a user
+                ["--config-file=", *paths],  # `make lint` is strict: another mypy shall not refuse a user a build
                 group_name="maxam",
                 multi_file=True,
                 debug_level="0",
@@ -130,10 +130,8 @@ def _core(folder: str) -> list[Extension]:
     except SystemExit:
         raise SystemExit(f"mypyc cannot compile the core:\n{said.getvalue()}") from None
     for extension in extensions:
-        kept = [
-            flag for flag in extension.extra_compile_args if flag != "-Werror"
-        ]  # nor another compiler's new warning
-        extension.extra_compile_args = [*kept, "-fvisibility=hidden"]  # calls between C files need no indirection: 2 %
+        flags = [flag for flag in extension.extra_compile_args if flag != "-Werror"]  # nor another compiler a warning
+        extension.extra_compile_args = [*flags, "-fvisibility=hidden"]  # calls between C files need no indirection: 2 %
     return extensions
 
 
