@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ def decode(
     data: bytes,
     version: int = VERSION_1_2,
     limits: Limits = SMALL,
-    commands: Mapping[bytes, bool] = CLIENT_COMMANDS,
+    commands: dict[bytes, bool] = CLIENT_COMMANDS,
 ) -> list[Frame]:
     """Decode at once and byte by byte, and return the frames, which must be the same."""
     whole = list(Decoder(limits, commands, version).feed(data))
@@ -43,7 +42,7 @@ def refusal(
     data: bytes,
     version: int = VERSION_1_2,
     limits: Limits = SMALL,
-    commands: Mapping[bytes, bool] = CLIENT_COMMANDS,
+    commands: dict[bytes, bool] = CLIENT_COMMANDS,
 ) -> ProtocolError:
     """Decode at once and byte by byte, and return the error, which must be the same and come with the last byte."""
     with pytest.raises(ProtocolError) as whole:
@@ -185,7 +184,7 @@ class TestEscapes:
         ("command", "commands"),
         [(b"CONNECT", FIRST_COMMANDS), (b"STOMP", FIRST_COMMANDS), (b"CONNECTED", SERVER_COMMANDS)],
     )
-    def test_none_in_connect(self, command: bytes, commands: Mapping[bytes, bool]) -> None:
+    def test_none_in_connect(self, command: bytes, commands: dict[bytes, bool]) -> None:
         """Spec: STOMP 1.2 "The CONNECT and CONNECTED frames do not escape the carriage return, line feed or colon octets"."""
         (frame,) = decode(command + b"\na:\\t\\c:\n\n\0", commands=commands)
         assert frame.headers == {b"a": rb"\t\c:"}
