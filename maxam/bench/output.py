@@ -16,6 +16,7 @@ from maxam.bench.run import Show
 
 Figures = Mapping[str, float | None]
 _FILE_CHARACTERS: Final = 120
+_RATES_OVER_S: Final = 0.9  # load processes tell their counts every quarter of a second
 
 
 @contextmanager
@@ -27,21 +28,17 @@ def progress(console: Console, title: str) -> Iterator[Show | None]:
     columns = (TextColumn("{task.description:12}"), BarColumn(), TextColumn("{task.fields[rates]}"))
     with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task(title, total=1.0, rates="")
-        newest = RunProgress("", 0.0, 1.0, 0, 0)
+        before = RunProgress("", 0.0, 1.0, 0, 0)
+        rates = ""
 
         def show(now: RunProgress) -> None:
-            nonlocal newest
-            span_s = now.elapsed_s - newest.elapsed_s
-            if span_s < 0.9 and now.phase == newest.phase:
-                bars.update(task, completed=min(1.0, now.elapsed_s / now.span_s))
-                return
-            sent, messages = (
-                max(0.0, new - old) / span_s if span_s > 0 else 0.0
-                for new, old in ((now.sent, newest.sent), (now.messages, newest.messages))
-            )
-            rates = f"{now.phase}  {sent:,.0f} SEND/s  {messages:,.0f} MESSAGE/s"
-            bars.update(task, completed=min(1.0, now.elapsed_s / now.span_s), rates=rates)
-            newest = now
+            nonlocal before, rates
+            span_s = now.elapsed_s - before.elapsed_s
+            if span_s >= _RATES_OVER_S:
+                sent, messages = (now.sent - before.sent) / span_s, (now.messages - before.messages) / span_s
+                rates = f"{sent:,.0f} SEND/s  {messages:,.0f} MESSAGE/s"
+                before = now
+            bars.update(task, completed=min(1.0, now.elapsed_s / now.span_s), rates=f"{now.phase:10}  {rates}")
 
         yield show
 

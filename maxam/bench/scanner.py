@@ -21,6 +21,7 @@ _FINAL: Final = 70  # F
 _LF: Final = 10
 _NUL: Final = 0
 _HEAD_BYTES_MAX: Final = 65_536
+_LENGTH: Final = b"\ncontent-length:"
 
 Taken = tuple[bytes, bytes]  # the stamp, empty when this run did not send it; the ack header as it came, or empty
 
@@ -54,10 +55,12 @@ class Scanner:
         partial: Bytes of an unfinished frame.
     """
 
-    __slots__ = ("_mark", "others", "partial")
+    __slots__ = ("_acked", "_mark", "others", "partial")
 
-    def __init__(self, mark: bytes) -> None:
+    def __init__(self, mark: bytes, acked: bool) -> None:
+        """Make one for stamps behind `mark`; `acked`: the MESSAGEs carry ack headers that are wanted."""
         self._mark: Final = mark
+        self._acked: Final = acked
         self.others: list[tuple[bytes, bytes, bytes]] = []
         self.partial = b""
 
@@ -82,14 +85,21 @@ class Scanner:
                 if size - position > _HEAD_BYTES_MAX:
                     raise LoadError("the broker sent a head without end")
                 break
-            end = self._body_end(data, position, head_end)
+            found = data.find(mark, position, head_end)
+            start = found + mark_bytes + STAMP_BYTES
+            # MaXaM writes the length right behind the stamp
+            if found < 0 or not data.startswith(_LENGTH, start):
+                start = data.find(_LENGTH, position, head_end)
+            end = _body_end(data, start, head_end)
             if end < 0:
                 break
             if data.startswith(b"MESSAGE\n", position):
-                found = data.find(mark, position, head_end)
                 stamp = data[found + mark_bytes : found + mark_bytes + STAMP_BYTES] if found >= 0 else b""
-                start = data.find(b"\nack:", position, head_end)
-                ack = data[start + 5 : data.find(b"\n", start + 5)] if start >= 0 else b""
+                ack = b""
+                if self._acked:
+                    start = data.find(b"\nack:", position, head_end)
+                    if start >= 0:
+                        ack = data[start + 5 : data.find(b"\n", start + 5)]
                 taken.append((stamp, ack))
             else:
                 line_end = data.find(b"\n", position)
@@ -98,20 +108,21 @@ class Scanner:
         self.partial = data[position:]
         return taken
 
-    def _body_end(self, data: bytes, start: int, head_end: int) -> int:
-        """Return where the NUL stands, or -1 when it has not come yet."""
-        found = data.find(b"\ncontent-length:", start, head_end)
-        if found < 0:
-            return data.find(b"\0", head_end + 2)
-        length = parse_number(data[found + 16 : data.find(b"\n", found + 16)])
-        if length < 0:
-            raise LoadError("the broker sent a content-length that is no number")
-        end = head_end + 2 + length
-        if end >= len(data):
-            return -1
-        if data[end] != _NUL:
-            raise LoadError("the broker sent a body that is not as long as its content-length says")
-        return end
+
+def _body_end(data: bytes, length_start: int, head_end: int) -> int:
+    """Return where the NUL stands, or -1 when it has not come yet."""
+    if length_start < 0:
+        return data.find(b"\0", head_end + 2)
+    start = length_start + len(_LENGTH)
+    length = parse_number(data[start : data.find(b"\n", start)])
+    if length < 0:
+        raise LoadError("the broker sent a content-length that is no number")
+    end = head_end + 2 + length
+    if end >= len(data):
+        return -1
+    if data[end] != _NUL:
+        raise LoadError("the broker sent a body that is not as long as its content-length says")
+    return end
 
 
 @final

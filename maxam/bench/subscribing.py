@@ -58,7 +58,7 @@ class _Subscriber:
         self.waiting: Final[deque[Taken]] = deque()  # received, and not yet taken up
         self.busy_until_ns = 0
         self._group: Final = group
-        self._scanner: Final = Scanner(mark(run))
+        self._scanner: Final = Scanner(mark(run), group.ack != "auto")
         self._counter: Final = Counter(mark(run)) if group.counts_only else None
         self._reads = 0
         self._newest = b""
@@ -163,7 +163,7 @@ def subscribe(
         subscribers.append(subscriber)
         time.sleep(pause_s)
     times = channel.ready()
-    loop = _Loop(channel, times, subscribers)
+    loop = _Loop(channel, times, subscribers, group.ack != "auto")
     if group.delay_ms:
         loop.run_slow(int(group.delay_ms * 1e6))
     else:
@@ -179,10 +179,11 @@ def subscribe(
 class _Loop:
     """What one process of subscribers does until it is told to stop."""
 
-    def __init__(self, channel: Channel, times: Times, subscribers: list[_Subscriber]) -> None:
+    def __init__(self, channel: Channel, times: Times, subscribers: list[_Subscriber], acknowledging: bool) -> None:
         self._channel: Final = channel
         self._times: Final = times
         self._subscribers: Final = subscribers
+        self._acknowledging: Final = subscribers if acknowledging else []
         self._result: Final = Received(-(-(times.end_ns - times.measure_ns) // 1_000_000_000))
         self._by_number: Final = {subscriber.line.fileno(): subscriber for subscriber in subscribers}
         self._poll: Final = select.epoll()
@@ -193,10 +194,14 @@ class _Loop:
     def result(self) -> Received:
         """Return what was seen."""
         result = self._result
+        names: set[bytes] = set()
+        wanted: Sequence[int] | None = None
         for subscriber in self._subscribers:
             tally = subscriber.tally
             result.disordered += tally.disordered
-            names = {topic_part(number) for number in subscriber.wanted}
+            if wanted is not subscriber.wanted:  # most have the same glob, and there may be a million topics
+                wanted = subscriber.wanted
+                names = {topic_part(number) for number in wanted}
             result.unwanted += len(tally.finals - names)
             lacking = len(names - tally.finals)
             if lacking:
@@ -299,7 +304,7 @@ class _Loop:
             if self._channel.stopped():
                 return False
             self._channel.progress(0, self._result.messages)
-        for subscriber in self._subscribers:
+        for subscriber in self._acknowledging:
             if subscriber.line.unsent_bytes:
                 subscriber.line.flush()
         return True

@@ -234,7 +234,7 @@ def eager_snapshot(_channel: Channel, target: Target, topics: int) -> float:
         LoadError: They do not come.
     """
     line = target.connect(Role.SUBSCRIBER)
-    scanner = Scanner(mark(""))
+    scanner = Scanner(mark(""), acked=False)
     begin_s = time.monotonic()
     line.write(subscribe_frame("s", target.syntax.glob, "auto", eager=True, durable=False, headers=()))
     seen = 0
