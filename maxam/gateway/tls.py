@@ -155,7 +155,7 @@ class TlsSocket:
             await self.flush(math.inf)
             if done:
                 return
-            if sys.platform == "linux":
+            if sys.platform == "linux" and self._socket.family != socket.AF_UNIX:
                 # TLS 1.3 answers nothing to the client's last flight: without TCP_NODELAY a client holds its CONNECT back
                 # until that flight is acknowledged, and an acknowledgement may take 40 ms unless it is asked for.
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
