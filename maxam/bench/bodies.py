@@ -13,7 +13,7 @@ from maxam.avro.registry import Registry, load_registry
 from maxam.bench.errors import LoadError
 from maxam.errors import ConfigurationError
 
-SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"  # those shipped beside the package
+SCHEMAS: Final = Path("schemas").resolve()  # of the clone where this is started: a wheel has none
 METER_READING: Final = "egm.EGMMeterReading_v1"
 _TRIES: Final = 200  # for a body of just the length that was asked for
 _DEPTH_MAX: Final = 16  # of a value; a recursive type ends there
