@@ -18,6 +18,10 @@ class Histogram:
         self.count = 0
         self.max_ns = 0
 
+    def __reduce__(self) -> tuple[object, tuple[dict[int, int], int, int]]:
+        # to go from one process to another also when it is compiled, as pickle cannot set the fields of such a class
+        return restored, (self.buckets, self.count, self.max_ns)
+
     def record(self, duration_ns: int) -> None:
         """Count one duration; one below 0 counts as 0."""
         if duration_ns < 0:
@@ -55,6 +59,15 @@ class Histogram:
             if seen >= rank:
                 return min(_middle(bucket), self.max_ns)
         return self.max_ns
+
+
+def restored(buckets: dict[int, int], count: int, max_ns: int) -> Histogram:
+    """Return one with these fields."""
+    histogram = Histogram()
+    histogram.buckets.update(buckets)
+    histogram.count = count
+    histogram.max_ns = max_ns
+    return histogram
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:

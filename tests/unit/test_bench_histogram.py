@@ -1,5 +1,7 @@
 """Percentiles of the load tool's histograms."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +37,14 @@ def test_merged_histograms_are_one_of_all_values(first: list[int], second: list[
     together, apart = _of(first + second), merged([_of(first), _of(second)])
     assert apart.buckets == together.buckets
     assert (apart.count, apart.max_ns) == (together.count, together.max_ns)
+
+
+@given(DURATIONS)
+def test_it_travels_between_processes(durations: list[int]) -> None:
+    """Pickled and read back it is the same, compiled or not."""
+    histogram = _of(durations)
+    read = pickle.loads(pickle.dumps(histogram))  # noqa: S301  # our own bytes
+    assert (read.buckets, read.count, read.max_ns) == (histogram.buckets, histogram.count, histogram.max_ns)
 
 
 def test_a_negative_duration_counts_as_none() -> None:
