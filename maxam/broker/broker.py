@@ -114,6 +114,7 @@ class Broker:
         pending: Those not yet taken, oldest first.
         sessions: By (principal, client-id).
         woken: Connections whose writer is to be woken when `flush` is called.
+        scanning: `scan` has something to do now.
     """
 
     def __init__(self, limits: Limits, policy: Policy, registry: Registry) -> None:
@@ -137,6 +138,7 @@ class Broker:
         self._position = 0  # of the index: what a topic's routes must be complete up to
         self._epoch = 0  # of index and policy: routes of another one are void
         self._scans: Final[deque[Scan]] = deque()
+        self.scanning = False
         self._settling: dict[Subscription, None] = {}
         self._settle_at_s = -1.0
         self._detached: dict[Session, None] = {}  # oldest first
@@ -439,9 +441,9 @@ class Broker:
     # Time.
 
     @property
-    def scanning(self) -> bool:
-        """Whether `scan` has something to do."""
-        return bool(self._scans)
+    def resting(self) -> bool:
+        """Whether a scan is under way that may go on when its subscriber has read: ask `scan` again soon."""
+        return len(self._scans) > 0
 
     @property
     def next_due_s(self) -> float | None:
@@ -474,15 +476,26 @@ class Broker:
                 self._record_settled(subscription)
 
     def scan(self, topics: int = SCAN_TOPICS) -> bool:
-        """Do one slice of the scans under way, looking at so many topics at most; return whether more is to do."""
-        while self._scans and topics > 0:
-            scan = self._scans[0]
+        """Do a slice of the scans under way, in turns, looking at so many topics at most; return whether more is to do now.
+
+        A scan rests while its subscriber has enough to read: what is not owed yet costs no memory, and is the newer for it.
+        """
+        scans = self._scans
+        resting = 0
+        while topics > 0 and resting < len(scans):
+            scan = scans.popleft()
+            if scan.subscription.sated:
+                resting += 1
+                scans.append(scan)
+                continue
+            resting = 0
             seen, ended = self._scan_slice(scan, topics)
             topics -= seen
-            if ended:
-                self._scans.popleft()
+            if not ended:
+                scans.append(scan)
+        self.scanning = resting < len(scans)
         self.flush()
-        return bool(self._scans)
+        return self.scanning
 
     # For the writers, the gateway and the admin listener.
 
@@ -562,7 +575,7 @@ class Broker:
                 session.connection.rights = session.rights
             for subscription in session.subscriptions.values():
                 if subscription.applied and (subscription.durable or subscription.eager):
-                    self._scans.append(Scan(subscription, self.revision, before, frozenset(subscription.owed)))
+                    self._begin(Scan(subscription, self.revision, before, frozenset(subscription.owed)))
         self._generation += 1  # every topic's routes are made anew, under the new rights
         self._note_index()
 
@@ -576,8 +589,12 @@ class Broker:
             problem = destination_problem(destination, self.limits.destination_bytes_max)
             if problem is not None:
                 return Rejection("invalid-destination", problem)
-        if not connection.rights.may_send(destination):
-            return _UNAUTHORISED
+        rights = connection.rights
+        if topic is None or topic.permitted is not rights:
+            if not rights.may_send(destination):
+                return _UNAUTHORISED
+            if topic is not None:
+                topic.permitted = rights
         if not event.body:
             return UNJUDGED
         if topic is not None and topic.registry is self.registry:
@@ -809,7 +826,11 @@ class Broker:
         scan = Scan(subscription, self.revision, None, frozenset(subscription.owed))
         # A store that one slice covers is scanned on the spot, so that the first values leave with the receipt.
         if len(self.store.topics) > SCAN_TOPICS or not self._scan_slice(scan, SCAN_TOPICS)[1]:
-            self._scans.append(scan)
+            self._begin(scan)
+
+    def _begin(self, scan: Scan) -> None:
+        self._scans.append(scan)
+        self.scanning = True
 
     def _record_removal(self, connection: Connection, subscription: Subscription) -> None:
         session = subscription.session

@@ -208,7 +208,7 @@ class Connection:
                 turns.append(current)
                 subscription = None
             # else it has the next turn too
-            if not rights.may_receive(topic.destination):
+            if current.checked is not rights and not current.permits(topic, rights):
                 continue
             change = topic.change
             wire = change.wire

@@ -13,7 +13,7 @@ from maxam.globs import Glob, compile_glob
 ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol"})
 ANONYMOUS_PREFIX: Final = "fingerprint:"  # principals of unknown clients: no principal of a policy is called so
 _PRINCIPAL_CHARACTERS_MAX: Final = 128
-_DECISIONS_MAX: Final = 65_536  # destinations remembered per principal and direction
+_DECISIONS_MAX: Final = 4096  # destinations remembered per principal and direction: topics remember too
 _FINGERPRINT: Final = re.compile(r"[0-9A-Fa-f]{64}|(?:[0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}")
 
 

@@ -19,6 +19,8 @@ from maxam.broker.store import Topic
 from maxam.broker.window import Stamp
 from maxam.globs import Glob
 
+SCAN_READY_MAX: Final = 4000  # values ready at which a scan rests: a quick client takes some 2 ms for them
+
 if TYPE_CHECKING:
     from maxam.broker.delivery import Connection
     from maxam.broker.policy import Rights
@@ -35,6 +37,7 @@ class Subscription:
         acknowledged: Ack mode `client`.
         eager: It asked for all current values, so it also gets those that a later policy grants.
         connection: Where values go; None while detached or paused.
+        checked: Rights that allow all that it owes, or None: under others they are asked for each value.
         removed: It is gone for good; whoever still refers to it forgets it.
         applied: Its SUBSCRIBE has taken effect: changes applied from now on are owed.
         settled: Acknowledged positions that the journal does not hold yet (durable only).
@@ -46,6 +49,7 @@ class Subscription:
         "_front",
         "acknowledged",
         "applied",
+        "checked",
         "conflated",
         "connection",
         "durable",
@@ -69,6 +73,7 @@ class Subscription:
         self.id: Final = id_
         self.glob: Final = glob
         self.durable: Final = durable
+        self.checked: Rights | None = session.rights
         self.acknowledged = False
         self.eager = False
         self.connection: Connection | None = None
@@ -90,6 +95,11 @@ class Subscription:
     def ready(self) -> bool:
         """Whether something may be sent now."""
         return len(self._front) > 0 or len(self._back) > 0
+
+    @property
+    def sated(self) -> bool:
+        """Whether its client has so much to read that scans for it may rest; never while there is nobody to read."""
+        return self.connection is not None and len(self._front) + len(self._back) >= SCAN_READY_MAX
 
     @property
     def queue(self) -> list[Topic]:
@@ -119,8 +129,15 @@ class Subscription:
         self.owed.remove(topic)
         return topic
 
+    def permits(self, topic: Topic, rights: "Rights") -> bool:
+        """Tell whether rights allow a topic that was just taken."""
+        if not self.owed:
+            self.checked = rights  # whatever becomes owed from now on is checked then
+        return rights.may_receive(topic.destination)
+
     def give_back(self, topic: Topic) -> None:
         """Owe a topic again, first of all, that is not un-acked."""
+        self.checked = None  # it was sent under rights that may be others now
         self.owed.add(topic)
         self._front.append(topic)
 
@@ -149,6 +166,8 @@ class Subscription:
     def release(self) -> int:
         """Take back all that is un-acked, owing it again first of all; return how many messages that were."""
         count = len(self.sent)
+        if count:
+            self.checked = None  # they were sent under rights that may be others now
         for revision in reversed(self.sent):
             self.owed.add(self.unacked[revision][0])
             self._front.append(self.unacked[revision][0])
@@ -158,7 +177,8 @@ class Subscription:
         return count
 
     def restore(self) -> None:
-        """Make ready what recovery found to be owed, oldest first."""
+        """Make ready what recovery found to be owed, oldest first; it has not looked at rights."""
+        self.checked = None
         self._front = sorted(self.owed, key=_revision_of, reverse=True)
         self._back.clear()
 

@@ -11,9 +11,13 @@ from maxam.records import Change
 if TYPE_CHECKING:
     from maxam.avro.registry import Registry
     from maxam.avro.rule import Rule
+    from maxam.broker.policy import Rights
     from maxam.broker.session import Subscription
 
 TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unneeded ones are looked for
+ARRIVALS_MAX: Final = (
+    256  # new topics that may wait to be put into order: one by one costs more, all at once holds the loop
+)
 
 
 @final
@@ -29,9 +33,10 @@ class Topic:
         routed: Position in the match index up to which `routes` is complete.
         epoch: Of the broker's routing when `routes` was made.
         rule: The registry's rule for it, valid for `registry` only.
+        permitted: Rights that were found to allow SENDs to it: asked for a million topics, they cannot remember all answers.
     """
 
-    __slots__ = ("change", "destination", "epoch", "registry", "routed", "routes", "rule")
+    __slots__ = ("change", "destination", "epoch", "permitted", "registry", "routed", "routes", "rule")
 
     def __init__(self, destination: bytes, change: Change, routes: "list[Subscription]") -> None:
         self.destination: Final = destination
@@ -41,6 +46,7 @@ class Topic:
         self.epoch = -1
         self.rule: Rule | None = None
         self.registry: Registry | None = None
+        self.permitted: Rights | None = None
 
     @property
     def name(self) -> str:
@@ -58,14 +64,15 @@ class Store:
         tombstones: Those whose newest change is a delete.
     """
 
-    __slots__ = ("_arrivals", "_names", "_sweep_at", "live", "tombstones", "topics")
+    __slots__ = ("_arrivals", "_names", "_sorted", "_sweep_at", "live", "tombstones", "topics")
 
     def __init__(self) -> None:
         self.topics: Final[dict[bytes, Topic]] = {}
         self.live = 0
         self.tombstones: Final[set[Topic]] = set()
         self._names: SortedList[bytes] = SortedList()
-        self._arrivals: list[bytes] = []  # not yet in _names: sorting waits until somebody asks
+        self._arrivals: list[bytes] = []  # not yet in _names
+        self._sorted = False
         self._sweep_at = TOMBSTONE_SWEEP_MIN
 
     def add(self, change: Change, routes: "list[Subscription]") -> Topic:
@@ -73,6 +80,8 @@ class Store:
         topic = Topic(change.destination, change, routes)
         self.topics[change.destination] = topic
         self._arrivals.append(change.destination)
+        if self._sorted and len(self._arrivals) >= ARRIVALS_MAX:
+            self.sort()
         if change.deleted:
             self.tombstones.add(topic)
         else:
@@ -91,7 +100,11 @@ class Store:
         topic.change = change
 
     def sort(self) -> None:
-        """Put the destinations of topics that have come since into order, as `names_after` needs them."""
+        """Put the destinations of topics that have come since into order, as `names_after` needs them; from now on, soon.
+
+        Recovery, which has all at once and nobody waiting, calls it when it is through.
+        """
+        self._sorted = True
         if self._arrivals:
             self._names.update(self._arrivals)
             self._arrivals = []

@@ -25,6 +25,7 @@ from maxam.journal.files import Journal
 
 # How often the pump looks whether the broker has something due: below half of the shortest delay that it keeps.
 _TICK_S: Final = 0.05
+_SCAN_LOOK_S: Final = 0.005  # the same while a scan rests until its subscriber has read
 EXIT_DISK: Final = 74  # EX_IOERR of sysexits.h
 
 
@@ -96,7 +97,7 @@ class Committer:
         # after the commit of what leaves nothing in the journal, which may have begun a scan; an fsync goes on meanwhile
         if broker.scan(self._limits.scan_topics_per_pass_max):
             self._bell.ring()
-        look_s = now_s + _TICK_S
+        look_s = now_s + (_SCAN_LOOK_S if broker.resting else _TICK_S)
         for other_s in (broker.next_due_s, self.group.due_s):
             if other_s is not None and other_s < look_s:
                 look_s = other_s

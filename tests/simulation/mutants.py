@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant("re-armed topic to the head", session, "                self._back.append(topic)\n        return stamp", "                self._front.append(topic)\n        return stamp"),
     Mutant("re-armed topic forgotten", session, "            if topic in self.owed:\n                self._back.append(topic)\n        return stamp", "        return stamp"),
     Mutant("un-acked topic sent again", session, "        if self.held and topic in self.held:\n            return False\n", ""),
-    Mutant("rights checked only when owed", delivery, "if not rights.may_receive(topic.destination):", "if False:"),
+    Mutant("rights checked only when owed", delivery, "if current.checked is not rights and not current.permits(topic, rights):", "if False:"),
     Mutant("rights of the connection never change", broker, "                session.connection.rights = session.rights", "                pass"),
     Mutant("routes outlive a policy", broker, "        self._generation += 1  # every", "        self._generation += 0  # every"),
     Mutant("granted topics not owed", broker, "if subscription.applied and (subscription.durable or subscription.eager):", "if False:"),

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from maxam.broker.broker import SCAN_TOPICS
+from maxam.broker.session import SCAN_READY_MAX
 from maxam.config import Limits
 from maxam.records import AcknowledgementRecord, Change, SessionEndRecord
 from maxam.stomp.frames import Frame
@@ -306,6 +308,75 @@ def test_an_eager_scan_in_slices_has_no_gap_and_no_double() -> None:
     assert {f.headers[b"destination"] for f in messages(got)} >= {b"X/t.%04d" % n for n in range(3000)}
     last = dict(values(got))
     assert all(last[f"X/t.{n * 400:04}"] == "new" for n in range(8) if n * 400 < 3000)
+
+
+def test_an_eager_scan_rests_while_its_subscriber_reads_nothing() -> None:
+    """What is owed for an eager SUBSCRIBE is bounded while nobody reads; all of it arrives, once, as it is read."""
+    world = World.make()
+    client = world.client(window="100")
+    total = SCAN_READY_MAX + 3 * SCAN_TOPICS
+    for n in range(total):
+        client.send(f"X/t.{n:05}", b"old")
+    world.settle()
+    client.read()
+    client.subscribe(eager=True, ack="client")
+    world.settle()
+    (subscription,) = client.peer.connection.session.subscriptions.values()
+    assert SCAN_READY_MAX <= len(subscription.owed) < SCAN_READY_MAX + SCAN_TOPICS
+    assert world.broker.resting
+    assert not world.broker.scanning
+    client.send(f"X/t.{total - 1:05}", b"new")
+    world.settle()
+    got: list[Frame] = []
+    while frames := messages(client.read()):
+        got += frames
+        client.ack(frames[-1])
+        world.broker.scan()
+    assert not world.broker.resting
+    assert sorted(f.headers[b"destination"] for f in got) == [b"X/t.%05d" % n for n in range(total)]
+    assert dict(values(got))[f"X/t.{total - 1:05}"] == "new"
+
+
+def test_a_resting_scan_keeps_no_other_from_its_turn() -> None:
+    """A subscriber that reads nothing does not hold up the scan for another."""
+    world = World.make()
+    client = world.client()
+    total = SCAN_READY_MAX + 2 * SCAN_TOPICS
+    for n in range(total):
+        client.send(f"X/t.{n:05}", b"old")
+    world.settle()
+    idle = world.client(window="1")
+    idle.subscribe(eager=True, ack="client")
+    world.settle()
+    reader = world.client()
+    reader.subscribe(eager=True, ack="auto")
+    world.settle()
+    got = messages(reader.read())
+    while world.broker.scan():
+        got += messages(reader.read())
+    for _ in range(3):
+        got += messages(reader.read())
+        world.broker.scan()
+    assert len({f.headers[b"destination"] for f in got}) == total
+
+
+def test_what_is_given_back_is_judged_by_the_rights_of_its_next_delivery() -> None:
+    """A value that was un-acked when the policy and then the connection changed is not sent again without the right."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe("X/*", durable=True)
+    client.send("X/a")
+    world.settle()
+    assert len(messages(client.read())) == 1
+    world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/b"]}))
+    client.send("X/b")
+    world.settle()
+    assert [name for name, _ in values(client.read())] == ["X/b"]
+    client.lose()
+    client = world.client(client_id="me")
+    client.subscribe("X/*", durable=True)
+    world.settle()
+    assert [name for name, _ in values(client.read())] == ["X/b"]
 
 
 def test_identical_values_and_own_sends_are_updates() -> None:
