@@ -809,4 +809,4 @@ def test_dear_frames_hold_up_nobody(broker: Scene) -> None:
             assert publisher.send(b"X/a", b"v") == b"accepted"
             receipts += 1
         reading.join()
-        assert receipts >= 5  # one for each turn of some milliseconds, how ever many frames fit in; without turns it is one
+        assert receipts >= 5  # one for each turn of some milliseconds; without turns it is one
