@@ -14,8 +14,12 @@ keeps the path. Both hold to the same rules (a property test compares them):
 * indices of enums and unions exist, booleans are 0 or 1, strings and map keys are UTF-8.
 
 A `bytes` index beyond the end raises IndexError; the fast walk relies on it and checks what an index cannot.
+
+The fast walk is written to be compiled. Where it is not, a step of its loops costs as much as a whole regular expression, so
+there runs of numbers are first tried with one.
 """
 
+import re
 from typing import Final, final
 
 from maxam.avro.schema import DEPTH_MAX, Type
@@ -48,6 +52,11 @@ _PRIMITIVE_STEPS: Final = {
 }
 _MERGEABLE: Final = frozenset((_LONGS, _STRINGS, _SKIP, _INTS, _BOOLEANS, _BYTES))
 _INLINE_STEPS_MAX: Final = 16  # a longer record is called, or records of records would multiply
+
+_INTERPRETED: Final = __file__.endswith(".py")
+_RUN_MIN: Final = 3  # numbers in a row from which on an expression is quicker than the loop
+# Short enough that no number is out of range; whatever else there is, the loop judges.
+_RUNS: Final = {_LONGS: rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]){%d}", _INTS: rb"(?:[\x80-\xff]{0,3}[\x00-\x7f]){%d}"}
 
 # By its first byte: how far a string of up to 63 bytes reaches with its length; 0 for every other start.
 _REACH: Final = bytes([0 if first > 127 or first & 1 else 1 + (first >> 1) for first in range(256)])
@@ -87,15 +96,17 @@ class _Step:
         count: How many of it follow each other; the bytes of a skip; the symbols of an enum.
         frames: The branches of a union, the items of an array or map, the record of a call.
         level: How many records, arrays and maps of its own frame those lie in.
+        run: Matches a run of numbers that are surely in range; None where the core is compiled, or it would not pay.
     """
 
-    __slots__ = ("count", "frames", "level", "op")
+    __slots__ = ("count", "frames", "level", "op", "run")
 
     def __init__(self, op: int, count: int, frames: "list[_Frame]", level: int) -> None:
         self.op: Final = op
         self.count = count
         self.frames: Final = frames
         self.level: Final = level
+        self.run: re.Pattern[bytes] | None = None
 
 
 @final
@@ -163,6 +174,9 @@ class _Compiler:
                 self._emit(frame, field.type, 1)
         else:
             self._emit(frame, of, 0)
+        for step in frame.steps:
+            if _INTERPRETED and step.op in _RUNS and step.count >= _RUN_MIN:
+                step.run = re.compile(_RUNS[step.op] % step.count)
         frame.complete = True
         return frame
 
@@ -244,7 +258,9 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
         repeat -= 1
         for step in steps:
             op = step.op
-            if op == _LONGS:
+            if step.run is not None and (run := step.run.match(body, pos)):
+                pos = run.end()
+            elif op == _LONGS:
                 count = step.count
                 while count:
                     count -= 1

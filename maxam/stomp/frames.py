@@ -122,7 +122,7 @@ class Decoder:
         self._body_bytes_permitted: Final = limits.frame_body_bytes_max
         self._data = b""
         self._offset = 0
-        # of the last plain head: its command and each header's name with its colon, the names, its content-length
+        # of the last plain head: each header's name with its colon, the names, its content-length
         self._marks: list[bytes] = []
         self._names: list[bytes] = []
         self._length_text = b"0"
@@ -247,22 +247,22 @@ class Decoder:
         if _NUL in head or _CR in head or not (head.isascii() or _is_utf_8(head)):
             return False
         lines = head.split(b"\n")
-        command = lines[0]
-        if command not in self._commands or len(lines) - 1 > self._headers_max:
+        command = lines.pop(0)
+        if command not in self._commands or len(lines) > self._headers_max:
             return False
         headers: dict[bytes, bytes] = {}
         if _BACKSLASH in head:
             if command in _UNESCAPED_COMMANDS or not _is_escaped(head, self._version):
                 return False
-            for line in lines[1:]:
+            for line in lines:
                 name, colon, value = line.partition(b":")
                 if not name or not colon:
                     return False
                 headers.setdefault(_unescape(name), _unescape(value))
         elif not self._read_as_before(lines, headers):
             headers = {}
-            marks = [command]
-            for line in lines[1:]:
+            marks = []
+            for line in lines:
                 name, colon, value = line.partition(b":")
                 if not name or not colon:
                     return False
@@ -275,20 +275,14 @@ class Decoder:
         return True
 
     def _read_as_before(self, lines: list[bytes], headers: dict[bytes, bytes]) -> bool:
-        """Read the lines of a head into `headers` if they have the same command and names as those of the last one."""
+        """Read the header lines of a head into `headers` if they have the same names as those of the last one."""
         marks = self._marks
-        names = self._names
-        count = len(lines)
-        if count != len(marks) or count != len(names) + 1 or lines[0] != marks[0]:  # names are fewer if one came twice
+        if len(lines) != len(marks) or len(lines) != len(self._names):  # names are fewer if one came twice
             return False
-        position = 1
-        while position < count:
-            line = lines[position]
-            mark = marks[position]
+        for line, mark, name in zip(lines, marks, self._names, strict=True):
             if not line.startswith(mark):
                 return False
-            headers[names[position - 1]] = line[len(mark) :]
-            position += 1
+            headers[name] = line[len(mark) :]
         return True
 
     def _read_line(self) -> bytes | None:
