@@ -185,7 +185,8 @@ class Broker:
 
     def send(self, connection: Connection, event: Send, wall_us: int) -> None:
         """Admit a SEND, and append it if it is accepted."""
-        verdict = self._judge(connection, event)
+        topic = self.store.topics.get(event.destination)
+        verdict = self._judge(connection, event, topic)
         if type(verdict) is Rejection:
             self._reject(connection, event, verdict)
             return
@@ -197,7 +198,7 @@ class Broker:
             Change(
                 self.head,
                 self.accepted_at_us,
-                event.destination,
+                event.destination if topic is None else topic.destination,  # held once, not again for its value
                 deleted,
                 connection.identity,
                 verdict,
@@ -581,10 +582,9 @@ class Broker:
 
     # Admission.
 
-    def _judge(self, connection: Connection, event: Send) -> Judgement | Rejection:
+    def _judge(self, connection: Connection, event: Send, topic: Topic | None) -> Judgement | Rejection:
         """Decide in this order: is the destination well-formed, may the principal send there, is the body valid."""
         destination = event.destination
-        topic = self.store.topics.get(destination)
         if topic is None:
             problem = destination_problem(destination, self.limits.destination_bytes_max)
             if problem is not None:

@@ -50,6 +50,18 @@ def test_an_accepted_change_has_the_next_revision_and_message_id_is_it() -> None
     ]
 
 
+def test_a_topic_and_its_values_share_one_name() -> None:
+    """The stored change names its topic by the topic's own bytes, whichever SEND it came from: a million names are held once."""
+    world = World.make()
+    client = world.client()
+    for body in (b"1", b"2", b"3"):
+        client.send("X/a", body)
+        world.settle()
+        topic = world.broker.store.topics[b"X/a"]
+        assert topic.change.body == body
+        assert topic.change.destination is topic.destination
+
+
 def test_nothing_leaves_before_its_commit() -> None:
     """No RECEIPT and no MESSAGE refers to a revision above the committed one."""
     world = World.make()
