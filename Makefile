@@ -17,7 +17,7 @@ FROM_WHEEL := PYTHONSAFEPATH=1 # no process takes the tree because it was starte
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test kill-test coverage simulate lint bench wheel lock clean
+.PHONY: help run demo test kill-test coverage simulate lint bench compare wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -50,6 +50,9 @@ lint: $(DEV) ## rules, format, types, floors
 
 bench: $(INSTALLED) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
 	$(FROM_WHEEL) $(BIN)/maxam-bench suite $(BENCH_ARGS)
+
+compare: $(INSTALLED) ## the same beside RabbitMQ and ActiveMQ, after deploy/install-bench-peers (COMPARE_ARGS="--chart charts")
+	$(FROM_WHEEL) $(BIN)/maxam-bench compare $(COMPARE_ARGS)
 
 wheel: $(INSTALLED) ## dist/maxam-*.whl, for machines of this kind without a C compiler (MAXAM_CORE=compiled insists on one here)
 	mkdir -p dist && cp $(VENV)/wheel/maxam-*.whl dist/ && ls dist/maxam-*.whl

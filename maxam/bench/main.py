@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from maxam.bench import chart as charts
+from maxam.bench import compare
 from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
 from maxam.bench.errors import LoadError
 from maxam.bench.output import console, print_reports, progress
@@ -243,6 +244,66 @@ def suite_command(seconds: float, runs: int, only: Sequence[str], durability: st
     except LoadError as error:
         raise click.ClickException(str(error)) from error
     if not good:
+        sys.exit(1)
+
+
+@main.command("compare")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=5.0,
+    show_default=True,
+    help="Of each; freshness takes six times as long.",
+)
+@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each, the brokers in turn.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(compare.MEASUREMENTS)), help="One measurement; may be repeated."
+)
+@click.option(
+    "--brokers",
+    multiple=True,
+    type=click.Choice(list(compare.CONTENDERS)),
+    help="One broker; may be repeated. [default: all]",
+)
+@click.option(
+    "--warm-up-s",
+    type=click.FloatRange(0),
+    default=12.0,
+    show_default=True,
+    help="Load as fast as it goes before each measurement of ActiveMQ, whose Java needs it.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one object per run, a line each; the table goes to stderr."
+)
+@click.option(
+    "--chart", type=_FILE, metavar="FOLDER", help="Draw freshness.svg and throughput.svg there; needs maxam[bench]."
+)
+def compare_command(
+    seconds: float,
+    runs: int,
+    only: Sequence[str],
+    brokers: Sequence[str],
+    warm_up_s: float,
+    as_json: bool,
+    chart: Path | None,
+) -> None:
+    """Measure gateway, RabbitMQ and ActiveMQ in one run, as docs/performance.md reports it.
+
+    Each measurement has a broker of its own, on core 0 alone, with the load on the other cores. Exits with 1 when something makes
+    the gateway's figures untrue; what a peer does not manage is a finding.
+    """
+    try:
+        if chart is not None:
+            chart.mkdir(parents=True, exist_ok=True)
+            charts.check(chart / charts.FRESHNESS)
+        names = list(dict.fromkeys(brokers)) or list(compare.CONTENDERS)
+        measurements = list(dict.fromkeys(only)) or list(compare.MEASUREMENTS)
+        results = compare.Comparison(names, seconds, runs, warm_up_s, as_json).run(measurements)
+        if chart is not None:
+            compare.draw(results, chart)
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    if any(name == charts.OURS for name, _ in results.problems):
         sys.exit(1)
 
 

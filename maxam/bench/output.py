@@ -92,7 +92,7 @@ def print_times(console: Console, reports: Sequence[Report]) -> None:
     for title, found in rows.items():
         seen = [row for row in found if row is not None]
         if seen:
-            table.add_row(title, *[_number(statistics.median([row[name] for row in seen])) for name in QUANTILES])
+            table.add_row(title, *[rounded(statistics.median([row[name] for row in seen])) for name in QUANTILES])
     if table.row_count:
         console.print(table)
 
@@ -142,11 +142,12 @@ def _spread(values: Sequence[float | None]) -> str:
     known = sorted(value for value in values if value is not None)
     if not known:
         return "-"
-    median = _number(statistics.median(known))
-    return median if len(known) == 1 else f"{median} ({_number(known[0])} to {_number(known[-1])})"
+    median = rounded(statistics.median(known))
+    return median if len(known) == 1 else f"{median} ({rounded(known[0])} to {rounded(known[-1])})"
 
 
-def _number(value: float) -> str:
+def rounded(value: float) -> str:
+    """Return a figure as it is shown."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
