@@ -14,8 +14,10 @@ from maxam.bench import chart as charts
 from maxam.bench import compare
 from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
 from maxam.bench.errors import LoadError
+from maxam.bench.grow import NAMES, grow
 from maxam.bench.output import console, print_reports, progress
 from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
+from maxam.bench.plots import check as check_plots
 from maxam.bench.report import Report
 from maxam.bench.run import run as run_plan
 from maxam.bench.suite import MEASUREMENTS, Suite
@@ -241,6 +243,27 @@ def suite_command(seconds: float, runs: int, only: Sequence[str], durability: st
     """
     try:
         good = Suite(seconds, runs, durability, as_json).run(only or tuple(MEASUREMENTS))
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    if not good:
+        sys.exit(1)
+
+
+@main.command("grow")
+@click.option("--seconds", type=click.FloatRange(1), default=2.0, show_default=True, help="Of each point.")
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Of each point.")
+@click.option("--only", multiple=True, type=click.Choice(NAMES), help="One axis; may be repeated.")
+@click.option("--plots", type=_FILE, metavar="FOLDER", help="Draw each axis as FOLDER/<axis>.svg; needs maxam[bench].")
+@click.option("--json", "as_json", is_flag=True, help="Print one object per point and run, a line each.")
+def grow_command(seconds: float, runs: int, only: Sequence[str], plots: Path | None, as_json: bool) -> None:
+    """Start gateways on core 0 and measure what grows with topics, subscriptions, connections, bodies and subscribers.
+
+    Each point has a gateway of its own. With one run of 2 s each it takes some ten minutes, most memory 3 GB.
+    """
+    try:
+        if plots is not None:
+            check_plots(plots)
+        good = grow(Suite(seconds, runs, "fsync", as_json), only or NAMES, runs, plots, as_json)
     except LoadError as error:
         raise click.ClickException(str(error)) from error
     if not good:

@@ -138,6 +138,11 @@ def cpu_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def process_cpu_s(pid: int) -> float:
+    """Return the processor time that a process itself has used, all its threads, without those it started."""
+    return sum(int(field) for field in _stat(pid)[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
 def resident_mib(pid: int) -> float:
     """Return the memory that a process and its descendants hold; what they share is counted for each."""
     pages = 0
