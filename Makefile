@@ -17,7 +17,7 @@ FROM_WHEEL := PYTHONSAFEPATH=1 # no process takes the tree because it was starte
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test kill-test coverage simulate lint bench compare wheel lock clean
+.PHONY: help run demo test kill-test coverage simulate lint bench compare grow wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -53,6 +53,9 @@ bench: $(INSTALLED) ## load and latency over mutual TLS (BENCH_ARGS="--only one-
 
 compare: $(INSTALLED) ## the same beside RabbitMQ and ActiveMQ, after deploy/install-bench-peers (COMPARE_ARGS="--chart charts")
 	$(FROM_WHEEL) $(BIN)/maxam-bench compare $(COMPARE_ARGS)
+
+grow: $(INSTALLED) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
+	$(FROM_WHEEL) $(BIN)/maxam-bench grow $(GROW_ARGS)
 
 wheel: $(INSTALLED) ## dist/maxam-*.whl, for machines of this kind without a C compiler (MAXAM_CORE=compiled insists on one here)
 	mkdir -p dist && cp $(VENV)/wheel/maxam-*.whl dist/ && ls dist/maxam-*.whl
