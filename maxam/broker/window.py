@@ -5,9 +5,13 @@ consumer busy only ages. BBR's product (ACK rate times smallest time from MESSAG
 round trip that varies for other reasons than our own queue makes it far too small, and then nothing that it measures says so. So
 the product only proposes: a smaller size is tried for a while and kept if the rate of ACKs holds, a larger one if it rises.
 
-A *spell* is one such measurement: it begins when a message sent under the present size is acked, and lasts a round and enough ACKs
-to tell. Spells of the present size alternate with trials. Messages behind which nothing waited say nothing about what the consumer
-can do: they void the spell.
+A *spell* is one such measurement: it begins when a message sent under the present size is acked, and lasts whole rounds, as ACKs
+come in bursts: one when the link decides (nearly all that is in flight is on its way), else enough to tell, as a consumer's own times
+vary. Spells of the usual size alternate with trials, one fewer, the next more. When both were in vain the size is right, and it
+rests: a trial with too few costs about half a round, so that rests are counted in rounds. A trial ends before its time when it
+cannot reach the rate any more. When the usual size has quite another rate than before, the consumer or the link has changed, and
+what was tried in vain says nothing any more. Messages behind which nothing waited say nothing about what the consumer can do: they
+void the spell.
 
 Invariants: floor <= size <= limit, where the floor is one more than the most messages one ACK has covered.
 """
@@ -16,11 +20,15 @@ from typing import Final, final
 
 WINDOW_INITIAL: Final = 10
 STALL_TIMEOUT_MIN_S: Final = 0.1
-_SPELL_MESSAGES: Final = 32  # enough to tell, or
-_SPELL_S: Final = 0.1  # this long for a slow consumer, but never less than a round
-_HOLD_S: Final = 0.5  # after a trial in vain, until the next
+_SPELL_MESSAGES: Final = 128  # enough to tell, or
+_SPELL_S: Final = 0.5  # this long for a slow consumer, but never less than a round
+_ROUND_MESSAGES: Final = 16  # enough to tell when the link decides,
+_ON_THE_WAY: Final = 0.75  # which it does when so much of what is in flight is on its way
+_REST_S: Final = 1.0  # after trials in vain both ways, and
+_REST_ROUNDS: Final = 16  # at least: half a round in so many is some 3 %
 _KEEPS: Final = 0.95  # of the rate: then fewer in flight are as good
-_RISES: Final = 1.1  # of the rate: then more in flight are better
+_RISES: Final = 1.08  # of the rate: then more in flight are better
+_CHANGED: Final = 0.7  # of the rate, or less, or the other way round: no chance, but a change
 _ROUND_TRIP_SPAN_S: Final = 5.0  # a minimum older than one to two spans is forgotten
 
 Stamp = tuple[float, int, bool]  # sent at, messages acked before it, nothing waited behind it
@@ -42,16 +50,19 @@ class Window:
         "_fixed",
         "_from_acked",
         "_from_s",
-        "_hold_until_s",
         "_rate",
+        "_rest_until_s",
+        "_round_end",
         "_round_trip_since_s",
         "_round_trip_span_s",
         "_size_since_acked",
         "_stalled",
         "_started",
+        "_too_few",
         "_trial",
         "_up",
         "_usual",
+        "_vain",
         "limit",
         "round_trip_s",
         "size",
@@ -70,12 +81,15 @@ class Window:
         self._rate = 0.0  # of the last spell of the usual size, messages per second
         self._trial = False
         self._up = False  # where the next trial goes
-        self._hold_until_s = now_s
+        self._vain = False  # the last trial was in vain, and it was not yet the other way's turn
+        self._rest_until_s = now_s  # no trial before
+        self._too_few = 0  # tried in vain since `_usual` changed, by more than a quarter fewer; 0: none
         self._size_since_acked = 0  # a message stamped with at least this was sent under the present size
         self._started = False  # the spell has begun
         self._stalled = False  # the size is doubled until the next ACK
         self._from_s = now_s  # when it began, and
         self._from_acked = 0  # how many messages were acked then
+        self._round_end = 0  # how many more are acked when the present round of it is complete
 
     @property
     def floor(self) -> int:
@@ -113,10 +127,20 @@ class Window:
                 self._started = True
                 self._from_s = now_s
                 self._from_acked = self._acked
+                self._round_end = self.size
         else:
             count = self._acked - self._from_acked
             elapsed_s = now_s - self._from_s
-            if count >= self.size and elapsed_s > 0 and (count >= _SPELL_MESSAGES or elapsed_s >= _SPELL_S):
+            if count >= self._round_end:
+                if elapsed_s > 0 and (
+                    count >= _SPELL_MESSAGES
+                    or elapsed_s >= _SPELL_S
+                    or (count >= _ROUND_MESSAGES and count / elapsed_s * self.round_trip_s >= _ON_THE_WAY * self.size)
+                ):
+                    self._conclude(count / elapsed_s, now_s)
+                else:
+                    self._round_end += self.size
+            elif self._trial and elapsed_s * self._asked > max(self._round_end, _SPELL_MESSAGES + self.size):
                 self._conclude(count / elapsed_s, now_s)
         if self.size < self.floor:
             self._usual = max(self._usual, self.floor)
@@ -131,27 +155,54 @@ class Window:
         self._resize(min(self.size * 2, self.limit))
         self._stalled = True
 
+    @property
+    def _asked(self) -> float:
+        """The rate that a trial must reach to be kept."""
+        return self._rate * (_RISES if self.size > self._usual else _KEEPS)
+
     def _conclude(self, rate: float, now_s: float) -> None:
         if not self._trial:
+            if not self._rate * _CHANGED < rate < self._rate / _CHANGED:
+                self._rest_until_s = now_s
+                self._vain = False
+                self._too_few = 0
+                self._up = rate > self._rate > 0
             self._rate = rate
-        elif rate >= self._rate * (_RISES if self.size > self._usual else _KEEPS):
+            self._resize(self._usual if now_s < self._rest_until_s else self._propose())
+        elif rate >= self._asked:
+            self._up = self.size > self._usual  # on the same way
             self._usual = self.size
             self._rate = rate
+            self._vain = False
+            self._too_few = 0
+            self._resize(self._propose())
         else:
-            self._up = self.size < self._usual  # the other way next time
-            self._hold_until_s = now_s + _HOLD_S
-        trial = self._usual if now_s < self._hold_until_s else self._propose()
-        self._resize(trial)
+            fewer = self.size < self._usual
+            self._up = fewer  # the other way next time
+            if fewer:
+                self._too_few = self.size if self.size < self._quarter_fewer else 0
+            if self._vain or (self._propose() < self._usual) == fewer:
+                self._rest_until_s = now_s + max(_REST_S, _REST_ROUNDS * self.round_trip_s)
+                self._vain = False
+            else:
+                self._vain = True
+            self._resize(self._usual)
 
     def _propose(self) -> int:
-        """Return the size to try: the product where that is far fewer, else a quarter fewer or half as many again."""
+        """Return the size to try: the product, half the way back to it, a quarter fewer; or half as many again."""
         usual = self._usual
-        # Steps too small to tell would be kept one after the other, each losing a little.
-        fewer = max(self.floor, min(int(self._rate * self.round_trip_s + 0.5) + 1, usual - max(1, usual // 4)))
+        product = int(self._rate * self.round_trip_s + 0.5) + 1
+        fewer = product if self._too_few == 0 else max(product, (self._too_few + usual) // 2)
+        fewer = max(self.floor, min(fewer, self._quarter_fewer))
         more = min(self.limit, usual + max(1, usual // 2))
         if self._up:
             return more if more > usual else fewer
         return fewer if fewer < usual else more
+
+    @property
+    def _quarter_fewer(self) -> int:
+        """The smallest step down: smaller ones, too small to tell, would be kept one after the other, each losing a little."""
+        return self._usual - max(1, self._usual // 4)
 
     def _resize(self, size: int) -> None:
         """Begin a new spell with `size`."""
