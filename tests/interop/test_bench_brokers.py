@@ -55,8 +55,11 @@ def _message(line: Line) -> Frame:
 
 
 def _threads_cores(pid: int) -> set[str]:
-    statuses = [task / "status" for member in process.tree(pid) for task in Path(f"/proc/{member}/task").iterdir()]
-    return {status.read_text().split("Cpus_allowed_list:")[1].split()[0] for status in statuses}
+    cores = set()
+    for task in [task for member in process.tree(pid) for task in Path(f"/proc/{member}/task").iterdir()]:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            cores.add((task / "status").read_text().split("Cpus_allowed_list:")[1].split()[0])
+    return cores
 
 
 def _runs(pid: int) -> bool:
