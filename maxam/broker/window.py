@@ -8,7 +8,7 @@ the product only proposes: a smaller size is tried for a while and kept if the r
 A *spell* is one such measurement: it begins when a message sent under the present size is acked, and lasts whole rounds, as ACKs
 come in bursts: one when the link decides (nearly all that is in flight is on its way), else enough to tell, as a consumer's own times
 vary. Spells of the usual size alternate with trials, one fewer, the next more. When both were in vain the size is right, and it
-rests: a trial with too few costs about half a round, so that rests are counted in rounds. A trial ends before its time when it
+rests: a trial with too few costs about half a round, so that rests are counted in rounds. More in flight must show a higher rate twice, unless the link decides: once may be chance. A trial ends before its time when it
 cannot reach the rate any more. When the usual size has quite another rate than before, the consumer or the link has changed, and
 what was tried in vain says nothing any more. Messages behind which nothing waited say nothing about what the consumer can do: they
 void the spell.
@@ -24,6 +24,7 @@ _SPELL_MESSAGES: Final = 128  # enough to tell, or
 _SPELL_S: Final = 0.5  # this long for a slow consumer, but never less than a round
 _ROUND_MESSAGES: Final = 16  # enough to tell when the link decides,
 _ON_THE_WAY: Final = 0.75  # which it does when so much of what is in flight is on its way
+_PARTLY: Final = 0.5  # on its way: then chance is worth no second look
 _REST_S: Final = 1.0  # after trials in vain both ways, and
 _REST_ROUNDS: Final = 16  # at least: half a round in so many is some 3 %
 _KEEPS: Final = 0.95  # of the rate: then fewer in flight are as good
@@ -50,6 +51,7 @@ class Window:
         "_fixed",
         "_from_acked",
         "_from_s",
+        "_once",
         "_rate",
         "_rest_until_s",
         "_round_end",
@@ -80,6 +82,7 @@ class Window:
         self._usual = self.size  # the size that trials depart from
         self._rate = 0.0  # of the last spell of the usual size, messages per second
         self._trial = False
+        self._once = False  # this trial of more has shown a higher rate, once
         self._up = False  # where the next trial goes
         self._vain = False  # the last trial was in vain, and it was not yet the other way's turn
         self._rest_until_s = now_s  # no trial before
@@ -135,7 +138,7 @@ class Window:
                 if elapsed_s > 0 and (
                     count >= _SPELL_MESSAGES
                     or elapsed_s >= _SPELL_S
-                    or (count >= _ROUND_MESSAGES and count / elapsed_s * self.round_trip_s >= _ON_THE_WAY * self.size)
+                    or (count >= _ROUND_MESSAGES and self._on_the_way(count / elapsed_s, _ON_THE_WAY))
                 ):
                     self._conclude(count / elapsed_s, now_s)
                 else:
@@ -160,6 +163,10 @@ class Window:
         """The rate that a trial must reach to be kept."""
         return self._rate * (_RISES if self.size > self._usual else _KEEPS)
 
+    def _on_the_way(self, rate: float, share: float) -> bool:
+        """Return whether so much of what is in flight is on its way; the rest waits for the consumer."""
+        return rate * self.round_trip_s >= share * self.size
+
     def _conclude(self, rate: float, now_s: float) -> None:
         if not self._trial:
             if not self._rate * _CHANGED < rate < self._rate / _CHANGED:
@@ -169,6 +176,9 @@ class Window:
                 self._up = rate > self._rate > 0
             self._rate = rate
             self._resize(self._usual if now_s < self._rest_until_s else self._propose())
+        elif rate >= self._asked and self.size > self._usual and not self._once and not self._on_the_way(rate, _PARTLY):
+            self._once = True
+            self._started = False
         elif rate >= self._asked:
             self._up = self.size > self._usual  # on the same way
             self._usual = self.size
@@ -211,6 +221,7 @@ class Window:
             self.size = size
         self._trial = size != self._usual
         self._started = False
+        self._once = False
 
     def _learn_round_trip(self, round_trip_s: float, now_s: float) -> None:
         if self.round_trip_s == 0.0 or round_trip_s < self.round_trip_s:
