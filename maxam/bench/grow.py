@@ -28,6 +28,7 @@ from maxam.bench.brokers.broker import Broker
 from maxam.bench.brokers.maxam import gateway
 from maxam.bench.brokers.process import process_cpu_s, tree
 from maxam.bench.connections import held
+from maxam.bench.errors import LoadError
 from maxam.bench.output import Figures, console, progress
 from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
 from maxam.bench.plots import Claim, Curve, Panel, draw, farthest
@@ -56,6 +57,8 @@ _WARM_UP_S: Final = 0.5
 _SETTLE_S: Final = 30.0
 _FILL_S: Final = 600.0
 _SNAPSHOT_S: Final = 60.0
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+_NEW_MIN: Final = 10_000  # new topics of which fewer take too few ticks of the processor clock
 _LOW_PER_SECOND: Final = 2000.0
 _SESSION_GLOBS: Final = 1000  # as many as a session may have
 _SETTINGS: Final = "[limits]\nsessions_per_principal_max = 2000\n"  # a thousand connections and those of the load
@@ -127,15 +130,21 @@ class Grower:
         return replace(self.suite.plan(target, *groups), warm_up_s=_WARM_UP_S, settle_s=_SETTLE_S)
 
     def costs(self, broker: Broker, plan: Plan) -> tuple[Figures, Report]:
-        """Run a plan; return what a SEND of it costs, and how many there were."""
+        """Run a plan; return what a SEND of it costs, and how many there were.
+
+        Raises:
+            LoadError: There were none.
+        """
         seen: list[tuple[float, float]] = []
         report = run(plan, self.suite.show, lambda _begins: seen.append((process_cpu_s(broker.pid), broker.cpu_s())))
         self.judge(report)
         (own_begin_s, all_begin_s), (own_end_s, all_end_s) = seen
         sends = report.sends_per_s * report.seconds
+        if not sends:
+            raise LoadError("no RECEIPT came while it was measured; is the disk, or core 0, taken by something else?")
         own_s = own_end_s - own_begin_s
         figures = {SEND_US: own_s / sends * 1e6, SENDS: report.sends_per_s}
-        if (snapshots_s := all_end_s - all_begin_s - own_s) > 0:
+        if (snapshots_s := all_end_s - all_begin_s - own_s) > _TICK_S / 2:
             figures[SNAPSHOT_US] = snapshots_s / sends * 1e6
         return figures, report
 
@@ -197,6 +206,8 @@ def topics(grower: Grower, number: int) -> Figures:
         resident_mib = grower.resident_mib(broker)
         figures, _ = grower.costs(broker, replace(grower.plan(target, _quick()), topics=number))
         low = grower.latency(target, min(number, 5000))
+    if number < _NEW_MIN:
+        new = {}
     return {**figures, **new, RESIDENT: resident_mib, "MiB resident, one value each": first_mib, **low}
 
 
@@ -597,7 +608,7 @@ def grow(suite: Suite, names: Sequence[str], runs: int, plots: Path | None, as_j
     """Measure axes, print them and draw them; return whether nothing makes their figures untrue.
 
     Raises:
-        LoadError: One cannot be measured or drawn.
+        LoadError: One cannot be drawn.
     """
     every = axes()
     with tempfile.TemporaryDirectory(prefix="maxam-grow-") as folder:
@@ -622,7 +633,11 @@ def _measure(grower: Grower, name: str, axis: Axis, runs: int, as_json: bool) ->
                 grower.at = f"{name}, {series.name}, {x:,}"
                 with progress(Console(stderr=True, quiet=as_json), f"{grower.at} {number + 1}/{runs}") as show:
                     grower.suite.show = show
-                    figures = series.measure(grower, x)
+                    try:
+                        figures = series.measure(grower, x)
+                    except LoadError as error:  # the other points are of use without this one
+                        grower.problems.append(f"{grower.at}: {error}")
+                        figures = {}
                 found.setdefault((series.name, x), []).append(figures)
                 if as_json:
                     print_json(name, series.name, x, figures)
