@@ -146,6 +146,27 @@ class _Header(click.ParamType[tuple[str, str]]):
     "--subscribe-header", "subscribe_headers", type=_Header(), multiple=True, help="Further header of each SUBSCRIBE."
 )
 @click.option(
+    "--connect-header",
+    "connect_headers",
+    type=_Header(),
+    multiple=True,
+    help="Further header of each subscriber's CONNECT, such as window:100.",
+)
+@click.option(
+    "--round-trip-ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Of a simulated link between the broker and the quick and the slow subscribers, by a relay for each kind.",
+)
+@click.option(
+    "--jitter-ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="By how much a round trip may take longer, with --round-trip-ms.",
+)
+@click.option(
     "--receive-buffer-bytes",
     type=click.IntRange(0),
     default=0,
@@ -361,6 +382,9 @@ def _plan(options: Mapping[str, Any]) -> Plan:
                     observe=observe,
                     each_topic=options["each_topic"],
                     headers=options["subscribe_headers"],
+                    connect_headers=options["connect_headers"],
+                    round_trip_ms=options["round_trip_ms"],
+                    jitter_ms=options["jitter_ms"],
                     receive_buffer_bytes=options["receive_buffer_bytes"],
                     processes=processes,
                 )

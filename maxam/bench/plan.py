@@ -32,7 +32,10 @@ class SubscriberGroup:
     )
     each_topic: bool = False  # subscribe to each topic that the glob matches by itself, on the same connection
     headers: Headers = ()  # further ones of SUBSCRIBE
+    connect_headers: Headers = ()  # further ones of CONNECT
     receive_buffer_bytes: int = 0  # SO_RCVBUF; 0 leaves it to the system
+    round_trip_ms: float = 0.0  # of a simulated link to the broker; 0: none
+    jitter_ms: float = 0.0  # by how much a round trip may take longer, evenly distributed
     processes: int = 1
 
     @property
@@ -118,6 +121,8 @@ class Plan:
                 raise LoadError(
                     f"{group.connections} {group.name} have {len(group.globs)} globs, one each; give as many as there are globs"
                 )
+            if group.jitter_ms and not group.round_trip_ms:
+                raise LoadError(f"the {group.name} have jitter on no link; give a round trip too")
             if group.durable and group.each_topic:
                 raise LoadError(f"the {group.name} are durable and subscribe to each topic; give one of the two")
 

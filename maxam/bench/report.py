@@ -144,8 +144,9 @@ def sum_up(
     wanted: Mapping[str, Sequence[int]],
     published: Sequence[Published],
     results: Sequence[GroupResult],
+    relays: Sequence[Use] = (),
 ) -> Report:
-    """Put together what all processes said."""
+    """Put together what all processes said, and what relays used."""
     last_sent_ns = max(part.last_sent_ns for part in published)
     last_receipt_ns = max(part.last_receipt_ns for part in published)
     seconds = (times.end_ns - times.measure_ns) / 1e9
@@ -172,6 +173,7 @@ def sum_up(
         uses=[
             *[("publishers", part.use) for part in published],
             *[(result.group.name, part.use) for result in results for part in result.received],
+            *[("relays", use) for use in relays],
         ],
     )
     _judge(report, results)

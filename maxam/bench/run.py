@@ -2,15 +2,16 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any, Final, final
 
 from maxam.bench.errors import LoadError
 from maxam.bench.plan import Plan, wanted_topics
 from maxam.bench.publishing import Published, publish
+from maxam.bench.relay import Relay
 from maxam.bench.report import GroupResult, Report, sum_up
 from maxam.bench.subscribing import Received, subscribe
 from maxam.bench.worker import Times, Worker
@@ -49,21 +50,37 @@ def run(plan: Plan, show: Show | None = None, at_measure: Callable[[bool], None]
     plan.check()
     wanted = wanted_topics(plan)
     name = os.urandom(3).hex()
-    with _workers(plan, name, wanted) as (publishers, subscribers):
-        return _Run(plan, publishers, subscribers, show, at_measure).run(wanted)
+    with _relays(plan) as relays, _workers(plan, name, wanted, relays) as (publishers, subscribers):
+        return _Run(plan, publishers, subscribers, list(relays.values()), show, at_measure).run(wanted)
+
+
+@contextmanager
+def _relays(plan: Plan) -> Iterator[dict[str, Relay]]:
+    """Start a relay for each group of subscribers that is far away; they are found by its name."""
+    relays: dict[str, Relay] = {}
+    try:
+        for group in plan.groups:
+            if group.round_trip_ms:
+                relays[group.name] = Relay(plan.target, group.round_trip_ms, group.jitter_ms, plan.cores)
+        yield relays
+    finally:
+        for relay in relays.values():
+            relay.end()
 
 
 @contextmanager
 def _workers(
-    plan: Plan, name: str, wanted: dict[str, Sequence[int]]
+    plan: Plan, name: str, wanted: dict[str, Sequence[int]], relays: Mapping[str, Relay]
 ) -> Iterator[tuple[list[Worker], list[list[Worker]]]]:
     publishers: list[Worker] = []
     subscribers: list[list[Worker]] = []
     try:
         for group in plan.groups:
             subscribers.append([])
+            relay = relays.get(group.name)
+            theirs = plan if relay is None else replace(plan, target=relay.target)
             subscribers[-1].extend(
-                Worker(group.name, subscribe, plan, name, group, process, wanted, cores=plan.cores)
+                Worker(group.name, subscribe, theirs, name, group, process, wanted, cores=plan.cores)
                 for process in range(min(group.processes, group.connections))
             )
         publishers.extend(
@@ -83,12 +100,14 @@ class _Run:
         plan: Plan,
         publishers: list[Worker],
         subscribers: list[list[Worker]],
+        relays: Sequence[Relay],
         show: Show | None,
         at_measure: Callable[[bool], None] | None,
     ) -> None:
         self._plan: Final = plan
         self._publishers: Final = publishers
         self._subscribers: Final = subscribers
+        self._relays: Final = relays
         self._all: Final = [*publishers, *(worker for of_group in subscribers for worker in of_group)]
         self._show: Final = show
         self._at_measure: Final = at_measure
@@ -107,6 +126,8 @@ class _Run:
         self._times = times = self._plan_times()
         for worker in self._all:
             worker.tell(times)
+        for relay in self._relays:
+            relay.begin(times)
         self._until(lambda: False, times.measure_ns / 1e9, "warming up")
         if self._at_measure is not None:
             self._at_measure(True)
@@ -131,7 +152,7 @@ class _Run:
         for group, of_group in zip(plan.groups, self._subscribers, strict=True):
             received: list[Received] = [self._answers[worker] for worker in of_group]
             groups.append(GroupResult(group, received))
-        return sum_up(plan, times, wanted, published, groups)
+        return sum_up(plan, times, wanted, published, groups, [relay.finish() for relay in self._relays])
 
     def _published(self) -> bool:
         return all(worker in self._answers for worker in self._publishers)

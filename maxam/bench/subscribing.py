@@ -157,7 +157,9 @@ def subscribe(
     for number in range(process, group.connections, group.processes):
         glob = group.globs[number % len(group.globs)]
         client_id = f"bench-{run}-{group.name.replace(' ', '-')}-{number}" if group.durable else None
-        line = plan.target.connect(Role.SUBSCRIBER, client_id, context, group.receive_buffer_bytes)
+        line = plan.target.connect(
+            Role.SUBSCRIBER, client_id, context, group.receive_buffer_bytes, group.connect_headers
+        )
         subscriber = _Subscriber(number, line, group, run, wanted[glob])
         subscriber.subscribe([plan.syntax.topic(n) for n in wanted[glob]] if group.each_topic else [glob])
         subscribers.append(subscriber)

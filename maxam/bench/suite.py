@@ -166,6 +166,37 @@ def freshness(suite: Suite) -> Outcome:
     return outcome
 
 
+def round_trip(suite: Suite) -> Outcome:
+    """5,000 updates a second, and two quick consumers 50 ms away: with a window that adapts itself, and with 100 for good."""
+    adaptive = SubscriberGroup("adaptive", 1, (MAXAM.glob,), ack="client-individual", round_trip_ms=50.0)
+    fixed = replace(adaptive, name="fixed", connect_headers=(("window", "100"),))
+    with suite.gateway() as broker:
+        plan = suite.plan(broker.target, adaptive, fixed)
+        outcome = with_cpu(broker, replace(plan, per_second=5000.0, warm_up_s=3.0), suite.show)
+    if outcome.report is None:
+        return outcome
+    ours, theirs = (group.messages_per_s for group in outcome.report.groups)
+    return replace(outcome, figures={**outcome.figures, "adaptive, % of fixed": 100 * ours / max(theirs, 1.0)})
+
+
+def hundred_slow(suite: Suite) -> Outcome:
+    """2,000 updates a second over 100 topics, a quick consumer, and a hundred that take 2 ms for each message."""
+    quick = SubscriberGroup("quick subscriber", 1, (MAXAM.glob,), ack="client")
+    many = replace(_SLOW, name="slow subscribers", connections=100)
+    found: dict[str, float | None] = {}
+    outcome = Outcome({})
+    for name, groups in (("alone", (quick,)), ("with a hundred slow", (quick, many))):
+        with suite.gateway() as broker:
+            plan = replace(suite.plan(broker.target, *groups), topics=100, warm_up_s=2.0)
+            outcome = with_cpu(broker, replace(plan, per_second=2000.0), suite.show)
+            most = run(replace(plan, groups=groups[1:]), suite.show)
+        if outcome.report is not None:
+            found[f"quick subscriber {name}: latency p50 ms"] = outcome.report.groups[0].latency.quantile_ns(0.5) / 1e6
+        found[f"at maximum rate {name}: SEND/s"] = most.sends_per_s
+        found[f"at maximum rate {name}: MESSAGE/s"] = most.messages_per_s
+    return replace(outcome, figures={**outcome.figures, **found})
+
+
 def memory(suite: Suite) -> Outcome:
     """100,000 topics with a value each: what they add to the resident memory, and how long an eager snapshot takes."""
     with suite.gateway() as broker:
@@ -209,6 +240,8 @@ MEASUREMENTS: Final[Mapping[str, Callable[[Suite], Outcome]]] = {
     "one-to-twenty": lambda suite: throughput(suite, 20),
     "latency": latency,
     "freshness": freshness,
+    "round-trip": round_trip,
+    "hundred-slow": hundred_slow,
     "memory": memory,
     "idle": idle,
     "connect": connect,

@@ -90,6 +90,7 @@ class Target:
         client_id: str | None = None,
         context: ssl.SSLContext | None = None,
         receive_buffer_bytes: int = 0,
+        further: Sequence[tuple[str, str]] = (),
     ) -> "Line":
         """Return a connection that has been answered CONNECTED.
 
@@ -98,6 +99,7 @@ class Target:
             client_id: The name of its session.
             context: Of many connections in one process, made once from `tls(role)`.
             receive_buffer_bytes: SO_RCVBUF; 0 leaves it to the system.
+            further: Headers of CONNECT.
 
         Raises:
             LoadError: There is nobody, or not one who lets us in; the text says which.
@@ -110,6 +112,7 @@ class Target:
             *([(b"login", self.login.encode())] if self.login is not None else []),
             *([(b"passcode", self.passcode.encode())] if self.passcode is not None else []),
             *([(b"client-id", client_id.encode())] if client_id is not None else []),
+            *[(name.encode(), value.encode()) for name, value in further],
         ]
         # Spec: STOMP 1.2 "The CONNECT and CONNECTED frames do not escape"
         line.write(b"CONNECT\n" + b"".join([b"%b:%b\n" % header for header in headers]) + b"\n\0")

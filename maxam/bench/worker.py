@@ -106,6 +106,11 @@ class Channel:
         """Return whether the run is over."""
         return self._connection.poll()
 
+    def hear(self) -> object:
+        """Wait for word."""
+        word: object = self._connection.recv()
+        return word
+
 
 @final
 class Worker:

@@ -81,6 +81,19 @@ def test_durable_subscriptions_are_gone_after_the_run(broker: Broker) -> None:
     assert result["groups"][0]["ended_on_last_value"]
 
 
+def test_a_round_trip_is_seen_by_subscribers_alone(broker: Broker) -> None:
+    """Over a simulated link of 40 ms no value is younger than 20 ms, the relay's cost is told, and receipts are as ever."""
+    result = _run(
+        broker, "--rate", "500", "--topics", "20", "--round-trip-ms", "40", "--jitter-ms", "2", "--ack", "client",
+        "--connect-header", "window:50", "--schemas", str(SCHEMAS),
+    )  # fmt: skip
+    group = result["groups"][0]
+    assert group["ended_on_last_value"]
+    assert group["staleness_ms"]["p50"] >= 20
+    assert result["receipt_ms"]["p50"] < group["staleness_ms"]["p50"]
+    assert "relays" in {process["name"] for process in result["load_processes"]}
+
+
 def test_rejected_sends_are_told_and_fail_the_run(broker: Broker) -> None:
     """Bodies that are no Avro are all rejected: the run says how many and why, and exits with 1."""
     result = _run(broker, "--subscribers", "0", "--rate", "100", good=False)

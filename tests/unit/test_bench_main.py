@@ -82,6 +82,7 @@ def test_text_bodies_differ() -> None:
         (Plan(TARGET, (b"a\nbench:z",)), "the mark"),
         (Plan(TARGET, (b"x",), once=True, per_second=5.0), "neither a rate nor a warm-up"),
         (Plan(TARGET, (b"x",), (SubscriberGroup("s", 1, ("X/**",), durable=True, each_topic=True),)), "one of the two"),
+        (Plan(TARGET, (b"x",), (SubscriberGroup("s", 1, ("X/**",), jitter_ms=1.0),)), "no link"),
     ],
 )
 def test_plans_that_measure_nothing_true_are_refused(plan: Plan, says: str) -> None:
