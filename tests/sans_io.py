@@ -132,6 +132,7 @@ class Client:
         self.write(f"CONNECT\n{lines}\n\0".encode())
         answer, *rest = self.read()
         assert not rest
+        self._decoder.expect(SERVER_COMMANDS, self.version)
         return answer
 
     def write(self, data: bytes) -> None:
@@ -179,8 +180,13 @@ class Client:
     def read(self) -> list[Frame]:
         """Return every frame that the broker has for this client now, as if the link took all of it at once."""
         frames: list[Frame] = []
-        while parts := self.peer.data_to_send(self.world.now_s):
-            frames += self._decoder.feed(b"".join(parts))
+        while some := self.read_some():
+            frames += some
+        return frames
+
+    def read_some(self) -> list[Frame]:
+        """Return what the broker hands out in one go, as if the link took no more for now."""
+        frames = list(self._decoder.feed(b"".join(self.peer.data_to_send(self.world.now_s))))
         self.frames += frames
         return frames
 

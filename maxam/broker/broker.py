@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, final
 
 from maxam.avro.registry import Registry
-from maxam.broker.delivery import SUBSCRIPTION_REFUSED, Connection
+from maxam.broker.delivery import SUBSCRIPTION_REFUSED, Chunk, Connection
 from maxam.broker.destinations import MatchIndex
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.session import Session, Subscription
@@ -53,6 +53,7 @@ SCAN_TOPICS: Final = 1000  # topics that one slice of an eager scan looks at
 # still holds them.
 _WIRE_CACHE_BYTES_MAX: Final = 4_194_304
 _WIRE_SHARED_MIN: Final = 3  # subscriptions from which on keeping them pays
+_CHUNKS_MAX: Final = 64  # of some 16 KiB
 _POSITIONS_PER_RECORD: Final = 10_000  # so that no record grows with the number of topics
 _NO_ROUTES: Final[list[Subscription]] = []
 
@@ -115,6 +116,7 @@ class Broker:
         sessions: By (principal, client-id).
         woken: Connections whose writer is to be woken when `flush` is called.
         scanning: `scan` has something to do now.
+        chunks: What was handed out since the last commit, by its first topic.
     """
 
     def __init__(self, limits: Limits, policy: Policy, registry: Registry) -> None:
@@ -139,6 +141,7 @@ class Broker:
         self._epoch = 0  # of index and policy: routes of another one are void
         self._scans: Final[deque[Scan]] = deque()
         self.scanning = False
+        self.chunks: Final[dict[Topic, Chunk]] = {}
         self._settling: dict[Subscription, None] = {}
         self._settle_at_s = -1.0
         self._detached: dict[Session, None] = {}  # oldest first
@@ -335,6 +338,7 @@ class Broker:
 
     def commit(self, batch: list[Operation]) -> None:
         """Apply the oldest batch taken, which is durable now, and wake whoever it concerns."""
+        self.chunks.clear()
         for operation in batch:
             if type(operation) is Change:
                 self._apply_change(operation)
@@ -540,6 +544,12 @@ class Broker:
                         self._encoded_bytes -= len(part)
                 oldest.wire = None
         return shared
+
+    def keep_chunk(self, chunk: Chunk) -> None:
+        """Keep what was handed out until the next commit."""
+        if len(self.chunks) >= _CHUNKS_MAX:
+            self.chunks.clear()
+        self.chunks[chunk.topics[-1]] = chunk
 
     def settle(self, subscription: Subscription, destination: bytes, revision: int, now_s: float) -> None:
         """Note that a durable subscription in ack mode auto was written this change."""

@@ -34,6 +34,23 @@ _RECEIPT_BYTES: Final = 96  # of a pending receipt beside its id and what a reje
 
 
 @final
+class Chunk:
+    """Values as they were handed out in one go, for the next subscription with the same id and ack mode auto that is owed the same.
+
+    Dashboards of one make are many, and those that keep up are always owed the same.
+    """
+
+    __slots__ = ("data", "prefix", "size", "topics", "variant")
+
+    def __init__(self, prefix: bytes, variant: int, topics: list[Topic], size: int, data: bytes) -> None:
+        self.prefix: Final = prefix
+        self.variant: Final = variant
+        self.topics: Final = topics  # in reverse
+        self.size: Final = size  # as VALUES_BYTES_MAX counts
+        self.data: Final = data  # of the newest changes: void after the next commit
+
+
+@final
 class Connection:
     """What one connected client is to be sent.
 
@@ -185,15 +202,18 @@ class Connection:
 
     def _drain_values(self, out: list[bytes], now_s: float) -> None:
         turns = self.turns
-        rights = self.rights
-        window = self.window
-        size = 0
         count = 0
+        size = 0
+        if len(turns) == 1 and self.in_flight < self.window.size:
+            alone = turns[0]
+            if not alone.acknowledged and not alone.durable and alone.checked is self.rights:
+                count = self._drain_alone(alone, out)
+                size = VALUES_BYTES_MAX
         subscription: Subscription | None = None
         while size < VALUES_BYTES_MAX:
             if subscription is None and not turns:
                 break
-            if self.in_flight >= window.size:
+            if self.in_flight >= self.window.size:
                 if self.full_since_s < 0:
                     self.full_since_s = now_s
                 break
@@ -208,29 +228,78 @@ class Connection:
                 turns.append(current)
                 subscription = None
             # else it has the next turn too
-            if current.checked is not rights and not current.permits(topic, rights):
+            if current.checked is not self.rights and not current.permits(topic, self.rights):
                 continue
-            change = topic.change
-            wire = change.wire
-            shared = wire[current.variant] if wire is not None else None
-            if shared is None:
-                shared = self._broker.encode(topic, current.variant)
+            shared = self._shared(topic, current.variant)
             out.append(current.prefix)
             out.append(shared)
             size += len(shared)
             count += 1
             if current.acknowledged:
-                self.in_flight += 1
-                revision = change.revision
-                current.sent.append(revision)
-                current.held.add(topic)
-                current.unacked[revision] = (topic, window.sent(now_s, subscription is None and not turns))
+                self._hold(current, topic, now_s, subscription is None and not turns)
             elif current.durable:
-                self.unwritten.append((current, topic, change.revision))
+                self.unwritten.append((current, topic, topic.change.revision))
         if subscription is not None:
             turns.appendleft(subscription)
         self.messages += count
         self._broker.counters.messages += count
+
+    def _drain_alone(self, subscription: "Subscription", out: list[bytes]) -> int:
+        """Hand out values to the only subscription that has some ready, when nothing need be noted of them; return how many."""
+        broker = self._broker
+        prefix = subscription.prefix
+        variant = subscription.variant
+        parts: list[bytes] = []
+        topics: list[Topic] = []
+        size = 0
+        chunk = broker.chunks.get(subscription.next())
+        if (
+            chunk is not None
+            and chunk.prefix == prefix
+            and chunk.variant == variant
+            and subscription.take_alike(chunk.topics)
+        ):
+            out.append(chunk.data)
+            size = chunk.size
+            count = len(chunk.topics)
+        else:
+            chunk = None
+            count = 0
+        while size < VALUES_BYTES_MAX and subscription.ready:
+            topic = subscription.take()
+            topics.append(topic)
+            shared = self._shared(topic, variant)
+            parts.append(prefix)
+            parts.append(shared)
+            size += len(shared)
+        count += len(topics)
+        if chunk is None and count > 1 and len(topics[0].routes) > 1 and size < 2 * VALUES_BYTES_MAX:
+            topics.reverse()
+            chunk = Chunk(prefix, variant, topics, size, b"".join(parts))
+            broker.keep_chunk(chunk)
+            out.append(chunk.data)
+        else:
+            out += parts
+        if not subscription.ready:
+            subscription.turning = False
+            self.turns.clear()
+        return count
+
+    def _shared(self, topic: Topic, variant: int) -> bytes:
+        wire = topic.change.wire
+        if wire is not None:
+            shared = wire[variant]
+            if shared is not None:
+                return shared
+        return self._broker.encode(topic, variant)
+
+    def _hold(self, subscription: "Subscription", topic: Topic, now_s: float, last: bool) -> None:
+        """Note that a value was handed out that the client will acknowledge; `last` when nothing waits behind it."""
+        self.in_flight += 1
+        revision = topic.change.revision
+        subscription.sent.append(revision)
+        subscription.held.add(topic)
+        subscription.unacked[revision] = (topic, self.window.sent(now_s, last))
 
     def _confirm(self, now_s: float) -> None:
         for subscription, topic, revision in self.unwritten:

@@ -129,6 +129,23 @@ class Subscription:
         self.owed.remove(topic)
         return topic
 
+    def next(self) -> Topic:
+        """Return what `take` takes next; something must be ready."""
+        return self._front[-1] if self._front else self._back[0]
+
+    def take_alike(self, topics: list[Topic]) -> bool:
+        """Take these topics, which stand in reverse order, if they are the next; else take nothing."""
+        if not self._front:
+            self._front = self._back
+            self._front.reverse()
+            self._back = []
+        count = len(topics)
+        if self._front[-count:] != topics:
+            return False
+        del self._front[-count:]
+        self.owed.difference_update(topics)
+        return True
+
     def permits(self, topic: Topic, rights: "Rights") -> bool:
         """Tell whether rights allow a topic that was just taken."""
         if not self.owed:

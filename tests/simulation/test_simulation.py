@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.simulation.alike import alike
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
@@ -14,6 +15,12 @@ def test_what_must_hold_holds_whatever_fails(first: int) -> None:
     """Crashes, power cuts, full disks, slow, vanishing and doubled clients: nothing is lost, stale, doubled or leaked."""
     for seed in range(first, first + 20):
         simulate(seed)
+
+
+def test_who_shares_what_is_handed_out_reads_what_he_would_alone() -> None:
+    """Subscribers with the same id and version, owed the same or not, read the same as with ids of their own."""
+    for seed in range(300):
+        alike(random.Random(seed))  # noqa: S311 - a simulation, not a secret
 
 
 def test_one_seed_repeats_exactly() -> None:
@@ -45,6 +52,7 @@ def _noticed() -> bool:
         try:
             directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
             walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+            alike(random.Random(seed))  # noqa: S311 - a simulation, not a secret
             if seed < 30:
                 simulate(seed)
         except Exception:  # noqa: BLE001  # a Violation, or the broker itself stumbles
