@@ -169,7 +169,7 @@ ROWS: dict[str, dict[str, str]] = {
         "3": """clauses TestConnect.test_window TestDelivery.test_window_doubles_when_no_ack_comes
             TestDelivery.test_stall_is_four_round_trips
             window test_a_slow_consumer_on_a_near_link_has_few_in_flight test_idle_samples_do_not_shrink_it
-            test_a_fast_consumer_on_a_far_link_gets_what_a_fixed_window_gives test_floor_and_limit_hold
+            test_the_rate_on_a_far_link_is_that_of_a_fixed_window test_floor_and_limit_hold
             test_a_consumer_that_acks_in_batches_never_stalls
             broker test_the_window_holds_back_every_subscription_of_the_connection
             test_a_client_that_acks_every_fiftieth_message_never_stalls""",
