@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from maxam.bench.errors import LoadError
 
 Claim = Literal["constant", "linear"]
-_HEIGHT_INCHES: Final = 4.2
+_HEIGHT_INCHES: Final = 3.8
+_COLUMNS: Final = 2
 _PANEL_INCHES: Final = 5.0
 _LINE_POINTS: Final = 100  # of a drawn claim: a straight line is bent where axes are logarithmic
 
@@ -22,6 +24,7 @@ class Curve:
     xs: Sequence[float]
     ys: Sequence[float]
     claim: Claim | None = None
+    colour: int = 0  # the same in each panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,14 @@ def draw(path: Path, title: str, x_label: str, panels: Sequence[Panel]) -> None:
     pyplot = _pyplot()
     # the same figures give the same file: no date, no random names; text stays text
     with pyplot.rc_context({"svg.hashsalt": "maxam", "svg.fonttype": "none", "font.size": 10}):
-        figure, grid = pyplot.subplots(
-            1, len(panels), figsize=(_PANEL_INCHES * len(panels), _HEIGHT_INCHES), layout="constrained", squeeze=False
-        )
-        for axes, panel in zip(grid[0], panels, strict=True):
-            _panel(axes, panel, x_label)
+        rows = -(-len(panels) // _COLUMNS)
+        size = (_PANEL_INCHES * _COLUMNS, _HEIGHT_INCHES * rows)
+        figure, grid = pyplot.subplots(rows, _COLUMNS, figsize=size, layout="constrained", squeeze=False)
+        for axes, panel in zip_longest(grid.flat, panels):
+            if panel is None:
+                axes.set_visible(False)
+            else:
+                _panel(axes, panel, x_label)
         figure.suptitle(title)
         try:
             figure.savefig(path, metadata={"Date": None})
@@ -97,7 +103,8 @@ def _panel(axes: Any, panel: Panel, x_label: str) -> None:  # noqa: ANN401  # ma
     for curve in panel.curves:
         shown = [(x, y) for x, y in zip(curve.xs, curve.ys, strict=True) if x > 0]
         xs, ys = [x for x, _ in shown], [y for _, y in shown]
-        drawn = axes.plot(xs, ys, marker="o", label=curve.label)[0]
+        colour = f"C{curve.colour}"
+        axes.plot(xs, ys, marker="o", color=colour, label=curve.label)
         if curve.claim is not None:
             a, b = line(curve.claim, xs, ys)
             along = [xs[0] * (xs[-1] / xs[0]) ** (n / (_LINE_POINTS - 1)) for n in range(_LINE_POINTS)]
@@ -106,7 +113,7 @@ def _panel(axes: Any, panel: Panel, x_label: str) -> None:  # noqa: ANN401  # ma
                 [a + b * x for x in along],
                 linestyle="--",
                 linewidth=1,
-                color=drawn.get_color(),
+                color=colour,
                 alpha=0.6,
                 label=curve.claim,
             )
@@ -116,7 +123,7 @@ def _panel(axes: Any, panel: Panel, x_label: str) -> None:  # noqa: ANN401  # ma
     if panel.y_log:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(0, None)
+        axes.set_ylim(0, 1.15 * max((y for curve in panel.curves for y in curve.ys), default=1.0))
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.legend(fontsize="small")
 
