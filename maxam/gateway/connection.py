@@ -1,11 +1,14 @@
 """One client's transport: a reader and a writer task around a Peer, and the deadlines of its beginning and end.
 
-The Peer decides everything that the protocol says; here are only TLS, time and the order of shutting down. The writer is
-the sole sender, and nothing cancels it but the end of the connection: half a TLS record makes a stream useless.
+The Peer decides everything that the protocol says; here are only TLS, time and the order of shutting down. Only the writer waits
+while sending, and nothing cancels it but the end of the connection: half a TLS record makes a stream useless. While it is parked
+the reader sends what its own frames were answered at once.
 """
 
+import math
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
@@ -27,6 +30,7 @@ _DEAR_FEED_BYTES: Final = 512
 _TURN_S: Final = 0.005
 # A writer that never has to wait lets the others run after so much.
 TURN_BYTES: Final = 262_144
+_AWAKE: Final = -1.0
 
 
 @final
@@ -48,12 +52,16 @@ class ClientConnection:
 
     __slots__ = (
         "_bell",
+        "_feeding",
         "_limits",
+        "_parked_until_s",
         "_paused",
         "_resume",
         "_scope",
+        "_slices",
         "_talk",
         "_tls",
+        "_wanted",
         "address",
         "bytes_in",
         "bytes_out",
@@ -82,6 +90,10 @@ class ClientConnection:
         self._bell: Final = Bell()  # the writer's
         self._resume: Final = Bell()  # the reader's
         self._paused = False
+        self._parked_until_s = _AWAKE  # until when the writer sleeps: everything that was due is sent
+        self._feeding = False  # the reader is at work, and will send what comes of it
+        self._wanted = False
+        self._slices: Final[deque[memoryview]] = deque()  # of a large body under way
         self._scope: Final = trio.CancelScope()  # the whole connection
         self._talk: Final = trio.CancelScope()  # reader and writer
 
@@ -103,7 +115,7 @@ class ClientConnection:
         try:
             with self._scope:
                 if await self._handshake(turns):
-                    peer = make_peer(self.fingerprint, self._bell.ring, trio.current_time())
+                    peer = make_peer(self.fingerprint, self._wake, trio.current_time())
                     self.peer = peer
                     await self._converse(peer, touch, connected)
                     with trio.move_on_after(self._limits.linger_timeout_s):
@@ -185,7 +197,7 @@ class ClientConnection:
                         await self._readable(peer)
                         await trio.lowlevel.checkpoint()
                         turn_s = began_s = time.perf_counter()
-                    peer.receive_data(data[start : start + feed_bytes], trio.current_time(), time.time_ns() // 1000)
+                    self._feed(peer, data[start : start + feed_bytes])
                     start += feed_bytes
                     quick = time.perf_counter() - began_s < _TURN_S
                     feed_bytes = min(feed_bytes * 2, FEED_BYTES) if quick else _DEAR_FEED_BYTES
@@ -205,6 +217,22 @@ class ClientConnection:
             peer.receive_eof(trio.current_time())
             self._bell.ring()
 
+    def _feed(self, peer: Peer, data: bytes) -> None:
+        now_s = trio.current_time()
+        self._feeding = True
+        try:
+            peer.receive_data(data, now_s, time.time_ns() // 1000)
+        finally:
+            self._feeding = False
+        if self._wanted:
+            self._wanted = False
+            if self._parked_until_s == _AWAKE or not self._send_due(peer, now_s) or peer.finished:
+                self._bell.ring()
+            else:
+                due_s = peer.next_due_s
+                if due_s is not None and due_s < self._parked_until_s:
+                    self._bell.ring()  # it would sleep too long
+
     async def _readable(self, peer: Peer) -> None:
         """Wait until the peer takes more, and what TLS itself had to answer is sent."""
         if self._tls.unsent:
@@ -213,57 +241,69 @@ class ClientConnection:
             self._paused = True
             await self._resume.wait()
 
+    def _wake(self) -> None:
+        """Let what is due be sent: by the reader when it is through with what it feeds, else by the writer."""
+        if self._feeding:
+            self._wanted = True
+        else:
+            self._bell.ring()
+
     async def _write(self, peer: Peer, touch: Callable[[], None]) -> None:
-        # The loop calls no coroutine unless it has to wait: each would cost as much as 30 messages.
         tls = self._tls
         timeout_s = self._limits.write_timeout_s
-        sent_bytes = 0  # since this task last let others run
         try:
             while True:
-                if peer.values_ready and not tls.has_room():
-                    await tls.wait_room(timeout_s)
-                    sent_bytes = 0
                 now_s = trio.current_time()
                 due_s = peer.next_due_s
                 if due_s is not None and due_s <= now_s:
                     peer.tick(now_s)
                     touch()
-                parts = peer.data_to_send(now_s)
-                if parts:
-                    # only the last part may be large: more is handed out until there is enough
-                    if len(parts[-1]) > SLICE_BYTES:
-                        size = await self._send_slices(parts)
+                if not self._send_due(peer, now_s):
+                    if tls.unsent:
+                        await tls.flush(timeout_s)
+                    elif peer.values_ready and not tls.has_room():
+                        await tls.wait_room(timeout_s)
                     else:
-                        data = b"".join(parts)
-                        size = len(data)
-                        if not tls.send(data):
-                            await tls.flush(timeout_s)
-                    self.bytes_out += size
-                    sent_bytes += size
-                elif tls.unsent:
-                    await tls.flush(timeout_s)
+                        await trio.lowlevel.checkpoint()  # enough for one turn
                 elif peer.finished:
                     return
                 else:
                     due_s = peer.next_due_s
-                    await (self._bell.wait() if due_s is None else self._bell.wait(due_s))
-                    sent_bytes = 0
-                if self._paused and peer.receiving:
-                    self._paused = False
-                    self._resume.ring()
-                if sent_bytes >= TURN_BYTES:
-                    sent_bytes = 0
-                    await trio.lowlevel.checkpoint()
+                    self._parked_until_s = math.inf if due_s is None else due_s
+                    await self._bell.wait(self._parked_until_s)
+                    self._parked_until_s = _AWAKE
         except (OSError, TransportClosedError) as error:
             self._lose(error)
 
-    async def _send_slices(self, parts: list[bytes]) -> int:
-        """Send parts of which one is large; return their bytes. Everything is in the kernel then."""
-        sent_bytes = 0
-        for part in (b"".join(parts[:-1]), parts[-1]):
-            view = memoryview(part)  # a large body is shared by its subscribers: no copy
-            for start in range(0, len(part), SLICE_BYTES):
-                if not self._tls.send(view[start : start + SLICE_BYTES]):
-                    await self._tls.flush(self._limits.write_timeout_s)
-            sent_bytes += len(part)
-        return sent_bytes
+    def _send_due(self, peer: Peer, now_s: float) -> bool:
+        """Send what is due without waiting; return whether nothing more is.
+
+        The writer calls it, and the reader while the writer is parked: to wake a task for one message costs as much as the
+        message.
+        """
+        tls = self._tls
+        turn_bytes = self.bytes_out + TURN_BYTES
+        done = False
+        while not done and self.bytes_out < turn_bytes:
+            if self._slices:
+                data: bytes | memoryview = self._slices.popleft()
+            else:
+                if tls.unsent or (peer.values_ready and not tls.has_room()):
+                    break
+                parts = peer.data_to_send(now_s)
+                if not parts:
+                    done = not tls.unsent
+                    break
+                last = parts[-1]  # only this one may be large: more is handed out until there is enough
+                if len(last) > SLICE_BYTES:
+                    view = memoryview(last)  # a large body is shared by its subscribers: no copy
+                    self._slices.extend(view[at : at + SLICE_BYTES] for at in range(0, len(last), SLICE_BYTES))
+                    parts.pop()
+                data = b"".join(parts)
+            self.bytes_out += len(data)
+            if not tls.send(data):
+                break
+        if self._paused and peer.receiving:
+            self._paused = False
+            self._resume.ring()
+        return done

@@ -117,7 +117,17 @@ class TlsSocket:
     record makes the stream useless.
     """
 
-    __slots__ = ("_backlog", "_ended", "_incoming", "_outgoing", "_poll", "_replied_bytes", "_socket", "_tls")
+    __slots__ = (
+        "_backlog",
+        "_ended",
+        "_incoming",
+        "_outgoing",
+        "_poll",
+        "_received_much",
+        "_replied_bytes",
+        "_socket",
+        "_tls",
+    )
 
     def __init__(self, context: ssl.SSLContext, connected: socket.socket) -> None:
         self._incoming: Final = ssl.MemoryBIO()
@@ -127,6 +137,7 @@ class TlsSocket:
         self._poll: Final = select.poll()
         self._poll.register(connected, select.POLLOUT)
         self._backlog = _NOTHING  # encrypted, and not taken by the kernel
+        self._received_much = False
         self._replied_bytes = 0
         self._ended = False  # the peer has said that it sends no more
 
@@ -181,7 +192,7 @@ class TlsSocket:
     @property
     def unsent(self) -> bool:
         """Encrypted bytes wait for the sender."""
-        return self._outgoing.pending > 0
+        return self._outgoing.pending > 0 or len(self._backlog) > 0
 
     def decrypt(self) -> bytes | None:
         """Return all plaintext that has arrived and is complete; None when the peer closed its side before any.
@@ -222,13 +233,19 @@ class TlsSocket:
         return self.decrypt()
 
     async def _receive_raw(self, bytes_max: int) -> bytes:
-        # Who has sent much has often sent more meanwhile: to try first costs less than to ask the kernel to tell us.
-        await trio.lowlevel.checkpoint()
+        if self._received_much:
+            # Then there is often more already: to try first costs less than to ask the kernel to tell us.
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.wait_readable(self._socket)
         while True:
             try:
-                return self._socket.recv(bytes_max)
+                data = self._socket.recv(bytes_max)
             except (BlockingIOError, InterruptedError):
                 await trio.lowlevel.wait_readable(self._socket)
+            else:
+                self._received_much = len(data) >= RECORD_BYTES_MAX
+                return data
 
     def send(self, data: bytes | memoryview) -> bool:
         """Encrypt `data` and send all that is encrypted; False when the kernel did not take everything: `flush` then.
