@@ -51,7 +51,7 @@ lint: $(DEV) ## rules, format, types, floors
 bench: $(INSTALLED) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
 	$(FROM_WHEEL) $(BIN)/maxam-bench suite $(BENCH_ARGS)
 
-compare: $(INSTALLED) ## the same beside RabbitMQ and ActiveMQ, after deploy/install-bench-peers (COMPARE_ARGS="--chart charts")
+compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after deploy/install-bench-peers (COMPARE_ARGS="--chart charts")
 	$(FROM_WHEEL) $(BIN)/maxam-bench compare $(COMPARE_ARGS)
 
 grow: $(INSTALLED) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
