@@ -23,6 +23,8 @@ MODULES: Final = (
     "maxam.avro.rule",
     "maxam.avro.schema",
     "maxam.avro.walker",
+    "maxam.bench.histogram",
+    "maxam.bench.scanner",
     "maxam.broker.broker",
     "maxam.broker.delivery",
     "maxam.broker.destinations",
@@ -40,7 +42,8 @@ MODULES: Final = (
     "maxam.stomp.frames",
     "maxam.stomp.protocol",
 )
-"""The core: compiled all together, so that their classes call each other without Python between them, or not at all."""
+"""The core, and what the load tool reads with: compiled all together, so that their classes call each other without Python between
+them, or not at all."""
 
 
 def core() -> Literal["compiled", "interpreted"]:
