@@ -5,6 +5,7 @@ Between an append and its RECEIPT stands no task: whoever appended hands the blo
 acted on where the event loop hears it. Each pass of the loop that this saves is some 20 us of every answer.
 """
 
+import gc
 import logging
 import os
 import queue
@@ -26,6 +27,10 @@ from maxam.journal.files import Journal
 # How often the pump looks whether the broker has something due: below half of the shortest delay that it keeps.
 _TICK_S: Final = 0.05
 _SCAN_LOOK_S: Final = 0.005  # the same while a scan rests until its subscriber has read
+# Python's collector counts objects made less objects dropped. Where each value takes the place of another that stays near nothing, so
+# that it comes after a million values and walks the tuples of all their headers: two seconds without a pass of the loop (measured).
+# After so many changes it took 4.3 ms at most, as it finds what it reads in the processor's cache.
+COLLECT_CHANGES: Final = 500
 EXIT_DISK: Final = 74  # EX_IOERR of sysexits.h
 
 
@@ -57,6 +62,7 @@ class Committer:
         self._idle: Final = Bell()
         self._draining = False
         self._ending = False
+        self._collected = broker.revision  # up to which the youngest objects have been looked at
 
     def touch(self) -> None:
         """Hand what was appended to the disk: at once, or when the disk is done with what it is writing."""
@@ -125,6 +131,9 @@ class Committer:
         if outcome is True:
             was_full = self.group.disk_full
             self.group.written()
+            if self._broker.revision - self._collected >= COLLECT_CHANGES:
+                self._collected = self._broker.revision
+                gc.collect(0)
             if was_full and not self.group.disk_full:
                 log_event(logging.WARNING, "disk-has-room")
         elif outcome is not False:

@@ -1,0 +1,48 @@
+"""What the committer does beside committing."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from maxam.config import Limits
+from maxam.gateway.committer import COLLECT_CHANGES, Committer
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal, JournalSettings
+from tests.sans_io import World
+
+
+@pytest.fixture
+def collector_at_rest() -> Iterator[None]:
+    """Python's collector does nothing by itself, as where each value takes the place of another."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector_at_rest")
+def test_stored_values_do_not_gather_among_the_youngest_objects(tmp_path: Path) -> None:
+    """After so many changes Python's collector has looked at the tuples that topics hold: its next round does not walk them."""
+
+    async def commit() -> None:
+        journal = Journal.open(tmp_path, OsDisk(), JournalSettings(durable=False), bytes(16))
+        list(journal.recover())
+        world = World.make()
+        client = world.client()
+        committer = Committer(world.broker, journal, Limits())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            for n in range(COLLECT_CHANGES):
+                client.send(f"X/a.{n}", kind=f"header of {n}")
+            committer.touch()
+            await committer.drained()
+            nursery.cancel_scope.cancel()
+        journal.close()
+        stored = [topic.change.headers for topic in world.broker.store.topics.values()]
+        assert len(stored) == COLLECT_CHANGES
+        youngest = {id(each) for each in gc.get_objects(generation=0)}
+        assert not any(id(headers) in youngest or id(headers[0]) in youngest for headers in stored)
+
+    trio.run(commit)
