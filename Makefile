@@ -54,7 +54,7 @@ bench: $(INSTALLED) ## load and latency over mutual TLS (BENCH_ARGS="--only one-
 compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after deploy/install-bench-peers (COMPARE_ARGS="--chart charts")
 	$(FROM_WHEEL) $(BIN)/maxam-bench compare $(COMPARE_ARGS)
 
-grow: $(INSTALLED) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
+grow: $(INSTALLED) $(DEV) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
 	$(FROM_WHEEL) $(BIN)/maxam-bench grow $(GROW_ARGS)
 
 wheel: $(INSTALLED) ## dist/maxam-*.whl, for machines of this kind without a C compiler (MAXAM_CORE=compiled insists on one here)
