@@ -51,7 +51,7 @@ class Limits:
     handshakes_per_pass_max: int = 4  # TLS handshake steps (about 1 ms of CPU each) in one pass of the event loop
     send_unsent_bytes_max: int = 8192  # TCP_NOTSENT_LOWAT: what the kernel holds unsent is stale when it leaves
     send_buffer_bytes_max: int = 65_536  # SO_SNDBUF of one connection, sent and unacknowledged bytes included
-    scan_topics_per_pass_max: int = 1000  # topics that eager scans look at in one pass of the event loop
+    scan_topics_per_pass_max: int = 250  # topics that eager scans look at in one pass of the event loop
     log_lines_per_minute_max: int = 60  # of one kind of event from one peer address; the rest is counted
     stop_timeout_s: float = 8.0  # a graceful stop: then what is left is cut, so that the whole stays below 10 s
 
