@@ -108,7 +108,7 @@ class Change:
         judgement: Which schema judged it.
         headers: User headers that travel on to MESSAGE, in order.
         body: The body as sent.
-        wire: Cache, owned by the encoder's caller: the shared bytes of its MESSAGE per variant.
+        wire: Cache, owned by the encoder's caller: a variant, and the shared bytes of its MESSAGE in that.
     """
 
     __slots__ = (
@@ -142,7 +142,7 @@ class Change:
         self.judgement: Final = judgement
         self.headers: Final = headers
         self.body: Final = body
-        self.wire: list[bytes | None] | None = None
+        self.wire: tuple[int, bytes] | None = None
 
 
 @final

@@ -146,7 +146,7 @@ class Broker:
         self._settle_at_s = -1.0
         self._detached: dict[Session, None] = {}  # oldest first
         self._sessions_of: dict[str, int] = {}
-        self._encoded: Final[deque[Change]] = deque()
+        self._encoded: Final[list[Change]] = []  # with `wire`
         self._encoded_bytes = 0
 
     # What clients ask. Each may raise ProtocolError, having changed nothing.
@@ -530,19 +530,14 @@ class Broker:
             variant >> 1, variant & 1 == 1, change.destination, change.revision, change.headers, change.body
         )
         if len(topic.routes) >= _WIRE_SHARED_MIN:
-            wire = change.wire
-            if wire is None:
-                wire = [None, None, None, None]
-                change.wire = wire
-                self._encoded.append(change)
-            wire[variant] = shared
+            if self._encoded_bytes > _WIRE_CACHE_BYTES_MAX:
+                for kept in self._encoded:
+                    kept.wire = None
+                self._encoded.clear()
+                self._encoded_bytes = 0
+            change.wire = (variant, shared)
+            self._encoded.append(change)
             self._encoded_bytes += len(shared)
-            while self._encoded_bytes > _WIRE_CACHE_BYTES_MAX:
-                oldest = self._encoded.popleft()
-                for part in oldest.wire or ():
-                    if part is not None:
-                        self._encoded_bytes -= len(part)
-                oldest.wire = None
         return shared
 
     def keep_chunk(self, chunk: Chunk) -> None:

@@ -287,11 +287,7 @@ class Connection:
 
     def _shared(self, topic: Topic, variant: int) -> bytes:
         wire = topic.change.wire
-        if wire is not None:
-            shared = wire[variant]
-            if shared is not None:
-                return shared
-        return self._broker.encode(topic, variant)
+        return wire[1] if wire is not None and wire[0] == variant else self._broker.encode(topic, variant)
 
     def _hold(self, subscription: "Subscription", topic: Topic, now_s: float, last: bool) -> None:
         """Note that a value was handed out that the client will acknowledge; `last` when nothing waits behind it."""

@@ -92,18 +92,18 @@ def unsigned(number: int) -> bytes:
 
 def long(number: int) -> bytes:
     """Return an Avro long that is not negative; the format holds no negative one."""
-    return unsigned(number << 1)
+    return _LENGTHS[number] if number < len(_LENGTHS) else unsigned(number << 1)
 
 
 def text(value: bytes) -> bytes:
     """Return Avro bytes, or an Avro string of UTF-8."""
-    return unsigned(len(value) << 1) + value
+    return long(len(value)) + value
 
 
 # Tables for the hot path. A number of 14 bits and more is its low 14 bits, which change with each record, from a table, and the
 # rest, which rarely changes, remembered.
 LOW: Final = [bytes((low & 127 | 128, low >> 7 | 128)) for low in range(1 << 14)]
-_LENGTHS: Final = [long(length) for length in range(4096)]
+_LENGTHS: Final = [unsigned(length << 1) for length in range(4096)]
 _VALUE_OF_LENGTH: Final = [bytes((KIND_VALUE,)) + length for length in _LENGTHS]  # kind, length of destination
 _PLAIN_BODY: Final = [length + b"\0" + length for length in _LENGTHS]  # value_length, no headers, length of body
 
@@ -301,7 +301,13 @@ def _lengths(judgement: Judgement, headers: Headers, length: int) -> bytes:
     value_length = judgement.value_length
     if value_length < 0:
         value_length = max(0, length - judgement.value_offset)
-    return long(value_length) + _pairs([text(name) + text(value) for name, value in headers]) + long(length)
+    parts = [long(value_length)]
+    if headers:
+        parts.append(long(len(headers)))
+        for name, value in headers:
+            parts += (long(len(name)), name, long(len(value)), value)
+    parts += (b"\0", long(length))
+    return b"".join(parts)
 
 
 def _pairs(items: list[bytes]) -> bytes:
