@@ -105,7 +105,7 @@ class _Header(click.ParamType[tuple[str, str]]):
 @click.option(
     "--window",
     type=click.IntRange(1),
-    default=2000,
+    default=1000,
     show_default=True,
     help="SENDs of one publisher that may wait for their RECEIPT; without --rate.",
 )

@@ -55,7 +55,7 @@ class Plan:
     publisher_processes: int = 1
     topics: int = 1000
     per_second: float = 0.0  # of all publishers together; 0: as fast as receipts come
-    window: int = 2000  # SENDs of one publisher without their RECEIPT at the most, at maximum rate
+    window: int = 1000  # SENDs of one publisher without their RECEIPT at the most, at maximum rate
     receipts: bool = True
     headers: Headers = ()  # further ones of SEND, with `{n}` and `{destination}` of the topic
     once: bool = False  # one value for each topic, as fast as receipts come and for as long as that takes
