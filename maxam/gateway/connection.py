@@ -299,6 +299,8 @@ class ClientConnection:
                     view = memoryview(last)  # a large body is shared by its subscribers: no copy
                     self._slices.extend(view[at : at + SLICE_BYTES] for at in range(0, len(last), SLICE_BYTES))
                     parts.pop()
+                    if not parts:
+                        continue
                 data = b"".join(parts)
             self.bytes_out += len(data)
             if not tls.send(data):
