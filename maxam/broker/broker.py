@@ -133,8 +133,8 @@ class Broker:
         self.done = 0
         self.pending: list[Operation] = []
         self.woken: list[Connection] = []
-        self._awaiting: list[Connection] = []  # whose receipts wait for what is in `pending`
-        self._in_flight: deque[list[Connection]] = deque()  # per batch taken: who awaits it
+        self._awaiting: dict[Connection, None] = {}  # whose receipts wait for what is in `pending`
+        self._in_flight: deque[dict[Connection, None]] = deque()  # per batch taken: who awaits it
         self._index: Final[MatchIndex[Subscription]] = MatchIndex()
         self._generation = 0  # of the policy in force
         self._position = 0  # of the index: what a topic's routes must be complete up to
@@ -333,7 +333,7 @@ class Broker:
         for connection in self._awaiting:
             connection.waiting = False
         self._in_flight.append(self._awaiting)
-        self._awaiting = []
+        self._awaiting = {}
         return batch
 
     def commit(self, batch: list[Operation]) -> None:
@@ -377,8 +377,8 @@ class Broker:
         before, self.done = self.done, self.appended
         self.appended += len(kept)
         headers = _rejected(UNAVAILABLE, Rejection("disk-full", "the journal has no room; try again later"))
-        awaiting += self._awaiting
-        self._awaiting = []
+        awaiting.update(self._awaiting)
+        self._awaiting = {}
         for session in self.sessions.values():
             if session.connection is not None:  # receipts to come wait for what is kept too
                 session.connection.position = moved.get(session.connection.position, session.connection.position)
@@ -511,9 +511,12 @@ class Broker:
             return
         if receipts[0][0] <= self.done:
             self._rouse(connection)
-        if receipts[-1][0] > self.done and not connection.waiting:
-            connection.waiting = True
-            self._awaiting.append(connection)
+        if receipts[-1][0] > self.done:
+            if self._in_flight:  # it may wait for what is taken already, and nothing else may come
+                self._in_flight[-1][connection] = None
+            if not connection.waiting:
+                connection.waiting = True
+                self._awaiting[connection] = None
 
     def flush(self) -> None:
         """Wake the writers of all connections that became ready, once each."""

@@ -233,7 +233,7 @@ class Connection:
             shared = self._shared(topic, current.variant)
             out.append(current.prefix)
             out.append(shared)
-            size += len(shared)
+            size += len(current.prefix) + len(shared)
             count += 1
             if current.acknowledged:
                 self._hold(current, topic, now_s, subscription is None and not turns)
@@ -271,7 +271,7 @@ class Connection:
             shared = self._shared(topic, variant)
             parts.append(prefix)
             parts.append(shared)
-            size += len(shared)
+            size += len(prefix) + len(shared)
         count += len(topics)
         if chunk is None and count > 1 and len(topics[0].routes) > 1 and size < 2 * VALUES_BYTES_MAX:
             topics.reverse()

@@ -111,7 +111,11 @@ class Committer:
 
     def _advance(self, now_s: float) -> None:
         """Hand the next block to the thread if it is idle."""
-        block = self.group.next_block(now_s)
+        try:
+            block = self.group.next_block(now_s)
+        except BaseException as error:  # the batch is taken and nobody knows it: whoever called must not go on
+            self._die(error)
+            raise
         if block is not None:
             self._blocks.put(block)
         if self._broker.scanning:

@@ -212,6 +212,7 @@ class ClientConnection:
         except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others, and it is told
             log_bug("internal-error", error, address=self.address)
             self.expel(ProtocolError("internal error", "the broker failed on this frame; its log says more"))
+            self._rouse_writer()
         else:
             self._note("closed by the client")
             peer.receive_eof(trio.current_time())
@@ -227,11 +228,11 @@ class ClientConnection:
         if self._wanted:
             self._wanted = False
             if self._parked_until_s == _AWAKE or not self._send_due(peer, now_s) or peer.finished:
-                self._bell.ring()
+                self._rouse_writer()
             else:
                 due_s = peer.next_due_s
                 if due_s is not None and due_s < self._parked_until_s:
-                    self._bell.ring()  # it would sleep too long
+                    self._rouse_writer()  # it would sleep too long
 
     async def _readable(self, peer: Peer) -> None:
         """Wait until the peer takes more, and what TLS itself had to answer is sent."""
@@ -246,7 +247,11 @@ class ClientConnection:
         if self._feeding:
             self._wanted = True
         else:
-            self._bell.ring()
+            self._rouse_writer()
+
+    def _rouse_writer(self) -> None:
+        self._parked_until_s = _AWAKE  # from now on the rest is its
+        self._bell.ring()
 
     async def _write(self, peer: Peer, touch: Callable[[], None]) -> None:
         tls = self._tls
@@ -284,15 +289,15 @@ class ClientConnection:
         tls = self._tls
         turn_bytes = self.bytes_out + TURN_BYTES
         done = False
-        while not done and self.bytes_out < turn_bytes:
+        while not done and self.bytes_out < turn_bytes and not tls.unsent:
             if self._slices:
                 data: bytes | memoryview = self._slices.popleft()
             else:
-                if tls.unsent or (peer.values_ready and not tls.has_room()):
+                if peer.values_ready and not tls.has_room():
                     break
                 parts = peer.data_to_send(now_s)
                 if not parts:
-                    done = not tls.unsent
+                    done = True
                     break
                 last = parts[-1]  # only this one may be large: more is handed out until there is enough
                 if len(last) > SLICE_BYTES:

@@ -252,7 +252,10 @@ class TlsSocket:
 
         Raises:
             OSError: The socket failed.
+            AssertionError: The kernel has not taken yet what was sent before.
         """
+        if self._backlog:
+            raise AssertionError("bytes would overtake those that wait")
         written = self._tls.write(data)
         while written < len(data):
             written += self._tls.write(memoryview(data)[written:])
@@ -285,7 +288,8 @@ class TlsSocket:
         with trio.move_on_after(timeout_s):
             while self._backlog or (self._outgoing.pending and not self._send_encrypted()):
                 await trio.lowlevel.wait_writable(self._socket)
-                self._backlog = self._backlog[self._send_now(self._backlog) :]
+                # an empty view would keep all that it was cut from
+                self._backlog = self._backlog[self._send_now(self._backlog) :] or _NOTHING
         if self._backlog:
             raise TransportClosedError(f"the peer did not take {len(self._backlog)} bytes within {timeout_s:g} s")
 

@@ -349,6 +349,21 @@ def test_an_eager_scan_rests_while_its_subscriber_reads_nothing() -> None:
     assert dict(values(got))[f"X/t.{total - 1:05}"] == "new"
 
 
+@pytest.mark.parametrize("frame", [b"NACK\nreceipt:r\n\n\0", b"DISCONNECT\nreceipt:r\n\n\0"])
+def test_a_receipt_behind_a_batch_under_way_is_told_when_that_is_done(frame: bytes) -> None:
+    """A RECEIPT that waits for nothing but what is being written wakes the writer when it is written."""
+    world = World.make()
+    client = world.client()
+    client.send("X/a")
+    batch = world.take()
+    client.write(frame)
+    assert client.read() == []
+    woken = client.woken
+    world.commit(batch)
+    assert client.woken == woken + 1
+    assert receipts(client.read()) == [("r", "ignored" if frame.startswith(b"NACK") else "")]
+
+
 def test_a_resting_scan_keeps_no_other_from_its_turn() -> None:
     """A subscriber that reads nothing does not hold up the scan for another."""
     world = World.make()
