@@ -1,7 +1,7 @@
 """TLS by hand over a non-blocking socket: whole batches in, whole batches out, and who is at the other end.
 
 trio's SSLStream hands out one record per call and costs three times as much (docs/performance.md). The rule that makes
-this simple: any task may decrypt, one task only sends. What OpenSSL wants to send by itself (answers to a KeyUpdate,
+this simple: any task may decrypt, and nothing is sent while an earlier send waits for the kernel. What OpenSSL wants to send by itself (answers to a KeyUpdate,
 alerts) waits in `unsent` until the sender takes it.
 """
 

@@ -148,6 +148,24 @@ def test_versions_and_options(context: ssl.SSLContext) -> None:
     assert context.verify_mode == ssl.CERT_REQUIRED
 
 
+def test_nothing_overtakes_what_the_kernel_has_not_taken(pair: Pair, context: ssl.SSLContext) -> None:
+    """Bytes that the kernel did not take count as unsent, and a send before they have left is refused, not interleaved."""
+
+    async def test() -> None:
+        ours, client = pair()
+        server = TlsSocket(context, ours)
+        assert await meet(server, client) == ""
+        while server.send(bytes(65_536)):
+            pass
+        assert server.unsent
+        with pytest.raises(AssertionError, match="overtake"):
+            server.send(b"more")
+        server.close()
+        await client.aclose()
+
+    run(test)
+
+
 def test_a_connected_pair_carries_any_amount_both_ways(pair: Pair, context: ssl.SSLContext) -> None:
     """What one side encrypts is what the other side decrypts, beyond the size of any buffer."""
     body = bytes(range(256)) * 4000
