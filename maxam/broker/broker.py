@@ -84,6 +84,9 @@ class Barrier:
 
 
 Operation = Record | Barrier
+OnRejected = Callable[
+    [Identity, Send, bytes, Rejection, int], None
+]  # sender, SEND, disposition, why, microseconds since the epoch
 
 
 @final
@@ -117,6 +120,7 @@ class Broker:
         woken: Connections whose writer is to be woken when `flush` is called.
         scanning: `scan` has something to do now.
         chunks: What was handed out since the last commit, by its first topic.
+        on_rejected: Told of every SEND that is answered, or would be, `rejected-invalid` or `rejected-unauthorised`; it must not call back.
     """
 
     def __init__(self, limits: Limits, policy: Policy, registry: Registry) -> None:
@@ -126,6 +130,7 @@ class Broker:
         self.store: Final = Store()
         self.sessions: Final[dict[tuple[str, str], Session]] = {}
         self.counters: Final = Counters()
+        self.on_rejected: OnRejected | None = None
         self.head = 0
         self.revision = 0
         self.accepted_at_us = 0
@@ -191,7 +196,7 @@ class Broker:
         topic = self.store.topics.get(event.destination)
         verdict = self._judge(connection, event, topic)
         if type(verdict) is Rejection:
-            self._reject(connection, event, verdict)
+            self._reject(connection, event, verdict, wall_us)
             return
         if wall_us > self.accepted_at_us:
             self.accepted_at_us = wall_us
@@ -618,7 +623,7 @@ class Broker:
             return Rejection("no-rule", "no rule of the schema registry covers this destination")
         return rule.judge(destination, event.headers, event.body)
 
-    def _reject(self, connection: Connection, event: Send, rejection: Rejection) -> None:
+    def _reject(self, connection: Connection, event: Send, rejection: Rejection, wall_us: int) -> None:
         if rejection is _UNAUTHORISED:
             disposition = UNAUTHORISED
             self.counters.sends_unauthorised += 1
@@ -628,6 +633,8 @@ class Broker:
         else:
             disposition = INVALID
             self.counters.sends_invalid += 1
+        if self.on_rejected is not None and disposition is not UNAVAILABLE:
+            self.on_rejected(connection.identity, event, disposition, rejection, wall_us)
         if event.receipt is not None:
             connection.promise(event.receipt, _rejected(disposition, rejection))
 
