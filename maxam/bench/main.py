@@ -12,6 +12,7 @@ from rich.console import Console
 
 from maxam.bench import chart as charts
 from maxam.bench import compare
+from maxam.bench.archive import archive_command
 from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
 from maxam.bench.errors import LoadError
 from maxam.bench.grow import NAMES, grow
@@ -31,6 +32,9 @@ _FILE: Final = click.Path(path_type=Path)
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main() -> None:
     """Put load on a STOMP broker and report rates, latency and freshness. docs/bench.md explains each figure."""
+
+
+main.add_command(archive_command)
 
 
 @final
