@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
-from maxam.client.connection import HEART_BEAT_MS, Client, Message, Subscription, converse
+from maxam.client.connection import HEART_BEAT_MS, Client, Message, Posted, Subscription, converse
 from maxam.client.errors import (
     CertificateFileError,
     ConnectionLostError,
@@ -28,6 +28,7 @@ __all__ = [
     "GatewayError",
     "Message",
     "OutcomeUnknownError",
+    "Posted",
     "Receipt",
     "ResumingClient",
     "ResumingSubscription",

@@ -248,6 +248,31 @@ class _Answered:
 
 
 @final
+class Posted:
+    """A SEND that is on its way, see `Client.post`."""
+
+    __slots__ = ("_answered", "_client", "_receipt_id")
+
+    def __init__(self, client: "Client", receipt_id: bytes, answered: _Answered) -> None:
+        self._client: Final = client
+        self._receipt_id: Final = receipt_id
+        self._answered: Final = answered
+
+    @property
+    def settled(self) -> bool:
+        """Whether `receipt` has its answer, or its exception, without waiting."""
+        return self._answered.event.is_set()
+
+    async def receipt(self) -> Receipt:
+        """Await what became of the SEND, without letting other tasks run if that is known; raises like `Client.send`."""
+        if not self._answered.event.is_set():
+            await self._answered.event.wait()
+        if self._answered.receipt is None:
+            raise self._client._unanswered(self._receipt_id, OutcomeUnknownError)
+        return self._answered.receipt
+
+
+@final
 class Client:
     """A connection to a gateway. Its methods may be called from any number of tasks; requests do not wait for each other.
 
@@ -291,13 +316,21 @@ class Client:
             GatewayError: The gateway took this very frame for a breach of protocol; it had no effect.
             ClientError: The connection is gone, and nothing was written.
         """
+        return await (await self.post(destination, body, headers)).receipt()
+
+    async def post(self, destination: str, body: bytes, headers: Headers | None = None) -> Posted:
+        """Send like `send`, but return as soon as there is room, with what the RECEIPT is awaited by.
+
+        So one task keeps many SENDs under way, written and answered in the order of its calls. How many is its own affair.
+
+        Raises:
+            ClientError: The connection is gone, and nothing was written.
+        """
         receipt_id = self._new_id()
         pairs = () if not headers else tuple([(name.encode(), value.encode()) for name, value in headers.items()])
         await self._put(encoder.send(self._version, destination.encode(), body, pairs, receipt_id))
-        receipt = await self._receipt(receipt_id)
-        if receipt is None:
-            raise self._unanswered(receipt_id, OutcomeUnknownError)
-        return receipt
+        self._receipts[receipt_id] = answered = _Answered()
+        return Posted(self, receipt_id, answered)
 
     def subscribe(
         self,
@@ -537,7 +570,7 @@ class Client:
                     settled = subscription._ack == "auto"
                     subscription._put(Message(self, answer, settled))
             case Receipt():
-                answered = self._receipts.get(answer.receipt_id)
+                answered = self._receipts.pop(answer.receipt_id, None)
                 if answered is not None:  # else its request was cancelled
                     answered.receipt = answer
                     answered.event.set()

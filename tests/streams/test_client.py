@@ -190,6 +190,32 @@ async def test_sends_pipeline() -> None:
             nursery.start_soon(send, client, f"X/{number}")
 
 
+@trio_test
+async def test_what_one_task_posts_is_written_and_settled_in_order() -> None:
+    """`post` returns before the RECEIPT; each SEND then has its own answer, and a loss settles what had none."""
+
+    async def gateway(peer: Peer) -> None:
+        await peer.accept()
+        frames = [await peer.expect(b"SEND") for _ in range(4)]
+        assert [frame.body for frame in frames] == [b"0", b"1", b"2", b"3"]
+        await peer.receipt(frames[0], (b"disposition", b"accepted"))
+        await peer.receipt(frames[1], (b"disposition", b"rejected-invalid"), (b"result", b"schema-mismatch"))
+        await peer.error("no more", frames[2].headers[b"receipt"])
+
+    async with talking(gateway) as client:
+        posted = [await client.post("X/a", b"%d" % number) for number in range(4)]
+        assert not any(each.settled for each in posted)
+        assert (await posted[0].receipt()).accepted
+        assert (await posted[1].receipt()).result == "schema-mismatch"
+        with pytest.raises(GatewayError, match="no more"):
+            await posted[2].receipt()
+        with pytest.raises(OutcomeUnknownError):
+            await posted[3].receipt()
+        assert all(each.settled for each in posted)
+        with pytest.raises(ClientError, match="nothing was sent"):
+            await client.post("X/a", b"late")
+
+
 @pytest.mark.parametrize("version", [VERSION_1_1, VERSION_1_2])
 def test_automatic_ack_follows_the_body(version: int) -> None:
     """Asking for the next message acknowledges the one before, once, with the headers of the negotiated version."""
