@@ -19,15 +19,19 @@ from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy, Rights
 from maxam.compiled import child_environment
 from maxam.config import JournalSettings, Limits
-from maxam.errors import MaxamError
+from maxam.errors import DiskFullError, JournalDamagedError, MaxamError
 from maxam.gateway.log import log_event
 from maxam.globs import compile_glob
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, sealed_segments, write_snapshot
+from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
 from maxam.records import SubscriptionRecord
 
 _LOOK_S: Final = 20.0  # how often the gateway looks for sealed segments
 _NICENESS: Final = 19
+_INDEXED_MAX: Final = (
+    16  # old segments without an index in one run, some seconds each: the next snapshot must not wait for thousands
+)
 
 
 def segments_since_snapshot(folder: Path) -> int:
@@ -39,6 +43,8 @@ def segments_since_snapshot(folder: Path) -> int:
 
 def build_snapshot(folder: Path) -> str | None:
     """Write a snapshot of everything that is sealed; return its path, None when nothing is new.
+
+    The segments that it reads get their indexes; then older ones do that have none.
 
     Raises:
         JournalError: The journal is damaged, or there is no room.
@@ -53,14 +59,35 @@ def build_snapshot(folder: Path) -> str | None:
     rights: dict[str, Rights] = {}
     broker = Broker(limits, Policy({}, rights, limits), load_registry({"registry.toml": b""}))
     disk = OsDisk()
-    for record in Journal.read_sealed(folder, disk):
+    indexer = JournalIndexer(str(folder), disk)
+    for record in Journal.read_sealed(folder, disk, indexer.begin):
+        indexer.add(record)
         if type(record) is SubscriptionRecord and record.principal not in rights:
             rights[record.principal] = everything
             broker.policy = Policy({}, rights, limits)
         broker.apply(record)
-    return write_snapshot(
+    indexer.end()
+    path = write_snapshot(
         folder, disk, broker.revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
     )
+    if indexer.problem is None:
+        _index_archive(str(folder), disk)
+    else:
+        sys.stderr.write(f"no index of a segment: {indexer.problem}\n")
+    return path
+
+
+def _index_archive(folder: str, disk: OsDisk) -> None:
+    """Make the indexes that are missing, and remove those of segments that are gone. Nothing depends on either."""
+    try:
+        drop_strays(folder, disk)
+        for segment in unindexed(folder, disk)[:_INDEXED_MAX]:
+            try:
+                build(folder, segment, disk)
+            except JournalDamagedError as error:  # for whoever reads it: it is not needed here
+                sys.stderr.write(f"no index: {error}\n")
+    except (DiskFullError, OSError) as error:
+        sys.stderr.write(f"no index of a segment: {error}\n")
 
 
 async def keep_snapshots(settings: JournalSettings) -> None:
@@ -88,8 +115,10 @@ async def keep_snapshots(settings: JournalSettings) -> None:
         seconds = f"{trio.current_time() - began_s:.3f}"
         if done.returncode == 0:
             log_event(logging.INFO, "snapshot-built", path=done.stdout.decode().strip(), seconds=seconds)
+            if done.stderr:
+                log_event(logging.WARNING, "index-missing", error=_last_line(done.stderr), action="readers do without")
         else:
-            problem = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            problem = _last_line(done.stderr)
             log_event(
                 logging.ERROR,
                 "snapshot-failed",
@@ -98,6 +127,10 @@ async def keep_snapshots(settings: JournalSettings) -> None:
                 action="recovery stays slower; see error",
             )
             await trio.sleep(10 * _LOOK_S)
+
+
+def _last_line(output: bytes) -> str:
+    return output.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 def main() -> int:

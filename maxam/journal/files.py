@@ -16,12 +16,13 @@ segments/<first>.open.avro             being written; made by the first write af
 segments/<...>.open.avro.torn-<offset> a torn tail, cut by `recover`
 snapshots/<revision>.avro              stands for all segments up to that revision, which one of them ends with
 schemas/<sha256>.avsc                  self-contained texts
+index/<first>-<last>.index             what a sealed segment holds, for readers in a hurry (see `index`); never needed
 ```
 """
 
 import errno
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final, final
@@ -185,7 +186,7 @@ def write_snapshot(
             disk.unlink(f"{snapshots}/{name}")
     path = f"{snapshots}/{revision:020}{_SEALED}"
     encoder = Encoder(START, sync_marker, gapless=False)
-    _write_file(disk, path, _snapshot_parts(Position(revision, accepted_at_us, 0), records, encoder))
+    write_file(disk, path, _snapshot_parts(Position(revision, accepted_at_us, 0), records, encoder))
     disk.fsync_folder(snapshots)
     for _, old in _snapshots(snapshots, disk)[:-_SNAPSHOTS_KEPT]:
         disk.unlink(old)
@@ -277,17 +278,24 @@ class Journal:
         return cls(root, disk, settings, sync_marker, lock)
 
     @classmethod
-    def read_sealed(cls, folder: str | os.PathLike[str], disk: Disk) -> Iterator[Record]:
+    def read_sealed(
+        cls, folder: str | os.PathLike[str], disk: Disk, began: Callable[[SealedSegment], None] | None = None
+    ) -> Iterator[Record]:
         """Yield the newest whole snapshot, then the sealed segments after it: what the next snapshot is made of.
 
         Takes no lock and changes nothing; another process may write meanwhile.
+
+        Args:
+            folder: The journal's.
+            disk: Where it is.
+            began: Told of each segment before its first record, when the one before has been read to its end and found whole.
 
         Raises:
             JournalDamagedError: Something is not what was written.
         """
         root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
         reader = cls(root, disk, JournalSettings(), b"", -1)
-        yield from reader._replay(Decoder(0, 0), sealed_only=True)
+        yield from reader._replay(Decoder(0, 0), sealed_only=True, began=began)
 
     @property
     def head(self) -> int:
@@ -366,7 +374,7 @@ class Journal:
             for digest, text in texts:
                 path = f"{folder}/{digest}.avsc"
                 if f"{digest}.avsc" not in there or self._disk.read(path, 0, len(text) + 1) != text:
-                    _write_file(self._disk, path, [text])
+                    write_file(self._disk, path, [text])
             self._disk.fsync_folder(folder)
         except OSError:
             self._failed = True
@@ -394,7 +402,9 @@ class Journal:
 
     # recovery
 
-    def _replay(self, decoder: Decoder, sealed_only: bool) -> Generator[Record, None, int]:
+    def _replay(
+        self, decoder: Decoder, sealed_only: bool, began: Callable[[SealedSegment], None] | None = None
+    ) -> Generator[Record, None, int]:
         """Yield what is stored; return the chain at its end."""
         base, path = self._choose_snapshot()
         if path:
@@ -417,6 +427,8 @@ class Journal:
                 chain = yield from self._recover_open(segment, decoder, chain)
                 continue
             scanner = self._begin(segment, decoder, chain)
+            if began is not None:
+                began(segment)
             yield from self._walk(scanner, decoder, self._stake(decoder))
             if decoder.revision != segment.last:
                 problem = f"it ends with revision {decoder.revision}"
@@ -493,7 +505,7 @@ class Journal:
         """Copy the torn tail of a segment beside it, durably, and take it down."""
         kept = f"{path}.torn-{offset}"
         try:
-            _write_file(self._disk, kept, [self._disk.read(path, offset, length)])
+            write_file(self._disk, kept, [self._disk.read(path, offset, length)])
             self._sync_folder(self._segments)
         except DiskFullError:
             kept = ""  # nothing of it was promised: starting matters more
@@ -763,7 +775,7 @@ def _snapshot_parts(end: Position, records: Iterable[Record], encoder: Encoder) 
     yield end_block(encoder.position, encoder.sync_marker)
 
 
-def _write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
+def write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
     """Write a file that appears whole and synced under its name, or not at all. The name is for the caller to sync.
 
     Raises:
