@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from maxam.errors import ConfigurationError
 
 SERVER_NAMES: Final = ("localhost", "127.0.0.1", "::1")
-CLIENTS: Final = ("publisher", "subscriber", "operator")
+CLIENTS: Final = ("publisher", "subscriber", "operator", "pipeline")
 VALIDITY: Final = dt.timedelta(days=730)
 AUTHORITY_VALIDITY: Final = dt.timedelta(days=3650)
 CLOCK_TOLERANCE: Final = dt.timedelta(minutes=5)  # a container's clock may be a little behind ours

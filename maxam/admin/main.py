@@ -306,7 +306,7 @@ def fingerprint(certificate: Path, as_json: bool) -> None:
 @click.argument("folder", type=FOLDER)
 @json_option
 def dev_certs(folder: Path, as_json: bool) -> None:
-    """Make a development CA with certificates for a server and three clients, replacing what is in FOLDER."""
+    """Make a development CA with certificates for a server and four clients, replacing what is in FOLDER."""
     try:
         fingerprints = issue_development_certificates(folder, datetime.now(UTC))
     except OSError as error:

@@ -409,7 +409,7 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
         return CliRunner().invoke(main, arguments, env=nothing)
 
     made = json.loads(cli("dev-certs", str(tmp_path / "certs"), "--json").stdout)
-    assert set(made) == {"publisher", "subscriber", "operator"}
+    assert set(made) == {"publisher", "subscriber", "operator", "pipeline"}
     pem = str(tmp_path / "certs/operator.pem")
     assert cli("fingerprint", pem).stdout == made["operator"] + "\n"
     assert json.loads(cli("fingerprint", pem, "--json").stdout) == {"file": pem, "fingerprint": made["operator"]}

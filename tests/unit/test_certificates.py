@@ -56,10 +56,10 @@ def write_client(folder: Path, issued: Issued) -> Path:
 
 
 def test_the_folder_holds_exactly_the_promised_files(folder: Path) -> None:
-    """The folder holds the authority, its CRL, the server, the three clients and their fingerprints, nothing else."""
+    """The folder holds the authority, its CRL, the server, the four clients and their fingerprints, nothing else."""
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["ca.pem", "ca.key", "crl.pem", "server.pem", "server.key", "fingerprints.json"]
-        + [f"{name}.{kind}" for name in ("publisher", "subscriber", "operator") for kind in ("pem", "key")]
+        + [f"{name}.{kind}" for name in ("publisher", "subscriber", "operator", "pipeline") for kind in ("pem", "key")]
     )
 
 

@@ -204,6 +204,8 @@ def test_the_shipped_folder_is_released_as_it_is() -> None:
         ("X/EGM.X.12345.EGMMeteredGamePlay", "egm.EGMMeteredGamePlay_v1"),
         ("X/EGM.X.12345.EGMJackpotGroupMeterReading", "egm.EGMJackpotGroupMeterReading_v1"),
         ("X/EGM.X.12345.EGMJackpotContributorMeterReading", "egm.EGMJackpotContributorMeterReading_v1"),
+        ("X/Venue.VENUE-7.VenueMeterTotals", "venue.VenueMeterTotals_v1"),
+        ("X/Venue.VENUE-7.Hour.VenueMeterTotals", "venue.VenueMeterTotals_v1"),
     ],
 )
 def test_the_shipped_rules_find_each_type(destination: str, schema: str) -> None:
