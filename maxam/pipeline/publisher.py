@@ -1,0 +1,408 @@
+"""Publish rows to a gateway: many SENDs under way, each with an answer, over as many connections as it takes.
+
+Theory of operation: one task writes rows in their order and takes their RECEIPTs in the same order, at most `window` of them
+missing. When the connection goes, what had no RECEIPT is written again on the next one, before anything new. That is safe, as every SEND
+carries `source` and `source-revision`: a topic that has seen this number or a higher one of this source answers
+`result:superseded` and stays as it is. So, however often rows are repeated, by us or by another attempt of the same Spark
+task, no older value comes after a newer one.
+
+What the gateway cannot store now (`rejected-unavailable`) is offered again. The time limit counts from the last answer that
+settled a row.
+"""
+
+import random
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, NoReturn, final
+
+import trio
+
+from maxam.client import (
+    CertificateFileError,
+    Client,
+    ClientError,
+    GatewayError,
+    Posted,
+    Receipt,
+    TlsError,
+    VersionError,
+    connect,
+)
+from maxam.pipeline.errors import PipelineError
+
+PAUSE_MIN_S: Final = 0.25  # before we connect again, or offer again what could not be stored; doubles each time
+PAUSE_MAX_S: Final = 5.0
+REFUSALS_MAX: Final = 3  # connections that the gateway ended in a row, for a reason of its own, before any answer
+STOPPING: Final = "broker is stopping"  # `message` of the ERROR of a graceful stop: another gateway follows
+UNAVAILABLE: Final = "rejected-unavailable"
+SUPERSEDED: Final = "superseded"
+EXAMPLES_MAX: Final = 5  # of rejected rows, in error texts
+
+# Not the sender's to set: the frame's own, or read by the gateway as something else. Spec: docs/protocol.md "SEND"
+RESERVED_HEADERS: Final = frozenset(
+    {
+        "ack",
+        "conflated",
+        "content-length",
+        "destination",
+        "message-id",
+        "publisher",
+        "receipt",
+        "receipt-id",
+        "revision",
+        "schema",
+        "source",
+        "source-revision",
+        "subscription",
+        "timestamp",
+        "transaction",
+    }
+)
+
+
+class Row(NamedTuple):
+    """What to publish.
+
+    Attributes:
+        number: Its place in the order of its source, from 0; must rise with the age of the values of a topic.
+        destination: The topic.
+        body: The body as the gateway shall get it; empty deletes the topic's value.
+        headers: User headers, without reserved ones.
+    """
+
+    number: int
+    destination: str
+    body: bytes
+    headers: Mapping[str, str] | None = None
+
+
+class Rejected(NamedTuple):
+    """A row that the gateway did not take.
+
+    Attributes:
+        number: Of the row; -1 when it has none.
+        destination: Of the row; empty when it has none.
+        disposition: The gateway's word, or `refused` when the SEND ended the connection or could not be made.
+        result: A code of docs/protocol.md, `protocol-error`, or what is wrong with the row.
+        reason: One line of text.
+    """
+
+    number: int
+    destination: str
+    disposition: str
+    result: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of rows.
+
+    Attributes:
+        accepted: Became the value of their topic, or deleted it.
+        superseded: The topic had seen this row or a later one of the same source: when a run is repeated, what it had done
+            before; else what a repeated SEND had done already.
+        rejected: How often each pair of disposition and result came.
+        examples: The first few rejected rows.
+        connections: How many it took.
+    """
+
+    accepted: int = 0
+    superseded: int = 0
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    examples: list[Rejected] = field(default_factory=list)
+    connections: int = 0
+
+    def add(self, other: "Counts") -> None:
+        """Add what another task counted."""
+        self.accepted += other.accepted
+        self.superseded += other.superseded
+        self.rejected.update(other.rejected)
+        self.examples = [*self.examples, *other.examples][:EXAMPLES_MAX]
+        self.connections += other.connections
+
+    def reject(self, row: Rejected) -> None:
+        """Count a rejected row."""
+        self.rejected[row.disposition, row.result] += 1
+        if len(self.examples) < EXAMPLES_MAX:
+            self.examples.append(row)
+
+    def __str__(self) -> str:
+        parts = [f"{self.accepted} accepted", f"{self.superseded} superseded"]
+        parts += [f"{count} {disposition} {result}" for (disposition, result), count in sorted(self.rejected.items())]
+        return ", ".join(parts)
+
+
+class PublishError(PipelineError):
+    """Say that rows could not be published, and how far it got; publishing them again with the same source is safe."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A gateway and who we are to it.
+
+    Attributes:
+        address: Host name or IP address of its STOMP listener.
+        port: Its port.
+        certificate: PEM file of our certificate.
+        key: PEM file of its key, without a password.
+        ca: PEM file of the authorities whose gateways we trust.
+        host: The virtual host.
+        check_name: The name that the gateway's certificate must carry; None: any that `ca` signed.
+        window: At most so many SENDs without RECEIPT.
+        retry_s: Give up when no row was settled for so long although rows wait.
+    """
+
+    address: str
+    port: int
+    certificate: str
+    key: str
+    ca: str
+    host: str = "MAXVAPI"
+    check_name: str | None = None
+    window: int = 1000
+    retry_s: float = 60.0
+
+    def connect(self) -> AbstractAsyncContextManager[Client]:
+        """Connect once, see `maxam.client.connect`."""
+        return connect(
+            self.address,
+            self.port,
+            certificate=self.certificate,
+            key=self.key,
+            ca=self.ca,
+            check_name=self.check_name,
+            host=self.host,
+        )
+
+
+def publish_rows(
+    target: Target,
+    source: str,
+    batches: Iterator[list[Row]],
+    reject: Callable[[Rejected], None] | None = None,
+    rejected_max: int | None = None,
+) -> Counts:
+    """Publish rows in their order and wait until each is settled.
+
+    Args:
+        target: Where to.
+        source: Name of the order that the rows' numbers belong to.
+        batches: Lists of rows, taken in a thread of their own, one at a time, so that heart-beats go on while they are
+            made. No connection is made before the first row.
+        reject: Told of each rejected row, in no particular order.
+        rejected_max: Take no more rows when so many were rejected; those under way are settled.
+
+    Raises:
+        PublishError: The gateway cannot be reached or used, or took too long. What was published stays so.
+    """
+    return trio.run(_Publisher(target, source, batches, reject, rejected_max).run)
+
+
+@final
+class _LostError(Exception):
+    """The connection went; `reason` is why."""
+
+    def __init__(self, reason: ClientError) -> None:
+        super().__init__()
+        self.reason: Final = reason
+
+
+@final
+class _Publisher:
+    def __init__(
+        self,
+        target: Target,
+        source: str,
+        batches: Iterator[list[Row]],
+        reject: Callable[[Rejected], None] | None,
+        rejected_max: int | None,
+    ) -> None:
+        self._target: Final = target
+        self._source: Final = source
+        self._batches: Final = batches
+        self._reject: Final = reject
+        self._rejected_max: Final = rejected_max
+        self._rejections = 0
+        self._counts: Final = Counts()
+        self._waiting: Final[deque[Row]] = deque()  # to be written next
+        self._under_way: Final[deque[tuple[Row, Posted]]] = deque()
+        self._unavailable: Final[list[Row]] = []  # to be offered again, in their order
+        self._exhausted = False  # there are no more batches
+        self._settled_s = 0.0  # when a row was last settled, or the first of a new batch began to wait
+        self._settled = 0  # rows
+
+    async def run(self) -> Counts:
+        pause_s = PAUSE_MIN_S
+        refusals = 0
+        while self._waiting or await self._take_batch():
+            settled = self._settled
+            try:
+                async with self._target.connect() as client:
+                    self._counts.connections += 1
+                    await self._publish(client)
+            except _LostError as lost:
+                reason = lost.reason
+                final = False
+            except ClientError as error:
+                reason = error
+                final = _is_final(error)
+            else:
+                continue
+            if self._settled != settled:
+                pause_s, refusals = PAUSE_MIN_S, 0
+            if isinstance(reason, GatewayError) and reason.message != STOPPING:
+                refusals += 1
+            if final or refusals >= REFUSALS_MAX:
+                raise self._failure(str(reason)) from reason
+            await self._pause(pause_s, str(reason))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        return self._counts
+
+    async def _publish(self, client: Client) -> None:
+        """Publish until all rows are settled.
+
+        Raises:
+            _LostError: The connection went; what was under way waits again.
+        """
+        pause_s = PAUSE_MIN_S
+        while True:
+            if not self._unavailable:
+                await self._fill(client)
+            if self._under_way:
+                settled = self._settled
+                await self._settle()
+                if self._settled != settled:
+                    pause_s = PAUSE_MIN_S
+            elif self._unavailable:
+                # Rows of the same topics that were written behind them may have been accepted: then these are superseded.
+                self._waiting.extendleft(reversed(self._unavailable))
+                self._unavailable.clear()
+                await self._pause(pause_s, "the gateway cannot store values now (rejected-unavailable)")
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            else:
+                return
+
+    async def _fill(self, client: Client) -> None:
+        """Write rows until the window is full, or there are none."""
+        window = self._target.window
+        under_way = self._under_way
+        waiting = self._waiting
+        source = self._source
+        while len(under_way) < window:
+            if not waiting:
+                if under_way and under_way[0][1].settled:
+                    return  # answers first: the next batch may take long
+                if not await self._take_batch():
+                    return
+            number, destination, body, own = waiting[0]
+            headers = {"source": source, "source-revision": str(number)}
+            if own:
+                headers.update(own)
+            try:
+                posted = await client.post(destination, body, headers)
+            except ClientError as error:
+                await self._lose(error)
+            under_way.append((waiting.popleft(), posted))
+
+    async def _settle(self) -> None:
+        """Wait for the oldest RECEIPT and take all that came with it."""
+        under_way = self._under_way
+        while True:
+            row, posted = under_way[0]
+            try:
+                receipt = await posted.receipt()
+            except ClientError as error:
+                await self._lose(error)
+            del under_way[0]
+            self._take(row, receipt)
+            if not under_way or not under_way[0][1].settled:
+                break
+
+    def _take(self, row: Row, receipt: Receipt) -> None:
+        if receipt.accepted:
+            if receipt.result == SUPERSEDED:
+                self._counts.superseded += 1
+            else:
+                self._counts.accepted += 1
+        elif receipt.disposition == UNAVAILABLE:
+            self._unavailable.append(row)
+            return
+        else:
+            self._refuse(row, receipt.disposition, receipt.result, receipt.reason)
+        self._settled += 1
+        self._settled_s = trio.current_time()
+
+    def _refuse(self, row: Row, disposition: str, result: str, reason: str) -> None:
+        rejected = Rejected(row.number, row.destination, disposition, result, reason)
+        self._rejections += 1
+        self._counts.reject(rejected)
+        if self._reject is not None:
+            self._reject(rejected)
+
+    async def _lose(self, reason: ClientError) -> NoReturn:
+        """Settle what has an answer although the connection is gone; the rest waits again, in its order.
+
+        Raises:
+            _LostError: Always.
+        """
+        again = self._unavailable  # written before what is under way
+        for row, posted in self._under_way:
+            try:
+                receipt = await posted.receipt()
+            except GatewayError as error:  # it names this very SEND
+                self._refuse(row, "refused", "protocol-error", f"{error.message}: {error.detail}")
+                self._settled += 1
+                self._settled_s = trio.current_time()
+            except ClientError:
+                again.append(row)
+            else:
+                self._take(row, receipt)
+        self._waiting.extendleft(reversed(again))
+        again.clear()
+        self._under_way.clear()
+        cause = reason.__cause__
+        raise _LostError(cause if isinstance(cause, ClientError) else reason)
+
+    async def _take_batch(self) -> bool:
+        """Take the next batch that is not empty; return whether there is one."""
+        while not self._exhausted and not self._waiting:
+            if self._rejected_max is not None and self._rejections >= self._rejected_max:
+                self._exhausted = True
+                break
+            batch = await trio.to_thread.run_sync(next, self._batches, None)
+            if batch is None:
+                self._exhausted = True
+                break
+            self._waiting.extend(batch)
+        self._settled_s = trio.current_time()
+        return bool(self._waiting)
+
+    async def _pause(self, pause_s: float, reason: str) -> None:
+        """Wait, some of the time at random so that the tasks of a job do not all come back at once."""
+        if trio.current_time() + pause_s > self._settled_s + self._target.retry_s:
+            raise self._failure(f"{reason}; nothing was settled for {self._target.retry_s:g} s")
+        await trio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    def _failure(self, reason: str) -> PublishError:
+        where = f"{self._target.address}:{self._target.port}"
+        row = f" at row {self._waiting[0].number} ({self._waiting[0].destination})" if self._waiting else ""
+        return PublishError(f"publishing to {where} failed{row}: {reason}. So far: {self._counts}")
+
+
+def _is_final(error: ClientError) -> bool:
+    """Whether connecting again would only fail again."""
+    match error:
+        case GatewayError():
+            return error.message != STOPPING
+        case CertificateFileError() | VersionError():
+            return True
+        case TlsError():  # but a gateway that goes in the middle of a handshake
+            stream_error = error.__cause__
+            return not isinstance(stream_error and stream_error.__cause__, ssl.SSLEOFError)
+        case _:
+            return False
