@@ -1,0 +1,119 @@
+"""Pack what the pipeline's Python workers on a Spark cluster need: `pack_pipeline.py FOLDER`, run with the Python that has maxam.
+
+Two files come of it; docs/pipeline-cluster.md says which to use when:
+
+* `maxam.zip`: maxam alone, interpreted, for `--py-files`. The workers' own Python has what maxam imports.
+* `environment.tar.gz`: a virtual environment with maxam (compiled, if it is so here) and all that it imports on a worker, copied
+  from where this runs, so the very versions that the job was tested with. Nothing is downloaded. It works wherever the Python that
+  it was made with stands at the same path.
+
+Left out is what only the driver needs: Spark itself, which the cluster has, Java, charts.
+"""
+
+import re
+import sys
+import tarfile
+import tempfile
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata, util
+from pathlib import Path
+from typing import Final
+
+PROJECT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"
+ARROW: Final = ("pyarrow", "pandas")  # what pyspark wants for workers that exchange Arrow batches
+LEFT_OUT: Final = {"tests", "include", "__pycache__"}  # folders; pyarrow and pandas have many
+NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def main(arguments: list[str]) -> str | None:
+    """Pack; return what is wrong."""
+    if len(arguments) != 1:
+        return "usage: pack_pipeline.py FOLDER"
+    spec = util.find_spec("maxam")
+    if spec is None or spec.origin is None:
+        return f"{sys.executable} has no maxam: run this with the Python of a virtual environment that has it"
+    package = Path(spec.origin).parent
+    with PROJECT.open("rb") as file:
+        named = tomllib.load(file)["project"]["dependencies"]
+    try:
+        distributions = closure([*named, *ARROW])
+    except metadata.PackageNotFoundError as error:
+        return f"{sys.executable} has no {error.name}: install maxam[pipeline] there"
+    folder = Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    pack_modules(folder / "maxam.zip", package)
+    pack_environment(folder / "environment.tar.gz", package, distributions)
+    for name in ("maxam.zip", "environment.tar.gz"):
+        size = (folder / name).stat().st_size
+        sys.stdout.write(f"{folder / name}: {size / 1e6:,.1f} MB\n")
+    return None
+
+
+def closure(requirements: list[str]) -> dict[str, metadata.Distribution]:
+    """Return these and all that they need by name, but for their extras and for what other systems need.
+
+    Raises:
+        PackageNotFoundError: One of those that were named is not installed.
+    """
+    found: dict[str, metadata.Distribution] = {}
+    waiting = [(match[0], True) for text in requirements if (match := NAME.match(text)) is not None]
+    while waiting:
+        name, named = waiting.pop()
+        name = name.lower().replace("_", "-").replace(".", "-")
+        if name in found:
+            continue
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if named:
+                raise
+            continue  # for another system or an older Python
+        found[name] = distribution
+        for text in distribution.requires or ():
+            match = NAME.match(text)
+            if match is not None and "extra ==" not in text:
+                waiting.append((match[0], False))
+    return found
+
+
+def pack_modules(path: Path, package: Path) -> None:
+    """Write the package's Python files as a zip that can be imported from."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(package.rglob("*.py")):
+            archive.write(file, file.relative_to(package.parent))
+
+
+def pack_environment(path: Path, package: Path, distributions: dict[str, metadata.Distribution]) -> None:
+    """Write a virtual environment with the package and these distributions in it."""
+    with tempfile.TemporaryDirectory() as name, tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        venv.create(name, symlinks=True)
+        archive.add(name, ".", filter=without_activation)
+        (packages,) = Path(name).glob("lib/python*/site-packages")
+        inside = packages.relative_to(name)
+        for file in package_files(package):
+            archive.add(file, inside / file.relative_to(package.parent))
+        for distribution in distributions.values():
+            for listed in distribution.files or ():
+                source = Path(str(distribution.locate_file(listed)))
+                if ".." not in listed.parts and not LEFT_OUT.intersection(listed.parts) and source.is_file():
+                    archive.add(source, inside / listed)
+
+
+def package_files(package: Path) -> Iterator[Path]:
+    """Yield the files of the package, the machine code that mypyc puts beside it included."""
+    for file in sorted(package.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield file
+    yield from package.parent.glob("*__mypyc.*")
+
+
+def without_activation(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out scripts that know the folder that the environment was made in."""
+    return None if "activate" in member.name.lower() else member
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
