@@ -1,0 +1,311 @@
+"""What every verb of `maxam-pipeline` has: its options, its session, what it says while it runs and what it gives out."""
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+import click
+
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from maxam.pipeline.output import Format
+    from maxam.pipeline.reading import Archive, Problem
+
+_OUR_ERROR: Final = re.compile(r"^maxam\.[\w.]+Error: ")
+DONE_IN_PART: Final = 3  # exit code: part of the archive could not be read
+_FORMATS: Final = ("table", "json", "csv", "parquet")
+
+
+@final
+class Job:
+    """What a verb works with; `job_options` makes it, and closes it when the verb returns or raises.
+
+    Attributes:
+        schemas: The schema folder, if one was named.
+        incomplete: Part of the archive could not be read; the verb will exit with DONE_IN_PART.
+    """
+
+    def __init__(
+        self,
+        journal: Path | None,
+        schemas: Path | None = None,
+        form: "Format" = "table",
+        out: str | None = None,
+        master: str | None = None,
+        remote: str | None = None,
+        conf: dict[str, str] | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self._journal: Final = journal
+        self.schemas: Final = schemas
+        self.incomplete = False
+        self._form: Final = form
+        self._out: Final = out
+        self._where: Final = (master, remote, conf or {})
+        self._quiet: Final = quiet
+        self._owned = False
+        self._spark: SparkSession | None = None
+        self._bar: Final = ProgressBar(quiet)
+
+    @property
+    def journal(self) -> Path:
+        """The journal folder.
+
+        Raises:
+            PipelineError: There is no such folder, or it is not a journal's.
+        """
+        if self._journal is None:
+            raise PipelineError("this needs a journal: name its folder with --journal")
+        try:
+            segments = self._journal / "segments"
+            if not self._journal.is_dir():
+                raise PipelineError(f"{self._journal}: no such folder")
+            if not segments.is_dir():
+                raise PipelineError(f"{self._journal} is not the folder of a journal: it has no folder `segments`")
+            next(segments.iterdir(), None)
+        except OSError as error:
+            raise PipelineError(f"{self._journal} cannot be read: {error.strerror}") from error
+        return self._journal
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session: opened when it is first asked for, unless this process has one already."""
+        if self._spark is None:
+            from maxam.pipeline.session import open_session, running_session  # noqa: PLC0415  # needs pyspark
+
+            master, remote, conf = self._where
+            self._owned = running_session() is None
+            with self.progress("starting Spark"):
+                self._spark = self._bar.spark = open_session(master, remote, conf)
+        return self._spark
+
+    def examine(self, **prune: Any) -> "Archive":  # noqa: ANN401  # as of reading.examine
+        """Check the part of the archive that will be read, and tell its problems.
+
+        Args:
+            **prune: As of `reading.examine`: records, from_revision, to_revision, since, until, destinations.
+        """
+        from maxam.pipeline.reading import examine  # noqa: PLC0415  # needs pyspark
+
+        journal, spark = self.journal, self.spark
+        with self.progress("checking the archive"):
+            archive = examine(spark, journal, **prune)
+        self.tell_problems(archive.problems)
+        return archive
+
+    def changes(self, **prune: Any) -> "DataFrame":  # noqa: ANN401  # as of reading.read_journal
+        """Return what the journal holds, after telling what is wrong with it.
+
+        Args:
+            **prune: As of `reading.read_journal`; `records="rejected"` gives rejected SENDs instead. With `archive`, which
+                `examine` gave, nothing is checked and told again.
+        """
+        from maxam.pipeline.reading import read_journal  # noqa: PLC0415  # needs pyspark
+
+        if "archive" not in prune:
+            prune["archive"] = self.examine(**prune)
+        return read_journal(self.spark, self.journal, problems="skip", **prune)
+
+    def tell_problems(self, problems: "Iterable[Problem]") -> None:
+        """Tell each problem on standard error, --quiet or not; one that lost something makes the job incomplete."""
+        for problem in problems:
+            self.incomplete = self.incomplete or problem.lost
+            self._bar.say(f"{'problem' if problem.lost else 'note'}: {problem.text}")
+
+    def emit(self, frame: "DataFrame", expendable: tuple[str, ...] = ()) -> None:
+        """Give out a result, in the form and to the place that the options say.
+
+        Args:
+            frame: The result, in its order.
+            expendable: Columns that a table on a narrow terminal does without, the first ones first.
+
+        Raises:
+            PipelineError: It cannot be written there.
+        """
+        from maxam.pipeline.output import TABLE_ROWS_MAX, first_rows, print_rows, write_frame  # noqa: PLC0415  # 100 ms
+
+        if self._form == "table":
+            with self.progress("computing"):
+                rows = first_rows(frame)
+            print_rows(rows, expendable)
+            if rows[2]:
+                self.tell(f"only the first {TABLE_ROWS_MAX} rows are shown: --format json, csv or parquet give all")
+            return
+        onto_terminal = self._out is None and sys.stdout.isatty()  # where a bar would stand between the rows
+        with nullcontext() if onto_terminal else self.progress("writing"):
+            write_frame(frame, self._form, self._out)
+        if self._out is not None:
+            self.tell(f"written: {self._out}")
+
+    def tell(self, text: str) -> None:
+        """Say something on standard error, unless --quiet."""
+        if not self._quiet:
+            self._bar.say(text)
+
+    def progress(self, text: str) -> AbstractContextManager[None]:
+        """Show on standard error, if that is a terminal, what is going on and how far Spark is, until the block ends.
+
+        Inside another such block the text stands for the other's meanwhile.
+        """
+        return self._bar.during(text)
+
+    def close(self) -> None:
+        """Stop the session, if the job has opened it."""
+        if self._spark is not None and self._owned:
+            self._spark.stop()
+        self._spark = self._bar.spark = None
+
+
+@final
+class _Setting(click.ParamType[tuple[str, str]]):
+    """`KEY=VALUE`."""
+
+    name = "KEY=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401  # as click has it
+        """Cut the text at its first `=`."""
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        return key, text
+
+
+_PATH: Final = click.Path(path_type=Path)
+
+Verb = Callable[..., None]
+
+
+def job_options(verb: Verb | None = None, *, journal: bool = True) -> Any:  # noqa: ANN401  # a decorator, with or without call
+    """Give a verb the options that all have, and a `Job` as its first argument.
+
+    Args:
+        verb: The function of a click command.
+        journal: The verb cannot do without a journal.
+    """
+    if verb is None:
+        return functools.partial(job_options, journal=journal)
+    decorated = verb
+
+    @functools.wraps(decorated)
+    def run(
+        journal: Path | None,
+        schemas: Path | None,
+        form: "Format | None",
+        out: str | None,
+        master: str | None,
+        remote: str | None,
+        conf: tuple[tuple[str, str], ...],
+        quiet: bool,
+        **options: object,
+    ) -> None:
+        if master is not None and remote is not None:
+            raise click.UsageError("--master and --remote exclude each other")
+        form = form or _format_of(out)
+        if form == "table" and out is not None:
+            raise click.UsageError("--out takes json, csv or parquet: say which with --format, or by the file's suffix")
+        if form == "parquet" and out is None:
+            raise click.UsageError("--format parquet needs a file: --out PATH")
+        job = Job(journal, schemas, form, out, master, remote, dict(conf), quiet)
+        try:
+            with _told_errors():
+                decorated(job, **options)
+        finally:
+            job.close()
+        if job.incomplete:
+            click.get_current_context().exit(DONE_IN_PART)
+
+    options = [
+        click.option(
+            "--journal",
+            type=_PATH,
+            metavar="FOLDER",
+            required=journal,
+            help="The journal; a gateway may be writing it.",
+        ),
+        click.option("--schemas", type=_PATH, metavar="FOLDER", help="The schema folder, for what only it knows."),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(_FORMATS),
+            help="[default: by the suffix of --out, else table] JSON is one object a line.",
+        ),
+        click.option(
+            "--out",
+            metavar="PATH",
+            help="Write one file, put in place when it is whole. Parquet with PATH/ writes a folder of files, in parallel.",
+        ),
+        click.option("--master", metavar="URL", help="Where Spark runs. [default: local[*], or as spark-submit says]"),
+        click.option("--remote", metavar="URL", help="A Spark Connect server instead, sc://HOST:PORT."),
+        click.option(
+            "--conf",
+            type=_Setting(),
+            multiple=True,
+            help="A setting of Spark's, such as spark.driver.memory=4g; repeatable.",
+        ),
+        click.option("--quiet", is_flag=True, help="No progress and no remarks; problems are told all the same."),
+    ]
+    for option in reversed(options):
+        run = option(run)
+    return run
+
+
+def _format_of(out: str | None) -> "Format":
+    """Tell the format that a path's suffix asks for."""
+    if out is None:
+        return "table"
+    if out.endswith("/"):
+        return "parquet"
+    match Path(out).suffix.lower():
+        case ".json" | ".jsonl" | ".ndjson":
+            return "json"
+        case ".csv":
+            return "csv"
+        case ".parquet":
+            return "parquet"
+        case _:
+            return "table"
+
+
+@contextmanager
+def _told_errors() -> Iterator[None]:
+    """Make what goes wrong in Spark one line that says what it was.
+
+    Raises:
+        PipelineError: Instead of an error of Spark's.
+    """
+    if find_spec("pyspark") is None:
+        raise PipelineError("the pipeline needs Spark: install maxam[pipeline]")
+    from py4j.protocol import Py4JError  # noqa: PLC0415  # may not be installed
+    from pyspark.errors import PySparkException  # noqa: PLC0415  # likewise
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise PipelineError(told(error)) from error
+
+
+def told(error: Exception) -> str:
+    """Return the one line of an error of Spark's that says what went wrong, without stacks of Java and Python."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    python = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    if python:  # of a worker: its last line names the exception, and a message may run on
+        stack = [line for line in str(error).splitlines() if not line.startswith("\tat ")]
+        raised = [line for line in stack if re.match(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b", line)]
+        if raised:
+            return _OUR_ERROR.sub("", raised[-1])
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    said = causes[-1] if causes else lines[0]
+    return re.sub(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ", "", said)
