@@ -117,6 +117,11 @@ class Glob:
         self._pattern: Final = re.compile("|".join(_part(a) + "/" + _part(b) for a, b in _alternatives(elements)))
         self.bytes_max: Final = bytes_max
 
+    @property
+    def expression(self) -> str:
+        """The regular expression that takes a whole destination; Python and Java read it alike."""
+        return self._pattern.pattern
+
     def matches(self, destination: str) -> bool:
         """Tell whether a destination matches, in time linear in its length. One without exactly one `/` never does."""
         return self._pattern.fullmatch(destination) is not None
