@@ -40,12 +40,18 @@ class Limits:
     connections_max: int = 10_000  # of clients, in all; fewer when the system allows fewer open files
     # what the broker as a whole may hold
     topics_max: int = 5_000_000  # live topics: a runaway publisher stops here, not at the machine's memory
+    # rejected SENDs on their way to a journal of their own
+    rejected_queue_records_max: int = 10_000  # waiting for the disk
+    rejected_queue_bytes_max: int = 8_388_608  # the same, or one SEND alone
+    rejected_principal_bytes_per_s: int = 4096  # of one principal in the long run: it must not crowd out others
+    rejected_principal_burst_bytes: int = 4_194_304  # of one principal before that rate holds
     # waits
     tls_handshake_timeout_s: float = 10.0  # absolute
     connect_timeout_s: float = 10.0  # absolute, from the handshake to CONNECTED
     write_timeout_s: float = 30.0  # a peer that takes nothing for so long is closed
     linger_timeout_s: float = 1.0  # after ERROR or the last RECEIPT, for the peer to read it
     session_expiry_s: float = 604_800.0  # a detached session with durable subscriptions
+    source_retention_s: float = 604_800.0  # what a deleted topic keeps of its sources: no retry comes later than that
     acknowledgement_delay_s: float = 0.1  # an ACK without receipt is journalled within this time
     # the gateway's sockets and turns
     handshakes_per_pass_max: int = 4  # TLS handshake steps (about 1 ms of CPU each) in one pass of the event loop
@@ -100,6 +106,8 @@ class JournalSettings:
     segment_bytes_max: int = 67_108_864  # a segment is sealed at this size; bounds what Spark waits for
     segment_age_s_max: float = 3600.0  # or at this age, when it holds a change
     snapshot_segments: int = 4  # sealed segments since the last snapshot before the next is built; bounds recovery
+    rejected_bytes_max: int = 1_073_741_824  # of rejected SENDs in all; the oldest go first; 0 keeps none
+    rejected_days_max: float = 90.0  # of age, for the same
     reserve_bytes: int = 262_144  # given up when the disk is full, so that ACKs can still be recorded
 
 
@@ -130,6 +138,7 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "admin.port": (0, 65_535, "0 picks a free port"),
     "listener.heart_beat_ms": (10_000, 3_600_000, "clients rely on heart-beats of 10 s or more"),
     "journal.reserve_bytes": (0, 2**40, "0 keeps no reserve"),
+    "journal.rejected_bytes_max": (0, 2**50, "0 keeps none"),
     "journal.segment_bytes_max": (65_536, 2**40, "a segment holds at least a few batches"),
     "limits.frame_body_bytes_max": (1024, 2**30, "one body is held in memory as a whole"),
     "limits.connect_frame_bytes_max": (1024, 65_536, "a stranger may not make us hold more"),

@@ -38,7 +38,7 @@ class Judgement:
     Attributes:
         encoding: `datum`, `single-object`, `envelope` or `none`.
         schema: Full type name such as `egm.EGMStatus_v1`; empty when nothing was checked.
-        schema_version: The minor, such as `1.0`; empty when nothing was checked.
+        schema_version: The minor, such as `1.0`; empty when nothing was checked, as with an empty body, which deletes.
         schema_fingerprint: Bytes of the registry's configured fingerprint; empty when nothing was checked.
         value_offset: Bytes before the datum in the body.
         value_length: Bytes of the datum; -1 means all the rest of the body.
@@ -143,6 +143,62 @@ class Change:
         self.headers: Final = headers
         self.body: Final = body
         self.wire: tuple[int, bytes] | None = None
+
+
+@final
+@mypyc_attr(acyclic=True)
+class RejectedSend:
+    """A SEND that was refused, as the journal of rejected ones keeps it; it never changes anything.
+
+    Attributes:
+        revision: Position in that journal's own gapless order, from 1.
+        rejected_at_us: Microseconds since the epoch, UTC; never decreases with the revision.
+        destination: As sent.
+        deleted: It had no body, and would have deleted the topic.
+        publisher: Who sent it.
+        judgement: What the rule of the destination expects, as far as there is one: encoding and type.
+        headers: User headers; of an unauthorised one only `content-length` and `body-sha256`, made by the broker.
+        body: As sent; empty for an unauthorised one.
+        disposition: `rejected-invalid` or `rejected-unauthorised`.
+        rejection: Why.
+    """
+
+    __slots__ = (
+        "body",
+        "deleted",
+        "destination",
+        "disposition",
+        "headers",
+        "judgement",
+        "publisher",
+        "rejected_at_us",
+        "rejection",
+        "revision",
+    )
+
+    def __init__(
+        self,
+        revision: int,
+        rejected_at_us: int,
+        destination: bytes,
+        deleted: bool,
+        publisher: Identity,
+        judgement: Judgement,
+        headers: Headers,
+        body: bytes,
+        disposition: str,
+        rejection: Rejection,
+    ) -> None:
+        self.revision: Final = revision
+        self.rejected_at_us: Final = rejected_at_us
+        self.destination: Final = destination
+        self.deleted: Final = deleted
+        self.publisher: Final = publisher
+        self.judgement: Final = judgement
+        self.headers: Final = headers
+        self.body: Final = body
+        self.disposition: Final = disposition
+        self.rejection: Final = rejection
 
 
 @final

@@ -23,6 +23,7 @@ from maxam.gateway.connection import ClientConnection
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.peer import Peer, unknown_principal
+from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.snapshot import keep_snapshots
 from maxam.gateway.sources import Sources, read_sources
 from maxam.gateway.tls import TlsSocket
@@ -69,6 +70,12 @@ class Gateway:
         self.started_at_us: Final = time.time_ns() // 1000
         self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
         self._journal: Final = journal
+        self._rejects: RejectedSends | None = None
+        if settings.journal.rejected_bytes_max:
+            self._rejects = RejectedSends(
+                settings, OsDisk(), broker.counters, lambda: broker.registry, secrets.token_bytes(16)
+            )
+            broker.on_rejected = self._rejects.tell
         self._strangers: Final[dict[ClientConnection, None]] = {}  # not CONNECTED yet, oldest first
         self._connections_max: Final = affordable_connections(settings.limits.connections_max)
         self._turns: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
@@ -98,6 +105,8 @@ class Gateway:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         gc.set_threshold(*_COLLECT_THRESHOLDS)
         listening = listen(self.settings.listener)
+        if self._rejects is not None:
+            self._rejects.start()
         host, port = listening.getsockname()[:2]
         self.address = (host, port)
         async with trio.open_nursery() as lasting:
@@ -118,6 +127,8 @@ class Gateway:
             with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                 await self.committer.drained()
             lasting.cancel_scope.cancel()
+        if self._rejects is not None:
+            await trio.to_thread.run_sync(self._rejects.close)
         self._journal.close()
 
     def stop(self) -> None:

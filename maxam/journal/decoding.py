@@ -14,6 +14,7 @@ from maxam.journal.encoding import (
     KIND_UNSUBSCRIPTION,
     KIND_VALUE,
     LOW,
+    REJECTED_TAIL,
     SESSION_MIDDLE,
 )
 from maxam.records import (
@@ -26,6 +27,8 @@ from maxam.records import (
     OwedRecord,
     Positions,
     Record,
+    RejectedSend,
+    Rejection,
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
@@ -281,8 +284,8 @@ class Decoder:
         version, place = _text(encoded, place)
         fingerprint, place = _text(encoded, place)
         offset, _ = _long(encoded, place)
-        # only an envelope can be a deletion with a judged body
-        tombstone = deleted and encoding == b"envelope"
+        # only an envelope can be a deletion with a judged body; an empty body has a schema without version
+        tombstone = deleted and encoding == b"envelope" and (not schema or len(version) > 0)
         judgement = Judgement(
             encoding.decode(), schema.decode(), version.decode(), fingerprint, offset, tombstone=tombstone
         )
@@ -349,3 +352,89 @@ class Decoder:
         elif kind != KIND_END:
             raise ValueError(f"unknown kind {kind >> 1}")
         return place
+
+
+def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend]:
+    """Return the records of a block of the journal of rejected SENDs whose check was found right.
+
+    Args:
+        data: The block without count, size and sync marker.
+        count: Of records in it.
+        revision: Of the record before it.
+
+    Raises:
+        ValueError: It is not what `encode_rejected` writes, or its revisions or times do not follow.
+        IndexError: The same.
+    """
+    sends: list[RejectedSend] = []
+    place = 0
+    now = 0
+    for _ in range(count):
+        found, place = _long(data, place)
+        if found != revision + 1:
+            raise ValueError(f"revision {found} after {revision}")
+        revision = found
+        at, place = _long(data, place)
+        if at < now:
+            raise ValueError(f"accepted_at {at} after {now}")
+        now = at
+        kind = data[place]
+        if kind not in {KIND_VALUE, KIND_DELETE}:
+            raise ValueError(f"unknown kind {kind >> 1}")
+        destination, place = _text(data, place + 1)
+        principal, place = _text(data, place)
+        fingerprint, place = _text(data, place)
+        encoding, place = _text(data, place)
+        schema, place = _text(data, place)
+        version, place = _text(data, place)
+        schema_fingerprint, place = _text(data, place)
+        offset, place = _long(data, place)
+        length, place = _long(data, place)
+        judgement = Judgement(encoding.decode(), schema.decode(), version.decode(), schema_fingerprint, offset, length)
+        headers, place = _headers(data, place)
+        body, place = _text(data, place)
+        disposition, place = _present(data, place)
+        result, place = _present(data, place)
+        reason, place = _present(data, place)
+        if not data.startswith(REJECTED_TAIL[:-1], place):
+            raise ValueError("not a rejected SEND")
+        place += len(REJECTED_TAIL) - 1
+        place += 1 + CHECK_BYTES if data[place] else 1
+        sends.append(
+            RejectedSend(
+                revision,
+                at,
+                destination,
+                kind == KIND_DELETE,
+                Identity(principal.decode(), fingerprint.decode()),
+                judgement,
+                headers,
+                body,
+                disposition.decode(),
+                Rejection(result.decode(), reason.decode()),
+            )
+        )
+    if place != len(data):
+        raise ValueError("bytes follow the last record")
+    return sends
+
+
+def _headers(data: bytes, place: int) -> tuple[Headers, int]:
+    headers: list[tuple[bytes, bytes]] = []
+    count, place = _long(data, place)
+    for _ in range(count):
+        name, place = _text(data, place)
+        value, place = _text(data, place)
+        headers.append((name, value))
+    if count:
+        if data[place]:
+            raise ValueError("headers in two parts")
+        place += 1
+    return tuple(headers), place
+
+
+def _present(data: bytes, place: int) -> tuple[bytes, int]:
+    """Return the string of a union with null."""
+    if data[place] != 2:  # the zigzag of the union's index 1
+        raise ValueError("a rejected SEND without disposition, result or reason")
+    return _text(data, place + 1)

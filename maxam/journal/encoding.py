@@ -24,6 +24,7 @@ from maxam.records import (
     OwedRecord,
     Positions,
     Record,
+    RejectedSend,
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
@@ -77,6 +78,8 @@ CHANGE_TAIL: Final = (
     b"\0" * 9
 )  # disposition, result, reason, client_id, subscription, eager, low_water, positions, check
 SESSION_MIDDLE: Final = b"\0" * 12  # fingerprint to reason
+REJECTED_TAIL: Final = b"\0" * 6  # client_id, subscription, eager, low_water, positions, check
+_STRING_FOLLOWS: Final = b"\x02"  # index of `string` in the unions of disposition, result and reason
 _CHECK_FOLLOWS: Final = b"\x02"  # index of `fixed` in the union of `check`
 
 
@@ -262,6 +265,47 @@ class Encoder:
         data, chain = _block(parts, len(records), before.chain, self.sync_marker)
         self.position = Position(revision, now, chain)
         return Block(data, before, self.position, settling)
+
+
+def encode_rejected(sends: list[RejectedSend], before: Position, sync_marker: bytes) -> Block:
+    """Return one block of the journal of rejected SENDs.
+
+    Args:
+        sends: Those that follow, in order.
+        before: Where the block belongs; its revision is that journal's own.
+        sync_marker: Of the file.
+
+    Raises:
+        ValueError: Nothing to encode, a revision is not the next one, or time runs backwards.
+    """
+    revision = before.revision
+    now = before.accepted_at_us
+    parts: list[bytes] = []
+    for send in sends:
+        if send.revision != revision + 1 or send.rejected_at_us < now:
+            raise ValueError(f"revision {send.revision} at {send.rejected_at_us} after {revision} at {now}")
+        revision = send.revision
+        now = send.rejected_at_us
+        parts += (
+            long(revision),
+            long(now),
+            bytes((KIND_DELETE if send.deleted else KIND_VALUE,)),
+            text(send.destination),
+            send.publisher.encoded or _identity(send.publisher),
+            send.judgement.encoded or _judgement(send.judgement),
+            _lengths(send.judgement, send.headers, len(send.body)),
+            send.body,
+            _STRING_FOLLOWS,
+            text(send.disposition.encode()),
+            _STRING_FOLLOWS,
+            text(send.rejection.result.encode()),
+            _STRING_FOLLOWS,
+            text(send.rejection.reason.encode()),
+            REJECTED_TAIL,
+        )
+    data, chain = _block(parts, len(sends), before.chain, sync_marker)
+    after = Position(revision, now, chain)
+    return Block(data, before, after, settling=False)
 
 
 def _block(parts: list[bytes], count: int, seed: int, sync_marker: bytes) -> tuple[bytes, int]:

@@ -16,6 +16,7 @@ segments/<first>.open.avro             being written; made by the first write af
 segments/<...>.open.avro.torn-<offset> a torn tail, cut by `recover`
 snapshots/<revision>.avro              stands for all segments up to that revision, which one of them ends with
 schemas/<sha256>.avsc                  self-contained texts
+rejected/...                           rejected SENDs, with a counter of their own (see `rejects`)
 index/<first>-<last>.index             what a sealed segment holds, for readers in a hurry (see `index`); never needed
 ```
 """
@@ -28,7 +29,7 @@ from hashlib import sha256
 from typing import Final, final
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
-from maxam.journal.decoding import Decoder
+from maxam.journal.decoding import Decoder, decode_rejected
 from maxam.journal.disk import Disk, is_full
 from maxam.journal.encoding import START, Block, Encoder, Position, end_block, header
 from maxam.journal.scan import HEADER_BYTES, Scanner
@@ -115,7 +116,7 @@ class FileReport:
 
 def sealed_segments(folder: str | os.PathLike[str], disk: Disk) -> list[SealedSegment]:
     """Return the sealed segments in order of revision."""
-    return _segments(f"{os.fspath(folder)}/segments", disk)[0]
+    return list_segments(f"{os.fspath(folder)}/segments", disk)[0]
 
 
 def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
@@ -125,7 +126,7 @@ def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
     for revision, path in _snapshots(f"{root}/snapshots", disk):
         covered = revision
         yield _examine(path, disk, Decoder(0, 0), None, revision)
-    sealed, opened = _segments(f"{root}/segments", disk)
+    sealed, opened = list_segments(f"{root}/segments", disk)
     decoder = Decoder(0, 0)
     for segment in [*sealed, *opened]:
         missing = None
@@ -140,6 +141,7 @@ def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
         elif missing is not None:
             report = replace(report, problem=missing)
         yield report
+    yield from _verify_rejected(root, disk)
     for name in sorted(disk.names(f"{root}/schemas")):
         path = f"{root}/schemas/{name}"
         if name.endswith(".avsc"):
@@ -409,7 +411,7 @@ class Journal:
         base, path = self._choose_snapshot()
         if path:
             yield from self._recover_snapshot(path, base, decoder)
-        sealed, opened = _segments(self._segments, self._disk)
+        sealed, opened = list_segments(self._segments, self._disk)
         if sealed_only:
             opened = []
         if len(opened) > 1:
@@ -582,7 +584,7 @@ class Journal:
                 segment = None
         if segment is None:
             segment = self._create(block.after.accepted_at_us)
-        _pwrite(self._disk, segment.handle, block.data, segment.size)
+        write_at(self._disk, segment.handle, block.data, segment.size)
         self._sync(segment.handle, data_only=True)
         segment.size += len(block.data)
         self._committed = block.after
@@ -594,7 +596,7 @@ class Journal:
         segment = _Segment(path, self._disk.create(path), first, 0, now_us)
         self._segment = segment
         start = header(self._committed, self._encoder.sync_marker, snapshot=False)
-        _pwrite(self._disk, segment.handle, start, 0)
+        write_at(self._disk, segment.handle, start, 0)
         self._sync(segment.handle)
         self._sync_folder(self._segments)
         segment.size = len(start)
@@ -603,7 +605,7 @@ class Journal:
     def _seal(self, segment: _Segment) -> None:
         """Finish the open segment; until it has its final name it can be cut back."""
         end = end_block(self._committed, self._encoder.sync_marker)
-        _pwrite(self._disk, segment.handle, end, segment.size)
+        write_at(self._disk, segment.handle, end, segment.size)
         self._sync(segment.handle)
         self._name_sealed(segment)
 
@@ -734,8 +736,56 @@ def _examine(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | N
     return FileReport(path, length, count, first, decoder.revision if first else 0)
 
 
-def _segments(folder: str, disk: Disk) -> tuple[list[SealedSegment], list[SealedSegment]]:
-    """Return the sealed segments and the open ones (of which there should be one at most, with 0 as last), each in order."""
+def _verify_rejected(root: str, disk: Disk) -> Iterator[FileReport]:
+    """Report on each file of the journal of rejected SENDs; one that is removed for its age meanwhile is passed over."""
+    if "rejected" not in disk.names(root):
+        return
+    sealed, opened = list_segments(f"{root}/rejected", disk)
+    head = 0
+    for segment in [*sealed, *opened]:
+        try:
+            report = _examine_rejected(segment, disk)
+        except FileNotFoundError:
+            continue
+        if report.problem is None and head and segment.first != head + 1:
+            report = replace(report, problem=f"revisions {head + 1} to {segment.first - 1} are missing before it")
+        head = segment.last
+        yield report
+
+
+def _examine_rejected(segment: SealedSegment, disk: Disk) -> FileReport:
+    path = segment.path
+    length = disk.size(path)
+    revision = segment.first - 1
+    scanner: Scanner | None = None
+    problem: str | None = None
+    offset = 0
+    try:
+        scanner = _scanner(path, disk)
+        if scanner.snapshot or scanner.start.revision != revision:
+            raise JournalDamagedError(path, 0, _OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
+        offset = scanner.offset
+        while (block := scanner.next_block()) is not None and not scanner.ended:
+            revision += len(decode_rejected(*block, revision))
+            offset = scanner.offset
+        if segment.last:
+            _require_end(scanner)
+            if revision != segment.last:
+                raise JournalDamagedError(path, length, f"it ends with revision {revision}")  # noqa: TRY301
+    except JournalDamagedError as error:
+        problem, offset = str(error).removeprefix(f"{path}: byte {error.offset}: "), error.offset
+    except (ValueError, IndexError) as error:
+        problem = f"the block is whole, but its records are wrong: {error}"
+    count = revision - segment.first + 1
+    first, last = (segment.first, revision) if count else (0, 0)
+    if problem is None:
+        return FileReport(path, length, count, first, last)
+    torn = not segment.last and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
+    return FileReport(path, length, count, first, last, problem, offset, torn)
+
+
+def list_segments(folder: str, disk: Disk) -> tuple[list[SealedSegment], list[SealedSegment]]:
+    """Return the sealed segments of a folder and the open ones (of which there should be one at most, with 0 as last), each in order."""
     sealed: list[SealedSegment] = []
     opened: list[SealedSegment] = []
     for name in disk.names(folder):
@@ -787,7 +837,7 @@ def write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
         try:
             offset = 0
             for part in parts:
-                _pwrite(disk, handle, part, offset)
+                write_at(disk, handle, part, offset)
                 offset += len(part)
             disk.fsync(handle)
         finally:
@@ -801,7 +851,12 @@ def write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
         raise DiskFullError(f"{path}: no room") from error
 
 
-def _pwrite(disk: Disk, handle: int, data: bytes, offset: int) -> None:
+def write_at(disk: Disk, handle: int, data: bytes, offset: int) -> None:
+    """Write all of the bytes, in as many calls as the disk wants.
+
+    Raises:
+        OSError: Some of them may be written.
+    """
     written = disk.pwrite(handle, data, offset)
     while written < len(data):
         more = disk.pwrite(handle, data[written:], offset + written)

@@ -1,0 +1,382 @@
+"""Rejected SENDs on their way to a journal of their own, beside everything that the broker promises.
+
+The event loop only decides whether a rejected SEND is to be kept, by its principal's rate and by what already waits, and puts it in a queue. A
+thread does the rest: it hashes the bodies of unauthorised ones, which are never stored, looks up what the rule expected, and writes.
+Whatever the disk does, the broker goes on; what was not stored is counted, and told once.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, final
+
+from maxam.avro.registry import Registry
+from maxam.config import Limits, Settings
+from maxam.errors import MaxamError
+from maxam.gateway.log import log_bug, log_event
+from maxam.journal.disk import Disk
+from maxam.journal.rejects import RejectedJournal, RejectedSettings
+from maxam.metrics import Counters
+from maxam.records import UNJUDGED, Identity, Judgement, RejectedSend, Rejection
+from maxam.stomp.events import Send
+
+TIDY_S: Final = 60.0  # how often what was written is synced, and what is old is sealed or removed
+RETRY_S: Final = 30.0  # after the disk refused: until it is asked again
+_CALM_US: Final = 60_000_000  # without a loss: then the next one is told again
+_BATCH_RECORDS_MAX: Final = 1000  # of one block
+_BATCH_BYTES_MAX: Final = 1_048_576  # the same, or one SEND alone
+_RECORD_BYTES: Final = 256  # of a record beside destination, headers and body: publisher, schema, reason
+_PRINCIPALS_MAX: Final = 10_000  # whose rates are remembered
+_SEGMENTS_MIN: Final = 8  # that the room for all is divided into at least, as whole ones are removed
+_CLOSE_TIMEOUT_S: Final = 0.5
+_UNAUTHORISED: Final = b"rejected-unauthorised"
+
+
+@final
+class RejectedEvent:
+    """One rejected SEND in the queue.
+
+    Attributes:
+        identity: Who sent it.
+        event: The SEND.
+        disposition: What it was answered, or would have been.
+        rejection: Why.
+        registry: What judged it.
+        at_us: When; microseconds since the epoch.
+        queued_bytes: What it counts for while it waits.
+    """
+
+    __slots__ = ("at_us", "disposition", "event", "identity", "queued_bytes", "registry", "rejection")
+
+    def __init__(
+        self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, registry: Registry, at_us: int
+    ) -> None:
+        self.identity: Final = identity
+        self.event: Final = event
+        self.disposition: Final = disposition
+        self.rejection: Final = rejection
+        self.registry: Final = registry
+        self.at_us: Final = at_us
+        sizes = [len(name) + len(value) for name, value in event.headers]
+        self.queued_bytes: Final = _RECORD_BYTES + len(event.destination) + len(event.body) + sum(sizes)
+
+    @property
+    def cost_bytes(self) -> int:
+        """About what it takes on the disk; of an unauthorised one, whose body is only hashed, a share of that too."""
+        if self.disposition == _UNAUTHORISED:
+            return _RECORD_BYTES + len(self.event.destination) + len(self.event.body) // 64
+        return self.queued_bytes
+
+
+@final
+class Losses:
+    """Tells the first of a run of losses, and its end, a minute without any, by their number."""
+
+    __slots__ = ("_lost", "_lost_at_us")
+
+    def __init__(self) -> None:
+        self._lost = 0
+        self._lost_at_us = 0
+
+    def lost(self, now_us: int) -> bool:
+        """Count a loss; return whether it is the first of a run."""
+        first = not self._lost or now_us - self._lost_at_us >= _CALM_US
+        self._lost = 1 if first else self._lost + 1
+        self._lost_at_us = now_us
+        return first
+
+    def ended(self, now_us: int) -> int:
+        """Return how many a run was that has just ended, or 0."""
+        if not self._lost or now_us - self._lost_at_us < _CALM_US:
+            return 0
+        lost, self._lost = self._lost, 0
+        return lost
+
+
+@final
+class Allowance:
+    """What one principal may still store: a token bucket in bytes.
+
+    One that is not empty lets through a SEND of any size and may owe for it, so that large bodies are kept too.
+    """
+
+    __slots__ = ("_balance", "_burst", "_per_s", "_since_us", "losses")
+
+    def __init__(self, limits: Limits, now_us: int) -> None:
+        self._per_s: Final = limits.rejected_principal_bytes_per_s
+        self._burst: Final = limits.rejected_principal_burst_bytes
+        self._balance = float(self._burst)
+        self._since_us = now_us
+        self.losses: Final = Losses()
+
+    def take(self, size: int, now_us: int) -> bool:
+        """Take so many bytes, or return False when there is nothing left."""
+        self._refill(now_us)
+        if self._balance <= 0:
+            return False
+        self._balance -= size
+        return True
+
+    def full(self, now_us: int) -> bool:
+        """Tell whether forgetting it changes nothing."""
+        self._refill(now_us)
+        return self._balance >= self._burst
+
+    def _refill(self, now_us: int) -> None:
+        elapsed_us = max(0, now_us - self._since_us)  # the clock may be set back
+        self._balance = min(self._burst, self._balance + elapsed_us * self._per_s / 1_000_000)
+        self._since_us = now_us
+
+
+@final
+class RejectedStore:
+    """Writes batches of rejected SENDs, and lives with whatever the disk does. Belongs to one thread, knows no clock."""
+
+    def __init__(
+        self, folder: str, disk: Disk, settings: RejectedSettings, counters: Counters, sync_marker: bytes
+    ) -> None:
+        self._folder: Final = folder
+        self._disk: Final = disk
+        self._settings: Final = settings
+        self._counters: Final = counters
+        self._sync_marker: Final = sync_marker
+        self._journal: RejectedJournal | None = None
+        self._retry_at_s = 0.0
+        self._lost = 0  # since the disk refused
+        self._failing = False
+
+    def store(self, batch: list[RejectedEvent], now_s: float) -> None:
+        """Store a batch, or count it as lost.
+
+        Args:
+            batch: In the order in which they were rejected.
+            now_s: Monotonic seconds.
+        """
+        journal = self._open(now_s)
+        if journal is not None:
+            try:
+                journal.append(_records(batch, journal.head, journal.accepted_at_us))
+            except (OSError, MaxamError) as error:
+                self._fail(error, now_s)
+            else:
+                self._counters.rejects_stored += len(batch)
+                if self._failing:
+                    self._failing = False
+                    log_event(logging.WARNING, "rejected-journal-works", lost=self._lost)
+                    self._lost = 0
+                return
+        self._counters.rejects_failed += len(batch)
+        self._lost += len(batch)
+
+    def tidy(self, now_s: float, wall_us: int) -> None:
+        """Do what is due without new records; `wall_us` in microseconds since the epoch."""
+        journal = self._open(now_s)
+        if journal is not None:
+            try:
+                journal.tidy(wall_us)
+            except (OSError, MaxamError) as error:
+                self._fail(error, now_s)
+
+    def close(self) -> None:
+        """Seal what is open, if the disk lets it."""
+        if self._journal is not None:
+            try:
+                self._journal.close()
+            except (OSError, MaxamError) as error:
+                self._fail(error, 0.0)
+
+    def _open(self, now_s: float) -> RejectedJournal | None:
+        if self._journal is None and now_s >= self._retry_at_s:
+            try:
+                self._journal = RejectedJournal.open(self._folder, self._disk, self._settings, self._sync_marker)
+            except (OSError, MaxamError) as error:
+                self._fail(error, now_s)
+                return None
+            if not self._failing:  # else it is what the failed write left
+                for path, offset, length in self._journal.cut:
+                    log_event(logging.WARNING, "rejected-tail-cut", path=path, offset=offset, length=length)
+        return self._journal
+
+    def _fail(self, error: Exception, now_s: float) -> None:
+        if self._journal is not None:
+            self._journal.abandon()
+            self._journal = None
+        self._retry_at_s = now_s + RETRY_S
+        if not self._failing:
+            self._failing = True
+            log_event(
+                logging.ERROR,
+                "rejected-journal-failed",
+                error=error,
+                action=f"rejected SENDs are counted, not stored; tried again every {RETRY_S:g} s",
+            )
+
+
+@final
+class RejectedSends:
+    """Takes rejected SENDs from the broker and has a thread store them. `tell` belongs to the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        disk: Disk,
+        counters: Counters,
+        registry: Callable[[], Registry],
+        sync_marker: bytes,
+    ) -> None:
+        """Prepare; nothing is stored before `start`.
+
+        Args:
+            settings: Of the gateway.
+            disk: Where the journal is.
+            counters: Where losses are counted.
+            registry: Gives the one in force.
+            sync_marker: 16 random bytes.
+        """
+        stored = settings.journal
+        how = RejectedSettings(
+            min(stored.segment_bytes_max, max(1, stored.rejected_bytes_max // _SEGMENTS_MIN)),
+            stored.segment_age_s_max,
+            stored.rejected_bytes_max,
+            stored.rejected_days_max,
+            stored.durability == "fsync",
+        )
+        self._store: Final = RejectedStore(str(stored.folder), disk, how, counters, sync_marker)
+        self._limits: Final = settings.limits
+        self._counters: Final = counters
+        self._registry: Final = registry
+        self._allowances: Final[dict[str, Allowance]] = {}
+        self._full: Final = Losses()
+        self._queue: Final[queue.SimpleQueue[RejectedEvent | None]] = queue.SimpleQueue()
+        # what went in, written by the event loop, and what came out, written by the thread: so neither needs a lock
+        self._in_records = self._in_bytes = 0
+        self._out_records = self._out_bytes = 0
+        self._thread: Final = threading.Thread(target=self._run, name="rejects", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Store what waits, seal and end; whatever does not get done in half a second is lost."""
+        self._queue.put(None)
+        self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def tell(self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
+        """Queue one rejected SEND, or count why not. As `OnRejected` of the broker."""
+        told = RejectedEvent(identity, event, disposition, rejection, self._registry(), wall_us)
+        principal = identity.principal
+        allowance = self._allowances.get(principal) or self._allow(principal, wall_us)
+        if not allowance.take(told.cost_bytes, wall_us):
+            self._counters.rejects_over_rate += 1
+            if allowance.losses.lost(wall_us):
+                log_event(
+                    logging.WARNING,
+                    "rejects-not-stored",
+                    principal=principal,
+                    reason="its rate is over rejected_principal_bytes_per_s",
+                )
+            return
+        if count := allowance.losses.ended(wall_us):
+            log_event(logging.INFO, "rejects-stored-again", principal=principal, lost=count)
+        waiting = self._in_records - self._out_records
+        waiting_bytes = self._in_bytes - self._out_bytes + told.queued_bytes
+        limits = self._limits
+        if waiting and (
+            waiting >= limits.rejected_queue_records_max or waiting_bytes > limits.rejected_queue_bytes_max
+        ):
+            self._counters.rejects_over_queue += 1
+            if self._full.lost(wall_us):
+                log_event(logging.WARNING, "rejects-not-stored", reason="too many wait for the disk")
+            return
+        if count := self._full.ended(wall_us):
+            log_event(logging.INFO, "rejects-stored-again", lost=count)
+        self._in_records += 1
+        self._in_bytes += told.queued_bytes
+        self._queue.put(told)
+
+    def _allow(self, principal: str, now_us: int) -> Allowance:
+        """Begin to count for a principal."""
+        allowances = self._allowances
+        if len(allowances) >= _PRINCIPALS_MAX:
+            for name in [name for name, one in allowances.items() if one.full(now_us)]:
+                del allowances[name]
+            if len(allowances) >= _PRINCIPALS_MAX:
+                del allowances[next(iter(allowances))]
+        allowance = allowances[principal] = Allowance(self._limits, now_us)
+        return allowance
+
+    def _run(self) -> None:
+        try:
+            self._store_all()
+        except Exception as error:  # noqa: BLE001  # a bug here must not touch the broker, which goes on without this
+            log_bug("internal-error", error, action="rejected SENDs are no longer stored")
+
+    def _store_all(self) -> None:
+        tidy_s = time.monotonic()
+        ending = False
+        while not ending:
+            now_s = time.monotonic()
+            if now_s >= tidy_s:
+                self._store.tidy(now_s, time.time_ns() // 1000)
+                tidy_s = now_s + TIDY_S
+            try:
+                told = self._queue.get(timeout=max(0.0, tidy_s - now_s))
+            except queue.Empty:
+                continue
+            batch: list[RejectedEvent] = []
+            size = 0
+            while told is not None:
+                batch.append(told)
+                size += told.queued_bytes
+                if len(batch) == _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX:
+                    break
+                try:
+                    told = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                ending = True
+            if batch:
+                self._store.store(batch, time.monotonic())
+                self._out_records += len(batch)
+                self._out_bytes += size
+        self._store.close()
+
+
+def _records(batch: list[RejectedEvent], head: int, at_us: int) -> list[RejectedSend]:
+    """Return the records of a batch that follows a position."""
+    records: list[RejectedSend] = []
+    for told in batch:
+        event = told.event
+        head += 1
+        at_us = max(at_us, told.at_us)
+        unauthorised = told.disposition == _UNAUTHORISED
+        headers = event.headers
+        if unauthorised:  # what somebody without rights sends is not kept, only how to recognise it
+            digest = sha256(event.body).hexdigest().encode()
+            headers = ((b"content-length", b"%d" % len(event.body)), (b"body-sha256", digest))
+        records.append(
+            RejectedSend(
+                head,
+                at_us,
+                event.destination,
+                not event.body,
+                told.identity,
+                _expected(told.registry, event.destination),
+                headers,
+                b"" if unauthorised else event.body,
+                told.disposition.decode(),
+                told.rejection,
+            )
+        )
+    return records
+
+
+def _expected(registry: Registry, destination: bytes) -> Judgement:
+    """Return encoding and type that the rule of a destination asks for; no minor judged the body, and no datum was found in it."""
+    rule = registry.rule_for(destination.decode())
+    return UNJUDGED if rule is None else Judgement(rule.encoding, rule.schema, "", b"", 0, 0)
