@@ -26,6 +26,10 @@ _SETTINGS: Final = {  # of any session, remote ones too
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",  # the data source leaves out segments by it
 }
+_UPLOADED: Final = {
+    "spark.submit.pyFiles": "pyfile",
+    "spark.archives": "archive",
+}  # what a Connect server takes as files
 _LOOPBACK_MASTERS: Final = ("local", "spark://127.0.0.1:", "spark://localhost:")
 
 
@@ -41,7 +45,8 @@ def open_session(
         master: Where Spark runs: `local[N]`, `spark://HOST:PORT` and so on; without it what spark-submit says, else all
             cores of this machine.
         remote: Address of a Spark Connect server, `sc://HOST:PORT`, instead of a master.
-        conf: Spark's own settings; they win over ours.
+        conf: Spark's own settings; they win over ours. Of a remote session, `spark.archives` and `spark.submit.pyFiles` name
+            files of this machine, which are sent to the server for this session.
         app: Name of the application on a cluster.
 
     Returns:
@@ -71,11 +76,15 @@ def open_session(
         java = find_java()
         settings["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={java.logging.as_uri()}"
         environment = _environment(java.home, master or LOCAL)
-    for name, value in {**settings, **(conf or {})}.items():
+    settings |= conf or {}
+    uploads = {name: settings.pop(name) for name in _UPLOADED if remote is not None and name in settings}
+    for name, value in settings.items():
         builder = builder.config(name, value)
     with _environment_of(environment):
         try:
             spark = builder.getOrCreate()
+            for name, paths in uploads.items():
+                spark.addArtifacts(*paths.split(","), **{_UPLOADED[name]: True})
         except (PySparkException, OSError, ValueError, RuntimeError) as error:
             raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
     if find_spec("maxam.pipeline.source") is not None:
