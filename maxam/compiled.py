@@ -28,6 +28,7 @@ MODULES: Final = (
     "maxam.broker.broker",
     "maxam.broker.delivery",
     "maxam.broker.destinations",
+    "maxam.broker.marks",
     "maxam.broker.policy",
     "maxam.broker.session",
     "maxam.broker.store",

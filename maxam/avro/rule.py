@@ -68,6 +68,7 @@ class Rule:
         encoding: One of ENCODINGS.
         schema: Full type name; empty for encoding `none`.
         version_required: A bare datum must come with a `schema-version` header.
+        deletion: Judgement of an empty body, which no schema checks: whose it would be.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class Rule:
         "_keys",
         "_minors",
         "_strangers",
+        "deletion",
         "encoding",
         "glob",
         "schema",
@@ -109,6 +111,7 @@ class Rule:
         self.encoding: Final = encoding
         self.schema: Final = schema
         self.version_required: Final = version_required
+        self.deletion: Final = UNJUDGED if encoding == NONE else Judgement(encoding, schema, "", b"")
         self._keys: Final = keys
         self._strangers: Final = known
         self._judges: Final[list[_Judge]] = []

@@ -9,6 +9,10 @@ A SUBSCRIBE that is not durable changes nothing on disk, but takes its place in 
 journal never sees: it takes effect between the changes before and behind it, so that an eager subscription can neither miss
 a racing SEND nor see it twice. An UNSUBSCRIBE acts on delivery when it is read.
 
+A SEND with a *condition* is compared, when it is admitted, with the newest change in that order, committed or not: with the topic's
+value (`if-revision`), with what the topic keeps of its source (`source-revision`). If what decided is not committed yet, its RECEIPT
+waits for that, and shares its fate.
+
 Invariants:
 * revisions of applied changes are gapless and only grow; `revision` is the newest applied, and nothing above it is visible;
 * `done <= appended`; every operation is applied, or refused as a whole batch, in the order in which it was appended;
@@ -21,8 +25,9 @@ from collections.abc import Callable, Iterator
 from typing import Final, final
 
 from maxam.avro.registry import Registry
-from maxam.broker.delivery import SUBSCRIPTION_REFUSED, Chunk, Connection
+from maxam.broker.delivery import SUBSCRIPTION_REFUSED, Chunk, Compared, Connection
 from maxam.broker.destinations import MatchIndex
+from maxam.broker.marks import Marks, tells_marks
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.session import Session, Subscription
 from maxam.broker.store import Store, Topic
@@ -32,6 +37,7 @@ from maxam.errors import GlobError, ProtocolError
 from maxam.globs import Glob, compile_glob, destination_problem
 from maxam.metrics import Counters
 from maxam.records import (
+    REVISION_NONE,
     UNJUDGED,
     AcknowledgementRecord,
     Change,
@@ -46,7 +52,7 @@ from maxam.records import (
     UnsubscriptionRecord,
 )
 from maxam.stomp.encoder import message_prefix, message_shared
-from maxam.stomp.events import Ack, Connect, Send, Subscribe, Unsubscribe
+from maxam.stomp.events import Ack, Condition, Connect, Send, Subscribe, Unsubscribe
 
 SCAN_TOPICS: Final = 1000  # topics that one slice of an eager scan looks at
 # Shared bytes of MESSAGEs kept for the next subscriber. All who keep up ask within a batch or two, while a processor's cache
@@ -65,6 +71,8 @@ _REMOVED: Final = ((b"result", b"removed"),)
 _IGNORED: Final = ((b"result", b"ignored"),)
 _UNKNOWN_SUBSCRIPTION: Final = ((b"result", b"unknown-subscription"),)
 _FILTERED: Final = ((b"filtered", b"true"),)
+_ACCEPTED: Final = ((b"disposition", b"accepted"), (b"content-disposition", b"accepted"))
+_SUPERSEDED: Final = (*_ACCEPTED, (b"result", b"superseded"))
 
 INVALID: Final = b"rejected-invalid"
 UNAUTHORISED: Final = b"rejected-unauthorised"
@@ -116,6 +124,7 @@ class Broker:
         appended: How many operations were appended.
         done: How many of them were applied or refused.
         pending: Those not yet taken, oldest first.
+        marks: What topics keep of the sources of their values.
         sessions: By (principal, client-id).
         woken: Connections whose writer is to be woken when `flush` is called.
         scanning: `scan` has something to do now.
@@ -128,6 +137,7 @@ class Broker:
         self.policy = policy
         self.registry = registry
         self.store: Final = Store()
+        self.marks: Final = Marks(limits.source_retention_s)
         self.sessions: Final[dict[tuple[str, str], Session]] = {}
         self.counters: Final = Counters()
         self.on_rejected: OnRejected | None = None
@@ -140,6 +150,12 @@ class Broker:
         self.woken: list[Connection] = []
         self._awaiting: dict[Connection, None] = {}  # whose receipts wait for what is in `pending`
         self._in_flight: deque[dict[Connection, None]] = deque()  # per batch taken: who awaits it
+        self._taken: deque[list[Operation]] = deque()  # the same batches
+        # Of what is appended and not done, for SENDs with a condition: the revision that a topic then has (0: no value) and what
+        # it then keeps of a source, each with the position of the change that makes it so. Topics are looked up to `_indexed`.
+        self._coming: dict[bytes, tuple[int, int]] = {}
+        self._coming_marks: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+        self._indexed = 0
         self._index: Final[MatchIndex[Subscription]] = MatchIndex()
         self._generation = 0  # of the policy in force
         self._position = 0  # of the index: what a topic's routes must be complete up to
@@ -198,10 +214,13 @@ class Broker:
         if type(verdict) is Rejection:
             self._reject(connection, event, verdict, wall_us)
             return
+        deleted = not event.body or verdict.tombstone
+        condition = event.condition
+        if condition is not None and not self._holds(connection, event, condition, topic, deleted, wall_us):
+            return
         if wall_us > self.accepted_at_us:
             self.accepted_at_us = wall_us
         self.head += 1
-        deleted = not event.body or verdict.tombstone
         self.pending.append(
             Change(
                 self.head,
@@ -216,8 +235,14 @@ class Broker:
         )
         self.appended += 1
         connection.position = self.appended
+        if condition is not None and condition.source is not None:
+            self._coming_marks[event.destination, condition.source] = (condition.number, self.appended)
         if event.receipt is not None:
-            connection.promise(event.receipt, None)
+            if condition is None or condition.expected < 0:
+                connection.promise(event.receipt, None)
+            else:  # so that the client can go on from there
+                headers = (*_ACCEPTED, (b"revision", b"%d" % self.head))
+                connection.promise(event.receipt, Compared(headers, self.appended))
 
     def subscribe(self, connection: Connection, event: Subscribe) -> None:
         """Start, resume or replace a subscription."""
@@ -339,6 +364,7 @@ class Broker:
             connection.waiting = False
         self._in_flight.append(self._awaiting)
         self._awaiting = {}
+        self._taken.append(batch)
         return batch
 
     def commit(self, batch: list[Operation]) -> None:
@@ -350,7 +376,13 @@ class Broker:
             elif type(operation) is not AcknowledgementRecord:
                 # What was acknowledged left `owed` when it was sent; what is there now became owed after it.
                 self._apply_other(operation)
+        if self._coming_marks or self.marks:
+            self._keep_marks(batch)
         self.done += len(batch)
+        self._taken.popleft()
+        if self._coming or self._coming_marks:
+            self._coming = {key: told for key, told in self._coming.items() if told[1] > self.done}
+            self._coming_marks = {key: told for key, told in self._coming_marks.items() if told[1] > self.done}
         for connection in self._in_flight.popleft():
             self._rouse(connection)
         self.flush()
@@ -362,6 +394,7 @@ class Broker:
         only frees room later (ACKs, UNSUBSCRIBEs, ends of sessions) and barriers stay pending, in order.
         """
         awaiting = self._in_flight.popleft()
+        self._taken.popleft()
         kept: list[Operation] = []
         failed: set[int] = set()  # positions of durable SUBSCRIBEs
         moved: dict[int, int] = {}  # positions of what is kept, old and new
@@ -381,6 +414,9 @@ class Broker:
         self.head = self.revision
         before, self.done = self.done, self.appended
         self.appended += len(kept)
+        self._coming.clear()
+        self._coming_marks.clear()
+        self._indexed = self.appended  # nothing of a topic is kept
         headers = _rejected(UNAVAILABLE, Rejection("disk-full", "the journal has no room; try again later"))
         awaiting.update(self._awaiting)
         self._awaiting = {}
@@ -408,6 +444,14 @@ class Broker:
         """Apply a record that is durable: the one place where durable state changes, here as in recovery."""
         if type(record) is Change:
             self.head = record.revision
+            if tells_marks(record):
+                restored = self.marks.restore(record)
+                if restored is None:
+                    self.revision = record.revision
+                    return
+                record = restored
+            else:
+                self.marks.keep(record)
             if record.deleted and not self.sessions and record.destination not in self.store.topics:
                 self.revision = record.revision  # a snapshot's tombstone: somebody whom it names later is owed it
                 self.store.add(record, _NO_ROUTES)
@@ -443,8 +487,13 @@ class Broker:
             needed |= subscription.owed & self.store.tombstones
         topics = [t for t in self.store.topics.values() if not t.change.deleted or t in needed]
         topics.sort(key=_revision_of)
-        for topic in topics:
-            yield topic.change
+        changes = [topic.change for topic in topics]
+        if self.marks:
+            told = {change.revision for change in changes}
+            changes = [self.marks.told(change) for change in changes]
+            changes += self.marks.absentees(self.accepted_at_us, told)
+            changes.sort(key=_revision_of_change)
+        yield from changes
         for subscription in self._durable_subscriptions():
             yield from self._snapshot_of(subscription, topics)
 
@@ -608,8 +657,6 @@ class Broker:
                 return _UNAUTHORISED
             if topic is not None:
                 topic.permitted = rights
-        if not event.body:
-            return UNJUDGED
         if topic is not None and topic.registry is self.registry:
             rule = topic.rule
         else:
@@ -617,13 +664,105 @@ class Broker:
             if topic is not None:
                 topic.registry = self.registry
                 topic.rule = rule
-            elif self.store.live >= self.limits.topics_max:
-                return Rejection("memory-low", f"the broker holds {self.store.live} topics (limit topics_max)")
+            elif event.body and self._full():
+                return self._memory_low()
+        if not event.body:
+            return UNJUDGED if rule is None else rule.deletion
         if rule is None:
             return Rejection("no-rule", "no rule of the schema registry covers this destination")
         return rule.judge(destination, event.headers, event.body)
 
-    def _reject(self, connection: Connection, event: Send, rejection: Rejection, wall_us: int) -> None:
+    def _holds(
+        self,
+        connection: Connection,
+        event: Send,
+        condition: Condition,
+        topic: Topic | None,
+        deleted: bool,
+        wall_us: int,
+    ) -> bool:
+        """Say whether a SEND that was found valid may take effect, and answer it if not; its source is compared first."""
+        if condition.problem:
+            self._reject(connection, event, Rejection("bad-condition", condition.problem), wall_us)
+            return False
+        destination = event.destination
+        source = condition.source
+        if (
+            source is not None
+        ):  # first: a retry of what has succeeded is to hear that, not that it is in conflict with itself
+            number, position = self._coming_marks.get((destination, source), (-1, 0))
+            if number < 0:
+                number = self.marks.number(destination, source, max(wall_us, self.accepted_at_us))
+            if number >= condition.number:
+                self.counters.sends_superseded += 1
+                if event.receipt is not None:
+                    self._promise_compared(connection, event.receipt, _SUPERSEDED, position)
+                return False
+        if condition.expected >= 0:
+            revision, position = self._newest(destination, topic)
+            if revision != condition.expected:
+                reason = "the topic has changed"
+                if connection.rights.may_receive(destination):  # else it is not theirs to know
+                    reason = f"the topic has revision {revision}" if revision else "the topic has no value"
+                rejection = Rejection("conflict", f"{reason}; if-revision is {condition.expected}")
+                self._reject(connection, event, rejection, wall_us, position)
+                return False
+        if (
+            source is not None
+            and deleted
+            and (topic is None or topic.change.deleted)
+            and not self.marks.holds(destination)
+            and self._full()
+        ):
+            self._reject(connection, event, self._memory_low(), wall_us)
+            return False
+        return True
+
+    def _newest(self, destination: bytes, topic: Topic | None) -> tuple[int, int]:
+        """Return the revision of a topic's newest value, 0 for none, and the position of that change, 0 if it is committed."""
+        if self._indexed < self.appended:
+            self._index_coming()
+        coming = self._coming.get(destination)
+        if coming is not None:
+            return coming
+        return (REVISION_NONE if topic is None or topic.change.deleted else topic.change.revision, 0)
+
+    def _index_coming(self) -> None:
+        """Look up the topics of what was appended since the last SEND that asked: the others pay nothing for it."""
+        position = self.done
+        indexed = max(self._indexed, position)
+        for batch in (*self._taken, self.pending):
+            if position + len(batch) > indexed:
+                for at, operation in enumerate(batch, position + 1):
+                    if type(operation) is Change and at > indexed:
+                        revision = REVISION_NONE if operation.deleted else operation.revision
+                        self._coming[operation.destination] = (revision, at)
+            position += len(batch)
+        self._indexed = self.appended
+
+    def _promise_compared(self, connection: Connection, receipt_id: bytes, headers: Headers, position: int) -> None:
+        """Promise an answer that holds only if the operation at a position is done."""
+        if position > self.done:
+            connection.position = max(connection.position, position)
+            connection.promise(receipt_id, Compared(headers, position))
+        else:
+            connection.promise(receipt_id, headers)
+
+    def _full(self) -> bool:
+        """Say whether no topic more may be held."""
+        if self.store.live + self.marks.absent < self.limits.topics_max:
+            return False
+        self.marks.forget(self.accepted_at_us)
+        return self.store.live + self.marks.absent >= self.limits.topics_max
+
+    def _memory_low(self) -> Rejection:
+        held = self.store.live + self.marks.absent
+        return Rejection("memory-low", f"the broker holds {held} topics (limit topics_max)")
+
+    def _reject(
+        self, connection: Connection, event: Send, rejection: Rejection, wall_us: int, position: int = 0
+    ) -> None:
+        """Answer a SEND; `position` is that of the operation it was compared with."""
         if rejection is _UNAUTHORISED:
             disposition = UNAUTHORISED
             self.counters.sends_unauthorised += 1
@@ -636,7 +775,7 @@ class Broker:
         if self.on_rejected is not None and disposition is not UNAVAILABLE:
             self.on_rejected(connection.identity, event, disposition, rejection, wall_us)
         if event.receipt is not None:
-            connection.promise(event.receipt, _rejected(disposition, rejection))
+            self._promise_compared(connection, event.receipt, _rejected(disposition, rejection), position)
 
     def _compile(self, text: bytes, receipt: bytes | None) -> Glob:
         try:
@@ -672,6 +811,11 @@ class Broker:
                 removed = removed or subscription.removed
         if removed:
             topic.routes = [s for s in topic.routes if not s.removed] or _NO_ROUTES
+
+    def _keep_marks(self, batch: list[Operation]) -> None:
+        for operation in batch:
+            if type(operation) is Change:
+                self.marks.keep(operation)
 
     def _apply_other(self, operation: Operation) -> None:
         if type(operation) is Barrier:
@@ -1005,6 +1149,10 @@ def _rejected(disposition: bytes, rejection: Rejection) -> Headers:
 
 def _revision_of(topic: Topic) -> int:
     return topic.change.revision
+
+
+def _revision_of_change(change: Change) -> int:
+    return change.revision
 
 
 def _shown(text: bytes) -> str:

@@ -51,6 +51,22 @@ class Chunk:
 
 
 @final
+class Compared:
+    """What a RECEIPT says of a SEND if an operation is done that is not yet: one that it was compared with, or its own.
+
+    Attributes:
+        headers: The answer.
+        position: Of that operation.
+    """
+
+    __slots__ = ("headers", "position")
+
+    def __init__(self, headers: Headers, position: int) -> None:
+        self.headers: Final = headers
+        self.position: Final = position
+
+
+@final
 class Connection:
     """What one connected client is to be sent.
 
@@ -104,7 +120,7 @@ class Connection:
         self.awake = False  # a wake-up is under way, or the writer is at work
         self.waiting = False  # its receipts wait for the batch that is being gathered
         self.position = 0
-        self.receipts: Final[deque[tuple[int, bytes, Headers | None]]] = deque()  # None: accepted
+        self.receipts: Final[deque[tuple[int, bytes, Headers | Compared | None]]] = deque()  # None: accepted
         self.receipts_bytes = 0
         self.turns: Final[deque[Subscription]] = deque()
         self.in_flight = 0
@@ -116,7 +132,7 @@ class Connection:
         """Tell the writer that there may be something to send."""
         self._wake()
 
-    def promise(self, receipt_id: bytes, headers: Headers | None) -> None:
+    def promise(self, receipt_id: bytes, headers: Headers | Compared | None) -> None:
         """Owe a RECEIPT for the frame just handled: after its operation is done, and after all earlier ones."""
         self.receipts.append((self.position, receipt_id, headers))
         self.receipts_bytes += _receipt_bytes(receipt_id, headers)
@@ -135,7 +151,7 @@ class Connection:
             self.full_since_s = -1.0
 
     def refuse(self, headers: Headers, done: int, moved: dict[int, int], failed: set[int]) -> None:
-        """Answer every SEND whose operation was given back with `headers`, in its place; other receipts wait on.
+        """Answer every SEND whose operation was given back, or was compared with one, with `headers`; other receipts wait on.
 
         Args:
             headers: The answer.
@@ -152,7 +168,8 @@ class Connection:
                 self.expel(SUBSCRIPTION_REFUSED)
                 break
             last = max(last, moved.get(position, position))
-            answer = headers if answer is None and position > done else answer  # noqa: PLW2901  # as it is now
+            refused = position > done if answer is None else type(answer) is Compared and answer.position > done
+            answer = headers if refused else answer  # noqa: PLW2901  # as it is now
             self.receipts.append((last, receipt_id, answer))
             self.receipts_bytes += _receipt_bytes(receipt_id, answer)
         self.position = max(self.position, last)
@@ -196,7 +213,10 @@ class Connection:
         while receipts and receipts[0][0] <= done and size < RECEIPTS_BYTES_MAX:
             _, receipt_id, headers = receipts.popleft()
             self.receipts_bytes -= _receipt_bytes(receipt_id, headers)
-            frame = receipt_accepted(version, receipt_id) if headers is None else receipt(version, receipt_id, headers)
+            if headers is None:
+                frame = receipt_accepted(version, receipt_id)
+            else:
+                frame = receipt(version, receipt_id, headers.headers if type(headers) is Compared else headers)
             size += len(frame)
             out.append(frame)
 
@@ -326,6 +346,8 @@ class Connection:
             self.wake()
 
 
-def _receipt_bytes(receipt_id: bytes, headers: Headers | None) -> int:
+def _receipt_bytes(receipt_id: bytes, headers: Headers | Compared | None) -> int:
     size = len(receipt_id) + _RECEIPT_BYTES
-    return size if headers is None else size + sum([len(value) for _, value in headers])
+    if headers is None:
+        return size
+    return size + sum([len(value) for _, value in (headers.headers if type(headers) is Compared else headers)])

@@ -38,6 +38,7 @@ from maxam.stomp.protocol import HeartBeat
 
 AckMode = Literal["client", "auto"]
 Headers = Mapping[str, str]
+Source = tuple[str, int]  # name and number
 
 HEART_BEAT_MS: Final = (10_000, 10_000)  # Spec: MaXaM "set to 10000 (ms) or less"
 VERSIONS: Final = {"1.1": (VERSION_1_1,), "1.2": (VERSION_1_2,), None: (VERSION_1_1, VERSION_1_2)}
@@ -305,20 +306,46 @@ class Client:
         self._ended: Final = trio.Event()
         self._scope: Final = trio.CancelScope()  # of the two background tasks
 
-    async def send(self, destination: str, body: bytes, headers: Headers | None = None) -> Receipt:
+    async def send(
+        self,
+        destination: str,
+        body: bytes,
+        headers: Headers | None = None,
+        *,
+        source: Source | None = None,
+        if_revision: int | None = None,
+    ) -> Receipt:
         """Send `body` as the new value of a topic (an empty one deletes it) and await what became of it.
 
         A rejection is no exception: look at `accepted`, `result` and `reason` of the Receipt. Many tasks may send at once;
         SENDs of one task keep their order. Cancelled, the SEND may have been written, whole, and then takes effect.
+
+        Args:
+            destination: The topic.
+            body: As the destination's rule wants it.
+            headers: User headers, passed on to subscribers.
+            source: Name and number, which must grow from value to value: a number that the topic has had from this source, or a
+                lower one, is answered `superseded` and changes nothing, so a SEND of unknown outcome may be sent again.
+            if_revision: Take effect only if the topic's value has this revision, 0: only if it has none; else the result is
+                `conflict`. The Receipt has the new revision.
 
         Raises:
             OutcomeUnknownError: The connection went between writing and RECEIPT.
             GatewayError: The gateway took this very frame for a breach of protocol; it had no effect.
             ClientError: The connection is gone, and nothing was written.
         """
-        return await (await self.post(destination, body, headers)).receipt()
+        posted = await self.post(destination, body, headers, source=source, if_revision=if_revision)
+        return await posted.receipt()
 
-    async def post(self, destination: str, body: bytes, headers: Headers | None = None) -> Posted:
+    async def post(
+        self,
+        destination: str,
+        body: bytes,
+        headers: Headers | None = None,
+        *,
+        source: Source | None = None,
+        if_revision: int | None = None,
+    ) -> Posted:
         """Send like `send`, but return as soon as there is room, with what the RECEIPT is awaited by.
 
         So one task keeps many SENDs under way, written and answered in the order of its calls. How many is its own affair.
@@ -328,6 +355,10 @@ class Client:
         """
         receipt_id = self._new_id()
         pairs = () if not headers else tuple([(name.encode(), value.encode()) for name, value in headers.items()])
+        if source is not None:
+            pairs = (*pairs, (b"source", source[0].encode()), (b"source-revision", b"%d" % source[1]))
+        if if_revision is not None:
+            pairs = (*pairs, (b"if-revision", b"%d" % if_revision))
         await self._put(encoder.send(self._version, destination.encode(), body, pairs, receipt_id))
         self._receipts[receipt_id] = answered = _Answered()
         return Posted(self, receipt_id, answered)

@@ -14,7 +14,7 @@ from typing import Final, Self, final
 
 import trio
 
-from maxam.client.connection import AckMode, Client, Headers, Message, Subscription
+from maxam.client.connection import AckMode, Client, Headers, Message, Source, Subscription
 from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError
 from maxam.errors import ClientError
 from maxam.stomp.answers import SESSION_TAKEN_OVER, Receipt
@@ -80,12 +80,20 @@ class ResumingClient:
         self._failure: ClientError | None = None  # it will not dial again
 
     async def send(
-        self, destination: str, body: bytes, headers: Headers | None = None, *, retry: bool = False
+        self,
+        destination: str,
+        body: bytes,
+        headers: Headers | None = None,
+        *,
+        source: Source | None = None,
+        if_revision: int | None = None,
+        retry: bool = False,
     ) -> Receipt:
         """Send like `Client.send`; without a connection wait for one first.
 
-        With `retry` a SEND of unknown outcome is sent again after the next connection, until it has a RECEIPT: right when
-        we are the only publisher of the topic and one task sends its values, else an old value may follow a newer one.
+        With `retry` a SEND of unknown outcome is sent again after the next connection, until it has a RECEIPT: right when it has
+        a `source`, and when we are the only publisher of the topic and one task sends its values; else an old value may follow a
+        newer one. One with `if_revision` and no `source` may be in conflict with itself then.
 
         Raises:
             OutcomeUnknownError: Not with `retry`: the connection went between writing and RECEIPT.
@@ -95,7 +103,7 @@ class ResumingClient:
         while True:
             client = await self._connected()
             try:
-                return await client.send(destination, body, headers)
+                return await client.send(destination, body, headers, source=source, if_revision=if_revision)
             except OutcomeUnknownError:
                 if not retry:
                     raise

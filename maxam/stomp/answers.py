@@ -50,19 +50,30 @@ class Receipt:
         receipt_id: Which frame.
         disposition: Of a SEND: `accepted`, `rejected-invalid`, `rejected-unauthorised` or `rejected-unavailable`. A
             RECEIPT that has none says `accepted`, as with any other broker.
-        result: Code of the closed table in docs/protocol.md, or empty.
+        result: Code of the closed table in docs/protocol.md, or empty. `superseded` comes with `accepted`: the topic has had this
+            value of its source, or a newer one.
         reason: One line of text for people, or empty.
         filtered: Of a SUBSCRIBE: no right of ours can match any topic of the glob.
+        revision: Of an accepted SEND with `if-revision`: the one to expect next. None of any other.
     """
 
-    __slots__ = ("disposition", "filtered", "reason", "receipt_id", "result")
+    __slots__ = ("disposition", "filtered", "reason", "receipt_id", "result", "revision")
 
-    def __init__(self, receipt_id: bytes, disposition: str, result: str, reason: str, filtered: bool) -> None:
+    def __init__(
+        self,
+        receipt_id: bytes,
+        disposition: str,
+        result: str,
+        reason: str,
+        filtered: bool,
+        revision: int | None = None,
+    ) -> None:
         self.receipt_id: Final = receipt_id
         self.disposition: Final = disposition
         self.result: Final = result
         self.reason: Final = reason
         self.filtered: Final = filtered
+        self.revision: Final = revision
 
     @property
     def accepted(self) -> bool:
@@ -111,6 +122,7 @@ def read_answer(frame: Frame) -> Answer:
                 headers.get(b"result", b"").decode(),
                 headers.get(b"reason", b"").decode(),
                 headers.get(b"filtered") == b"true",
+                _read_revision(frame),
             )
         case b"ERROR":
             return Refusal(
@@ -123,6 +135,16 @@ def read_answer(frame: Frame) -> Answer:
             return _read_connected(frame)
         case _:
             raise ProtocolError("unexpected frame", f"No server sends {frame.command.decode()}.")
+
+
+def _read_revision(frame: Frame) -> int | None:
+    text = frame.headers.get(b"revision")
+    if text is None:
+        return None
+    revision = parse_number(text)
+    if revision < 0:
+        raise ProtocolError("bad revision", "The revision of RECEIPT is malformed; expected a number.")
+    return revision
 
 
 def _read_connected(frame: Frame) -> Connected:

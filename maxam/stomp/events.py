@@ -12,6 +12,16 @@ from maxam.errors import ProtocolError
 VERSION_1_1: Final = 0  # versions are small integers so that they index caches
 VERSION_1_2: Final = 1
 
+SOURCE: Final = b"source"  # these two of SEND are passed on, and are what a topic's mark is found by
+SOURCE_REVISION: Final = b"source-revision"
+SOURCE_BYTES_MAX: Final = 128
+NUMBER_MAX: Final = 2**63 - 1  # of `source-revision` and `if-revision`: an Avro long
+
+
+def is_mark(source: bytes, number: int) -> bool:
+    """Say whether these two can name a value of a source."""
+    return 0 < len(source) <= SOURCE_BYTES_MAX and 0 <= number <= NUMBER_MAX
+
 
 @final
 class Connect:
@@ -39,10 +49,31 @@ class Connect:
 
 @final
 @mypyc_attr(acyclic=True)
+class Condition:
+    """What a SEND wants to be compared with before it is accepted.
+
+    Attributes:
+        source: Of which source the SEND is a value, None if it does not say.
+        number: Its `source-revision`.
+        expected: Its `if-revision`, -1 if it does not say.
+        problem: Why its headers cannot be used, one line; empty if they can.
+    """
+
+    __slots__ = ("expected", "number", "problem", "source")
+
+    def __init__(self, source: bytes | None, number: int, expected: int, problem: str = "") -> None:
+        self.source: Final = source
+        self.number: Final = number
+        self.expected: Final = expected
+        self.problem: Final = problem
+
+
+@final
+@mypyc_attr(acyclic=True)
 class Send:
     """SEND. `headers` are the user headers that travel on: first of repeats, in order, without the reserved names."""
 
-    __slots__ = ("body", "destination", "headers", "receipt")
+    __slots__ = ("body", "condition", "destination", "headers", "receipt")
 
     def __init__(
         self,
@@ -50,11 +81,13 @@ class Send:
         body: bytes,
         headers: tuple[tuple[bytes, bytes], ...],
         receipt: bytes | None,
+        condition: Condition | None = None,
     ) -> None:
         self.destination: Final = destination
         self.body: Final = body
         self.headers: Final = headers
         self.receipt: Final = receipt
+        self.condition: Final = condition
 
 
 @final

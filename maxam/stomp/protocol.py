@@ -13,9 +13,14 @@ from typing import Final, final
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.stomp.events import (
+    NUMBER_MAX,
+    SOURCE,
+    SOURCE_BYTES_MAX,
+    SOURCE_REVISION,
     VERSION_1_1,
     VERSION_1_2,
     Ack,
+    Condition,
     Connect,
     Disconnect,
     Event,
@@ -24,6 +29,7 @@ from maxam.stomp.events import (
     Send,
     Subscribe,
     Unsubscribe,
+    is_mark,
 )
 from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame, parse_number
 
@@ -52,6 +58,8 @@ _DROPPED_HEADERS: Final = frozenset(
         b"publisher",
         b"schema",
         b"conflated",
+        b"if-revision",
+        b"kept-source",
     )
 )
 
@@ -140,7 +148,31 @@ def _send(frame: Frame, _limits: Limits) -> Event:
         raise _transaction(frame)
     # Spec: STOMP 1.2 "The user defined headers MUST be passed through in the MESSAGE frame."
     passed = tuple([item for item in headers.items() if item[0] not in _DROPPED_HEADERS])
-    return Send(destination, frame.body, passed, receipt)
+    condition = None
+    if SOURCE_REVISION in headers or b"if-revision" in headers:
+        condition = _condition(headers)
+    return Send(destination, frame.body, passed, receipt, condition)
+
+
+def _condition(headers: Mapping[bytes, bytes]) -> Condition:
+    """Read what a SEND wants to be compared with; what is wrong with it is for the broker to answer."""
+    source: bytes | None = None
+    number = expected = -1
+    problem = ""
+    if SOURCE_REVISION in headers:
+        source = headers.get(SOURCE, b"")
+        number = parse_number(headers[SOURCE_REVISION])
+        if not is_mark(source, number):
+            problem = (
+                f"source must be 1 to {SOURCE_BYTES_MAX} bytes, found {len(source)}"
+                if 0 <= number <= NUMBER_MAX
+                else f"source-revision must be a number of digits from 0 to {NUMBER_MAX}"
+            )
+    if b"if-revision" in headers:
+        expected = parse_number(headers[b"if-revision"])
+        if not 0 <= expected <= NUMBER_MAX:
+            problem = problem or f"if-revision must be a number of digits from 0 to {NUMBER_MAX}"
+    return Condition(source, number, expected, problem)
 
 
 def _ack_1_1(frame: Frame, _limits: Limits) -> Event:
