@@ -38,6 +38,7 @@ MODULES: Final = (
     "maxam.journal.decoding",
     "maxam.journal.encoding",
     "maxam.journal.scan",
+    "maxam.journal.splice",
     "maxam.stomp.encoder",
     "maxam.stomp.events",
     "maxam.stomp.frames",

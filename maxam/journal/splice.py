@@ -1,0 +1,400 @@
+"""Records to rows of one schema each, by copying: blocks of the journal in, Avro containers with typed values out.
+
+A row is the record `maxam_row`: what a change begins with (revision to publisher) is the same bytes there as in the journal, then
+come `schema_version` and the union `[null, <the type>]`, whose index stands before the stored datum. Nothing is decoded. What no
+schema is known for becomes a row of another record, with the body as bytes.
+"""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from maxam.journal.decoding import read_unsigned
+from maxam.journal.encoding import (
+    CHANGE_TAIL,
+    CHECK_BYTES,
+    KIND_DELETE,
+    KIND_VALUE,
+    LOW,
+    MAGIC,
+    SESSION_MIDDLE,
+    long,
+    text,
+    unsigned,
+)
+
+_NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
+_NULL: Final = b"\0"  # index of null in the union of a row's value
+_VALUE: Final = b"\2"
+_SHARED_MAX: Final = 65_536  # destinations, and kinds of changes, that are remembered: more cost memory only
+
+_START_OF_ROW: Final = (
+    '{"type":"record","name":"maxam_row","fields":[{"name":"revision","type":"long"},'
+    '{"name":"accepted_at","type":{"type":"long","logicalType":"timestamp-micros"}},'
+    '{"name":"kind","type":{"type":"enum","name":"maxam_kind","symbols":["unknown","value","delete"]}},'
+    '{"name":"destination","type":"string"},{"name":"publisher","type":"string"},'
+)
+_UNTYPED: Final = (
+    '{"name":"encoding","type":"string"},{"name":"schema","type":"string"},{"name":"schema_version","type":"string"},'
+    '{"name":"schema_fingerprint","type":"bytes"},{"name":"value","type":["null","bytes"]}]}'
+)
+
+
+def typed_row_schema(value_type: str) -> str:
+    """Give the schema of rows whose value is of a type, JSON.
+
+    Args:
+        value_type: JSON of the type, without references to others. None of its names may begin with `maxam_`.
+    """
+    return (
+        f'{_START_OF_ROW}{{"name":"schema_version","type":"string"}},{{"name":"value","type":["null",{value_type}]}}]}}'
+    )
+
+
+def untyped_row_schema() -> str:
+    """Give the schema of rows whose value is a body as it was sent, JSON."""
+    return _START_OF_ROW + _UNTYPED
+
+
+def container_header(schema: str, sync_marker: bytes) -> bytes:
+    """Give what an Avro object container begins with.
+
+    Spec: Avro 1.12 "Object Container Files"
+    """
+    entries = text(b"avro.schema") + text(schema.encode()) + text(b"avro.codec") + text(b"null")
+    return MAGIC + long(2) + entries + b"\0" + sync_marker
+
+
+@final
+class Rows:
+    """The rows of one container that were spliced and not yet taken.
+
+    Attributes:
+        typed: The value is a datum, not a body as it was sent.
+        convert: Makes the datum another, or says with None that it cannot be read; None when it is copied as it is.
+    """
+
+    __slots__ = ("_parts", "convert", "typed")
+
+    def __init__(self, typed: bool, convert: Callable[[bytes], bytes | None] | None = None) -> None:
+        self.typed: Final = typed
+        self.convert: Final = convert
+        self._parts: Final[list[bytes]] = []
+
+    def parts(self) -> list[bytes]:
+        """Give the list that rows are put on, three parts each; it stays the same."""
+        return self._parts
+
+    def take(self, sync_marker: bytes) -> tuple[bytes, int]:
+        """Return a container's block of the rows there are, and their count, and forget them; nothing when there is none."""
+        count = len(self._parts) // 3
+        if not count:
+            return b"", 0
+        data = b"".join(self._parts)
+        self._parts.clear()
+        return b"".join((long(count), unsigned(len(data) << 1), data, sync_marker)), count
+
+
+@final
+class _Shared:
+    """What changes of one publisher, schema and place of the datum have in common.
+
+    Attributes:
+        told: Their bytes from publisher to value_offset.
+        length: Of `told`.
+        publisher_length: The bytes of `told` that a row has too.
+        middle: What a row has between publisher and datum.
+        offset: The datum's place in the body.
+        rows: Where they go; None for nowhere.
+        parts: Those of `rows`.
+        plain: The datum is copied as it is.
+    """
+
+    __slots__ = ("length", "middle", "offset", "parts", "plain", "publisher_length", "rows", "told")
+
+    def __init__(self, told: bytes, publisher_length: int, middle: bytes, offset: int, rows: Rows | None) -> None:
+        self.told: Final = told
+        self.length: Final = len(told)
+        self.publisher_length: Final = publisher_length
+        self.middle: Final = middle
+        self.offset: Final = offset
+        self.rows: Final = rows
+        self.parts: Final[list[bytes] | None] = rows.parts() if rows is not None else None
+        self.plain: Final = rows is not None and rows.typed and rows.convert is None
+
+
+@final
+class Splicer:
+    """Splices the changes of one stretch of the journal.
+
+    Attributes:
+        revision: Of the last change read; while `choose` runs, of the one that it is asked for.
+        unreadable: Revisions whose datum `Rows.convert` could not read; they are among the untyped rows.
+    """
+
+    __slots__ = (
+        "_after",
+        "_choose",
+        "_deleted",
+        "_destinations",
+        "_until",
+        "_untyped",
+        "_values",
+        "revision",
+        "unreadable",
+    )
+
+    def __init__(
+        self,
+        revision: int,
+        after: int,
+        until: int,
+        choose: Callable[[str, str, bytes, bool], Rows | None],
+        untyped: Callable[[str], Rows | None],
+    ) -> None:
+        """Start behind a change.
+
+        Args:
+            revision: Of the change before.
+            after: Changes up to this revision are read and passed over.
+            until: And those above this one.
+            choose: Tells where changes go by schema, minor, fingerprint, and whether they are deletions; None for nowhere.
+                Asked once for each publisher and judgement.
+            untyped: Tells where a change of a schema goes that cannot be read.
+        """
+        self.revision = revision
+        self.unreadable: Final[list[int]] = []
+        self._after: Final = after
+        self._until: Final = until
+        self._choose: Final = choose
+        self._untyped: Final = untyped
+        self._destinations: Final[dict[bytes, _Shared]] = {}
+        self._values: Final[dict[bytes, _Shared]] = {}
+        self._deleted: Final[dict[bytes, _Shared]] = {}
+
+    def splice(self, data: bytes, count: int) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop without calls: it runs for all that was ever accepted
+        """Put the changes of a checked block on the rows that they belong to.
+
+        Args:
+            data: The block without count, size and sync marker.
+            count: Of records in it.
+
+        Raises:
+            ValueError: It is not what the journal writes, or revisions do not follow. Rows of it may be there.
+            IndexError: The same.
+        """
+        destinations = self._destinations
+        revision = self.revision
+        after = self._after
+        until = self._until
+        place = 0
+        stamp = b"\xff"  # high part of the revision, and accepted_at, of the record before
+        for _ in range(count):
+            start = place
+            low = ((revision + 1) << 1) & 16383
+            end = place + 2 + len(stamp)
+            if low and data[place : place + 2] == LOW[low] and data[place + 2 : end] == stamp:
+                number = revision + 1
+                place = end
+            else:
+                end = place + 2
+                number, place = read_unsigned(data, place)
+                number >>= 1
+                high_end = place
+                place = read_unsigned(data, place)[1]
+                # a revision of less than three bytes has no high part: no stamp that could match
+                stamp = data[end:place] if high_end > end else b"\xff"
+            kind = data[place]
+            if kind != KIND_VALUE and kind != KIND_DELETE:  # noqa: PLR1714 - twice as fast as a set
+                place = _behind_session_record(data, place)
+                continue
+            if number != revision + 1:
+                raise ValueError(f"revision {number} after {revision}")
+            revision = number
+
+            length = data[place + 1]
+            place += 2
+            if length > 127:
+                length, place = read_unsigned(data, place - 1)
+            end = place + (length >> 1)
+            destination = data[place:end]
+            place = end
+            shared = destinations.get(destination)
+            if shared is None or kind == KIND_DELETE or not data.startswith(shared.told, place):
+                self.revision = revision  # for whoever is asked
+                shared = self._shared(data, place, kind == KIND_DELETE)
+                if kind == KIND_VALUE:
+                    if len(destinations) >= _SHARED_MAX:
+                        destinations.clear()
+                    destinations[destination] = shared
+            publisher_end = place + shared.publisher_length
+            place += shared.length
+
+            value_length = data[place]
+            place += 1
+            if value_length > 127:
+                if data[place] < 128:
+                    value_length += (data[place] << 7) - 128
+                    place += 1
+                else:
+                    value_length, place = read_unsigned(data, place - 1)
+            if data[place]:
+                place = _behind_headers(data, place)
+            else:
+                place += 1
+            length = data[place]
+            place += 1
+            if length > 127:
+                if data[place] < 128:
+                    length += (data[place] << 7) - 128
+                    place += 1
+                else:
+                    length, place = read_unsigned(data, place - 1)
+            body = place
+            end = place + (length >> 1)
+            place = end + 8
+            if data[end:place] != _NULLS_OF_CHANGE:
+                raise ValueError("not a change")
+            # the check of the last record was examined with the block
+            place += 1 + CHECK_BYTES if data[place] else 1
+
+            parts = shared.parts
+            if parts is None or revision <= after or revision > until:
+                continue
+            if kind == KIND_DELETE:
+                parts += (data[start:publisher_end], shared.middle, b"")
+            elif shared.plain:
+                body += shared.offset
+                value_end = body + (value_length >> 1)
+                if value_end > end:
+                    raise ValueError("the datum ends behind the body")
+                parts += (data[start:publisher_end], shared.middle, data[body:value_end])
+            else:
+                body_end = end
+                self._splice_unlike(data, start, publisher_end, body, value_length >> 1, body_end, shared, revision)
+        if place != len(data):
+            raise ValueError("bytes follow the last record")
+        self.revision = revision
+
+    def _splice_unlike(
+        self,
+        data: bytes,
+        start: int,
+        publisher_end: int,
+        body: int,
+        length: int,
+        end: int,
+        shared: _Shared,
+        revision: int,
+    ) -> None:
+        """Put one change, whose datum is not copied as it is."""
+        rows = shared.rows
+        if rows is None:
+            return
+        if rows.typed and rows.convert is not None:
+            place = body + shared.offset
+            if place + length > end:
+                raise ValueError("the datum ends behind the body")
+            datum = rows.convert(data[place : place + length])
+            if datum is not None:
+                rows.parts().extend((data[start:publisher_end], shared.middle, datum))
+                return
+            self.unreadable.append(revision)
+            schema = _fields(shared.told)[3]
+            instead = self._untyped(schema.decode())
+            if instead is None:
+                return
+            middle = _untyped_middle(shared.told, shared.publisher_length)
+            instead.parts().extend((data[start:publisher_end], middle, text(data[body:end])))
+            return
+        rows.parts().extend((data[start:publisher_end], shared.middle, text(data[body:end])))
+
+    def _shared(self, data: bytes, place: int, deleted: bool) -> _Shared:
+        """Find or make what the change has in common with others whose publisher stands at a place."""
+        known = self._deleted if deleted else self._values
+        end = place
+        for _ in range(6):  # publisher, fingerprint, encoding, schema, schema_version, schema_fingerprint
+            end = _behind_text(data, end)
+        end = read_unsigned(data, end)[1]
+        if end > len(data):
+            raise IndexError
+        told = data[place:end]
+        shared = known.get(told)
+        if shared is None:
+            if len(known) >= _SHARED_MAX:
+                known.clear()
+            shared = known[told] = self._make(told, deleted)
+        return shared
+
+    def _make(self, told: bytes, deleted: bool) -> _Shared:
+        fields = _fields(told)
+        publisher_length = _behind_text(told, 0)
+        offset = read_unsigned(told, len(told) - len(fields[6]))[0] >> 1
+        rows = self._choose(fields[3].decode(), fields[4].decode(), fields[5], deleted)
+        if rows is not None and not rows.typed:
+            middle = _untyped_middle(told, publisher_length)
+            if deleted:
+                middle = middle[:-1] + _NULL
+            return _Shared(told, publisher_length, middle, offset, rows)
+        middle = text(fields[4]) + (_NULL if deleted else _VALUE)
+        return _Shared(told, publisher_length, middle, offset, rows)
+
+
+def _untyped_middle(told: bytes, publisher_length: int) -> bytes:
+    """Give what stands between publisher and body in an untyped row: encoding to schema_fingerprint as they are."""
+    start = _behind_text(told, publisher_length)
+    end = start
+    for _ in range(4):
+        end = _behind_text(told, end)
+    return told[start:end] + _VALUE
+
+
+def _fields(told: bytes) -> list[bytes]:
+    """Cut publisher to schema_fingerprint, without their lengths, and the bytes of value_offset."""
+    fields: list[bytes] = []
+    place = 0
+    for _ in range(6):
+        length, place = read_unsigned(told, place)
+        end = place + (length >> 1)
+        fields.append(told[place:end])
+        place = end
+    fields.append(told[place:])
+    return fields
+
+
+def _behind_text(data: bytes, place: int) -> int:
+    """Return the place behind a string."""
+    length = data[place]
+    if length > 127:
+        length, place = read_unsigned(data, place)
+        return place + (length >> 1)
+    return place + 1 + (length >> 1)
+
+
+def _behind_headers(data: bytes, place: int) -> int:
+    count, place = read_unsigned(data, place)
+    if count & 1:
+        raise ValueError("negative number")
+    for _ in range(count):  # twice as many strings as headers
+        place = _behind_text(data, place)
+    if data[place]:
+        raise ValueError("headers in two parts")
+    return place + 1
+
+
+def _behind_session_record(data: bytes, place: int) -> int:
+    """Return the place behind the record whose kind is at a place."""
+    place = _behind_text(data, _behind_text(data, place + 1))
+    if not data.startswith(SESSION_MIDDLE, place):
+        raise ValueError("not a session record")
+    place = _behind_text(data, _behind_text(data, place + len(SESSION_MIDDLE))) + 1
+    place = read_unsigned(data, place + 1)[1] if data[place] else place + 1
+    count, place = read_unsigned(data, place)
+    if count & 1:
+        raise ValueError("negative number")
+    if count:
+        for _ in range(count >> 1):
+            place = read_unsigned(data, _behind_text(data, place))[1]
+        if data[place]:
+            raise ValueError("positions in two parts")
+        place += 1
+    return place + 1 + CHECK_BYTES if data[place] else place + 1
