@@ -31,7 +31,7 @@ _BATCH_BYTES_MAX: Final = 1_048_576  # the same, or one SEND alone
 _RECORD_BYTES: Final = 256  # of a record beside destination, headers and body: publisher, schema, reason
 _PRINCIPALS_MAX: Final = 10_000  # whose rates are remembered
 _SEGMENTS_MIN: Final = 8  # that the room for all is divided into at least, as whole ones are removed
-_CLOSE_TIMEOUT_S: Final = 0.5
+CLOSE_TIMEOUT_S: Final = 0.5
 _UNAUTHORISED: Final = b"rejected-unauthorised"
 
 
@@ -260,10 +260,10 @@ class RejectedSends:
         """Start the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Store what waits, seal and end; whatever does not get done in half a second is lost."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Store what waits, seal and end; what is not done by then is lost."""
         self._queue.put(None)
-        self._thread.join(_CLOSE_TIMEOUT_S)
+        self._thread.join(timeout_s)
 
     def tell(self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
         """Queue one rejected SEND, or count why not. As `OnRejected` of the broker."""
