@@ -17,6 +17,7 @@ from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bo
 from maxam.bench.errors import LoadError
 from maxam.bench.grow import NAMES, grow
 from maxam.bench.output import console, print_reports, progress
+from maxam.bench.pipeline import pipeline_command
 from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
 from maxam.bench.plots import check as check_plots
 from maxam.bench.report import Report
@@ -35,6 +36,7 @@ def main() -> None:
 
 
 main.add_command(archive_command)
+main.add_command(pipeline_command)
 
 
 @final
