@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, final
 
@@ -26,6 +27,8 @@ from maxam.journal.files import Journal
 
 # How often the pump looks whether the broker has something due: below half of the shortest delay that it keeps.
 _TICK_S: Final = 0.05
+# How often an idle journal's open segment is looked at for its age: readers of sealed ones wait no longer than that for it.
+SEAL_LOOK_S: Final = 10.0
 _SCAN_LOOK_S: Final = 0.005  # the same while a scan rests until its subscriber has read
 # Python's collector counts objects made less objects dropped. Where each value takes the place of another that stays near nothing, so
 # that it comes after a million values and walks the tuples of all their headers: two seconds without a pass of the loop (measured).
@@ -57,7 +60,8 @@ class Committer:
         self._limits: Final = limits
         self._die: Final = die
         self._bell: Final = Bell()
-        self._blocks: Final[queue.SimpleQueue[Block | None]] = queue.SimpleQueue()
+        self._blocks: Final[queue.SimpleQueue[Block | int | None]] = queue.SimpleQueue()
+        self._seal_look_s = 0.0
         self._outcome: DiskFullError | bool = False  # of the block under way: not known, full, or written (True)
         self._idle: Final = Bell()
         self._draining = False
@@ -97,6 +101,9 @@ class Committer:
         if self._draining and not broker.pending:
             broker.record_acknowledgements()
         self._advance(now_s)
+        if now_s >= self._seal_look_s and not self.group.writing:
+            self._seal_look_s = now_s + SEAL_LOOK_S
+            self._blocks.put(time.time_ns() // 1000)
         if self._draining and self.group.idle:
             self._draining = False
             self._idle.ring()
@@ -146,10 +153,13 @@ class Committer:
             self.group.refused(now_s)
 
     def _write_blocks(self, token: trio.lowlevel.TrioToken) -> None:
-        """Write block after block on the committer thread."""
+        """Write block after block on the committer thread; a number is a time, to see whether the open segment is old."""
         while (block := self._blocks.get()) is not None:
             outcome: DiskFullError | bool = True
             try:
+                if isinstance(block, int):
+                    self._journal.seal_aged(block)
+                    continue
                 self._journal.write(block)
             except DiskFullError as error:
                 outcome = error

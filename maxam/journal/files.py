@@ -50,7 +50,7 @@ class JournalSettings:
 
     Attributes:
         segment_bytes_max: A segment rolls before it grows over this.
-        segment_age_s_max: And with the first write so long after its first record.
+        segment_age_s_max: And so long after its first record, by the first write or `seal_aged`.
         durable: Sync before a write returns. False is for benchmarks and throw-away use only.
         reserve_bytes: Room kept for acknowledgements on a full disk, 0 for none.
     """
@@ -359,6 +359,34 @@ class Journal:
             self._encoder.position = self._committed
             raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes")
 
+    def seal_aged(self, now_us: int) -> None:
+        """Seal the open segment if it holds a change and is old enough, though nothing is to be written.
+
+        Belongs to the thread that writes. On a full disk the segment stays as it is, for the next call.
+
+        Args:
+            now_us: Microseconds since the epoch.
+
+        Raises:
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+        """
+        self._require_usable()
+        segment = self._segment
+        if segment is None or self._committed.revision < segment.first or not self._aged(segment, now_us):
+            return
+        try:
+            self._seal(segment)
+        except OSError as error:
+            if self._syncing or not is_full(error):
+                self._failed = True
+                raise
+            try:
+                self._cut_back()
+            except OSError:
+                self._failed = True
+                raise
+
     def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
         """Store schemas, durably, unless they are there.
 
@@ -575,11 +603,8 @@ class Journal:
     def _append(self, block: Block) -> None:
         segment = self._segment
         if segment is not None and self._committed.revision >= segment.first:
-            age_us = block.after.accepted_at_us - segment.started_at_us
-            if (
-                segment.size + len(block.data) > self._settings.segment_bytes_max
-                or age_us >= self._settings.segment_age_s_max * 1_000_000
-            ):
+            grown = segment.size + len(block.data) > self._settings.segment_bytes_max
+            if grown or self._aged(segment, block.after.accepted_at_us):
                 self._seal(segment)
                 segment = None
         if segment is None:
@@ -588,6 +613,9 @@ class Journal:
         self._sync(segment.handle, data_only=True)
         segment.size += len(block.data)
         self._committed = block.after
+
+    def _aged(self, segment: _Segment, now_us: int) -> bool:
+        return now_us - segment.started_at_us >= self._settings.segment_age_s_max * 1_000_000
 
     def _create(self, now_us: int) -> _Segment:
         """Begin a segment, durable with its header before any block is in it."""

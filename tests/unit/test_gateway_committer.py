@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from maxam.config import Limits
-from maxam.gateway.committer import COLLECT_CHANGES, Committer
+from maxam.gateway.committer import COLLECT_CHANGES, SEAL_LOOK_S, Committer
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.files import Journal, JournalSettings, sealed_segments
 from tests.sans_io import World
 
 
@@ -46,3 +47,25 @@ def test_stored_values_do_not_gather_among_the_youngest_objects(tmp_path: Path) 
         assert not any(id(headers) in youngest or id(headers[0]) in youngest for headers in stored)
 
     trio.run(commit)
+
+
+def test_an_idle_journal_seals_its_segment(tmp_path: Path) -> None:
+    """A segment that is old enough is sealed though no client does anything more."""
+
+    async def idle() -> None:
+        journal = Journal.open(tmp_path, OsDisk(), JournalSettings(segment_age_s_max=0, durable=False), bytes(16))
+        list(journal.recover())
+        world = World.make()
+        committer = Committer(world.broker, journal, Limits())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            world.client().send("X/a")
+            committer.touch()
+            await committer.drained()
+            while not sealed_segments(tmp_path, OsDisk()):  # noqa: ASYNC110 - what another thread did can only be looked for
+                await trio.sleep(SEAL_LOOK_S)
+            nursery.cancel_scope.cancel()
+        journal.close()
+
+    trio.run(idle, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [segment.last for segment in sealed_segments(tmp_path, OsDisk())] == [1]

@@ -472,3 +472,72 @@ def test_writing_needs_recovery_and_the_right_order() -> None:
     journal.close()
     with pytest.raises(JournalError):
         journal.write(journal.encode([change(3)]))
+
+
+def test_an_idle_segment_is_sealed_at_its_age() -> None:
+    """Old enough, a segment with a change is sealed though nothing is written; the block encoded before that follows in a new one."""
+    disk = SimulatedDisk()
+    journal, _ = opened(disk)
+    journal.write(journal.encode([change(1)]))
+    later = journal.encode([change(2, at_us=NOW_US + 2000)])
+    age_us = round(SMALL.segment_age_s_max * 1_000_000)
+    journal.seal_aged(NOW_US + 1000 + age_us - 1)
+    assert sealed_segments(ROOT, disk) == []
+    journal.seal_aged(NOW_US + 1000 + age_us)
+    assert [segment.last for segment in sealed_segments(ROOT, disk)] == [1]
+    journal.seal_aged(NOW_US + 3 * age_us)
+    journal.write(later)
+    journal.close()
+    assert [(segment.first, segment.last) for segment in sealed_segments(ROOT, disk)] == [(1, 1), (2, 2)]
+    assert all(report.problem is None for report in verify(ROOT, disk))
+    assert [record.revision for record in opened(disk)[1] if isinstance(record, Change)] == [1, 2]
+
+
+def test_an_idle_segment_without_a_change_stays_open() -> None:
+    """A segment that holds only what sessions did is not sealed: it has no revision to be named by."""
+    disk = SimulatedDisk()
+    journal, _ = opened(disk)
+    journal.write(journal.encode([change(1)]))
+    journal.seal_aged(NOW_US * 2)
+    journal.write(journal.encode([acknowledgement(1, 2)]))
+    journal.seal_aged(NOW_US * 2)
+    assert [segment.last for segment in sealed_segments(ROOT, disk)] == [1]
+
+
+def test_an_idle_segment_on_a_full_disk_waits() -> None:
+    """Without room for its end mark a segment stays open and whole, and is sealed when there is room; another error ends the journal."""
+    disk = SimulatedDisk()
+    journal, _ = opened(disk, JournalSettings(reserve_bytes=0))
+    journal.write(journal.encode([change(1)]))
+    before = disk.contents()
+    disk.capacity = sum(map(len, before.values())) + 7
+    journal.seal_aged(NOW_US * 2)
+    assert disk.contents() == before
+    disk.capacity = None
+    journal.seal_aged(NOW_US * 2)
+    assert [segment.last for segment in sealed_segments(ROOT, disk)] == [1]
+    journal.write(journal.encode([change(2)]))
+    disk.faults[disk.calls + 1] = errno.EIO
+    with pytest.raises(OSError, match="simulated"):
+        journal.seal_aged(NOW_US * 2)
+    with pytest.raises(JournalError):
+        journal.seal_aged(NOW_US * 2)
+
+
+def test_whatever_fails_while_an_idle_segment_is_sealed_loses_nothing() -> None:
+    """For a power cut and EIO at any call of it, the next start finds what was promised."""
+    for fault in (0, errno.EIO):
+        for at in range(1, 6):
+            disk = SimulatedDisk()
+            journal, _ = opened(disk)
+            journal.write(journal.encode([change(1), change(2)]))
+            disk.faults[disk.calls + at] = fault
+            with pytest.raises((PowerCut, OSError)):
+                journal.seal_aged(NOW_US * 2)
+            choose = random.Random(at).randrange  # noqa: S311 - a seed that repeats
+            disk = disk.restarted(choose) if fault == 0 else disk.killed()
+            journal, records = opened(disk)
+            assert [record.revision for record in records if isinstance(record, Change)] == [1, 2]
+            journal.write(journal.encode([change(3)]))
+            journal.close()
+            assert all(report.problem is None for report in verify(ROOT, disk))
