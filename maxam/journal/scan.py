@@ -14,6 +14,7 @@ Read = Callable[[int, int], bytes]  # (offset, length) -> the bytes there, fewer
 HEADER_BYTES: Final = len(header(Position(0, 0, 0), bytes(SYNC_BYTES), snapshot=False))  # of a segment
 _WINDOW_BYTES: Final = 1 << 20  # read at once: blocks can be small
 _HEADER_BYTES_MAX: Final = 1 << 16
+OTHER_VERSION: Final = "written by another version of maxam, with another schema"  # what is wrong with a whole header
 _CHECK_ENTRY: Final = b"\x16maxam.check\x10"  # name, and the length of the eight digits
 _POSITION_ENTRY: Final = b"\x1cmaxam.position\x64"  # name, and the length of two numbers of 20 digits and one of 8
 
@@ -75,8 +76,9 @@ class Scanner:
         self.snapshot: Final = b"\x14maxam.file\x10snapshot" in head[:place]
         self.sync_marker: Final = head[end - SYNC_BYTES : end]
         if head[:end] != header(self.start, self.sync_marker, self.snapshot):
-            problem = "written by another version of maxam, with another schema"
-            raise JournalDamagedError(path, 0, problem if SCHEMA not in head else "unknown metadata in the header")
+            raise JournalDamagedError(
+                path, 0, OTHER_VERSION if SCHEMA not in head else "unknown metadata in the header"
+            )
         self.offset = end
         self.chain = 0 if self.snapshot else self.start.chain
         self.ended = False
@@ -122,26 +124,59 @@ class Scanner:
 
         A whole block at the wrong place in the chain, or one behind damage, was once committed.
         """
-        rest = self._bytes(self.offset, self.size - self.offset)
-        candidates = [0]
-        try:  # where the next block is if only this one's contents or marker are wrong
-            _, place = read_unsigned(rest, 0)
-            length, place = read_unsigned(rest, place)
-            candidates.append(place + (length >> 1) + SYNC_BYTES)
-        except (ValueError, IndexError):
-            pass
-        place = rest.find(self.sync_marker)
-        while place >= 0:
-            candidates.append(place + SYNC_BYTES)
-            place = rest.find(self.sync_marker, place + 1)
-        for place in candidates:
-            if place < len(rest):
-                try:
-                    self._block(self.offset + place)
-                except JournalDamagedError:
-                    continue
-                return False
+        return self._next_whole(self.offset) is None
+
+    def skip_damage(self) -> bool:
+        """Move to the next whole block from `offset` on, wherever in the chain it belongs; return False, and stay, without one."""
+        found = self._next_whole(self.offset)
+        if found is None:
+            return False
+        self.offset, self.chain = found
+        self.ended = False
         return True
+
+    def _next_whole(self, offset: int) -> tuple[int, int] | None:
+        """Return offset and seed of the first whole block from an offset on."""
+        found = self._whole(offset)
+        if found is not None:
+            return found
+        behind, check = self._behind(offset)
+        found = self._whole(behind)
+        if found is not None and found[1] == check:  # only contents are damaged: what they hold is not looked at
+            return found
+        at = offset
+        while at + SYNC_BYTES < self.size:
+            chunk = self._bytes(at, _WINDOW_BYTES)
+            place = chunk.find(self.sync_marker)
+            while place >= 0:
+                start = at + place + SYNC_BYTES
+                found = self._whole(behind) if offset < behind < start else None
+                found = found or self._whole(start)
+                if found is not None:
+                    return found
+                place = chunk.find(self.sync_marker, place + 1)
+            at += max(1, len(chunk) - SYNC_BYTES + 1)  # the next chunk begins with what may be a marker's beginning
+        return self._whole(behind) if behind > offset else None
+
+    def _behind(self, offset: int) -> tuple[int, int]:
+        """Return where the next block is if only contents or marker of the one at an offset are wrong, and the check of this one."""
+        head = self._bytes(offset, 20)
+        try:
+            _, place = read_unsigned(head, 0)
+            length, place = read_unsigned(head, place)
+        except (ValueError, IndexError):
+            return self.size, 0
+        end = offset + place + (length >> 1)
+        return end + SYNC_BYTES, int.from_bytes(self._bytes(end - CHECK_BYTES, 4), "big") if end < self.size else 0
+
+    def _whole(self, offset: int) -> tuple[int, int] | None:
+        """Return offset and seed of the block at an offset, if there is a whole one."""
+        if offset >= self.size:
+            return None
+        try:
+            return offset, self._block(offset)[3]
+        except JournalDamagedError:
+            return None
 
     def _block(self, offset: int) -> tuple[bytes, int, int, int, int]:
         """Return data, count, check and seed of the block at an offset, and where it ends."""
@@ -169,7 +204,7 @@ class Scanner:
     def _bytes(self, offset: int, length: int) -> bytes:
         place = offset - self._window_at
         if place < 0 or place + length > len(self._window):
-            length = min(length, self.size - offset)
+            length = max(0, min(length, self.size - offset))
             self._window = self._read(offset, max(length, _WINDOW_BYTES))
             self._window_at = offset
             place = 0

@@ -1,0 +1,209 @@
+"""Read a journal with Spark: healthy sealed segments by Spark's own Avro reader, what it fails on by the data source `maxam`."""
+
+import functools
+import json
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's documentation uses
+
+from maxam.config import Limits
+from maxam.errors import JournalError
+from maxam.globs import Glob, compile_glob
+from maxam.journal import archive as archives
+from maxam.journal.archive import Archive, Problem, Records, Segment
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.rows import CHANGE_COLUMNS, REJECTED_COLUMNS, SESSION_COLUMNS
+from maxam.pipeline.selection import matches
+from maxam.pipeline.session import NATIVE_AVRO
+from maxam.pipeline.source import MaxamDataSource, may_hold, micros, require_nothing_lost
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Archive", "Problem", "Records", "examine", "read_journal", "register"]
+
+_COLUMNS: Final[dict[Records, "StructType"]] = {
+    "changes": CHANGE_COLUMNS,
+    "sessions": SESSION_COLUMNS,
+    "rejected": REJECTED_COLUMNS,
+}
+_KINDS: Final[dict[Records, tuple[str, ...]]] = {
+    "changes": ("value", "delete"),
+    "sessions": ("subscription", "unsubscription", "acknowledgement", "owed", "session_end"),
+    "rejected": ("value", "delete"),
+}
+_SESSION_NAMES: Final = {
+    "glob": "destination",
+    "principal": "publisher",
+}  # of columns -> as the journal's fields are called
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("maxam")` known to a session, local or remote, and let it leave out segments by filters."""
+    spark.dataSource.register(MaxamDataSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def examine(
+    spark: "SparkSession | None",  # noqa: ARG001 - part of the contract: a cluster may do it some day
+    folder: str | os.PathLike[str],
+    *,
+    records: Records = "changes",
+    from_revision: int | None = None,
+    to_revision: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    destinations: Iterable[str | Glob] | None = None,
+) -> Archive:
+    """Prove every block of what is to be read, and say what cannot be.
+
+    Reads the files once, several at a time, without decoding them; memory does not grow with the archive. Segments out of the
+    range are not read.
+
+    Args:
+        spark: Not needed.
+        folder: The journal's.
+        records: What is to be read.
+        from_revision: First one wanted; None for whatever is there.
+        to_revision: Last one wanted.
+        since: First time wanted, with a zone.
+        until: Time before which; with a zone.
+        destinations: Globs; segments that hold no change of any are left out, as far as there are indexes.
+
+    Raises:
+        PipelineError: It is not the folder of a journal, or cannot be read; or a time has no zone.
+        GlobError: A glob is malformed.
+    """
+    root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
+    try:
+        return archives.examine(
+            root,
+            records,
+            from_revision,
+            to_revision,
+            _micros(since),
+            _micros(until),
+            None if destinations is None else functools.partial(_may_hold, root, records, _globs(destinations)),
+        )
+    except (JournalError, OSError) as error:
+        raise PipelineError(str(error)) from error
+
+
+def read_journal(
+    spark: "SparkSession",
+    folder: str | os.PathLike[str],
+    *,
+    records: Records = "changes",
+    archive: Archive | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    from_revision: int | None = None,
+    to_revision: int | None = None,
+    destinations: Iterable[str | Glob] | None = None,
+    problems: Literal["fail", "skip"] = "fail",
+) -> "DataFrame":
+    """Return what a journal holds now, as a DataFrame with the columns of `rows`.
+
+    What is written later is not part of it, even when the DataFrame is computed later: its last revision is
+    `Archive.last`. When retention has removed a segment by then, computing it fails.
+
+    Args:
+        spark: The session; `register` is called for it.
+        folder: The journal's, as seen from where tasks run.
+        records: What to read.
+        archive: What `examine` found, for the same records and a range that this one is within; None examines now.
+        since: First `accepted_at`, with a zone.
+        until: `accepted_at` before which; with a zone.
+        from_revision: First revision.
+        to_revision: Last revision.
+        destinations: Globs; a row's destination matches one. Not for sessions.
+        problems: `fail` when part of that cannot be read, or `skip` it; `Archive.problems` tells what is skipped.
+
+    Raises:
+        PipelineError: Something cannot be read, and is named with file, position and revisions; or arguments are wrong.
+        GlobError: A glob is malformed.
+    """
+    globs = None if destinations is None else _globs(destinations)
+    if globs is not None and records == "sessions":
+        raise PipelineError("sessions have no destinations to choose them by")
+    if archive is None:
+        archive = examine(
+            spark,
+            folder,
+            records=records,
+            from_revision=from_revision,
+            to_revision=to_revision,
+            since=since,
+            until=until,
+            destinations=globs,
+        )
+    elif archive.records != records:
+        raise PipelineError(f"the archive was examined for {archive.records}, not for {records}")
+    if problems == "fail":
+        require_nothing_lost(archive.problems)
+    register(spark)
+    frames = []
+    if archive.sealed:
+        frames.append(_native(spark, records, [one.path for one in archive.sealed]))
+    if archive.damaged or archive.open is not None or not frames:
+        frames.append(_by_source(spark, archive))
+    frame = functools.reduce(lambda one, other: one.unionAll(other), frames)
+    high = archive.last if to_revision is None else min(archive.last, to_revision)
+    conditions = [F.col("revision") <= high]
+    if low := max(archive.low, from_revision or 0):
+        conditions.append(F.col("revision") >= low)
+    if since is not None:
+        conditions.append(F.col("accepted_at") >= F.lit(since))
+    if until is not None:
+        conditions.append(F.col("accepted_at") < F.lit(until))
+    if globs is not None:
+        conditions.append(matches(globs) if globs else F.lit(False))
+    return frame.where(_all(conditions))
+
+
+def _native(spark: "SparkSession", records: Records, paths: list[str]) -> "DataFrame":
+    columns = _COLUMNS[records]
+    names = _SESSION_NAMES if records == "sessions" else {}
+    fields = [f.jsonValue() | {"name": names.get(f.name, f.name)} for f in columns.fields]
+    schema = type(columns).fromJson({"type": "struct", "fields": fields})
+    # a file is what its name says, whatever characters are in it, and on disk
+    reader = spark.read.format(NATIVE_AVRO).schema(schema).option("__globPaths__", "false")
+    frame = reader.load([f"file:{path}" for path in paths]).where(F.col("kind").isin(*_KINDS[records]))
+    return frame.withColumnsRenamed({field: name for name, field in names.items()})
+
+
+def _by_source(spark: "SparkSession", archive: Archive) -> "DataFrame":
+    parts = [*archive.damaged, *([] if archive.open is None else [archive.open])]
+    chosen = [
+        (one.first, one.bytes if one is archive.open else None, [found.offset for found in one.problems if found.lost])
+        for one in parts
+    ]
+    reader = spark.read.format("maxam").option("records", archive.records).option("segments", json.dumps(chosen))
+    return reader.option("toRevision", str(archive.last)).load(archive.folder)
+
+
+def _all(conditions: "list[Column]") -> "Column":
+    return functools.reduce(lambda one, other: one & other, conditions)
+
+
+def _globs(destinations: Iterable[str | Glob]) -> list[Glob]:
+    if isinstance(destinations, str | Glob):
+        destinations = [destinations]
+    return [one if isinstance(one, Glob) else compile_glob(one, Limits()) for one in destinations]
+
+
+def _may_hold(folder: str, records: Records, globs: list[Glob], segment: Segment) -> bool:
+    alternatives = [(glob.prefix.encode(), glob.prefix != glob.text) for glob in globs]
+    return records != "changes" or may_hold(folder, segment, [alternatives])
+
+
+def _micros(at: datetime | None) -> int | None:
+    if at is None:
+        return None
+    if at.tzinfo is None:
+        raise PipelineError(f"the time {at} has no zone: give it one, such as datetime.UTC")
+    return micros(at)
