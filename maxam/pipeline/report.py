@@ -1,0 +1,52 @@
+"""The verb `report`: what happened, as one page of charts."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.job import job_options
+
+if TYPE_CHECKING:
+    from maxam.pipeline.job import Job
+
+_SUFFIXES: Final = (".html", ".htm")
+
+
+@click.command("report")
+@job_options(output=False)
+@click.option(
+    "--out",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE.html",
+    help="The page to write.",
+)
+def report_command(job: "Job", page: Path) -> None:
+    """Draw what happened as one HTML page: rates, topics, staleness, rejects, growth.
+
+    The page needs no network and no other file: mail it, archive it, open it anywhere. Staleness is known of durable
+    subscriptions only: the journal holds their ACKs.
+    """
+    from maxam.pipeline.figures import compute  # noqa: PLC0415  # needs pyspark
+    from maxam.pipeline.output import replacing  # noqa: PLC0415  # needs pyarrow
+    from maxam.pipeline.page import render  # noqa: PLC0415  # needs plotly
+
+    if page.suffix.lower() not in _SUFFIXES:
+        raise PipelineError(f"{page}: the report is an HTML page; name a file that ends in .html")
+    archive = job.examine()
+    changes = job.changes(archive=archive)
+    sessions = job.changes(archive=archive, records="sessions")
+    rejected = job.changes(records="rejected")
+    with job.progress("computing"):
+        figures = compute(changes, sessions, rejected, str(job.journal), datetime.now(UTC), archive.problems)
+    text = render(figures)
+    try:
+        with replacing(page) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise PipelineError(f"{page} cannot be written: {error.strerror or error}") from error
+    job.tell(f"written: {page}")
