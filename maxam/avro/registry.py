@@ -28,6 +28,7 @@ COMPATIBILITIES: Final = (
     "FULL",
     "FULL_TRANSITIVE",
 )
+FRESH_WITHIN_S_MAX: Final = 1e10  # three centuries; infinity and nan are no limits
 _ENVELOPE_KEYS: Final = ("body", "fingerprint", "topic", "tombstone")
 _MINOR: Final = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PLACE: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z_][A-Za-z0-9_]*_v(0|[1-9][0-9]{0,8})")
@@ -43,9 +44,11 @@ class Registry:
         rules: In the order of the file.
         fingerprint: `CRC-64-AVRO` or `SHA-256`: what judgements carry and listings show first.
         envelope_keys: Keys of an envelope's items.
+        fresh_within_s: For each rule, in seconds, how old the newest value of its destinations may be before it is stale; None: any
+            age. The broker does not act on it.
     """
 
-    __slots__ = ("_by_fingerprint", "_compatibility", "_types", "envelope_keys", "fingerprint", "rules")
+    __slots__ = ("_by_fingerprint", "_compatibility", "_types", "envelope_keys", "fingerprint", "fresh_within_s", "rules")
 
     def __init__(
         self,
@@ -55,8 +58,10 @@ class Registry:
         compatibility: Mapping[str, str],
         fingerprint: str,
         envelope_keys: EnvelopeKeys,
+        fresh_within_s: tuple[float | None, ...],
     ) -> None:
         self.rules: Final = rules
+        self.fresh_within_s: Final = fresh_within_s
         self.fingerprint: Final = fingerprint
         self.envelope_keys: Final = envelope_keys
         self._types: Final = types
@@ -148,11 +153,13 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
     compatibility = _compatibility(document.get("type", {}), types)
 
     rules: list[Rule] = []
+    fresh_within_s: list[float | None] = []
     for index, entry in enumerate(_value(REGISTRY_FILE, "rule", document.get("rule", []), list)):
         place = f"rule[{index}]"
         table = _value(REGISTRY_FILE, place, entry, dict)
         rules.append(_rule(place, table, types, FINGERPRINTS[fingerprint], keys, by_fingerprint, limits or Limits()))
-    return Registry(tuple(rules), types, by_fingerprint, compatibility, fingerprint, keys)
+        fresh_within_s.append(_fresh_within_s(place, table))
+    return Registry(tuple(rules), types, by_fingerprint, compatibility, fingerprint, keys, tuple(fresh_within_s))
 
 
 def _sources(texts: Mapping[str, bytes]) -> dict[str, dict[str, Source]]:
@@ -253,7 +260,7 @@ def _rule(
     known: Mapping[bytes, Sequence[SchemaVersion]],
     limits: Limits,
 ) -> Rule:
-    _only(REGISTRY_FILE, place, table, ("destination", "encoding", "require_version", "schema"))
+    _only(REGISTRY_FILE, place, table, ("destination", "encoding", "fresh_within_s", "require_version", "schema"))
     for key in ("destination", "encoding"):
         if key not in table:
             raise SchemaError(f"{REGISTRY_FILE}: {place}: {key!r} is missing")
@@ -279,6 +286,15 @@ def _rule(
     except GlobError as error:
         raise SchemaError(f"{REGISTRY_FILE}: {place}.destination: {error}") from None
     return Rule(glob, encoding, schema, types.get(schema, ()), version_required, fingerprint_bytes, keys, known)
+
+
+def _fresh_within_s(place: str, table: _Toml) -> float | None:
+    value = table.get("fresh_within_s")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < FRESH_WITHIN_S_MAX:
+        raise _mistaken(REGISTRY_FILE, f"{place}.fresh_within_s", "a number of seconds above zero", value)
+    return float(value)
 
 
 def _check_lock(text: bytes, types: Mapping[str, tuple[SchemaVersion, ...]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final, overload
 
 import click
 
@@ -88,6 +88,11 @@ class Job:
                 self._spark = self._bar.spark = open_session(master, remote, conf)
         return self._spark
 
+    @property
+    def writes_folder(self) -> bool:
+        """Whether the result becomes a folder of files, in no order."""
+        return self._out is not None and self._out.endswith("/")
+
     def examine(self, **prune: Any) -> "Archive":  # noqa: ANN401  # as of reading.examine
         """Check the part of the archive that will be read, and tell its problems.
 
@@ -119,7 +124,7 @@ class Job:
         """Tell each problem on standard error, --quiet or not; one that lost something makes the job incomplete."""
         for problem in problems:
             self.incomplete = self.incomplete or problem.lost
-            self._bar.say(f"{'problem' if problem.lost else 'note'}: {problem.text}")
+            self._bar.say(f"{'problem' if problem.lost else 'note'}: {problem}")
 
     def emit(self, frame: "DataFrame", expendable: tuple[str, ...] = ()) -> None:
         """Give out a result, in the form and to the place that the options say.
@@ -145,6 +150,10 @@ class Job:
             write_frame(frame, self._form, self._out)
         if self._out is not None:
             self.tell(f"written: {self._out}")
+
+    def warn(self, text: str) -> None:
+        """Say on standard error what a result must not be read without, --quiet or not."""
+        self._bar.say(f"note: {text}")
 
     def tell(self, text: str) -> None:
         """Say something on standard error, unless --quiet."""
@@ -182,36 +191,59 @@ class _Setting(click.ParamType[tuple[str, str]]):
 
 
 _PATH: Final = click.Path(path_type=Path)
+_OUTPUT_OPTIONS: Final = (
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(_FORMATS),
+        help="[default: by the suffix of --out, else table] JSON is one object a line.",
+    ),
+    click.option(
+        "--out",
+        metavar="PATH",
+        help="Write one file, put in place when it is whole. Parquet with PATH/ writes a folder of files, in parallel.",
+    ),
+)
 
 Verb = Callable[..., None]
 
 
-def job_options(verb: Verb | None = None, *, journal: bool = True) -> Any:  # noqa: ANN401  # a decorator, with or without call
+@overload
+def job_options(verb: Verb) -> Verb: ...
+@overload
+def job_options(*, journal: bool = ..., output: bool = ...) -> Callable[[Verb], Verb]: ...
+def job_options(
+    verb: Verb | None = None, *, journal: bool = True, output: bool = True
+) -> Verb | Callable[[Verb], Verb]:
     """Give a verb the options that all have, and a `Job` as its first argument.
 
     Args:
         verb: The function of a click command.
         journal: The verb cannot do without a journal.
+        output: The verb gives out a table with `Job.emit`; else it has no --format and no --out but its own.
     """
     if verb is None:
-        return functools.partial(job_options, journal=journal)
-    decorated = verb
+        return lambda verb: _with_job(verb, journal, output)
+    return _with_job(verb, journal, output)
+
+
+def _with_job(decorated: Verb, journal: bool, output: bool) -> Verb:
+    journal_required = journal
 
     @functools.wraps(decorated)
     def run(
         journal: Path | None,
         schemas: Path | None,
-        form: "Format | None",
-        out: str | None,
         master: str | None,
         remote: str | None,
         conf: tuple[tuple[str, str], ...],
         quiet: bool,
-        **options: object,
+        **options: Any,  # noqa: ANN401  # the verb's own
     ) -> None:
+        out: str | None = options.pop("out") if output else None
+        form: Format = (options.pop("form") if output else None) or _format_of(out)
         if master is not None and remote is not None:
             raise click.UsageError("--master and --remote exclude each other")
-        form = form or _format_of(out)
         if form == "table" and out is not None:
             raise click.UsageError("--out takes json, csv or parquet: say which with --format, or by the file's suffix")
         if form == "parquet" and out is None:
@@ -230,21 +262,11 @@ def job_options(verb: Verb | None = None, *, journal: bool = True) -> Any:  # no
             "--journal",
             type=_PATH,
             metavar="FOLDER",
-            required=journal,
+            required=journal_required,
             help="The journal; a gateway may be writing it.",
         ),
         click.option("--schemas", type=_PATH, metavar="FOLDER", help="The schema folder, for what only it knows."),
-        click.option(
-            "--format",
-            "form",
-            type=click.Choice(_FORMATS),
-            help="[default: by the suffix of --out, else table] JSON is one object a line.",
-        ),
-        click.option(
-            "--out",
-            metavar="PATH",
-            help="Write one file, put in place when it is whole. Parquet with PATH/ writes a folder of files, in parallel.",
-        ),
+        *(_OUTPUT_OPTIONS if output else ()),
         click.option("--master", metavar="URL", help="Where Spark runs. [default: local[*], or as spark-submit says]"),
         click.option("--remote", metavar="URL", help="A Spark Connect server instead, sc://HOST:PORT."),
         click.option(

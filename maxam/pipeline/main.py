@@ -13,7 +13,25 @@ from maxam.compiled import version
 from maxam.errors import MaxamError
 
 # Each verb: the module and the name of its click command, imported when it is called, and the first sentence of its help.
-_VERBS: Final[dict[str, tuple[str, str]]] = {}
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "latest": ("maxam.pipeline.latest:latest_command", "Show the value of every topic as of any moment."),
+    "changes": ("maxam.pipeline.changes:changes_command", "Show how often topics change."),
+    "rejects": ("maxam.pipeline.rejects:rejects_command", "Show what the broker rejected."),
+    "freshness": (
+        "maxam.pipeline.freshness:freshness_command",
+        "Show which topics went without an update for too long.",
+    ),
+    "check-schema": (
+        "maxam.pipeline.check_schema:check_schema_command",
+        "Check whether every stored body would be readable with a schema.",
+    ),
+    "export": ("maxam.pipeline.export:export_command", "Export changes to a file."),
+    "compact": (
+        "maxam.pipeline.compact:compact_command",
+        "Write the last change of each topic and day to a new folder.",
+    ),
+    "load": ("maxam.pipeline.load:load_command", "Load initial state into a gateway from a table."),
+}
 
 
 @final

@@ -1,0 +1,131 @@
+"""`maxam-pipeline compact`: an archive of one change per topic and day."""
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import click
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
+
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.job import Job, job_options
+from maxam.pipeline.latest import newest
+from maxam.pipeline.selection import Selection, selection_options
+from maxam.pipeline.session import NATIVE_AVRO, native_avro
+
+Container = Literal["avro", "parquet"]
+_DAY_US: Final = 86_400_000_000
+_DATE: Final = "date"
+
+
+def compacted(changes: DataFrame) -> DataFrame:
+    """Return the last change of each topic on each day in UTC, values and deletes.
+
+    Args:
+        changes: Rows of `rows.CHANGE_COLUMNS`.
+
+    Returns:
+        The same columns, and `date`; in no order.
+    """
+    day = F.date_from_unix_date(F.floor(F.unix_micros("accepted_at") / F.lit(_DAY_US)).cast("int"))
+    return newest(changes.withColumn(_DATE, day), each=("destination", _DATE))
+
+
+def write_days(rows: DataFrame, folder: Path, container: Container) -> int:
+    """Write rows as one file for each day, `<folder>/YYYY-MM-DD.avro` or `.parquet`, in order of revision.
+
+    Args:
+        rows: Of `compacted`.
+        folder: Does not exist; it appears when all is written.
+        container: Of Avro, which Spark's own writer writes, or Parquet.
+
+    Returns:
+        How many files that are.
+
+    Raises:
+        PipelineError: The folder exists or cannot be written.
+    """
+    if folder.exists():
+        raise PipelineError(f"{folder} exists: name a folder that does not, or remove it first")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be written: {error.strerror}") from error
+    written = aside / "written"
+    ready = aside / "ready"
+    try:
+        ready.mkdir()
+        kind = NATIVE_AVRO if container == "avro" else "parquet"
+        days = rows.repartition(_DATE).sortWithinPartitions(_DATE, "revision")
+        days.write.format(kind).partitionBy(_DATE).save(str(written))
+        if not written.is_dir():
+            raise PipelineError(f"{written} is not here: the workers must write where this machine reads")
+        for day in written.glob(f"{_DATE}=*"):
+            (part,) = day.glob(f"part-*.{container}")  # a day is one partition
+            part.rename(ready / f"{day.name.removeprefix(f'{_DATE}=')}.{container}")
+        count = _synced(ready)
+        ready.rename(folder)
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):
+        _sync(folder.parent)
+    return count
+
+
+def _synced(folder: Path) -> int:
+    files = list(folder.iterdir())
+    for path in (*files, folder):
+        _sync(path)
+    return len(files)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@click.command("compact")
+@job_options(output=False)
+@selection_options
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="A new folder.")
+@click.option(
+    "--container",
+    type=click.Choice(get_args(Container)),
+    default="avro",
+    show_default=True,
+    help="Format of its files.",
+)
+def compact_command(job: Job, selection: Selection, out: Path, container: Container) -> None:
+    """Write the last change of each topic on each day in UTC, deletes included, to a new folder: a file for each day.
+
+    The files have the columns of the journal's changes: Avro for any Avro tool, or Parquet. They are an archive for reading; a gateway does
+    not start from them. The journal is not touched. The folder appears when all is written.
+
+    \b
+    maxam-pipeline compact --journal var/journal --until 2026-11-01T00:00:00Z --out archive/until-october
+    """  # noqa: D301  # a mark of click's: the lines stay as they are
+    if container == "avro" and not native_avro(job.spark):
+        raise PipelineError("this Spark has no Avro writer: use --container parquet")
+    changes = job.changes(**selection.prune())
+    with job.progress("counting"):
+        before = changes.count()
+    with job.progress("compacting"):
+        rows = compacted(changes)
+        files = write_days(rows, out, container)
+    with job.progress("counting"):
+        kept = (
+            job.spark.read.format(NATIVE_AVRO if container == "avro" else "parquet").load(str(out)).count()
+            if files
+            else 0
+        )
+    click.echo(f"{out}: kept {kept:,} of {before:,} changes, in {files:,} days")

@@ -1,0 +1,47 @@
+"""`maxam-pipeline export`: changes as a file for other tools."""
+
+import click
+from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
+
+from maxam.pipeline.catalogue import Catalogue
+from maxam.pipeline.decoding import with_values
+from maxam.pipeline.job import Job, job_options
+from maxam.pipeline.latest import newest
+from maxam.pipeline.selection import Selection, selection_options
+
+
+@click.command("export")
+@job_options
+@selection_options
+@click.option(
+    "--latest", "only_latest", is_flag=True, help="Only the newest change of each topic among the selected ones."
+)
+@click.option("--values", is_flag=True, help="Decode bodies into a column value, JSON.")
+@click.option("--bodies/--no-bodies", default=True, show_default=True, help="Give the bodies as they were sent.")
+@click.option("--rejected", is_flag=True, help="Rejected SENDs instead, with disposition, result and reason.")
+def export_command(
+    job: Job, selection: Selection, only_latest: bool, values: bool, bodies: bool, rejected: bool
+) -> None:
+    """Export changes, values and deletes, with all that the journal says about them.
+
+    A suffix of --out says which format: .parquet, .csv, .json or .jsonl. It becomes one file; Parquet with --out FOLDER/ becomes a
+    new folder of files that Spark writes in parallel, which is faster for large archives. Changes are in order of their revision,
+    but in a folder and with --latest.
+
+    \b
+    maxam-pipeline export --journal var/journal --out changes.parquet
+    maxam-pipeline export --journal var/journal --values --no-bodies --since 2026-11-21T00:00:00Z --out today.jsonl
+    """  # noqa: D301  # a mark of click's: the lines stay as they are
+    if rejected and (only_latest or values):
+        raise click.UsageError("--rejected goes with neither --latest nor --values: rejected bodies are no values")
+    rows = job.changes(records="rejected" if rejected else "changes", **selection.prune())
+    if only_latest:
+        with job.progress("finding the newest changes"):
+            rows = newest(rows)
+    elif not job.writes_folder:
+        rows = rows.orderBy("revision")
+    if values:
+        rows = with_values(rows, Catalogue.load(job.journal, job.schemas))
+    if not bodies:
+        rows = rows.drop("body")
+    job.emit(rows.withColumn("schema_fingerprint", F.lower(F.hex("schema_fingerprint"))))

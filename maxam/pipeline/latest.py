@@ -1,0 +1,149 @@
+"""`maxam-pipeline latest`: the value of every topic as of any moment."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import click
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
+
+from maxam.globs import Glob
+from maxam.pipeline.catalogue import Catalogue
+from maxam.pipeline.decoding import with_values
+from maxam.pipeline.job import Job, job_options
+from maxam.pipeline.output import with_optional
+from maxam.pipeline.reading import read_journal
+from maxam.pipeline.selection import Moment, Selection, glob_option
+
+if TYPE_CHECKING:
+    from maxam.pipeline.reading import Problem
+
+# Up to so many topics their newest revisions go to every executor, 16 bytes each; beyond, Spark joins by sorting.
+BROADCAST_TOPICS_MAX: Final = 4_000_000
+MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def newest(changes: DataFrame, at: datetime | None = None, each: tuple[str, ...] = ("destination",)) -> DataFrame:
+    """Return the newest change of each topic as of a moment, values and deletes, with all their columns, in no order.
+
+    Finds the newest revisions first, which reads no bodies, and takes these rows then: several times as fast as sorting the
+    changes of each topic. The first of the two runs when this is called.
+
+    Args:
+        changes: Rows of `rows.CHANGE_COLUMNS`.
+        at: Changes accepted later do not count; None: all do. Aware.
+        each: Columns, instead of the topic: the newest of all changes that are alike in them.
+    """
+    if at is not None:
+        changes = changes.where(F.col("accepted_at") <= F.lit(at))
+    heads = changes.groupBy(*each).agg(F.max("revision").alias("revision")).select("revision").localCheckpoint()
+    few = heads.count() <= BROADCAST_TOPICS_MAX
+    return changes.join(F.broadcast(heads) if few else heads, "revision", "left_semi")
+
+
+def latest(
+    changes: DataFrame, catalogue: Catalogue | None = None, at: datetime | None = None, deleted: bool = False
+) -> DataFrame:
+    """Return the value of each topic as of a moment.
+
+    Args:
+        changes: Rows of `rows.CHANGE_COLUMNS`.
+        catalogue: Decodes the values; without one they stay bodies.
+        at: See `newest`.
+        deleted: Topics whose newest change is a delete are rows too.
+
+    Returns:
+        In order of `destination`: that, `revision`, `accepted_at`, `publisher`, `schema`, with `deleted` the column `kind`, with a
+        catalogue `value` as JSON text, and `body` where there is no `value`.
+    """
+    found = newest(changes, at)
+    if not deleted:
+        found = found.where(F.col("kind") == "value")
+    columns = ["destination", "revision", "accepted_at", "publisher", "schema", *(["kind"] if deleted else [])]
+    body = F.when(F.col("kind") == "value", F.col("body"))
+    if catalogue is not None:
+        found = with_values(found, catalogue)
+        columns.append("value")
+        body = F.when((F.col("kind") == "value") & F.col("value").isNull(), F.col("body"))
+    found = found.withColumn("body", body).select(*columns, "body")
+    return with_optional(found, "body").orderBy("destination")
+
+
+def clock_intervals(
+    between: Callable[[int, int], DataFrame], problems: "Iterable[Problem]"
+) -> list[tuple["Problem", datetime, datetime | None]]:
+    """Return, for each problem of the clock, from which time to which changes do not carry the time at which they were accepted.
+
+    Args:
+        between: Gives the changes from one revision to another.
+        problems: Of the archive; those of other kinds are left out.
+
+    Returns:
+        The problem, and an interval with both ends; None stands for an end that has not come yet.
+    """
+    found: list[tuple[Problem, datetime, datetime | None]] = []
+    for problem in problems:
+        if problem.kind != "clock":
+            continue
+        ends = between(problem.first - 1, problem.last + 1).where(
+            F.col("revision").isin(problem.first - 1, problem.first, problem.last + 1)
+        )
+        at_us = {
+            row.revision: row.at_us
+            for row in ends.select("revision", F.unix_micros("accepted_at").alias("at_us")).collect()
+        }
+        begin_us = at_us.get(problem.first)
+        if begin_us is None:
+            continue
+        before_us, behind_us = at_us.get(problem.first - 1, 0), at_us.get(problem.last + 1)
+        end_us = before_us if before_us > begin_us else behind_us  # it stepped back to the time before, or stood still
+        found.append((problem, _time(begin_us), None if end_us is None else _time(end_us)))
+    return found
+
+
+def _time(microseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+
+
+@click.command("latest")
+@job_options
+@click.option(
+    "--at",
+    type=Moment(),
+    help="As of that moment, changes accepted then included: ISO 8601 with an offset or Z. [default: the newest]",
+)
+@glob_option
+@click.option("--deleted", is_flag=True, help="Show topics that have no value any more too, as kind `delete`.")
+def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], deleted: bool) -> None:
+    """Show the value of every topic as of any moment.
+
+    JSON rows have destination, revision, accepted_at, publisher, schema and value, which is decoded, or body, in base64, where no
+    schema tells what it means. Deleted topics are left out without --deleted.
+
+    Where the gateway's clock ran backwards, a time does not tell exactly what was before and what after: when --at is in such an
+    interval, it is named on standard error; revisions, which never err, tell the order.
+
+    \b
+    maxam-pipeline latest --journal var/journal --at 2026-11-21T18:30:00+10:00 --glob 'X/EGM.*.EGMStatus'
+    maxam-pipeline latest --journal var/journal --out now.parquet
+    """  # noqa: D301  # a mark of click's: the lines stay as they are
+    selection = Selection(until=None if at is None else at + MICROSECOND, globs=globs)
+    catalogue = Catalogue.load(job.journal, job.schemas)
+    archive = job.examine(**selection.prune())
+    changes = job.changes(archive=archive, **selection.prune())
+    if at is not None:
+
+        def between(first: int, last: int) -> DataFrame:
+            return read_journal(job.spark, job.journal, from_revision=first, to_revision=last, problems="skip")
+
+        for problem, first, last in clock_intervals(between, archive.problems):
+            if first <= at and (last is None or at <= last):
+                job.warn(
+                    f"{at.isoformat()} is in the interval from {first.isoformat()} to"
+                    f" {'the end' if last is None else last.isoformat()} where the gateway's clock stood still or ran backwards"
+                    f" (revisions {problem.first} to {problem.last}): what was accepted then may be earlier or later than it says"
+                )
+    with job.progress("finding the newest changes"):
+        found = latest(changes, catalogue, at, deleted)
+    job.emit(found, expendable=("schema", "publisher", "accepted_at"))

@@ -1,0 +1,162 @@
+"""Which rows a job is about: a span of time, a range of revisions, globs over destinations; and times and durations as options."""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, final
+
+import click
+
+from maxam.config import Limits
+from maxam.errors import GlobError
+from maxam.globs import Glob, compile_glob
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+@final
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601 with an offset or Z; becomes an aware datetime in UTC."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:  # noqa: ANN401  # as click has it
+        """Parse a time."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time in ISO 8601, such as 2026-11-21T18:30:00Z", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{value!r} does not say in which zone: add Z for UTC, or an offset such as +10:00", param, ctx)
+        if not 1 < moment.year < 9999:  # so that a zone or a microsecond more never leaves what Python counts
+            self.fail(f"{value!r} is out of range", param, ctx)
+        return moment.astimezone(UTC)
+
+
+@final
+class Duration(click.ParamType[timedelta]):
+    """A length of time such as 90s, 15m, 1h or 2d."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:  # noqa: ANN401  # as click has it
+        """Parse a duration."""
+        if isinstance(value, timedelta):
+            return value
+        found = _DURATION.fullmatch(value)
+        try:
+            length = timedelta(seconds=float(found[1]) * _UNITS[found[2]]) if found else timedelta()
+        except OverflowError:
+            length = timedelta()
+        if not length:
+            self.fail(f"{value!r} is not a duration above zero, such as 500ms, 90s, 15m, 1h or 2d", param, ctx)
+        return length
+
+
+@final
+class GlobType(click.ParamType[Glob]):
+    """A glob over destinations."""
+
+    name = "GLOB"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Glob:  # noqa: ANN401  # as click has it
+        """Compile a glob."""
+        if isinstance(value, Glob):
+            return value
+        try:
+            return compile_glob(value, Limits())
+        except GlobError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows a job is about; every part that is None or empty leaves none out.
+
+    Attributes:
+        since: First `accepted_at`.
+        until: `accepted_at` before which rows are.
+        from_revision: First revision.
+        to_revision: Last revision.
+        globs: A row's destination matches one of them.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+    from_revision: int | None = None
+    to_revision: int | None = None
+    globs: tuple[Glob, ...] = ()
+
+    def prune(self) -> dict[str, Any]:
+        """Return what `reading.examine` and `reading.read_journal` take."""
+        found: dict[str, Any] = {
+            "since": self.since,
+            "until": self.until,
+            "from_revision": self.from_revision,
+            "to_revision": self.to_revision,
+            "destinations": self.globs or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def matches(globs: Sequence[Glob], destination: str = "destination") -> "Column":
+    """Return the condition that a column matches one of these globs, exactly as the broker matches.
+
+    What comes before a glob's first wildcard is a condition of its own, which a data source can leave out files by.
+    """
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # as above
+
+    def one(glob: Glob) -> "Column":
+        column = F.col(destination)
+        if glob.prefix == glob.text:
+            return column == glob.text
+        whole = column.rlike(f"\\A(?:{glob.expression})\\z")
+        return column.startswith(glob.prefix) & whole if glob.prefix else whole
+
+    return functools.reduce(lambda either, other: either | other, [one(glob) for glob in globs])
+
+
+def selection_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options --since, --until, --from-revision, --to-revision and --glob, and a `Selection` of them."""
+
+    @functools.wraps(verb)
+    def run(
+        *args: Any,  # noqa: ANN401  # the verb's own
+        since: datetime | None,
+        until: datetime | None,
+        from_revision: int | None,
+        to_revision: int | None,
+        globs: tuple[Glob, ...],
+        **options: Any,  # noqa: ANN401  # likewise
+    ) -> None:
+        if since is not None and until is not None and until <= since:
+            raise click.UsageError("--until is not after --since")
+        if from_revision is not None and to_revision is not None and to_revision < from_revision:
+            raise click.UsageError("--to-revision is below --from-revision")
+        verb(*args, selection=Selection(since, until, from_revision, to_revision, globs), **options)
+
+    options = [
+        click.option(
+            "--since", type=Moment(), help="Only what was accepted at that time or later; ISO 8601 with offset or Z."
+        ),
+        click.option("--until", type=Moment(), help="Only what was accepted before that time."),
+        click.option("--from-revision", type=click.IntRange(1), help="Only from this revision on."),
+        click.option("--to-revision", type=click.IntRange(1), help="Only up to this revision."),
+        glob_option,
+    ]
+    for option in reversed(options):
+        run = option(run)
+    return run
+
+
+glob_option: Final = click.option(
+    "--glob", "globs", type=GlobType(), multiple=True, help="Only destinations that match; repeatable, any may match."
+)
