@@ -31,6 +31,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Write the last change of each topic and day to a new folder.",
     ),
     "load": ("maxam.pipeline.load:load_command", "Load initial state into a gateway from a table."),
+    "totals": ("maxam.pipeline.totals:totals_command", "Sum up what machines counted, by hour or gaming day."),
 }
 
 
