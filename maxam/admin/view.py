@@ -228,13 +228,18 @@ class View:
         return ["disk-full: SENDs are refused until there is room"] if self._gateway.committer.group.disk_full else []
 
     def figures(self) -> dict[str, int]:
-        """Return sizes and positions of the broker."""
+        """Return sizes and positions of the broker, and what became of rejected SENDs since the start."""
         broker = self._broker
+        counters = broker.counters
         return {
             "revision": broker.revision,
             "topics": broker.store.live,
             "tombstones": len(broker.store.tombstones),
             "sessions": len(broker.sessions),
+            "rejects_stored": counters.rejects_stored,
+            "rejects_failed": counters.rejects_failed,
+            "rejects_over_rate": counters.rejects_over_rate,
+            "rejects_over_queue": counters.rejects_over_queue,
         }
 
     def _clients(self) -> dict[Connection, ClientConnection]:

@@ -1,12 +1,14 @@
 """The real gateway keeps what it rejects: readable while it runs, through `kill -9`, and never at the cost of what it accepts."""
 
+import http.client
 import io
 import json
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +36,8 @@ def gateway(tmp_path: Path, certificates: Path) -> GatewayProcess:
     """A gateway that has not been started, where `subscriber` may send nothing."""
     fingerprints = json.loads((certificates / "fingerprints.json").read_text())
     policy = '[capabilities.all]\nsend = ["X/**"]\nreceive = ["X/**"]\n[capabilities.read]\nreceive = ["X/**"]\n'
-    for name, capability in (("publisher", "all"), ("subscriber", "read")):
+    policy += '[capabilities.operate]\nadmin = ["read"]\n'
+    for name, capability in (("publisher", "all"), ("subscriber", "read"), ("operator", "operate")):
         policy += f'[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprints[name]}"]\n'
         policy += f'capabilities = ["{capability}"]\n'
     return GatewayProcess(tmp_path, certificates, policy, SCHEMAS)
@@ -76,6 +79,20 @@ def wait(look: Callable[[], T | None]) -> T:
     return found
 
 
+def about(gateway: GatewayProcess) -> dict[str, Any]:
+    """Ask the admin listener for its figures."""
+    assert gateway.admin_port is not None
+    folder = gateway.certificates
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    context.load_cert_chain(folder / "operator.pem", folder / "operator.key")
+    with closing(
+        http.client.HTTPSConnection("127.0.0.1", gateway.admin_port, context=context, timeout=WAIT_S)
+    ) as https:
+        https.request("GET", "/v1/about")
+        answer: dict[str, Any] = json.load(https.getresponse())
+    return answer
+
+
 def verified(gateway: GatewayProcess) -> dict[str, dict[str, Any]]:
     """Have the command look at the journal; return what it says of each file of rejected SENDs."""
     command = "from maxam.admin.main import main; main()"
@@ -102,6 +119,7 @@ def test_rejected_sends_are_kept_through_a_crash(gateway: GatewayProcess) -> Non
             assert publisher.send(b"X/a.Count", BAD + BAD) == b"rejected-invalid"
             assert subscriber.send(b"X/a.Count", secret) == b"rejected-unauthorised"
             before = wait_for(gateway, 4)
+            wait(lambda: True if about(gateway)["rejects_stored"] == 4 else None)
         gateway.kill()
         gateway.start()
         with connect(gateway, "publisher") as publisher:

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.errors import JournalDamagedError
-from maxam.journal.decoding import Decoder
-from maxam.journal.encoding import START, Encoder, header
+from maxam.journal.decoding import Decoder, decode_rejected
+from maxam.journal.encoding import START, Encoder, encode_rejected, header
 from maxam.journal.files import Journal, JournalSettings, sealed_segments, verify, write_snapshot
+from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.journal.scan import Scanner
 from maxam.records import (
     AcknowledgementRecord,
@@ -19,11 +20,13 @@ from maxam.records import (
     Judgement,
     OwedRecord,
     Record,
+    RejectedSend,
+    Rejection,
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
 )
-from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain_all
+from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain, plain_all
 from tests.simulation.disk import SimulatedDisk
 
 ROOT = "/journal"
@@ -212,3 +215,81 @@ def test_a_flipped_bit_costs_no_committed_block_but_the_last() -> None:
             assert found == records[:-2]
             assert journal is not None
             assert journal.torn_tails[0].offset == offsets[-2]
+
+
+rejections = st.tuples(
+    wire,
+    st.booleans(),
+    identities,
+    st.builds(Judgement, names, names, st.just(""), st.just(b""), st.just(0), st.just(0)),
+    st.lists(st.tuples(wire, wire), max_size=3).map(tuple),
+    st.binary(max_size=200),
+    st.sampled_from(["rejected-invalid", "rejected-unauthorised"]),
+    st.builds(Rejection, names, names),
+)
+
+
+def rejected_sends(
+    items: list[tuple[bytes, bool, Identity, Judgement, tuple[tuple[bytes, bytes], ...], bytes, str, Rejection]],
+    revision: int,
+) -> list[RejectedSend]:
+    """Number rejected SENDs from behind a revision on."""
+    return [RejectedSend(n, NOW_US + n, *item) for n, item in enumerate(items, revision + 1)]
+
+
+@given(st.lists(rejections, min_size=1, max_size=8), st.integers(0, 2**40))
+@settings(max_examples=100, deadline=None)
+def test_any_rejected_sends_come_back(
+    items: list[tuple[bytes, bool, Identity, Judgement, tuple[tuple[bytes, bytes], ...], bytes, str, Rejection]],
+    revision: int,
+) -> None:
+    """Any rejected SENDs, at any number, decode to equal ones, and a cut block to an error."""
+    start = type(START)(revision, NOW_US, 5)
+    sends = rejected_sends(items, revision)
+    blob = header(start, SYNC, snapshot=False) + encode_rejected(sends, start, SYNC).data
+    scanner = Scanner("segment", len(blob), lambda offset, length: blob[offset : offset + length])
+    block = scanner.next_block()
+    assert block is not None
+    assert [plain(send) for send in decode_rejected(*block, revision)] == [plain(send) for send in sends]
+    for length in range(len(block[0])):
+        with pytest.raises((ValueError, IndexError)):
+            decode_rejected(block[0][:length], block[1], revision)
+
+
+@given(st.lists(rejections, min_size=1, max_size=6), st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_cut_or_flipped_bit_leaves_a_prefix_of_the_rejected_sends(
+    items: list[tuple[bytes, bool, Identity, Judgement, tuple[tuple[bytes, bytes], ...], bytes, str, Rejection]],
+    data: st.DataObject,
+) -> None:
+    """Whatever happens to the open segment, a start keeps whole blocks up to it, goes on with the next number, and reads back what it wrote."""
+    disk = SimulatedDisk()
+    disk.make_folder(ROOT)
+    journal = RejectedJournal.open(ROOT, disk, RejectedSettings(), SYNC)
+    sends = rejected_sends(items, 0)
+    for send in sends:
+        journal.append([send])
+    path = f"{ROOT}/rejected/{1:020}.open.avro"
+    blob = bytearray(disk.contents()[path])
+    if data.draw(st.booleans()):
+        del blob[data.draw(st.integers(0, len(blob) - 1)) :]
+        harmed = len(blob)
+    else:
+        bit = data.draw(st.integers(0, 8 * len(blob) - 1))
+        blob[bit // 8] ^= 1 << bit % 8
+        harmed = bit // 8
+    disk.put(path, bytes(blob))
+    journal = RejectedJournal.open(ROOT, disk, RejectedSettings(), SYNC)
+    kept = journal.head
+    assert kept < len(sends)
+    assert all(offset <= harmed for _, offset, _ in journal.cut)
+    journal.append(rejected_sends(items[:1], kept))
+    journal.close()
+    final = disk.contents()[f"{ROOT}/rejected/{1:020}-{kept + 1:020}.avro"]
+    scanner = Scanner("segment", len(final), lambda offset, length: final[offset : offset + length])
+    found: list[RejectedSend] = []
+    while (block := scanner.next_block()) is not None and not scanner.ended:
+        found += decode_rejected(*block, len(found))
+    assert [plain(send) for send in found] == [
+        plain(send) for send in [*sends[:kept], *rejected_sends(items[:1], kept)]
+    ]
