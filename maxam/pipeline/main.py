@@ -30,6 +30,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "maxam.pipeline.compact:compact_command",
         "Write the last change of each topic and day to a new folder.",
     ),
+    "verify": ("maxam.pipeline.verify:verify_command", "Verify that a live gateway delivers what its journal holds."),
     "load": ("maxam.pipeline.load:load_command", "Load initial state into a gateway from a table."),
     "totals": ("maxam.pipeline.totals:totals_command", "Sum up what machines counted, by hour or gaming day."),
 }

@@ -33,6 +33,7 @@ import fastavro
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastavro.types import Schema
 
 from maxam.pipeline.periods import Periods
@@ -122,9 +123,7 @@ def read_changes(changes: pa.RecordBatch, writer: Callable[[str, str, bytes], st
         Rows of READING_COLUMNS, in the same order: a reading that cannot be used is one with a `problem`.
     """
     wanted = changes.filter(
-        pa.compute.and_(
-            pa.compute.equal(changes.column("schema"), METER_READING), pa.compute.equal(changes.column("kind"), "value")
-        )
+        pc.and_(pc.equal(changes.column("schema"), METER_READING), pc.equal(changes.column("kind"), "value"))
     )
     names = (
         "revision",
@@ -201,7 +200,7 @@ class _Columns:
             return cast("Integers", encoded.indices.fill_null(-1).to_numpy().astype(np.int64))
 
         self.before: Final[Flags] = np.arange(table.num_rows) < before
-        self.unusable: Final[Flags] = ~pa.compute.is_null(table["problem"]).to_numpy()
+        self.unusable: Final[Flags] = ~pc.is_null(table["problem"]).to_numpy()
         self.machine: Final = codes("machine")
         self.venue: Final = codes("venue")
         self.revision: Final = numbers("revision", 0)
@@ -209,10 +208,10 @@ class _Columns:
         self.reset_us: Final = numbers("reset_us", _NEVER)
         self.undated: Final[Flags] = table["undated"].to_numpy().astype(bool)
         self.protocol: Final = codes("protocol")
-        self.wrapping: Final[Flags] = pa.compute.equal(table["protocol"], "S").fill_null(False).to_numpy()
+        self.wrapping: Final[Flags] = pc.equal(table["protocol"], "S").fill_null(False).to_numpy()
         self.credit_cents: Final = numbers("credit_cents", 0)
         self.counters: Final[Integers] = np.zeros((table.num_rows, _WIDTH), np.int64)
-        told = pa.compute.list_flatten(table["counters"].filter(pa.compute.is_null(table["problem"])))
+        told = pc.list_flatten(table["counters"].filter(pc.is_null(table["problem"])))
         self.counters[~self.unusable] = told.to_numpy().reshape(-1, _WIDTH)
 
     def ordered(self, wanted: Flags) -> Integers:

@@ -1,22 +1,15 @@
 """What machines counted: readings out of bodies, differences out of readings, without Spark."""
 
 import datetime as dt
-import io
 import itertools
-import json
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 
-from maxam.config import Limits
-from maxam.gateway.sources import read_registry
 from maxam.pipeline.meters import (
     COUNTER_MAX,
     DELTA_COLUMNS,
@@ -30,50 +23,26 @@ from maxam.pipeline.meters import (
     read_changes,
 )
 from maxam.pipeline.periods import GAMING_DAY, HOUR, Periods
+from tests.meter_readings import (
+    HOUR_US,
+    MINUTE,
+    NOON_US,
+    NOTHING,
+    ORIGIN,
+    Q_METERS,
+    S_METERS,
+    TEXTS,
+    X_METERS,
+    Reading,
+    alphabet,
+    body,
+    model,
+    table,
+)
 
-HOUR_US = 3_600_000_000
-NOON_US = 494_052 * HOUR_US  # of a day in May 2026, UTC
 HOURS = Periods.read(HOUR, "UTC", "00:00")
 DAYS = Periods.read(GAMING_DAY, "UTC", "06:00")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A usable reading of a machine as the tests write it; one counter for each meter."""
-
-    time_us: int
-    counters: tuple[int, ...]  # money in, money out, turnover, wins, games
-    reset_us: int | None = None
-    protocol: str = "Q"
-    venue: str = "V"
-    credit_cents: int = 1
-    undated: bool = False
-    problem: str | None = None
-
-
-def table(machines: Iterable[tuple[str, Sequence[tuple[int, Reading]]]]) -> pa.RecordBatch:
-    """Return the readings of machines, each with its revision, as rows of READING_COLUMNS."""
-    rows = []
-    for machine, readings in machines:
-        for revision, one in readings:
-            told = {
-                "machine": machine,
-                "venue": one.venue,
-                "revision": revision,
-                "time_us": one.time_us,
-                "undated": one.undated,
-                "problem": one.problem,
-            }
-            if one.problem is None:
-                money_in, money_out, turnover, wins, games = one.counters
-                told |= {
-                    "reset_us": one.reset_us,
-                    "protocol": one.protocol,
-                    "credit_cents": one.credit_cents,
-                    "counters": [money_in, 0, 0, 0, money_out, 0, 0, 0, turnover, wins, 0, games],
-                }
-            rows.append(told)
-    return pa.RecordBatch.from_pylist(rows, schema=READING_COLUMNS)
+AT_US = NOON_US + 3 * MINUTE
 
 
 def counted(*readings: Reading, periods: Periods = HOURS) -> list[dict[str, Any]]:
@@ -94,11 +63,9 @@ def marks(row: dict[str, Any]) -> dict[str, int]:
     return {name: row[name] for name in MARKS if row[name]}
 
 
-MINUTE = HOUR_US // 60
 FIRST = Reading(NOON_US + MINUTE, (1000, 800, 5000, 4500, 50))
 LATER = Reading(NOON_US + 2 * MINUTE, (1500, 900, 6000, 5000, 60))
 RISE = (500, 100, 1000, 500, 10)
-NOTHING = (0, 0, 0, 0, 0)
 
 
 def test_the_first_reading_counts_nothing() -> None:
@@ -240,72 +207,6 @@ def test_nothing_counts_nothing() -> None:
     assert (deltas.num_rows, again) == (0, first)
 
 
-# Against a naive model, on every short history
-
-
-def model(readings: Sequence[Reading], periods: Periods) -> list[tuple[object, ...]]:
-    """Tell what each of a machine's readings counts: the rules of maxam.pipeline.meters, one reading at a time."""
-    told: list[tuple[object, ...]] = []
-    before: Reading | None = None
-    for one in readings:
-        rises = list(NOTHING)
-        mark = dict.fromkeys(MARKS, 0)
-        period = periods.around(one.time_us)
-        if one.problem is not None:
-            mark["unusable"] = 1
-        elif before is not None and one.time_us < before.time_us:
-            mark["late"] = 1
-        else:
-            mark["undated"] = int(one.undated)
-            moved = before is not None and one.reset_us is not None and one.reset_us != before.reset_us
-            if before is None:
-                mark["baselines"] = 1
-            elif moved and before.time_us <= (one.reset_us or 0) <= one.time_us + FUTURE_US_MAX:
-                mark["resets"] = 1
-                rises = list(one.counters)
-            elif (before.protocol, before.credit_cents) != (one.protocol, one.credit_cents):
-                mark["baselines"] = 1
-            else:
-                for meter, (old, new) in enumerate(zip(before.counters, one.counters, strict=True)):
-                    games_went_on = one.counters[4] >= before.counters[4]
-                    around = new - old + 100_000_000
-                    if new >= old:
-                        rises[meter] = new - old
-                    elif one.protocol == "S" and meter < 4 and games_went_on and around < 50_000_000:
-                        rises[meter] = around
-                        mark["roll_overs"] = 1
-                    else:
-                        rises[meter] = new
-                        mark["resets"] = 1
-            if before is not None and not mark["baselines"]:
-                mark["readings"] = 1
-                mark["moves"] = int(one.venue != before.venue)
-                mark["gaps"] = int(before.time_us <= periods.before(period).start)
-            rises = [rise * one.credit_cents for rise in rises[:4]] + rises[4:]
-            before = one
-        told.append((one.venue, one.time_us, period.start, period.end, *rises, *mark.values()))
-    return told
-
-
-def alphabet() -> list[Reading]:
-    """Return readings that, put one after the other in any order, do everything a machine can do."""
-    low, high, top = (10, 5, 20, 15, 2), (1500, 900, 6000, 5000, 60), (99_999_990, 99_999_995, 99_999_000, 7, 61)
-    return [
-        Reading(NOON_US, low),
-        Reading(NOON_US + MINUTE, high),
-        Reading(NOON_US + MINUTE, high, reset_us=NOON_US),
-        Reading(NOON_US + HOUR_US, (1600, 900, 7000, 4000, 60), reset_us=NOON_US + MINUTE),
-        Reading(NOON_US + HOUR_US, low, reset_us=NOON_US + 50 * HOUR_US, venue="W"),
-        Reading(NOON_US + 5 * HOUR_US, high, venue="W", undated=True),
-        Reading(NOON_US, top, protocol="S", credit_cents=5),
-        Reading(NOON_US + 5 * HOUR_US, (5, 3, 99_999_999, 8, 61), protocol="S", credit_cents=5),
-        Reading(NOON_US + 5 * HOUR_US, (5, 3, 99_999_999, 8, 60), protocol="S", credit_cents=5),
-        Reading(NOON_US + 6 * HOUR_US, (5, 3, 99_999_999, 8, 61), protocol="S", credit_cents=10),
-        Reading(NOON_US + 6 * HOUR_US, NOTHING, protocol="X", reset_us=NOON_US + 5 * HOUR_US),
-        Reading(NOON_US + 7 * HOUR_US, (), problem="broken"),
-    ]
-
-
 def rows_of(deltas: pa.RecordBatch) -> dict[tuple[str, int], tuple[object, ...]]:
     """Return what was counted by machine and revision."""
     return {
@@ -375,53 +276,6 @@ def test_differences_add_up() -> None:
 
 
 # Out of bodies
-
-SCHEMAS = Path(__file__).parents[2] / "schemas"
-AT_US = NOON_US + 3 * MINUTE
-ORIGIN = {
-    "venueId": "VENUE-7",
-    "scId": "SC-1",
-    "interfaceId": "IF-1",
-    "egmElectronicId": "12345",
-    "manufacturerId": "AGI",
-    "floorPosition": "A01",
-    "updatedTime": NOON_US // 1000,
-}
-Q_METERS = {
-    "credit": {"notesIn": 1, "coinsIn": 20, "ticketsIn": 300, "transfersIn": 4000},
-    "debit": {"coinsOut": 5, "ticketsOut": 60, "transfersOut": 700, "cancelledCredit": 8000},
-    "auxiliary": {"turnover": 9, "totalWins": 10, "jackpotWins": 1100},
-    "nonMonetary": {"gamesPlayed": 12, "gamesWon": 3, "doorOpenings": 4, "powerUps": 5},
-}
-S_METERS = {
-    "creditValue": Decimal("0.05"),
-    "credit": {"billsIn": 1, "otherIn": 20},
-    "debit": {"paidOut": 3, "handPaid": 40},
-    "auxiliary": {"played": 5, "won": 6},
-    "nonMonetary": {"gamesPlayed": 7, "billsByValue": {"20": 1}},
-}
-X_METERS = {
-    "credit": {"totalIn": 1, "notesIn": None},
-    "debit": {"totalOut": 2, "handPaid": 1},
-    "auxiliary": {"turnover": 3, "totalWins": 4},
-    "nonMonetary": {"gamesPlayed": 5, "gamesSincePowerUp": None},
-}
-
-
-def texts() -> dict[str, str]:
-    """Return the text of each minor of the meter reading."""
-    return {v.minor: v.schema.text.decode() for v in read_registry(SCHEMAS, Limits()).versions(METER_READING)}
-
-
-TEXTS = texts()
-
-
-def body(origin: dict[str, Any], letter: str, meters: dict[str, Any], reset: Any = None, minor: str = "1.1") -> bytes:
-    """Return the datum of a reading."""
-    value = {"from": origin, "meters": (f"egm.{letter}Meters_v1", meters), "resetDateTime": reset, "reason": "DOOR"}
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(TEXTS[minor])), value)
-    return out.getvalue()
 
 
 def change(
