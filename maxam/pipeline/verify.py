@@ -1,0 +1,448 @@
+"""Verify that what a live gateway delivers is what its journal holds, byte for byte, under load.
+
+The head of the journal is read first, H0. Then an eager subscription is made: from the journal's point of view it must deliver
+
+* of every topic that holds a value at H0, and that we may receive, at least one message of that revision or a later one, unless
+  it is deleted later;
+* no message that is older than its topic's change at H0, nor older than one delivered before, nor one twice;
+* only messages whose revision, destination, headers and body the journal holds: the journal is fsynced before a message leaves.
+
+So nothing has to stand still for it. Memory: a dictionary of the topics (some 250 bytes each: 250 MB for a million) and per message
+some 150 bytes; bodies are compared by length and SHA-256.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+import click
+import pyarrow as pa
+import trio
+from cryptography import x509
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documents call it
+
+from maxam.admin.certificates import fingerprint as fingerprint_of
+from maxam.broker.policy import Rights, load_policy
+from maxam.config import Limits
+from maxam.errors import ClientError
+from maxam.globs import Glob
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.gateway import gateway_options
+from maxam.pipeline.job import Job, job_options
+from maxam.pipeline.publisher import Target
+from maxam.pipeline.reading import Archive, examine
+from maxam.pipeline.selection import GlobType, matches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MESSAGES_MAX: Final = 5_000_000  # then it stops listening: what was received is in memory
+CHUNK_MESSAGES: Final = 50_000
+LAG_S_MAX: Final = 10.0  # for what was delivered to show up in the journal, on a shared file system
+LAG_POLL_S: Final = 0.2
+NAMED_MAX: Final = 5  # topics in a remark
+
+# What a message says beside the sender's headers. Spec: docs/protocol.md "MESSAGE"
+_OURS: Final = frozenset({"subscription", "message-id", "destination", "ack", "content-length"})
+_HEADERS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
+_RECEIVED: Final = pa.schema(
+    [
+        ("got_revision", pa.int64()),
+        ("got_destination", pa.string()),
+        ("got_headers", _HEADERS),
+        ("got_bytes", pa.int64()),
+        ("got_sha256", pa.string()),
+    ]
+)
+_DIFFERENCE_COLUMNS: Final = "destination string, revision long, what string, detail string"
+_EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where gateway and journal disagree.
+
+    Attributes:
+        destination: The topic.
+        revision: Of the message; of `missing` that of the value in the journal.
+        what: `missing`, `stale`, `out of order`, `repeated`, `no right`, `not in the journal`, `other topic`, `deleted`,
+            `body` or `headers`.
+        detail: One line of text.
+    """
+
+    destination: str
+    revision: int
+    what: str
+    detail: str
+
+
+@final
+@dataclass(slots=True)
+class Known:
+    """What the journal says of the topics at H0.
+
+    Attributes:
+        head: H0.
+        newest: Revision of each topic's newest change; while listening, of its newest message if that is newer.
+        expected: Topics that hold a value and that we may receive, with its revision; while listening, those not delivered yet.
+        withheld: How many topics hold a value that we may not receive.
+    """
+
+    head: int
+    newest: dict[str, int]
+    expected: dict[str, int]
+    withheld: int = 0
+
+
+@final
+@dataclass(slots=True)
+class Received:
+    """What was delivered.
+
+    Attributes:
+        batches: All messages, in order.
+        messages: How many.
+        topics: Of how many topics.
+        highest: Highest revision, 0 for none.
+        seconds: How long it took from SUBSCRIBE to the end.
+        filtered: The gateway said that no right of ours can match the glob.
+        differences: What was wrong at first sight.
+    """
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    messages: int = 0
+    topics: int = 0
+    highest: int = 0
+    seconds: float = 0.0
+    filtered: bool = False
+    differences: list[Difference] = field(default_factory=list)
+
+
+def rights_of(policy: Path, certificate: str) -> Rights:
+    """Return what a certificate may do.
+
+    Raises:
+        PolicyError: The policy cannot be used.
+        PipelineError: A file cannot be read, or the policy does not know the certificate.
+    """
+    try:
+        loaded = load_policy(policy.read_bytes(), str(policy), Limits())
+        shown = fingerprint_of(x509.load_pem_x509_certificate(Path(certificate).read_bytes()))
+    except OSError as error:
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise PipelineError(f"{certificate} is no PEM certificate") from error
+    principal = loaded.principal_of(shown)
+    if principal is None:
+        raise PipelineError(f"{policy} has no principal with the certificate {certificate} (fingerprint {shown})")
+    return loaded.rights(principal)
+
+
+def know(changes: "DataFrame", head: int, glob: Glob, rights: Rights | None) -> Known:
+    """Find what the journal says of each topic.
+
+    Args:
+        changes: Of the journal, up to `head`.
+        head: H0.
+        glob: Which topics.
+        rights: What we may receive; None: whatever there is.
+    """
+    newest = changes.where(F.col("revision") <= head)
+    if glob.text != "**":
+        newest = newest.where(matches([glob]))
+    state = newest.groupBy("destination").agg(F.max(F.struct("revision", "kind")).alias("last"))
+    known = Known(head, {}, {})
+    for row in state.select("destination", "last.revision", "last.kind").toLocalIterator(prefetchPartitions=True):
+        destination, revision, kind = row
+        known.newest[destination] = revision
+        if kind != "value":
+            continue
+        if rights is None or rights.may_receive(destination.encode()):
+            known.expected[destination] = revision
+        else:
+            known.withheld += 1
+    return known
+
+
+def listen(
+    target: Target, glob: Glob, known: Known, rights: Rights | None, least_s: float, quiet_s: float, most_s: float
+) -> Received:
+    """Subscribe, and take what is delivered until it is enough.
+
+    Args:
+        target: The gateway.
+        glob: Which topics.
+        known: Of the journal; its dictionaries are brought up to date.
+        rights: What we may receive, if that is known.
+        least_s: Listen so long at least.
+        quiet_s: Wait no longer for values when for so long no topic was delivered for the first time.
+        most_s: Listen no longer than this.
+
+    Raises:
+        PipelineError: The connection cannot be made, or was lost.
+    """
+    listener = _Listener(known, rights)
+    try:
+        trio.run(listener.run, target, glob, least_s, quiet_s, most_s)
+    except ClientError as error:
+        raise PipelineError(f"listening to {target.address}:{target.port}: {error}") from error
+    return listener.received
+
+
+@final
+class _Listener:
+    def __init__(self, known: Known, rights: Rights | None) -> None:
+        self.received: Final = Received()
+        self._known: Final = known
+        self._rights: Final = rights
+        self._seen: Final[set[str]] = set()
+        self._columns: list[list[object]] = [[] for _ in _RECEIVED.names]
+
+    async def run(self, target: Target, glob: Glob, least_s: float, quiet_s: float, most_s: float) -> None:
+        received, expected = self.received, self._known.expected
+        began_s = trio.current_time()
+        async with target.connect() as client, client.subscribe(glob.text, eager=True) as subscription:
+            received.filtered = subscription.filtered
+            first_s = began_s  # when a topic was last delivered for the first time
+            while received.messages < MESSAGES_MAX:
+                enough_s = began_s + least_s
+                if expected:
+                    enough_s = max(enough_s, first_s + quiet_s)
+                with trio.move_on_at(min(enough_s, began_s + most_s)) as patience:
+                    message = await anext(subscription)
+                if patience.cancelled_caught:
+                    break
+                topics = received.topics
+                self._take(message.destination, int(message.message_id), message.headers, message.body)
+                if received.topics != topics:
+                    first_s = trio.current_time()
+                if trio.current_time() >= min(enough_s, began_s + most_s):
+                    break
+        received.seconds = trio.current_time() - began_s
+        self._close_chunk()
+
+    def _take(self, destination: str, revision: int, headers: dict[str, str], body: bytes) -> None:
+        received, known = self.received, self._known
+        received.messages += 1
+        received.highest = max(received.highest, revision)
+        before = known.newest.get(destination, 0)
+        again = destination in self._seen
+        if revision < before:
+            what = "out of order" if again else "stale"
+            detail = f"revision {before} was {'delivered' if again else 'in the journal'} before"
+            self._differ(destination, revision, what, detail)
+        elif again and revision == before:
+            self._differ(destination, revision, "repeated", "the same change was delivered before")
+        if not again:
+            self._seen.add(destination)
+            received.topics += 1
+            if self._rights is not None and not self._rights.may_receive(destination.encode()):
+                self._differ(destination, revision, "no right", "the policy does not let this certificate receive it")
+        if revision >= before:
+            known.newest[destination] = revision
+        if revision >= known.expected.get(destination, revision + 1):
+            del known.expected[destination]
+        own = [{"name": name, "value": text} for name, text in headers.items() if name not in _OURS]
+        row = (revision, destination, own, len(body), hashlib.sha256(body).hexdigest() if body else _EMPTY_SHA256)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+        if len(self._columns[0]) >= CHUNK_MESSAGES:
+            self._close_chunk()
+
+    def _differ(self, destination: str, revision: int, what: str, detail: str) -> None:
+        self.received.differences.append(Difference(destination, revision, what, detail))
+
+    def _close_chunk(self) -> None:
+        arrays = [pa.array(column, kind) for column, kind in zip(self._columns, _RECEIVED.types, strict=True)]
+        self.received.batches.append(pa.RecordBatch.from_arrays(arrays, schema=_RECEIVED))
+        self._columns = [[] for _ in _RECEIVED.names]
+
+
+def wait_for_revision(folder: Path, revision: int) -> None:
+    """Wait until the journal holds a revision, or for as long as a shared file system may lag behind."""
+
+    async def wait() -> None:
+        with trio.move_on_after(LAG_S_MAX):
+            while revision and examine(None, folder, from_revision=revision).last < revision:  # noqa: ASYNC110 - a file tells nobody
+                await trio.sleep(LAG_POLL_S)
+
+    trio.run(wait)
+
+
+def compare(spark: "SparkSession", changes: "DataFrame", received: Received) -> Iterator[Difference]:
+    """Compare messages with the changes of the journal that have their revisions.
+
+    Args:
+        spark: The session.
+        changes: Of the journal, written before or after the messages came.
+        received: What was delivered.
+
+    Yields:
+        The differences. Messages whose revision the journal does not hold are `not in the journal`.
+    """
+    if not received.messages:
+        return
+    got = spark.createDataFrame(pa.Table.from_batches(received.batches))
+    body = F.when(F.col("kind") == "delete", F.lit(b"")).otherwise(F.col("body"))
+    judged = (
+        got.join(changes, F.col("got_revision") == F.col("revision"), "left")
+        .withColumn("sha256", F.sha2(body, 256))
+        .withColumn("bytes", F.octet_length(body))
+        .withColumn(
+            "what",
+            F.when(F.col("revision").isNull(), "not in the journal")
+            .when(F.col("got_destination") != F.col("destination"), "other topic")
+            .when((F.col("kind") == "delete") & (F.col("got_bytes") > 0), "deleted")
+            .when(F.col("got_sha256") != F.col("sha256"), "body")
+            .when(~F.col("got_headers").eqNullSafe(F.col("headers")), "headers"),
+        )
+        .where("what is not null")
+    )
+    for row in judged.toLocalIterator():
+        match row["what"]:
+            case "not in the journal":
+                detail = f"delivered {row['got_bytes']} bytes; the journal has no such revision"
+            case "other topic":
+                detail = f"the journal has a change of {row['destination']} at this revision"
+            case "deleted":
+                detail = f"delivered {row['got_bytes']} bytes; in the journal this revision deletes the topic"
+            case "body":
+                detail = (
+                    f"delivered {row['got_bytes']} bytes, SHA-256 {row['got_sha256'][:16]}...;"
+                    f" in the journal {row['bytes']} bytes, SHA-256 {row['sha256'][:16]}..."
+                )
+            case _:
+                detail = f"delivered {_shown(row['got_headers'])}; in the journal {_shown(row['headers'])}"
+        yield Difference(row["got_destination"], row["got_revision"], row["what"], detail)
+
+
+def missing(spark: "SparkSession", changes: "DataFrame", known: Known) -> list[Difference]:
+    """Return the expected topics that were neither delivered nor deleted since H0.
+
+    Args:
+        spark: The session.
+        changes: Of the journal, read after listening.
+        known: After listening.
+    """
+    if not known.expected:
+        return []
+    names = spark.createDataFrame(pa.table({"destination": list(known.expected)}))
+    since = changes.where(F.col("revision") > known.head).where("kind = 'delete'")
+    deleted = since.join(F.broadcast(names), "destination").select("destination").distinct()
+    excused = {row[0] for row in deleted.collect()}
+    return [
+        Difference(destination, revision, "missing", "the journal holds this value; it was not delivered")
+        for destination, revision in known.expected.items()
+        if destination not in excused
+    ]
+
+
+def _shown(headers: object) -> str:
+    if not isinstance(headers, list) or not headers:
+        return "no headers"
+    return ", ".join(f"{each['name']}:{each['value']}" for each in headers)
+
+
+def _comparable(differences: Iterator[Difference], archive: Archive) -> tuple[list[Difference], int]:
+    """Take away what is only not in the journal because that part of it is gone; return how many those were."""
+    lost = [(problem.first, problem.last) for problem in archive.problems if problem.lost or problem.kind == "expired"]
+    kept: list[Difference] = []
+    gone = 0
+    for one in differences:
+        if one.what == "not in the journal" and (
+            one.revision < archive.first or any(first <= one.revision <= last for first, last in lost)
+        ):
+            gone += 1
+        else:
+            kept.append(one)
+    return kept, gone
+
+
+@click.command("verify")
+@job_options
+@gateway_options
+@click.option("--glob", type=GlobType(), default="**", show_default=True, help="Which topics.")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The gateway's policy, which tells what this certificate may receive.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Listen so long at least."
+)
+@click.option(
+    "--quiet-seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Take values as missing when for so long no topic was delivered for the first time.",
+)
+@click.option(
+    "--seconds-max",
+    type=click.FloatRange(min=0.1),
+    default=600.0,
+    show_default=True,
+    help="Listen no longer than this.",
+)
+def verify_command(
+    job: Job,
+    target: Callable[[], Target],
+    glob: Glob,
+    policy: Path | None,
+    seconds: float,
+    quiet_seconds: float,
+    seconds_max: float,
+) -> None:
+    """Verify that a live gateway delivers what its journal holds, byte for byte; publishers may go on meanwhile.
+
+    What differs is given out with destination, revision and what is wrong; then the exit code is 1.
+
+    Without --policy, topics of which nothing was delivered may be missing or not ours to receive: they are only counted.
+
+    \b
+    maxam-pipeline verify --journal var/journal --policy policy.toml \\
+      --certificate me.pem --key me.key --ca ca.pem
+    """  # noqa: D301  # a mark of click's: the lines stay as they are
+    gateway = target()
+    rights = None if policy is None else rights_of(policy, gateway.certificate)
+    before = job.examine()
+    with job.progress("finding what the journal holds"):
+        known = know(job.changes(archive=before), before.last, glob, rights)
+    live = len(known.expected)
+    with job.progress("listening"):
+        received = listen(gateway, glob, known, rights, seconds, quiet_seconds, seconds_max)
+    with job.progress("comparing"):
+        wait_for_revision(job.journal, received.highest)
+        after = examine(job.spark, job.journal)
+        changes = job.changes(archive=after)
+        compared, gone = _comparable(compare(job.spark, changes, received), after)
+        absent = missing(job.spark, changes, known)
+    differences = [*received.differences, *compared]
+    job.tell(
+        f"journal up to revision {known.head}: {live} topics hold a value that we may receive, {known.withheld} one that we"
+        f" may not; {received.messages} messages of {received.topics} topics compared in {received.seconds:.1f} s,"
+        f" up to revision {received.highest}"
+    )
+    if rights is not None:
+        differences += absent
+    elif absent:
+        named = ", ".join(one.destination for one in absent[:NAMED_MAX])
+        job.warn(
+            f"of {len(absent)} topics nothing was delivered: they are missing, or not ours to receive, which --policy tells:"
+            f" {named}{', ...' if len(absent) > NAMED_MAX else ''}"
+        )
+    if received.filtered:
+        job.warn(f"the gateway says that no right of this certificate can match {glob.text}")
+    if gone:
+        job.warn(f"{gone} messages are older than the archive, or of a part of it that cannot be read: not compared")
+    if received.messages >= MESSAGES_MAX:
+        job.warn(f"stopped listening after {MESSAGES_MAX} messages")
+    if differences:
+        rows = [(one.destination, one.revision, one.what, one.detail) for one in differences]
+        found = job.spark.createDataFrame(rows, _DIFFERENCE_COLUMNS)
+        job.emit(found.orderBy("destination", "revision", "what"))
+        click.get_current_context().exit(1)
+    job.tell("no differences")
