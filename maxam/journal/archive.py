@@ -590,8 +590,9 @@ class _Check:
     """Proves blocks without decoding them.
 
     Attributes:
-        offset: Behind the last whole block.
+        offset: Behind the last whole block, the end mark apart.
         chain: Its check.
+        end: Behind the last whole block.
         last_offset: Where it begins, the end mark apart; 0 while there is none.
         before: Check of the block before that.
         records: So far, the end mark not counted.
@@ -604,13 +605,14 @@ class _Check:
         self._sync_marker: Final = sync_marker
         self.offset = place.offset
         self.chain = place.chain
+        self.end = place.offset
         self.last_offset = 0
         self.before = place.chain
         self.records = 0
         self.ended = False
         self.clock: Final = _Clock(path)
 
-    def run(self, bytes_max: int) -> bool:  # noqa: C901 - one loop without calls but those in C: a quiet gateway writes a block a change
+    def run(self, bytes_max: int) -> bool:  # noqa: C901, PLR0915 - one loop without calls but C's: a quiet gateway writes a block a change
         """Check all blocks, or those that begin in so many bytes; return False at what is not a whole block that follows.
 
         The last block of so many bytes may end behind them.
@@ -676,8 +678,9 @@ class _Check:
                 self.last_offset = base + at
                 self.before, chain = chain, check
                 self.chain = check
+                self.offset = base + end + SYNC_BYTES
             at = end + SYNC_BYTES
-            self.offset = base + at
+            self.end = base + at
         return True
 
 
@@ -707,6 +710,60 @@ def check_segment(folder: str | os.PathLike[str], records: Records, segment: Seg
         return CheckedSegment(segment, segment.last, 0, 0, 0, 0, 0, 0, (problem,))
 
 
+def walk(
+    folder: str | os.PathLike[str],
+    records: Records,
+    segment: Segment,
+    place: Place | None,
+    bytes_max: int,
+    end: int | None = None,
+) -> tuple[Place | None, bool]:
+    """Move over whole blocks of a segment without decoding them, but for the last.
+
+    Args:
+        folder: The journal's.
+        records: Which of its segments.
+        segment: One that was listed; it may have been sealed since.
+        place: Where to begin, None for the first block.
+        bytes_max: Stop behind the block that reaches so many bytes.
+        end: Where the segment is taken to end, None for where it does.
+
+    Returns:
+        The place behind the last block, None when the header cannot be read; and whether what stands there is no whole block that
+        follows.
+
+    Raises:
+        FileNotFoundError: The segment is gone.
+        OSError: It cannot be read.
+        JournalDamagedError: The place is not where a block ended that the chain knows: it is of another journal, or of one that
+            was cut back since.
+    """
+    found, file = _open(folder, records, segment)
+    try:
+        file.size = file.size if end is None else min(file.size, end)
+        if place is not None:
+            tail = file.read(max(0, place.offset - CHECK_BYTES - SYNC_BYTES), 4)
+            if place.offset > file.size or (place.offset > HEADER_BYTES and tail != place.chain.to_bytes(4, "big")):
+                raise JournalDamagedError(found.path, place.offset, "no block that was read before ends here")
+        try:
+            scanner = Scanner(found.path, file.size, file.read)
+        except JournalDamagedError:
+            return None, True
+        start = scanner.start
+        check = _Check(
+            file, found.path, scanner.sync_marker, place or Place(scanner.offset, start.chain, segment.first - 1)
+        )
+        whole = check.run(bytes_max)
+        if not check.last_offset:
+            return place or Place(check.offset, check.chain, segment.first - 1), not whole
+        position = _last_position(records, check, scanner, start)
+        if position is None:
+            return None, True
+        return Place(check.offset, check.chain, position.revision), not whole
+    finally:
+        file.close()
+
+
 def _prove(records: Records, segment: Segment, file: _File) -> CheckedSegment | None:
     """Return what a sound segment holds, or None when it has to be read to tell."""
     try:
@@ -718,7 +775,7 @@ def _prove(records: Records, segment: Segment, file: _File) -> CheckedSegment | 
         return None
     place = Place(scanner.offset, start.chain, start.revision)
     check = _Check(file, segment.path, scanner.sync_marker, place)
-    if not check.run(file.size) or (check.offset < file.size and check.ended):
+    if not check.run(file.size) or check.end < file.size:
         return None
     position = _last_position(records, check, scanner, start)
     if position is None or (not segment.open and (not check.ended or position.revision != segment.last)):

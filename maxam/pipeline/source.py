@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -23,8 +25,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     StringStartsWith,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from maxam.errors import JournalError
 from maxam.journal.archive import (
     REVISION_MAX,
     Block,
@@ -40,6 +44,7 @@ from maxam.journal.archive import (
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import SealedSegment
 from maxam.journal.index import load
+from maxam.journal.tail import Cursor, Stretch, advance, newest, oldest, stretches
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.rows import (
     CHANGE_COLUMNS,
@@ -58,6 +63,8 @@ _RECORDS: Final[dict[str, StructType]] = {
     "rejected": REJECTED_COLUMNS,
     "problems": PROBLEM_COLUMNS,
 }
+_STREAM_OPTIONS: Final = ("path", "records", "startingRevision", "maxBytesPerTrigger", "problems")
+_BYTES: Final = re.compile(r"(\d{1,12})(b|k|m|g|t)?b?")
 _READ_OPTIONS: Final = ("path", "records", "fromRevision", "toRevision", "problems", "segments")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -82,6 +89,10 @@ class MaxamDataSource(DataSource):
     def reader(self, schema: StructType) -> "JournalReader":  # noqa: ARG002 - Spark gives back our own
         """Return what reads a journal once."""
         return JournalReader(self.options)
+
+    def streamReader(self, schema: StructType) -> "JournalStreamReader":  # noqa: ARG002, N802 - Spark's names
+        """Return what follows a journal."""
+        return JournalStreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> MaxamWriter:
         """Return what publishes rows."""
@@ -179,45 +190,163 @@ class JournalReader(DataSourceReader):
             return
         records = cast("Records", self._records)
         low, high = max(self._from or 0, self._bounds.low), min(self._to or REVISION_MAX, self._bounds.high)
+        careless = self._skip and self._chosen is None
         try:
             reader = SegmentReader(self._folder, records, partition.segment, end=partition.end)
         except OSError as error:
-            if self._skip and self._chosen is None:
+            if careless:
                 return
-            segment = partition.segment
-            what = "removed by now" if isinstance(error, FileNotFoundError) else f"not readable ({error.strerror})"
-            until = f"to {segment.last}" if segment.last else "on"
-            raise PipelineError(f"{segment.path} is {what}: revisions from {segment.first} {until} are lost") from error
+            raise _gone(partition.segment, error) from error
         with reader:
             revision = reader.revision
-            blocks = self._blocks(reader, partition)
+            blocks = _proven(reader, careless, partition.known)
             if records == "sessions":
                 yield from session_batches(blocks, revision, low, high)
             else:
                 yield from send_batches(blocks, low, high)
+            place = reader.place
+            if not self._skip and not reader.problems and place is not None:
+                self._require_following(reader.segment, place.chain, partition.next_chain)
 
-    def _blocks(self, reader: SegmentReader, part: SegmentPart) -> Iterator[Block]:
-        """Yield the blocks of a segment, and raise at damage that nobody knew of."""
-        seen = 0
-        careless = self._skip and self._chosen is None
-        for block in reader:
-            if len(reader.problems) > seen:
-                self._require_known_damage(reader.problems, part, careless)
-                seen = len(reader.problems)
-            yield block
-        self._require_known_damage(reader.problems, part, careless)
-        place = reader.place
-        if not self._skip and not reader.problems and place is not None and part.next_chain not in {0, place.chain}:
-            raise PipelineError(f"{reader.segment.path}: the segment behind it does not follow it")
-
-    def _require_known_damage(self, problems: list[Problem], part: SegmentPart, careless: bool) -> None:
-        if not careless:
-            require_nothing_lost([one for one in problems if one.offset not in part.known])
+    def _require_following(self, segment: Segment, chain: int, next_chain: int) -> None:
+        if next_chain not in {0, chain}:
+            raise PipelineError(
+                f"{segment.path}: the segment behind it does not follow it: one of the two is not what was written"
+            )
 
     def _may_hold(self, records: Records, segment: Segment) -> bool:
         if not self._bounds.low <= segment.last or segment.first > self._bounds.high:
             return False
         return records != "changes" or may_hold(self._folder, segment, self._bounds.destinations)
+
+
+@dataclass
+class StretchPart(InputPartition):
+    """One task's part of a micro-batch: of the changes in a stretch of a segment those from `low` to `high`."""
+
+    stretch: Stretch
+    low: int
+    high: int
+
+
+@final
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a journal: an offset is a `Cursor`, and a micro-batch is what lies between two of them, whatever is rolled or sealed."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        _require_known(options, _STREAM_OPTIONS)
+        self._folder: Final = _folder(options)
+        self._records: Final = cast("Records", _choice(options, "records", ("changes", "rejected")))
+        self._skip: Final = _choice(options, "problems", ("fail", "skip")) == "skip"
+        self._starting: Final = options.get("startingRevision")
+        if self._starting != "latest":
+            _revision(options, "startingRevision")
+        self._bytes_max: Final = _bytes_max(options)
+        self._target: Cursor | None = None
+        self._walked = Cursor(-1)  # behind the last offset, as far as there was nothing to read
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return where a new query begins: at the oldest change there is, if nothing else is asked for."""
+        if self._starting is None:
+            cursor = oldest(self._folder, self._records)
+        elif self._starting == "latest":
+            cursor = newest(self._folder, self._records)
+        else:
+            cursor = Cursor(max(0, int(self._starting) - 1))
+        return _offset(cursor)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit that the options set."""
+        return ReadAllAvailable() if self._bytes_max is None else ReadMaxBytes(self._bytes_max)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return how far the next micro-batch goes: behind the last whole block, or the one with which it reaches its limit.
+
+        Raises:
+            PipelineError: The next revisions are lost, or the journal is not the one that was read.
+        """
+        cursor = _cursor(start)
+        if self._walked.revision == cursor.revision:
+            cursor = self._walked  # only records of sessions lie between
+        limit_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        try:
+            reached = advance(self._folder, self._records, cursor, limit_bytes, self._target, self._skip)
+        except (JournalError, OSError) as error:
+            raise PipelineError(str(error)) from error
+        if reached.revision == cursor.revision:
+            self._walked = reached
+            return start
+        return _offset(reached)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take what is there now for all that there will be."""
+        self._target = newest(self._folder, self._records)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """Return a part for each segment that the micro-batch reads of.
+
+        Raises:
+            PipelineError: Some of it is not there any more.
+        """
+        first, last = _cursor(start), _cursor(end)
+        try:
+            parts = stretches(self._folder, self._records, first, last, self._skip)
+        except (JournalError, OSError) as error:
+            raise PipelineError(str(error)) from error
+        return [StretchPart(part, first.revision + 1, last.revision) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield what lies in one stretch; runs on an executor.
+
+        Raises:
+            PipelineError: Something of it cannot be read; names file, position and the lost revisions.
+        """
+        if not isinstance(partition, StretchPart):
+            raise PipelineError(f"not a part of a stream: {partition!r}")
+        stretch = partition.stretch
+        try:
+            reader = SegmentReader(self._folder, self._records, stretch.segment, stretch.place, stretch.end)
+        except OSError as error:
+            if self._skip:
+                return
+            raise _gone(stretch.segment, error) from error
+        with reader:
+            yield from send_batches(_proven(reader, self._skip), partition.low, partition.high)
+
+
+def _proven(reader: SegmentReader, careless: bool, known: tuple[int, ...] = ()) -> Iterator[Block]:
+    """Yield the blocks of a segment, and raise where something is lost that nobody knew of."""
+    seen = 0
+    for block in reader:
+        if len(reader.problems) > seen and not careless:
+            seen = len(reader.problems)
+            require_nothing_lost([one for one in reader.problems if one.offset not in known])
+        yield block
+    if not careless:
+        require_nothing_lost([one for one in reader.problems if one.offset not in known])
+
+
+def _gone(segment: Segment, error: OSError) -> PipelineError:
+    what = "has been removed" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+    until = f"to {segment.last}" if segment.last else "on"
+    return PipelineError(f"{segment.path} {what}: revisions from {segment.first} {until} are lost")
+
+
+def _offset(cursor: Cursor) -> dict[str, int]:
+    return {
+        "revision": cursor.revision,
+        "segment": cursor.segment,
+        "byte": cursor.offset,
+        "chain": cursor.chain,
+    }
+
+
+def _cursor(offset: Mapping[str, object]) -> Cursor:
+    values = [offset.get(name) for name in ("revision", "segment", "byte", "chain")]
+    numbers = [value for value in values if type(value) is int and value >= 0]
+    if len(numbers) < len(values) or len(offset) != len(values):
+        raise PipelineError(f"the checkpoint holds an offset that is not one of a journal: {dict(offset)}")
+    return Cursor(*numbers)
 
 
 @final
@@ -351,6 +480,18 @@ def _revision(options: Mapping[str, str], name: str) -> int | None:
     if not (value.isascii() and value.isdigit() and int(value) <= REVISION_MAX):
         raise PipelineError(f"the option {name} must be a revision, found {value!r}")
     return int(value)
+
+
+def _bytes_max(options: Mapping[str, str]) -> int | None:
+    text = options.get("maxBytesPerTrigger")
+    if text is None:
+        return None
+    found = _BYTES.fullmatch(text.strip().lower())
+    if found is None or not int(found[1]):
+        raise PipelineError(
+            f"the option maxBytesPerTrigger must be a size above zero, such as 1048576 or 64m, found {text!r}"
+        )
+    return int(found[1]) << 10 * ("bkmgt".index(found[2] or "b"))
 
 
 def _segments_option(options: Mapping[str, str]) -> dict[int, tuple[int | None, tuple[int, ...]]] | None:
