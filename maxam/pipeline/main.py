@@ -32,6 +32,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "verify": ("maxam.pipeline.verify:verify_command", "Verify that a live gateway delivers what its journal holds."),
     "load": ("maxam.pipeline.load:load_command", "Load initial state into a gateway from a table."),
+    "report": ("maxam.pipeline.report:report_command", "Draw what happened as one HTML page."),
     "totals": ("maxam.pipeline.totals:totals_command", "Sum up what machines counted, by hour or gaming day."),
 }
 
