@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 HOST: Final = "MAXVAPI"
 REJECTED_MAX: Final = 100  # with `rejects=fail` a task takes no more rows when so many of its own were rejected
 REJECTED_KEPT_MAX: Final = 100_000  # rejected rows of one task that `publish` returns; further ones are counted only
+SOURCE_BYTES_MAX: Final = 128  # this and the next are what the gateway takes
 SOURCE_REVISION_MAX: Final = (1 << 63) - 1
 ROW_BITS: Final = 33  # of the numbers that we give: rows of one task, of one micro-batch
 BATCHES_MAX: Final = 1 << 30  # of a stream whose rows we number
@@ -120,6 +121,9 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
     if rejects not in ("fail", "report"):
         raise PipelineError(f"the option rejects must be fail or report, found {rejects!r}")
     report = given.get("report") or None
+    source = given.get("source") or None
+    if source is not None and len(source.encode()) > SOURCE_BYTES_MAX:
+        raise PipelineError(f"the option source must have 1 to {SOURCE_BYTES_MAX} bytes")
     if rejects == "report" and report is None:
         raise PipelineError("rejects=report needs the option report: a folder for the rejected rows")
     target = Target(
@@ -133,7 +137,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
         int(_number(given, "window", 1000, 1, 1_000_000)),
         _number(given, "retrySeconds", 60, 0.1, 86_400),
     )
-    return SinkOptions(target, given.get("source") or None, cast("Literal['fail', 'report']", rejects), report)
+    return SinkOptions(target, source, cast("Literal['fail', 'report']", rejects), report)
 
 
 def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
@@ -457,10 +461,10 @@ _OUTCOMES: Final = (
 
 
 def publish(frame: "DataFrame", options: Mapping[str, str]) -> Published:
-    """Publish a DataFrame like `frame.write.format("maxam")`, each topic's rows by one task and in order, and return the outcome.
+    """Publish a DataFrame like `frame.write.format("maxam")`, and return the outcome.
 
-    With a column `source_revision` each topic's rows are sorted by it first, so that all of them, not only the last, take
-    effect in their order. Needs no folder that driver and executors share.
+    With a column `source_revision` the rows of each topic are brought into one task and sorted by it first, so that all of them,
+    not only the last, take effect in their order. Needs no folder that driver and executors share.
 
     Args:
         frame: Columns as this module says.
