@@ -111,7 +111,7 @@ class Gateway:
         self.address = (host, port)
         async with trio.open_nursery() as lasting:
             lasting.start_soon(self.committer.run)
-            lasting.start_soon(keep_snapshots, self.settings.journal)
+            lasting.start_soon(keep_snapshots, self.settings.journal, self.settings.limits)
             lasting.start_soon(_collect_garbage)
             addresses = [address_text(host, port)]
             for service in services:

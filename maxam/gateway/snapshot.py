@@ -1,4 +1,4 @@
-"""Build snapshots in a process of their own: `python -m maxam.gateway.snapshot FOLDER`.
+"""Build snapshots in a process of their own: `python -m maxam.gateway.snapshot FOLDER [SECONDS]`, these of `source_retention_s`.
 
 A snapshot is made of the one before it and the segments sealed since, never of the running broker, so that neither the event
 loop nor the committer ever waits for it.
@@ -41,7 +41,7 @@ def segments_since_snapshot(folder: Path) -> int:
     return sum(1 for segment in sealed_segments(folder, OsDisk()) if segment.last > newest)
 
 
-def build_snapshot(folder: Path) -> str | None:
+def build_snapshot(folder: Path, limits: Limits) -> str | None:
     """Write a snapshot of everything that is sealed; return its path, None when nothing is new.
 
     The segments that it reads get their indexes; then older ones do that have none.
@@ -52,7 +52,6 @@ def build_snapshot(folder: Path) -> str | None:
     """
     if not segments_since_snapshot(folder):
         return None
-    limits = Limits()
     # Everybody may receive everything here: a snapshot that owes too much loses nothing, as rights are asked again when a
     # value is written to a client.
     everything = Rights((), (compile_glob("**", limits),), frozenset(), None, limits)
@@ -90,7 +89,7 @@ def _index_archive(folder: str, disk: OsDisk) -> None:
         sys.stderr.write(f"no index of a segment: {error}\n")
 
 
-async def keep_snapshots(settings: JournalSettings) -> None:
+async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
     """Start a build whenever enough segments were sealed since the last one; one at a time, until cancelled.
 
     A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
@@ -102,7 +101,13 @@ async def keep_snapshots(settings: JournalSettings) -> None:
             if await trio.to_thread.run_sync(segments_since_snapshot, settings.folder) < settings.snapshot_segments:
                 continue
             done = await trio.run_process(
-                [sys.executable, "-m", "maxam.gateway.snapshot", str(settings.folder)],
+                [
+                    sys.executable,
+                    "-m",
+                    "maxam.gateway.snapshot",
+                    str(settings.folder),
+                    str(limits.source_retention_s),
+                ],
                 capture_stdout=True,
                 capture_stderr=True,
                 check=False,
@@ -141,7 +146,8 @@ def main() -> int:
     try:
         # A gateway that was killed leaves its build running, and the next gateway may start another: two would write one file.
         OsDisk().lock(f"{folder}/snapshots/lock")
-        path = build_snapshot(folder)
+        limits = Limits(source_retention_s=float(sys.argv[2])) if len(sys.argv) > 2 else Limits()
+        path = build_snapshot(folder, limits)
     except BlockingIOError:
         sys.stderr.write(f"{folder}: another process is building a snapshot\n")
         return 1

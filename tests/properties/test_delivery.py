@@ -6,12 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.histories import KINDS, PAIRS, Kind, enumerate_histories
+from tests.simulation.histories import KINDS, PAIRS, Kind, enumerate_conditions, enumerate_histories
 from tests.simulation.walks import directed, walk
 
 # Steps after SUBSCRIBE and its commit. One more step takes some six times as long.
 DEPTH_OF_ONE = 4
 DEPTH_OF_TWO = 3
+DEPTH_OF_CONDITIONS = 4
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -26,6 +27,12 @@ def test_all_short_histories_of_two_subscriptions(kinds: tuple[Kind, Kind]) -> N
     """The same for two subscriptions of one connection, which share its window and take turns."""
     tried, states = enumerate_histories(kinds, 2, DEPTH_OF_TWO)
     assert tried > states > 150
+
+
+def test_all_short_histories_of_conditions() -> None:
+    """The same for one publisher whose SENDs are compared with what its topic holds, and with what it keeps of two sources."""
+    tried, states = enumerate_conditions(DEPTH_OF_CONDITIONS)
+    assert tried > states > 1000
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

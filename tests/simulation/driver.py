@@ -12,13 +12,14 @@ from maxam.broker.broker import Barrier, Broker, Operation
 from maxam.broker.policy import Policy, Rights
 from maxam.config import Limits
 from maxam.globs import compile_glob
-from maxam.records import Identity, Record
-from maxam.stomp.events import VERSION_1_2, Ack, Connect, Send, Subscribe, Unsubscribe
+from maxam.records import Headers, Identity, Record
+from maxam.stomp.events import VERSION_1_2, Ack, Condition, Connect, Send, Subscribe, Unsubscribe
 from tests.sans_io import UNCHECKED, fingerprint_of, forget_target, policy
 from tests.simulation import model
 
 REGISTRY = load_registry(UNCHECKED)
-LIMITS = Limits(takeovers_per_minute_max=1_000_000)
+LIMITS = Limits(takeovers_per_minute_max=1_000_000, source_retention_s=100)
+SOURCES = tuple("pqrst")  # one more than a topic keeps marks of
 PADDING = b"." * delivery.VALUES_BYTES_MAX  # so that one drain hands out one value
 
 
@@ -72,13 +73,14 @@ class Driver:
         self.globs = globs
         self.window = window
         self.padding = padding
-        self.model = model.Model(dict(rights))
+        self.model = model.Model(dict(rights), int(LIMITS.source_retention_s * 1e6))
         self.broker = Broker(LIMITS, self._policy(), REGISTRY)
         self.journal: list[Record] = []
         self.connections: dict[str, tuple[delivery.Connection, model.Connection]] = {}
         self.old: list[tuple[delivery.Connection, model.Connection]] = []  # taken over or expelled, not gone yet
         self.writing: list[Operation] | None = None
         self.now_s = 1000.0
+        self.wall_us = 0
         self.count = 0
         self.sent_to: dict[tuple[str, str], list[int]] = {}
         self.woken: set[model.Connection] = set()
@@ -110,17 +112,38 @@ class Driver:
             self.broker.detach(connection, self.now_s)
         self.old.clear()
 
-    def send(self, client: str, topic: str, delete: bool = False, receipt: bool = True) -> None:
-        """Send a value or a delete."""
+    def send(
+        self,
+        client: str,
+        topic: str,
+        delete: bool = False,
+        receipt: bool = True,
+        mark: tuple[str, int] | None = None,
+        expected: int | None = None,
+    ) -> None:
+        """Send a value or a delete; `mark` is source and number, `expected` the revision that the topic is to have."""
         connection, known = self.connections[client]
         self.count += 1
         body = b"" if delete else b"%d%b" % (self.count, self.padding)
         id_ = self._receipt(receipt)
-        value = self.model.send(known, topic, body, id_)
-        self.broker.send(connection, Send(topic.encode(), body, (), id_.encode() if id_ else None), 0)
-        if self.broker.head != value.revision:
-            raise model.Violation(f"revision {self.broker.head} is not the next one, {value.revision}")
+        value = self.model.send(known, topic, body, id_, mark, expected, self.wall_us)
+        headers: Headers = ()
+        condition = None
+        if mark is not None:
+            headers = ((b"source", mark[0].encode()), (b"source-revision", b"%d" % mark[1]))
+        if mark is not None or expected is not None:
+            source, number = (mark[0].encode(), mark[1]) if mark else (None, -1)
+            condition = Condition(source, number, -1 if expected is None else expected)
+        event = Send(topic.encode(), body, headers, id_.encode() if id_ else None, condition)
+        before = self.broker.head
+        self.broker.send(connection, event, self.wall_us)
+        if self.broker.head != (before if value is None else value.revision):
+            raise model.Violation(f"revision {self.broker.head} is not the right one after {before}: {value}")
         self._end(connection)
+
+    def wait(self) -> None:
+        """Let so much time pass that marks of deleted topics may count no more, or not yet."""
+        self.wall_us += int(LIMITS.source_retention_s * 1e6 / 2) + 1
 
     def subscribe(
         self, client: str, id_: str, glob: str, *, durable: bool, acknowledged: bool, eager: bool, receipt: bool = True
@@ -171,8 +194,7 @@ class Driver:
                 self.model.message(known, id_, revision, topic, body)
                 self.sent_to.setdefault((known.client, id_), []).append(revision)
             else:
-                answer = headers.get(b"disposition") or headers.get(b"result") or b""
-                self.model.receipt(known, headers[b"receipt-id"].decode(), answer.decode())
+                self.model.receipt(known, headers[b"receipt-id"].decode(), _answer(headers))
         if not parts:
             self.model.complete(known, self.idle)
         return bool(parts)
@@ -283,6 +305,12 @@ class Driver:
         held = {t.name: t.change.revision for t in self.broker.store.topics.values() if not t.change.deleted}
         if held != revisions or self.broker.store.live != len(held):
             raise model.Violation(f"the store holds {held}, not {revisions}")
+        now_us = max(self.wall_us, self.broker.accepted_at_us)
+        for topic in {value.topic for value in self.model.history}:
+            marks = self.model.marks(topic, now_us)
+            told = {s: self.broker.marks.number(topic.encode(), s.encode(), now_us) for s in (*SOURCES, *marks)}
+            if {s: n for s, n in told.items() if n >= 0} != marks:
+                raise model.Violation(f"{topic} keeps {told} of its sources, not {marks}")
         for session in self.broker.sessions.values():
             for subscription in session.subscriptions.values():
                 ready = subscription.queue
@@ -324,6 +352,15 @@ class Driver:
         """Do what a Peer does at the end of what it received."""
         self.broker.await_receipts(connection)
         self.broker.flush()
+
+
+def _answer(headers: dict[bytes, bytes]) -> str:
+    """Return what a RECEIPT says, as the model has it."""
+    disposition = headers.get(b"disposition", b"").decode()
+    result = headers.get(b"result", b"").decode()
+    if disposition in {"", "rejected-unavailable"}:
+        return disposition or result
+    return " ".join(filter(None, (disposition, result, headers.get(b"revision", b"").decode())))
 
 
 def _records(batch: list[Operation]) -> list[Record]:

@@ -165,6 +165,89 @@ def _enumerate(kinds: tuple[Kind, ...], window: int, depth: int) -> tuple[int, i
     return tried, len(seen)
 
 
+CONDITIONS: dict[str, tuple[bool, tuple[str, int] | None, int | None]] = {  # delete, mark, revision: -1 is the head
+    "value": (False, None, None),
+    "delete": (True, None, None),
+    "p1": (False, ("p", 1), None),
+    "p2": (False, ("p", 2), None),
+    "q1": (False, ("q", 1), None),
+    "delete p1": (True, ("p", 1), None),
+    "if absent": (False, None, 0),
+    "if head": (False, None, -1),
+    "p2 if head": (False, ("p", 2), -1),
+}
+
+
+def enumerate_conditions(depth: int) -> tuple[int, int]:
+    """Play all histories of at most so many steps of one publisher of one topic whose SENDs have conditions; return as above.
+
+    Raises:
+        Violation: A history broke a rule; it is in the notes of the exception.
+    """
+    seen: set[Hashable] = set()
+    frontier: list[tuple[str, ...]] = [()]
+    tried = 0
+    with cheap_globs():
+        for _ in range(depth):
+            following = []
+            for history in frontier:
+                for step in (*CONDITIONS, "take", "commit", "refuse", "crash", "crash found", "snapshot"):
+                    driver = Driver({PUBLISHER: TOPICS}, {GLOB: TOPICS}, None, b"")
+                    driver.connect(PUBLISHER)
+                    longer = (*history, step)
+
+                    def run(driver: Driver = driver, longer: tuple[str, ...] = longer) -> None:
+                        for step in longer:
+                            _ask(driver, step)
+
+                    _checked(longer, run)
+                    tried += 1
+                    picture = _conditions_picture(driver)
+                    if picture not in seen:
+                        seen.add(picture)
+                        following.append(longer)
+                        _checked(longer, driver.drain_all)
+            frontier = following
+    return tried, len(seen)
+
+
+def _ask(driver: Driver, step: str) -> None:
+    if step in CONDITIONS:
+        delete, mark, expected = CONDITIONS[step]
+        driver.send(PUBLISHER, "X/a", delete, mark=mark, expected=driver.broker.head if expected == -1 else expected)
+    elif step.startswith("crash"):
+        driver.crash(found=step == "crash found")
+    elif step == "take" and driver.writing is not None:
+        driver.commit()
+    elif step == "refuse" and driver.writing is None:
+        driver.take()
+        driver.refuse()
+    else:
+        getattr(driver, step)()
+    if PUBLISHER not in driver.connections:
+        driver.connect(PUBLISHER)
+    driver.deliver(PUBLISHER)
+
+
+def _conditions_picture(driver: Driver) -> Hashable:
+    known = driver.model
+    coming = [o for o in (*known.writing, *known.pending) if o.value is not None]
+    brokers = (driver.broker, driver.recovered(driver.journal))
+    marks = [[broker.marks.number(b"X/a", source, 0) for source in (b"p", b"q")] for broker in brokers]
+    value = known.store.get("X/a")
+    receipts = driver.connections[PUBLISHER][1].receipts
+    parts = (
+        marks,
+        [broker.marks.absent for broker in brokers],
+        len(known.writing),
+        [(bool(o.value and o.value.body), o.value and o.value.mark) for o in coming],
+        value is not None and [bool(value.body), value.revision == known.head],
+        [(r.answer.split()[-1].isdigit() or r.answer, r.operation and coming.index(r.operation)) for r in receipts],
+        driver.broker._indexed - driver.broker.done,
+    )
+    return _ranked(parts)
+
+
 def _replay(kinds: tuple[Kind, ...], window: int, history: tuple[str, ...]) -> Play:
     play = Play(kinds, window)
 

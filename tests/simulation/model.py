@@ -8,6 +8,7 @@ here: `loose` topics (of a snapshot, or after a restart) come in any order, `opt
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+SOURCES_MAX = 4  # whose marks a topic keeps
 WAITING, CONFLATED, UNACKED, UNWRITTEN, ACKED, WITHHELD = range(6)  # what became of one message
 
 
@@ -22,6 +23,8 @@ class Value:
     revision: int
     topic: str
     body: bytes  # empty: a delete
+    at_us: int = 0
+    mark: tuple[str, int] | None = None  # source and number
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +53,7 @@ class Subscription:
     place: dict[str, int] = field(default_factory=dict)  # since when a waiting topic is owed
     loose: set[str] = field(default_factory=set)
     optional: set[str] = field(default_factory=set)
+    doubled: set[str] = field(default_factory=set)  # owed by a record that took no effect: a restart may owe them again
     sent: list[Message] = field(default_factory=list)  # un-acked, in the order of sending
     passed_by: set["Subscription"] = field(default_factory=set)  # who was served while this waited
 
@@ -121,6 +125,7 @@ class Operation:
     messages: list[Message] = field(default_factory=list)
     created: bool = False
     eager: bool = False
+    again: bool = False  # an eager SUBSCRIBE before the one that made the subscription was committed
     done: bool = False
     refused: bool = False
 
@@ -131,8 +136,10 @@ class Model:
     `zombies` are durable subscriptions whose end is not committed: a crash brings them back, so they go on collecting.
     """
 
-    def __init__(self, rights: dict[str, frozenset[str]]) -> None:
+    def __init__(self, rights: dict[str, frozenset[str]], retention_us: int = 0) -> None:
         self.rights = rights  # client -> topics it may receive
+        self.retention_us = retention_us  # of the marks of a deleted topic
+        self.history: list[Value] = []  # committed
         self.head = 0
         self.committed = 0
         self.store: dict[str, Value] = {}  # tombstones too
@@ -160,12 +167,53 @@ class Model:
         session.connection = None
         self._forget_session(session)
 
-    def send(self, connection: Connection, topic: str, body: bytes, receipt: str | None) -> Value:
-        """Accept a SEND."""
+    def send(
+        self,
+        connection: Connection,
+        topic: str,
+        body: bytes,
+        receipt: str | None,
+        mark: tuple[str, int] | None = None,
+        expected: int | None = None,
+        now_us: int = 0,
+    ) -> Value | None:
+        """Take a SEND; return its value if it is accepted."""
+        coming = [o for o in (*self.writing, *self.pending) if o.value is not None and o.value.topic == topic]
+        if mark is not None:
+            marked = [o for o in coming if o.value is not None and o.value.mark and o.value.mark[0] == mark[0]]
+            number = max((o.value.mark[1] for o in marked if o.value and o.value.mark), default=-1)
+            if number < 0:
+                number = self.marks(topic, now_us).get(mark[0], -1)
+            if number >= mark[1]:
+                self._promise(connection, receipt, "accepted superseded", marked[-1] if marked else None)
+                return None
+        if expected is not None:
+            newest = coming[-1].value if coming else self.store.get(topic)
+            if (newest.revision if newest is not None and newest.body else 0) != expected:
+                self._promise(connection, receipt, "rejected-invalid conflict", coming[-1] if coming else None)
+                return None
         self.head += 1
-        value = Value(self.head, topic, body)
-        self._append(connection, Operation("send", value=value), receipt, "accepted")
+        value = Value(self.head, topic, body, now_us, mark)
+        answer = "accepted" if expected is None else f"accepted {self.head}"
+        self._append(connection, Operation("send", value=value), receipt, answer)
         return value
+
+    def marks(self, topic: str, now_us: int) -> dict[str, int]:
+        """Return what a topic keeps of the sources of its committed changes, at that time."""
+        kept: dict[str, int] = {}
+        deleted_at_us: int | None = None
+        for value in self.history:
+            if value.topic != topic:
+                continue
+            if deleted_at_us is not None and value.at_us > deleted_at_us + self.retention_us:
+                kept.clear()
+            if value.mark is not None:
+                kept.pop(value.mark[0], None)
+                kept[value.mark[0]] = value.mark[1]
+                while len(kept) > SOURCES_MAX:
+                    kept.pop(next(iter(kept)))
+            deleted_at_us = None if value.body else value.at_us
+        return {} if deleted_at_us is not None and now_us > deleted_at_us + self.retention_us else kept
 
     def subscribe(
         self,
@@ -201,7 +249,9 @@ class Model:
             )
             self._append(connection, operation, receipt, answer)
         elif eager:
-            operation = Operation("subscribe", session=session, subscription=subscription)
+            operation = Operation(
+                "subscribe", session=session, subscription=subscription, again=not subscription.active
+            )
             self._append(connection, operation, receipt, answer)
             if subscription.active:  # otherwise it takes effect as a whole, when it does
                 operation.messages = self._snapshot(subscription, session)
@@ -467,6 +517,8 @@ class Model:
         elif operation.kind == "ack":
             for message in operation.messages:
                 message.recorded = True
+                if subscription is not None:
+                    subscription.doubled.discard(message.value.topic)
         elif operation.kind == "unsubscribe":
             self.zombies = [pair for pair in self.zombies if pair[1] is not subscription]
             if operation.session is not None:
@@ -477,16 +529,29 @@ class Model:
             if operation.replaced is not None:
                 self.zombies = [pair for pair in self.zombies if pair[1] is not operation.replaced]
             if not subscription.active:
-                subscription.active = True
-                if operation.eager or subscription.eager:
-                    owner = operation.session or (
-                        operation.connection and self.sessions.get(operation.connection.client)
-                    )
-                    if owner:
-                        self._snapshot(subscription, owner)
+                self._activate(subscription, operation)
+            elif operation.again and operation.session is not None:
+                self._double(subscription, operation.session)
+
+    def _activate(self, subscription: Subscription, operation: Operation) -> None:
+        subscription.active = True
+        owner = operation.session or (operation.connection and self.sessions.get(operation.connection.client))
+        if owner and (operation.eager or subscription.eager):
+            for message in self._snapshot(subscription, owner):
+                message.unrecorded = not operation.eager  # a later SUBSCRIBE asked: its record tells
+
+    def _double(self, subscription: Subscription, session: Session) -> None:
+        """Take note of a record that asks for what is there, and comes too late to take effect: recovery does as it says."""
+        for topic in subscription.topics & self.rights[session.client]:
+            value, message = self.store.get(topic), subscription.newest.get(topic)
+            if value is not None and value.body and (message is None or message.state == ACKED):
+                subscription.doubled.add(topic)
+            elif message is not None:
+                message.unrecorded = False
 
     def _apply_value(self, value: Value) -> None:
         self.committed = value.revision
+        self.history.append(value)
         known = self.store.get(value.topic)
         if not value.body and (known is None or not known.body):
             return  # deleting an absent topic notifies nobody
@@ -607,3 +672,7 @@ class Model:
             )
             message.state = WAITING
             (subscription.loose if certain else subscription.optional).add(topic)
+        for topic in subscription.doubled:
+            if not subscription.waiting(topic):
+                subscription.add(Message(self.store[topic], WAITING, unrecorded=True))
+                subscription.optional.add(topic)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from maxam.broker import broker, delivery, session
+from maxam.broker import broker, delivery, marks, session
 from maxam.gateway import commit
 from maxam.journal import files
 
@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant("lazy ACKs never recorded", broker, "            if subscription.settled:\n                self._record_settled(subscription)\n\n", "            pass\n\n"),
     Mutant("refused revisions not given back", broker, "        self.head = self.revision\n        before", "        before"),
     Mutant("refused ACKs dropped", broker, "                kept.append(operation)\n                moved", "                moved"),
-    Mutant("refused SENDs called accepted", delivery, "headers if answer is None and position > done else answer", "answer"),
+    Mutant("refused SENDs called accepted", delivery, "answer = headers if refused else answer", "answer = answer"),
     Mutant("refused SUBSCRIBE lives on", broker, "        if not subscription.applied and not subscription.removed:\n", "        if False:\n"),
     Mutant("replaced subscription not recorded", broker, "                self._record_removal(connection, old)", "                pass"),
     Mutant("head not taken from the journal", broker, "        self.head = self.revision = revision\n", ""),
@@ -142,5 +142,22 @@ MUTANTS = (
     Mutant("chunk for another subscription id", delivery, "            and chunk.prefix == prefix\n", ""),
     Mutant("chunk for another version", delivery, "            and chunk.variant == variant\n", ""),
     Mutant("chunk for whoever is owed its first topic", session, "if self._front[-count:] != topics:", "if self._front[-1:] != topics[-1:]:"),
+    Mutant("source compared with what is committed only", broker, "number, position = self._coming_marks.get((destination, source), (-1, 0))", "number, position = -1, 0"),
+    Mutant("if-revision compared with what is committed only", broker, "        if coming is not None:\n            return coming\n", ""),
+    Mutant("mark lost at recovery", broker, "                self.marks.keep(record)\n", "                pass\n"),
+    Mutant("marks missing in a snapshot", broker, "            changes = [self.marks.told(change) for change in changes]\n", ""),
+    Mutant("marks of deleted topics missing in a snapshot", broker, "            changes += self.marks.absentees(self.accepted_at_us, told)\n", ""),
+    Mutant("superseded answered before commit", broker, "            connection.position = max(connection.position, position)\n", ""),
+    Mutant("superseded by what was refused", delivery, "else type(answer) is Compared and answer.position > done", "else False"),
+    Mutant("marks of what was refused", broker, "        self._coming_marks.clear()\n        self._indexed", "        self._indexed"),
+    Mutant("values of what was refused", broker, "        self._coming.clear()\n        self._coming_marks", "        self._coming_marks"),
+    Mutant("index of what is coming lags", broker, "        self._indexed = self.appended\n\n", "        self._indexed = self.appended + 1\n\n"),
+    Mutant("the same number again", broker, "if number >= condition.number:", "if number > condition.number:"),
+    Mutant("takeover erases marks", marks, "                numbers = self._numbers[destination] = {}\n            source, number = mark\n", "                numbers = {}\n            numbers = self._numbers[destination] = {}\n            source, number = mark\n"),
+    Mutant("value without a mark erases marks", marks, "        if mark is not None:\n            if numbers is None:", "        if mark is None:\n            self._numbers.pop(destination, None)\n            numbers = None\n        if mark is not None:\n            if numbers is None:"),
+    Mutant("delete erases marks", marks, "            self._gone[destination] = (change.accepted_at_us, change.revision)\n            self.forget(change.accepted_at_us)", "            del self._numbers[destination]"),
+    Mutant("marks of deleted topics for ever", marks, "return now_us - deleted_at_us > self._retention_us", "return False"),
+    Mutant("marks end with the first delete", marks, "            deleted_at_us, _ = self._gone.pop(destination)\n", "            deleted_at_us, _ = self._gone[destination] if change.deleted else self._gone.pop(destination)\n            change = change if not change.deleted else type(change)(change.revision, deleted_at_us, destination, True, change.publisher, change.judgement, change.headers, b'')\n"),
+    Mutant("mark of the wrong source forgotten", marks, "            numbers.pop(source, None)\n", ""),
     Mutant("stale bytes from the cache", broker, "        change = topic.change\n        shared = message_shared(", "        change = topic.change\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        shared = message_shared("),
 )  # fmt: skip

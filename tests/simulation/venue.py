@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from maxam.broker.broker import Broker
+from maxam.broker.marks import mark_of
 from maxam.broker.policy import Policy
 from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
 from maxam.errors import DiskFullError
@@ -13,7 +14,7 @@ from maxam.gateway.commit import GroupCommit
 from maxam.gateway.peer import Peer
 from maxam.journal.encoding import Block
 from maxam.journal.files import Journal, JournalSettings
-from maxam.records import Change
+from maxam.records import Change, Headers
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
@@ -47,6 +48,7 @@ class Asked:
     subscription: str = ""
     revision: int = 0
     body: bytes = b""
+    mark: tuple[str, bytes, int] | None = None  # topic, source and number
     durable: bool = False
     subscribed: "Subscribed | None" = None  # by this SUBSCRIBE
     acked_on: "Subscribed | None" = None
@@ -107,6 +109,7 @@ class Venue:
         self.reloaded: set[str] = set()
         self.links: list[Link] = []
         self.truth: dict[int, tuple[str, bytes]] = {}  # committed: revision -> topic, body
+        self.marks: dict[tuple[str, bytes], int] = {}  # committed: topic, source -> number
         self.bodies: dict[bytes, int] = {}
         self.committed = 0
         self.under_way: list[Change] = []
@@ -154,6 +157,12 @@ class Venue:
         for change in changes:
             self.truth[change.revision] = (change.destination.decode(), change.body)
             self.bodies[change.body] = change.revision
+            mark = mark_of(change.headers)
+            if mark is not None:
+                key = (change.destination.decode(), mark[0])
+                if mark[1] <= self.marks.get(key, -1):
+                    raise Violation(f"{mark} of {key[0]} came after {self.marks[key]}")
+                self.marks[key] = mark[1]
             self.committed = change.revision
 
     def crash(self, *, power: bool) -> None:
@@ -249,8 +258,14 @@ class Venue:
             self.acknowledge(link, position, receipt)
         else:
             body = b"" if rng.random() < 0.15 else b"%d%b" % (self.count, b"." * rng.choice((0, 0, 3000)))
-            data = encoder.send(VERSION_1_2, rng.choice(TOPICS).encode(), body, (), name)
-            link.inbound.append(Asked(data, receipt, "send", body=body))
+            topic = rng.choice(TOPICS)
+            mark: tuple[str, bytes, int] | None = None
+            headers: Headers = ()
+            if rng.random() < 0.3:
+                mark = (topic, rng.choice((b"p", b"q")), self.count // 8 + rng.randrange(20))
+                headers = ((b"source", mark[1]), (b"source-revision", b"%d" % mark[2]))
+            data = encoder.send(VERSION_1_2, topic.encode(), body, headers, name)
+            link.inbound.append(Asked(data, receipt, "send", body=body, mark=mark))
 
     def acknowledge(self, link: Link, position: int, receipt: str | None) -> None:
         """Acknowledge one of the messages read, and what is before it on its subscription."""
@@ -387,6 +402,12 @@ class Venue:
         disposition = frame.headers.get(b"disposition")
         if asked.kind == "send":
             stored = self.bodies.get(asked.body) if asked.body else 0
+            if frame.headers.get(b"result") == b"superseded":
+                if asked.mark is None or self.marks.get(asked.mark[:2], -1) < asked.mark[2]:
+                    raise Violation(f"{asked.mark} was superseded by {self.marks}")
+                if asked.body and stored:
+                    raise Violation(f"{asked.body[:10]!r} was superseded but is on the disk")
+                return
             if disposition == b"accepted" and stored is None:
                 raise Violation(f"{asked.body[:10]!r} was accepted but is not on the disk")
             if disposition != b"accepted" and stored:

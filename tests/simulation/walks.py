@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from maxam.broker import broker
 from maxam.records import SubscriptionRecord
-from tests.simulation.driver import PADDING, Driver, cheap_globs
+from tests.simulation.driver import PADDING, SOURCES, Driver, cheap_globs
 
 TOPICS = tuple(f"X/{store}.{n}" for store in "ab" for n in range(3))
 GLOBS = {
@@ -26,6 +26,7 @@ MOODS = {
     "restarts": ("crash", "snapshot", "subscribe", "connect"),
     "refusals": ("refuse", "take", "subscribe", "crash"),
     "policies": ("grant", "scan", "commit", "subscribe"),
+    "sources": ("send", "wait"),
 }
 
 Step = Callable[[], object]
@@ -45,6 +46,7 @@ def steps(driver: Driver, rng: random.Random) -> list[tuple[int, Step]]:
         (2, driver.take if driver.writing is None else driver.commit),
         (1, partial(driver.crash, rng.random() < 0.5)),
         (1, driver.tick),
+        (1, driver.wait),
         (2, partial(driver.scan, rng.choice((1, 2, 1000)))),
         (1, partial(driver.grant, rng.choice(CLIENTS), rng.choice(RIGHTS))),
     ]
@@ -61,12 +63,22 @@ def steps(driver: Driver, rng: random.Random) -> list[tuple[int, Step]]:
         found.append((1, partial(driver.lose, client)))
         found.append((8, partial(driver.deliver, client)))
         topic = rng.choice(TOPICS)
-        found.append((6, partial(driver.send, client, topic, rng.random() < 0.25, rng.random() < 0.7)))
+        mark, expected = conditions_of(driver, rng, topic)
+        found.append((6, partial(driver.send, client, topic, rng.random() < 0.25, rng.random() < 0.7, mark, expected)))
         for id_, revision in driver.unacked(client)[:4]:
             found.append((2, partial(driver.ack, client, id_, revision, rng.random() < 0.5)))
         found.append((1, partial(driver.ack, client, rng.choice(IDS), rng.randrange(1, 30), True)))
         found += subscription_steps(driver, client, rng)
     return found
+
+
+def conditions_of(driver: Driver, rng: random.Random, topic: str) -> tuple[tuple[str, int] | None, int | None]:
+    """Return what a SEND asks to be compared with, mostly nothing: source and number, and a revision."""
+    mark = (rng.choice(SOURCES), rng.randrange(8)) if rng.random() < 0.3 else None
+    if rng.random() < 0.8:
+        return mark, None
+    value = driver.model.store.get(topic)
+    return mark, rng.choice((0, driver.model.head, value.revision if value is not None else 1))
 
 
 def subscription_steps(driver: Driver, client: str, rng: random.Random) -> list[tuple[int, Step]]:
@@ -102,7 +114,7 @@ def walk(rng: random.Random, length: int = 120) -> None:
         Violation: The broker differed from the model.
     """
     window = rng.choice((1, 2, 3, None))
-    mood = rng.choice(("any", "any", "any", "restarts", "refusals", "policies"))
+    mood = rng.choice(("any", "any", "any", "restarts", "refusals", "policies", "sources"))
     with cheap_globs(), small_slices(rng.choice((0, 2, 1000))):
         driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, window, rng.choice((b"", PADDING)))
         for _ in range(length):
@@ -203,7 +215,62 @@ def reloads(rng: random.Random) -> None:
             driver.drain_all()
 
 
+def written(rng: random.Random) -> None:
+    """Let a durable subscription with ack mode auto be written some values, then restart."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), PADDING)
+        driver.connect("anna")
+        for _ in range(3):
+            driver.connect("bert")
+            driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=False, eager=False)
+            for topic in rng.choices(TOPICS, k=3):
+                driver.send("anna", topic)
+            driver.commit()
+            for _ in range(rng.randrange(5)):
+                driver.deliver("bert")
+            driver.tick()
+            driver.settle()
+            driver.crash(found=False)
+            driver.connect("anna")
+
+
+def conditions(rng: random.Random) -> None:
+    """Send values of several sources to two topics, deletes and others between them, with crashes, refusals and snapshots."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), b"")
+        driver.connect("bert")
+        driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=False)
+        for _ in range(40):
+            if "anna" not in driver.connections:
+                driver.connect("anna")
+            topic = rng.choice(TOPICS[:2])
+            coming = [o.value for o in (*driver.model.writing, *driver.model.pending) if o.value is not None]
+            value = next((v for v in reversed(coming) if v.topic == topic), driver.model.store.get(topic))
+            present = value.revision if value is not None and value.body else 0
+            mark = (rng.choice(SOURCES), rng.randrange(6)) if rng.random() < 0.7 else None
+            expected = rng.choice((present, present, 0, 1)) if rng.random() < 0.3 else None
+            driver.send("anna", topic, rng.random() < 0.3, mark=mark, expected=expected)
+            act = rng.random()
+            if act < 0.3:
+                driver.commit()
+            elif act < 0.5:
+                (driver.take if driver.writing is None else driver.refuse)()
+            elif act < 0.55:
+                driver.crash(found=rng.random() < 0.5)
+            elif act < 0.6:
+                driver.snapshot()
+            elif act < 0.7:
+                driver.wait()
+            if "anna" in driver.connections:
+                driver.deliver("anna")
+        driver.settle()
+        driver.snapshot()
+        driver.connect("bert")
+        driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=False)
+        driver.drain_all()
+
+
 def directed(rng: random.Random) -> None:
     """Do a random history of each narrow kind."""
-    for history in (snapshots, refused_replacements, slices, reloads):
+    for history in (snapshots, refused_replacements, slices, reloads, written, conditions):
         history(rng)

@@ -172,6 +172,46 @@ async def test_send_returns_each_disposition() -> None:
 
 
 @trio_test
+async def test_a_source_may_repeat_itself() -> None:
+    """A SEND with a source carries name and number behind the user headers, and `superseded` is no failure."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        frame = await peer.expect(b"SEND")
+        assert list(frame.headers)[-4:] == [b"unit", b"source", b"source-revision", b"content-length"]
+        assert (frame.headers[b"source"], frame.headers[b"source-revision"]) == (b"a:b", b"17")
+        await peer.receipt(frame, (b"disposition", b"accepted"), (b"result", b"superseded"))
+        await peer.leave()
+
+    async with talking(script) as client:
+        receipt = await client.send("X/a", b"v", {"unit": "m"}, source=("a:b", 17))
+        assert (receipt.accepted, receipt.result, receipt.revision) == (True, "superseded", None)
+
+
+@trio_test
+async def test_only_the_value_that_is_known_is_changed() -> None:
+    """`if_revision` is sent, 0 too; the Receipt has the new revision or the conflict; a malformed revision is no STOMP of ours."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        frame = await peer.expect(b"SEND")
+        assert frame.headers[b"if-revision"] == b"0"
+        await peer.receipt(frame, (b"disposition", b"accepted"), (b"revision", b"4711"))
+        frame = await peer.expect(b"SEND")
+        assert frame.headers[b"if-revision"] == b"7"
+        await peer.receipt(frame, (b"disposition", b"rejected-invalid"), (b"result", b"conflict"))
+        await peer.receipt(await peer.expect(b"SEND"), (b"revision", b"x"))
+        await peer.stream.aclose()
+
+    async with talking(script) as client:
+        assert (await client.send("X/a", b"v", if_revision=0)).revision == 4711
+        receipt = await client.send("X/a", b"v", if_revision=7)
+        assert (receipt.accepted, receipt.result, receipt.revision) == (False, "conflict", None)
+        with pytest.raises(OutcomeUnknownError, match="revision of RECEIPT"):
+            await client.send("X/a", b"v", if_revision=7)
+
+
+@trio_test
 async def test_sends_pipeline() -> None:
     """A hundred SENDs are on the wire before the first RECEIPT, and each gets its own, whatever the order."""
 
@@ -589,13 +629,14 @@ async def test_a_send_is_repeated_only_on_request() -> None:
         await peer.accept()
         frame = await peer.expect(b"SEND")
         assert frame.body == b"again"
+        assert [frame.headers[name] for name in (b"source", b"source-revision", b"if-revision")] == [b"s", b"1", b"2"]
         await peer.receipt(frame)
         await peer.leave()
 
     async with Gateway(swallow, swallow, answer).resuming() as client:
         with pytest.raises(OutcomeUnknownError):
             await client.send("X/a", b"once")
-        assert (await client.send("X/a", b"again", retry=True)).accepted
+        assert (await client.send("X/a", b"again", source=("s", 1), if_revision=2, retry=True)).accepted
         assert client.connections == 3
 
 

@@ -65,6 +65,23 @@ def test_long_names_come_back_at_the_end_of_a_block(lengths: tuple[int, int, int
     assert plain_all(scanned(container(records))) == plain_all(records)
 
 
+@pytest.mark.parametrize(
+    "judgement",
+    [
+        Judgement("datum", "egm.S_v1", "", b""),
+        Judgement("envelope", "egm.S_v1", "", b""),
+        Judgement("envelope", "egm.S_v1", "1.0", b"f" * 32, 2, 5, tombstone=True),
+        Judgement("envelope", "", "", b"", 0, 0, tombstone=True),
+    ],
+)
+def test_deletes_come_back(judgement: Judgement) -> None:
+    """A delete by an empty body has the schema that its topic's values would have, one by an envelope the one that judged it."""
+    (found,) = scanned(container([change(1, body=b"", judgement=judgement, deleted=True)]))
+    assert isinstance(found, Change)
+    names = ("encoding", "schema", "schema_version", "schema_fingerprint", "value_offset", "tombstone")
+    assert [getattr(found.judgement, name) for name in names] == [getattr(judgement, name) for name in names]
+
+
 def test_equal_values_are_shared() -> None:
     """Identities, judgements, topics and header names that are equal are one object after decoding."""
     batches: list[list[Record]] = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from maxam.config import Limits
 from maxam.errors import DiskFullError, JournalDamagedError
 from maxam.gateway.snapshot import build_snapshot
 from maxam.journal.disk import OsDisk
@@ -186,10 +187,10 @@ def test_a_snapshot_run_indexes_the_archive_too(tmp_path: Path) -> None:
     disk = OsDisk()
     folder = str(tmp_path)
     write_segment(disk, folder, TOPICS)
-    assert build_snapshot(tmp_path)
+    assert build_snapshot(tmp_path, Limits())
     for path in tmp_path.glob("index/*"):
         path.unlink()
     write_segment(disk, folder, TOPICS[:9])
-    assert build_snapshot(tmp_path)
+    assert build_snapshot(tmp_path, Limits())
     assert unindexed(folder, disk) == []
     assert [load(folder, one, disk) is not None for one in sealed_segments(folder, disk)] == [True, True]

@@ -205,6 +205,8 @@ RESERVED = [
     "publisher",
     "schema",
     "conflated",
+    "if-revision",
+    "kept-source",
 ]
 
 
@@ -235,6 +237,34 @@ class TestSend:
         event = event_of(b"SEND\ndestination:X/a\n" + name.encode() + b":1\nkept:2\n\n\0")
         assert isinstance(event, Send)
         assert event.headers == ((b"kept", b"2"),)
+
+    @pytest.mark.parametrize(
+        ("headers", "expected"),
+        [
+            (b"source:a", None),
+            (b"source:a\nsource-revision:0", (b"a", 0, -1, False)),
+            (b"source:a\nsource-revision:%d" % (2**63 - 1), (b"a", 2**63 - 1, -1, False)),
+            (b"source:%b\nsource-revision:1" % (b"n" * 128), (b"n" * 128, 1, -1, False)),
+            (b"if-revision:0", (None, -1, 0, False)),
+            (b"if-revision:7\nsource:a\nsource-revision:3", (b"a", 3, 7, False)),
+            (b"source-revision:1", (b"", 1, -1, True)),
+            (b"source:\nsource-revision:1", (b"", 1, -1, True)),
+            (b"source:%b\nsource-revision:1" % (b"n" * 129), (b"n" * 129, 1, -1, True)),
+            (b"source:a\nsource-revision:", (b"a", -1, -1, True)),
+            (b"source:a\nsource-revision:+1", (b"a", -1, -1, True)),
+            (b"source:a\nsource-revision:%d" % 2**63, (b"a", 2**63, -1, True)),
+            (b"source:a\nsource-revision:%b" % (b"1" * 20), (b"a", -1, -1, True)),
+            (b"if-revision:x", (None, -1, -1, True)),
+        ],
+    )
+    def test_conditions(self, headers: bytes, expected: tuple[bytes | None, int, int, bool] | None) -> None:
+        """A condition is read, with its fault if it has one; a source without a number is none."""
+        event = event_of(b"SEND\ndestination:X/a\n" + headers + b"\nkept:1\n\n\0")
+        assert isinstance(event, Send)
+        found = event.condition
+        assert (found and (found.source, found.number, found.expected, bool(found.problem))) == expected
+        assert event.headers[-1] == (b"kept", b"1")
+        assert b"if-revision" not in dict(event.headers)
 
     def test_missing_destination(self) -> None:
         """Spec: STOMP 1.2 "It has one REQUIRED header, destination"."""

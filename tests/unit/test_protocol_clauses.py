@@ -1294,6 +1294,266 @@ class TestSend:
         assert receipts(client.read()) == [("1", "accepted"), ("2", "rejected-invalid")]
 
 
+def asked(client: Client, settle: bool = True, /, **headers: str) -> str:
+    """Send a value with these conditions; return disposition, result and revision of the RECEIPT, if it has come."""
+    body = headers.pop("body", "v").encode()
+    destination = headers.pop("destination", "X/a")
+    client.send(destination, body, receipt="asked", **headers)
+    if settle:
+        client.world.settle()
+    return answered(client)
+
+
+def answered(client: Client) -> str:
+    """Return disposition, result and revision of the RECEIPTs that have come."""
+    told = [frame.headers for frame in client.read() if frame.command == b"RECEIPT"]
+    assert all(h.get(b"disposition") == h.get(b"content-disposition") for h in told)
+    names = (b"disposition", b"result", b"revision")
+    return " ".join(h[name].decode() for h in told for name in names if name in h)
+
+
+SUPERSEDED = "accepted superseded"
+CONFLICT = "rejected-invalid conflict"
+REFUSED = "rejected-unavailable disk-full"
+
+
+class TestConditions:
+    """The extensions of SEND."""
+
+    def test_a_source_never_goes_back(self) -> None:
+        """A number that is not greater than the one kept of the source: accepted, superseded, no new revision, nobody told."""
+        client = World.make().client()
+        client.subscribe(ack="auto")
+        client.world.settle()
+        numbers = ["0", "0", "5", "4", "5", "6", "18"]
+        answers = [asked(client, source="s", source_revision=n, body=n) for n in numbers]
+        assert answers == ["accepted", SUPERSEDED, "accepted", SUPERSEDED, SUPERSEDED, "accepted", "accepted"]
+        assert client.world.broker.head == 4
+        assert [body for _, body in values(client.frames)] == ["0", "5", "6", "18"]
+        assert client.world.broker.counters.sends_superseded == 3
+        assert asked(client, destination="X/b", source="s", source_revision="1") == "accepted"  # each topic has its own
+
+    def test_a_takeover_keeps_marks(self) -> None:
+        """Whoever else sends to the topic, no late older value of the source comes back, over restarts too."""
+        client = World.make().client()
+        assert asked(client, source="s", source_revision="5") == "accepted"
+        assert asked(client, body="by hand") == "accepted"
+        assert asked(client, source="t", source_revision="1") == "accepted"
+        for late in (client, client.world.restart().client()):
+            assert asked(late, source="s", source_revision="4") == SUPERSEDED
+            assert asked(late, source="t", source_revision="1") == SUPERSEDED
+        assert asked(client, source="s", source_revision="6") == "accepted"
+
+    def test_a_topic_keeps_the_marks_of_four_sources(self) -> None:
+        """The fifth source of a topic makes it forget the one that changed it longest ago."""
+        client = World.make().client()
+        for source in "abcda":
+            assert asked(
+                client, source=source, source_revision="5" if source != "a" else str(client.world.broker.head + 5)
+            )
+        assert asked(client, source="e", source_revision="1") == "accepted"
+        assert [asked(client, source=s, source_revision="1") for s in "acde"] == [SUPERSEDED] * 4
+        assert asked(client, source="b", source_revision="1") == "accepted"
+
+    @pytest.mark.parametrize("present", [True, False])
+    @pytest.mark.parametrize("marked", [True, False])
+    def test_deletes_keep_marks(self, present: bool, marked: bool) -> None:
+        """A delete keeps the marks, and a marked one is remembered though the topic had no value."""
+        client = World.make().client()
+        if present:
+            asked(client, source="s", source_revision="3")
+        mark = {"source": "s", "source_revision": "4"} if marked else {}
+        assert asked(client, body="", **mark) == "accepted"
+        kept = 4 if marked else 3 if present else -1
+        for late in (client, client.world.restart().client()):
+            for number in range(5):
+                expected = SUPERSEDED if number <= kept else "accepted"
+                assert asked(late, source="s", source_revision=str(number)) == expected
+                kept = max(kept, number)
+            late.world.journal[:] = late.world.journal[: 1 + present]
+            kept = 4 if marked else 3 if present else -1
+
+    def test_marks_of_a_deleted_topic_end(self) -> None:
+        """After `source_retention_s` from the delete they count no more; of a topic with a value they always do."""
+        world = World.make(limits=Limits(source_retention_s=10))
+        client = world.client()
+        asked(client, source="s", source_revision="5")
+        world.wall_us += 1_000_000_000
+        assert asked(client, source="s", source_revision="4") == SUPERSEDED
+        asked(client, body="")
+        world.wall_us += 10_000_000
+        assert asked(client, source="s", source_revision="4") == SUPERSEDED
+        world.wall_us += 1
+        assert asked(client, source="s", source_revision="4") == "accepted"
+
+    def test_marks_count_as_topics(self) -> None:
+        """A topic that is kept for its marks alone takes the place of one, until its marks end."""
+        world = World.make(limits=Limits(topics_max=2, source_retention_s=10))
+        client = world.client()
+        for topic in ("X/a", "X/b"):
+            assert asked(client, destination=topic, body="", source="s", source_revision="5") == "accepted"
+        full = "rejected-unavailable memory-low"
+        assert asked(client, destination="X/c") == full
+        assert asked(client, destination="X/c", body="", source="s", source_revision="1") == full
+        assert asked(client, destination="X/c", body="") == "accepted"
+        assert asked(client, destination="X/a", body="", source="s", source_revision="6") == "accepted"
+        world.wall_us += 11_000_000
+        assert asked(client, destination="X/d", body="") == "accepted"  # time is that of accepted changes
+        assert asked(client, destination="X/c") == "accepted"
+        assert world.broker.marks.absent == 0
+
+    @pytest.mark.parametrize("committed", [True, False])
+    @pytest.mark.parametrize("taken", [True, False])
+    def test_superseded_waits_for_what_it_was_compared_with(self, taken: bool, committed: bool) -> None:
+        """The answer comes when the newer value is on the disk, and is `rejected-unavailable` if that is refused."""
+        world = World.make()
+        client, other = world.client(), world.client()
+        assert asked(other, False, source="s", source_revision="5") == ""
+        batch = world.take() if taken else []
+        assert asked(client, False, source="s", source_revision="5") == ""
+        batch = batch or world.take()
+        if committed:
+            world.commit(batch)
+            assert (answered(client), answered(other)) == (SUPERSEDED, "accepted")
+            client.send("X/b", receipt="refused")
+            assert asked(client, False, source="s", source_revision="4") == ""  # in order; what decided stands
+            world.broker.refuse(world.take())
+            assert answered(client) == f"{REFUSED} {SUPERSEDED}"
+        else:
+            world.broker.refuse(batch)
+            world.settle()
+            assert (answered(client), answered(other)) == (REFUSED, REFUSED)
+            assert asked(client, source="s", source_revision="1") == "accepted"
+
+    def test_a_refused_change_takes_its_answers_along(self) -> None:
+        """Conflict, and acceptance with its revision, are not told of changes for which there was no room."""
+        world = World.make()
+        client = world.client()
+        world.broker.store.topics.clear()
+        asked(client, False)
+        asked(client, False, if_revision="7")
+        asked(client, False, if_revision="1")
+        asked(client, False, if_revision="2", destination="X/b")
+        world.broker.refuse(world.take())
+        assert answered(client) == f"{REFUSED} {REFUSED} {REFUSED} {CONFLICT}"
+        assert asked(client, if_revision="0") == "accepted 1"
+
+    def test_marks_travel_on(self) -> None:
+        """Source and number are user headers of the MESSAGE, in their place; `if-revision` is not."""
+        client = World.make().client()
+        client.subscribe(ack="auto")
+        asked(client, a="1", source="s", b="2", source_revision="7", if_revision="0", kept_source="9 s", c="3")
+        (message,) = [frame for frame in client.frames if frame.command == b"MESSAGE"]
+        names = [name for name in message.headers if name not in {b"subscription", b"message-id", b"destination"}]
+        assert names == [b"a", b"source", b"b", b"source-revision", b"c", b"content-length"]
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"source_revision": "1"},
+            {"source": "", "source_revision": "1"},
+            {"source": "x" * 129, "source_revision": "1"},
+            {"source": "s", "source_revision": "-1"},
+            {"source": "s", "source_revision": str(2**63)},
+            {"if_revision": ""},
+            {"source": "s", "source_revision": "1", "if_revision": "0x1"},
+        ],
+    )
+    def test_a_bad_condition(self, headers: dict[str, str]) -> None:
+        """A condition that cannot be used is `rejected-invalid` with a reason, and has no effect."""
+        client = World.make().client()
+        assert asked(client, **headers) == "rejected-invalid bad-condition"
+        reason = client.frames[-1].headers[b"reason"].decode()
+        assert "must be" in reason
+        assert reason.isprintable()
+        assert client.world.broker.head == 0
+
+    def test_a_source_without_a_number_is_a_user_header(self) -> None:
+        """`source` alone says nothing to the broker, whatever it holds."""
+        client = World.make().client()
+        for name in ("s", "", "x" * 500):
+            assert asked(client, source=name) == "accepted"
+        assert len(client.world.broker.marks) == 0
+
+    def test_conditions_come_last_and_the_source_first(self) -> None:
+        """Right, schema, source, `if-revision`: the first that fails decides."""
+        client = World.make(schemas=THINGS, anna=EVERYTHING).client()
+        mark = {"source": "s", "source_revision": "5", "if_revision": "0"}
+        assert asked(client, destination="Y/D.a", **mark | {"if_revision": "x"}) == "rejected-unauthorised unauthorised"
+        assert asked(client, destination="X/D.a", body="\x80", **mark | {"if_revision": "x"}).endswith(
+            "schema-mismatch"
+        )
+        assert asked(client, destination="X/D.a", body="\2", **mark) == "accepted 1"
+        assert asked(client, destination="X/D.a", body="\2", **mark) == SUPERSEDED
+        assert asked(client, destination="X/D.a", body="\x80", **mark).endswith("schema-mismatch")
+        assert asked(client, destination="X/D.a", body="\2", **mark | {"source_revision": "6"}) == CONFLICT
+        assert (
+            asked(client, destination="X/D.a", body="\2", source="s", source_revision="6") == "accepted"
+        )  # no mark of what failed
+
+    def test_if_revision(self) -> None:
+        """It is the revision of the topic's newest value, 0 for none; the RECEIPT tells the new one."""
+        client = World.make().client()
+        assert asked(client, if_revision="1") == CONFLICT
+        assert asked(client, if_revision="0") == "accepted 1"
+        assert asked(client, if_revision="0") == CONFLICT
+        asked(client, destination="X/b")
+        assert asked(client, if_revision="1") == "accepted 3"
+        assert asked(client, if_revision="1") == CONFLICT
+        for again in (client, client.world.restart().client()):
+            assert asked(again, if_revision="3", body="") == "accepted 4"
+            assert asked(again, if_revision="4") == CONFLICT
+            assert asked(again, if_revision="0", body="") == "accepted 5"
+            assert asked(again, if_revision="0") == "accepted 6"
+            again.world.journal[:] = again.world.journal[:3]
+
+    def test_if_revision_sees_what_is_not_committed(self) -> None:
+        """The newest change decides, be it pending or being written; its commit is awaited."""
+        world = World.make()
+        client, other = world.client(), world.client()
+        asked(client)
+        other.send("X/a", b"2")
+        batch = world.take()
+        assert asked(client, False, if_revision="1") == ""
+        assert asked(client, False, if_revision="2") == ""
+        other.send("X/b", b"")
+        other.send("X/a", b"")
+        assert asked(client, False, if_revision="3") == ""
+        assert asked(client, False, if_revision="0") == ""
+        world.commit(batch)
+        assert answered(client) == CONFLICT
+        world.settle()
+        assert answered(client) == f"accepted 3 {CONFLICT} accepted 6"
+
+    @pytest.mark.parametrize("rights", [EVERYTHING, {"send": ["X/**"], "receive": []}])
+    def test_a_conflict_tells_the_revision_to_receivers_only(self, rights: dict[str, Any]) -> None:
+        """Who may not receive the topic learns that it is another, not which."""
+        client = World.make(anna=rights).client()
+        asked(client, if_revision="5")
+        nothing = client.frames[-1].headers[b"reason"]
+        client.world.broker.head = client.world.broker.revision = 4710
+        asked(client)
+        asked(client, if_revision="5")
+        told = client.frames[-1].headers[b"reason"]
+        if rights is EVERYTHING:
+            assert nothing.startswith(b"the topic has no value;")
+            assert told == b"the topic has revision 4711; if-revision is 5"
+        else:
+            assert nothing == told == b"the topic has changed; if-revision is 5"
+
+    def test_an_empty_delete_says_whose_it_is(self) -> None:
+        """Its journal record has encoding and schema name of the rule, no version and no fingerprint; without a rule nothing."""
+        client = World.make(schemas=THINGS, anna=EVERYTHING).client()
+        for destination in ("X/D.a", "X/E.a", "X/other"):
+            asked(client, destination=destination, body="")
+        judged = [r.judgement for r in client.world.journal if isinstance(r, Change)]
+        assert [(j.encoding, j.schema, j.schema_version, j.schema_fingerprint, j.tombstone) for j in judged] == [
+            ("datum", "e.Thing_v1", "", b"", False),
+            ("envelope", "e.Thing_v1", "", b"", False),
+            ("none", "", "", b"", False),
+        ]
+
+
 class TestDisconnect:
     """Section "DISCONNECT"."""
 
