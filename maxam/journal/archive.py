@@ -410,6 +410,8 @@ class SegmentReader:
     def _without_header(self, fault: str) -> Scanner | None:
         """Return a scanner of the blocks behind a damaged header, or None when there are none."""
         segment, file = self.segment, self._file
+        if file.size <= HEADER_BYTES:
+            return None
         places = [HEADER_BYTES - SYNC_BYTES, file.size - SYNC_BYTES]  # of copies of the sync marker
         for sync_marker in {file.read(max(0, place), SYNC_BYTES) for place in places}:
             start = header(Position(segment.first - 1, 0, 0), sync_marker, snapshot=False)
@@ -461,10 +463,12 @@ class SegmentReader:
             if self._resume(scanner, fault):
                 return True
         first, last = self.revision + 1, self.segment.last
-        if self.segment.open and not whole:
-            self._tell("torn", self.offset, 0, 0, f"{fault}: a write that was not finished", lost=False)
-        else:
+        if not self.segment.open:
             self._tell("damaged", self.offset, first, last, fault + _lost(first, last), not surplus or first <= last)
+        elif whole or self._end is not None:
+            self._tell("damaged", self.offset, first, first, f"{fault}; lost: what there was from revision {first} on")
+        else:
+            self._tell("torn", self.offset, 0, 0, f"{fault}: a write that was not finished", lost=False)
         self.revision = max(self.revision, self.segment.last)
         return False
 
@@ -491,7 +495,9 @@ class SegmentReader:
         if segment.open:
             if self._end is not None and scanner.size < self._end:
                 first = self.revision + 1
-                self._tell("damaged", scanner.size, first, first, "it was cut since; at least this revision is lost")
+                self._tell(
+                    "damaged", scanner.size, first, first, f"it was cut since; lost: revision {first} and maybe more"
+                )
             return
         first, last = self.revision + 1, segment.last
         if not scanner.ended:
@@ -923,27 +929,25 @@ def _lined_up(
     """Return the segments that can be read beside each other, and what the names of all tell is wrong in a range of revisions."""
     problems: list[Problem] = []
     kept: list[Segment] = []
+    reached = 0  # last revision so far, of whatever was listed
     for segment in listed:
-        before = kept[-1] if kept else None
-        if before is None:
-            first, last = low, min(high, segment.first - 1)
-            if first <= last:
-                text = f"the archive begins with revision {segment.first}: what was before has been removed"
-                if low_was_asked_for:
-                    text += _lost(first, last)
-                problems.append(Problem("expired", segment.path, 0, first, last, text, low_was_asked_for))
-        elif not before.open:
-            first, last = max(low, before.last + 1), min(high, segment.first - 1)
-            if first <= last:
-                text = "a segment is missing before it" + _lost(first, last)
-                problems.append(Problem("missing", segment.path, 0, first, last, text))
-            if segment.first <= before.last:
-                first, last = max(low, before.last + 1), min(high, segment.last)
-                text = f"it begins within the segment before it and is left out{_lost(first, last)}"
-                lost = first <= last
-                problems.append(Problem("damaged", segment.path, 0, first * lost, last * lost, text, lost))
-                continue
-        kept.append(segment)
+        first, last = max(low, reached + 1), min(high, segment.first - 1)
+        if not kept and first <= last:
+            text = f"the archive begins with revision {segment.first}: what was before has been removed"
+            if low_was_asked_for:
+                text += _lost(first, last)
+            problems.append(Problem("expired", segment.path, 0, first, last, text, low_was_asked_for))
+        elif kept and not kept[-1].open and first <= last:
+            text = "a segment is missing before it" + _lost(first, last)
+            problems.append(Problem("missing", segment.path, 0, first, last, text))
+        if segment.first <= reached:
+            last = min(high, segment.last)
+            lost = first <= last
+            text = f"it begins within the segment before it and is left out{_lost(first, last)}"
+            problems.append(Problem("damaged", segment.path, 0, first * lost, last * lost, text, lost))
+        else:
+            kept.append(segment)
+        reached = max(reached, segment.first - 1, segment.last)
     return kept, problems
 
 

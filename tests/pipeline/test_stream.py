@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
@@ -59,7 +59,7 @@ Start = Callable[..., StreamingQuery]
 
 
 @pytest.fixture
-def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Start streams whose rows go to Parquet files, and stop them."""
     queries: list[StreamingQuery] = []
 
@@ -141,7 +141,7 @@ def test_available_now_ends_and_takes_bounded_batches(
 
 
 def test_a_stream_begins_where_it_is_told(spark: SparkSession, start: Start, writer: Writer, tmp_path: Path) -> None:
-    """startingRevision is the first that arrives, in the middle of a block even; `latest` is only what comes."""
+    """The starting revision is the first that arrives, in the middle of a block even; `latest` is only what comes."""
     for _ in range(10):
         writer.write(6)
     start(read_stream(spark, writer, startingRevision="41"), available_now=True).awaitTermination()
