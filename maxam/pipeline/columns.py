@@ -29,6 +29,7 @@ DECIMAL_DIGITS_MAX: Final = 38  # Spark's and Parquet's common limit
 _MILLIS_MAX: Final = (2**63 - 1) // 1000
 
 _NUMBERS: Final = {"int": "int", "long": "bigint", "float": "float", "double": "double"}
+_LABELS: Final = {"bigint": "long", "double": "double", "binary": "bytes"}  # of what was widened
 _TEXTS: Final = {"string": "string", "enum": "string", "bytes": "binary", "fixed": "binary"}
 _LOGICAL: Final = {
     ("int", "date"): "date",
@@ -255,15 +256,15 @@ class ColumnType:
         """Find a minor by its text, which must have been added."""
         return next(minor for minor in self.minors if minor.text == text)
 
-    def wire_schema(self, text: str) -> Any:  # noqa: ANN401 - JSON
-        """Give an Avro schema for the very bytes of a minor's values, as Spark's reader is to see them.
+    def wire_schema(self, text: str) -> str:
+        """Give an Avro schema, JSON, for the very bytes of a minor's values, as Spark's reader is to see them.
 
         It differs from the minor's own in names (fields have the merged ones), has no logical types that the reader refuses, wraps
         each branch of a union of several types in a record of one field, which takes no byte, and has a string where a record would
         hold itself: see `transcode`.
         """
         counter = iter(range(1_000_000))
-        return _wire(self.minor(text).root, counter)
+        return json.dumps(_wire(self.minor(text).root, counter), separators=(",", ":"))
 
     def expression(self, text: str, column: str) -> str:
         """Give the Spark SQL expression that turns a column that was read by `wire_schema` into the merged one.
@@ -510,7 +511,10 @@ def _merge(place: Place, node: Node, version: tuple[int, ...]) -> None:
             alternative = kind
             place.alternatives.append(kind)
         elif kind.kind == "leaf":
-            alternative.type = _widened(alternative.type, kind.type) or alternative.type
+            widest = _widened(alternative.type, kind.type) or alternative.type
+            if widest != alternative.type:
+                alternative.type = widest
+                alternative.label = _LABELS.get(widest, alternative.label)
         alternative.names |= kind.names
         branch.target = alternative
         if branch.kind == "record":

@@ -1,0 +1,478 @@
+"""The typed history: each message type of a journal as a Parquet table with real columns, brought up to date as often as one likes.
+
+It works in rounds of bounded bytes. A round takes the next segments, splices them (`splicing`) into Avro containers of one schema each,
+lets Spark's own Avro reader turn those into columns and write Parquet aside, and commits the files together with the state of the
+table (`table`). So every change is in the table exactly once, wherever a run was killed; nothing but counts comes to the driver.
+
+All files of a type have the same columns. When a new minor changes them, the older files are rewritten first, each replaced by one
+of the same rows and the same name.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from maxam.journal.archive import REVISION_MAX, Place, Problem, list_segments
+from maxam.journal.splice import typed_row_schema
+from maxam.pipeline.catalogue import Catalogue
+from maxam.pipeline.columns import ColumnType
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.session import NATIVE_AVRO, native_avro
+from maxam.pipeline.splicing import Spliced, Splicing, Stretch, TypedRows, container_folder
+from maxam.pipeline.table import UNTYPED, Minors, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROUND_BYTES: Final = 1 << 30
+"""Of segments in one round: as much room again is needed in the table's folder while it runs. Memory does not depend on it."""
+
+_TASK_BYTES: Final = 64 << 20  # of rows in one task, which writes a file for each day
+_JOBS_AT_ONCE: Final = 3  # Spark jobs of one round, one for each type: some are small
+_FOOTERS_AT_ONCE: Final = 8
+_DAY_US: Final = 86_400_000_000
+_DATE: Final = f"date_from_unix_date(CAST(floor(unix_micros(accepted_at) / {_DAY_US}) AS INT)) AS date"
+_ROW: Final = ("revision", "accepted_at", "kind", "destination", "publisher")
+_WRITING: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default is one that most readers call outdated
+    "spark.sql.maxConcurrentOutputFileWriters": "8",  # days in one task, before its rows are sorted by day
+    "spark.sql.files.maxPartitionBytes": str(_TASK_BYTES),
+}
+_REWRITING: Final = _WRITING | {
+    # each file a partition of its own, however large or small, so that each is replaced by one
+    "spark.sql.files.maxPartitionBytes": str(1 << 50),
+    "spark.sql.files.openCostInBytes": str(1 << 50),
+}
+
+
+@dataclass(slots=True)
+class HistoryReport:
+    """What a run did.
+
+    Attributes:
+        first: First revision that it added, 0 for none.
+        last: The last one that the table holds now, 0 for none.
+        rows: Added, by type; `untyped` for those whose value no schema is known for.
+        files: Added.
+        rewritten: Files that were given other columns.
+        problems: What of the journal could not be read, or not as it should.
+    """
+
+    first: int = 0
+    last: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    files: int = 0
+    rewritten: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def update_history(
+    spark: "SparkSession",
+    journal: Path,
+    out: Path,
+    *,
+    schemas: Path | None = None,
+    types: Iterable[str] | None = None,
+    until_revision: int | None = None,
+    round_bytes: int = ROUND_BYTES,
+    told: Callable[[HistoryReport], None] | None = None,
+) -> HistoryReport:
+    """Add to a history table all that the journal holds beyond it, the open segment included up to its last whole block.
+
+    Damage is reported and what is behind it processed. Killed at any point, or after any error, the next run goes on where this one
+    was.
+
+    Args:
+        spark: A session, local or not; all its workers must see both folders under the same names.
+        journal: The journal's folder. A gateway may be writing it.
+        out: The table's folder; made if need be.
+        schemas: A schema folder, for the minors of texts and for texts that the journal lacks.
+        types: Full names of the types to keep, None for all; always the same for one table.
+        until_revision: The last one to add.
+        round_bytes: See ROUND_BYTES; a round has at least one segment.
+        told: Called after each round with the report so far.
+
+    Raises:
+        PipelineError: The journal does not hold the revisions that come next, the table is of other types or of another journal or
+            being written, or a type name is unknown. The table is as after the last round.
+        JournalError: There is no journal.
+        OSError: A folder cannot be read or written.
+    """
+    if not native_avro(spark):
+        raise PipelineError("the history needs the Avro reader that comes with Spark 4.3: this Spark has none")
+    catalogue = Catalogue.load(journal, schemas)
+    wanted = None if types is None else tuple(sorted(set(types)))
+    _check_types(wanted, catalogue)
+    report = HistoryReport()
+    for path, text in catalogue.unreadable:
+        report.problems.append(Problem("unreadable", path, 0, 0, 0, f"not a schema: {text}", lost=False))
+    with Table(out) as table:
+        if table.state.revision < 0:
+            table.state = replace(table.state, types=wanted)
+        elif table.state.types != wanted:
+            there = "all types" if table.state.types is None else ", ".join(table.state.types)
+            raise PipelineError(f"{out} is the history of {there}: name the same types, or another folder")
+        report.last = max(0, table.state.revision)
+        for stretches in _rounds(_stretches(journal, table, report), round_bytes):
+            if until_revision is not None and table.state.revision >= until_revision:
+                break
+            _Round(spark, journal, table, catalogue, report, until_revision or REVISION_MAX).run(stretches)
+            if told is not None:
+                told(report)
+    return report
+
+
+def read_history(spark: "SparkSession", out: Path, name: str) -> "DataFrame":
+    """Read the table of one type, or of what has none with the name `untyped`.
+
+    Raises:
+        PipelineError: There is no such table; names those that there are.
+    """
+    if not any((out / name).glob("date=*/*.parquet")):
+        there = sorted(path.name for path in out.glob("*") if path.name != "_maxam") if out.is_dir() else []
+        raise PipelineError(f"{out} holds no history of {name}; there is {', '.join(there) or 'nothing'}")
+    return spark.read.parquet(str(out / name))
+
+
+def stream_history(
+    spark: "SparkSession",
+    journal: Path,
+    out: Path,
+    checkpoint: Path,
+    *,
+    schemas: Path | None = None,
+    types: Iterable[str] | None = None,
+    round_bytes: int = ROUND_BYTES,
+    available_now: bool = False,
+    trigger_s: float = 10.0,
+    told: Callable[[HistoryReport], None] | None = None,
+) -> None:
+    """Keep a history table up to date while a gateway writes the journal, until the query is stopped.
+
+    Spark's stream tells that there is something new; how far the table is, the table itself knows. So a batch that Spark hands out
+    again, after a kill or with a lost checkpoint, adds nothing twice, and none is left out.
+
+    Args:
+        spark: See `update_history`.
+        journal: See `update_history`.
+        out: See `update_history`.
+        checkpoint: Folder of Spark's for this query.
+        schemas: See `update_history`; read again for each batch.
+        types: See `update_history`.
+        round_bytes: See `update_history`.
+        available_now: Return when all that was there at the start is in the table.
+        trigger_s: Seconds from one batch to the next, at least.
+        told: Called after each round with the report of the batch.
+
+    Raises:
+        PipelineError: As of `update_history`.
+        StreamingQueryException: Likewise, where Spark passes it on.
+    """
+    wanted = None if types is None else tuple(types)
+
+    def take(_: "DataFrame", __: int) -> None:
+        update_history(spark, journal, out, schemas=schemas, types=wanted, round_bytes=round_bytes, told=told)
+
+    # the rows of a batch are never asked for, so that nothing reads them
+    source = spark.readStream.format("maxam").load(str(journal))
+    writer = source.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).queryName("history")
+    query = (
+        writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=f"{trigger_s} seconds")
+    ).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def _check_types(wanted: tuple[str, ...] | None, catalogue: Catalogue) -> None:
+    known = catalogue.types()
+    for name in wanted or ():
+        if name not in known:
+            raise PipelineError(f"no type {name!r}: the journal knows {', '.join(known) or 'none'}")
+
+
+def _stretches(journal: Path, table: Table, report: HistoryReport) -> list[Stretch]:
+    """List what the table lacks; tell what is missing between.
+
+    Raises:
+        PipelineError: The revision that comes next is not in the journal.
+    """
+    segments = list_segments(journal, "changes")
+    state = table.state
+    if state.revision < 0:
+        first = segments[0].first if segments else 1
+        state = table.state = replace(state, revision=first - 1)
+    todo: list[Stretch] = []
+    expected = state.revision + 1
+    for segment in segments:
+        if not segment.open and segment.last < expected:
+            continue
+        if segment.first > expected:
+            lost = f"revisions {expected} to {segment.first - 1}"
+            folder = os.path.dirname(segment.path)  # noqa: PTH120 - a string is at hand
+            if segment is segments[0]:
+                raise PipelineError(
+                    f"{lost} are lost for this table: it is at {state.revision}, and {folder} begins with {segment.first}, as"
+                    " retention was faster. Build the table anew in another folder, and run history more often than retention"
+                )
+            text = f"a segment is missing: {lost} are lost"
+            report.problems.append(Problem("missing", folder, 0, expected, segment.first - 1, text))
+        place = None
+        if segment.first == state.segment:
+            place = Place(state.offset, state.chain, state.place_revision)
+        try:
+            size = os.stat(segment.path).st_size  # noqa: PTH116 - a string is at hand
+        except FileNotFoundError:  # just sealed
+            found = next((one for one in list_segments(journal, "changes") if one.first == segment.first), None)
+            if found is None:
+                raise PipelineError(f"{segment.path}: removed while the journal was listed: run it again") from None
+            size = os.stat(found.path).st_size  # noqa: PTH116 - as above
+            segment = found  # noqa: PLW2901 - the same one under its new name
+        if segment.open and place is not None and size <= place.offset:
+            continue
+        todo.append(Stretch(segment, size, place))
+        expected = max(expected, segment.last + 1)
+    last = max((segment.last or segment.first - 1 for segment in segments), default=0)
+    if state.revision > last and not (segments and segments[-1].open):
+        raise PipelineError(
+            f"the table is at revision {state.revision}, but {journal} ends with {last}: it is not the journal that the table is of"
+        )
+    return todo
+
+
+def _rounds(stretches: list[Stretch], round_bytes: int) -> Iterator[list[Stretch]]:
+    batch: list[Stretch] = []
+    size = 0
+    for stretch in stretches:
+        more = stretch.size - (stretch.place.offset if stretch.place is not None else 0)
+        if batch and size + more > round_bytes:
+            yield batch
+            batch, size = [], 0
+        batch.append(stretch)
+        size += more
+    if batch:
+        yield batch
+
+
+class _Round:
+    """One round: a bounded stretch of the journal becomes rows of the table."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        journal: Path,
+        table: Table,
+        catalogue: Catalogue,
+        report: HistoryReport,
+        until: int,
+    ) -> None:
+        self._spark: Final = spark
+        self._journal: Final = journal
+        self._table: Final = table
+        self._catalogue: Final = catalogue
+        self._report: Final = report
+        self._until: Final = until
+        self._columns: Final = self._merge_minors()
+
+    def run(self, stretches: list[Stretch]) -> None:
+        """Splice, read, write, commit."""
+        table = self._table
+        with _settings(self._spark, _REWRITING):
+            self._widen()
+        with _settings(self._spark, _WRITING):
+            work = table.work_folder()
+            spliced = self._splice(stretches, work, careful=False)
+            try:
+                files = self._write(spliced, work)
+            except (PySparkException, Py4JError):
+                # Spark tells of a value that no column holds by many kinds of errors. A second time, with each such value looked
+                # at: they go to the untyped rows. Any other fault shows again.
+                work = table.work_folder()
+                spliced = self._splice(stretches, work, careful=True)
+                files = self._write(spliced, work)
+        last = max(*(each.last for each in spliced), table.state.revision)
+        place = spliced[-1].place
+        lost = tuple((p.first, p.last) for each in spliced for p in each.problems if p.lost and p.first)
+        missing = tuple((p.first, p.last) for p in self._report.problems if p.kind == "missing" and p.first <= last)
+        state = replace(
+            table.state,
+            revision=last,
+            segment=-1 if place is None else stretches[-1].segment.first,
+            offset=0 if place is None else place.offset,
+            chain=0 if place is None else place.chain,
+            place_revision=0 if place is None else place.revision,
+            lost=tuple(sorted({*table.state.lost, *lost, *missing})),
+        )
+        names = {place.partition("/")[0] for _, place in files}
+        minors = {name: self._minors(name) for name in names if name != UNTYPED}
+        changed = {name: each for name, each in minors.items() if table.minors.get(name) != each}
+        if self._report.first == 0 and last > table.state.revision:
+            self._report.first = table.state.revision + 1
+        if state != table.state:
+            table.commit(files, state, changed)
+        self._report.last = state.revision
+        self._report.files += len(files)
+        self._report.problems += [problem for each in spliced for problem in each.problems]
+
+    # columns
+
+    def _merge_minors(self) -> dict[str, ColumnType]:
+        """Merge what the table holds of each type with what the catalogue has beyond; types too large for columns are left out."""
+        merged: dict[str, ColumnType] = {}
+        for name, minors in self._catalogue.types().items():
+            wanted = self._table.state.types
+            if wanted is not None and name not in wanted:
+                continue
+            column = ColumnType(self._table.minors.get(name, ()))
+            try:
+                for version, text in minors:
+                    column.add(version, text)
+            except PipelineError:
+                continue  # its values are told of, and are among the untyped rows
+            merged[name] = column
+        return merged
+
+    def _minors(self, name: str) -> Minors:
+        return [(minor.version, minor.text) for minor in self._columns[name].minors]
+
+    def _widen(self) -> None:
+        """Give the files that there are the columns of minors that are new."""
+        table = self._table
+        for name, column in self._columns.items():
+            older = ColumnType(table.minors.get(name, ()))
+            before = table.files(name)
+            if not before or older.sql_type() == column.sql_type():
+                continue
+            work = table.work_folder()
+            frame = self._spark.read.parquet(str(table.folder / name))
+            value = column.carry(older, "value")
+            frame = frame.selectExpr(*_ROW, "schema_version", f"{value} AS value", "date")
+            frame.write.partitionBy("date").parquet(str(work / name))
+            files, _ = _finished(work, name)
+            if {place for _, place in files} != {path.relative_to(table.folder).as_posix() for path in before}:
+                raise PipelineError(f"{table.folder / name}: rewritten files do not have the rows of the older ones")
+            table.commit(files, table.state, {name: self._minors(name)})
+            self._report.rewritten += len(files)
+
+    # splicing
+
+    def _splice(self, stretches: list[Stretch], work: Path, *, careful: bool) -> list[Spliced]:
+        typed: dict[str, TypedRows] = {}
+        deleted: dict[str, str] = {}
+        for name, column in self._columns.items():
+            for minor in column.minors:
+                schema = typed_row_schema(column.wire_schema(minor.text))
+                transcode = careful or minor.root.recursive()
+                typed[minor.text] = TypedRows(name, schema, transcode)
+            deleted[name] = column.minors[-1].text
+        state = self._table.state
+        splicing = Splicing(
+            os.path.abspath(self._journal),  # noqa: PTH100 - a string is wanted
+            str((work / "rows").absolute()),
+            stretches,
+            state.revision,
+            self._until,
+            self._catalogue,
+            typed,
+            deleted,
+            None if state.types is None else frozenset(state.types),
+        )
+        frame = self._spark.range(0, len(stretches), 1, len(stretches))
+        rows = frame.mapInArrow(splicing, "number long, spliced string").collect()  # some counts for each stretch
+        by_number = {row["number"]: Spliced.from_json(row["spliced"]) for row in rows}
+        return [by_number[number] for number in range(len(stretches))]
+
+    # writing
+
+    def _write(self, spliced: list[Spliced], work: Path) -> list[tuple[Path, str]]:
+        """Write Parquet aside; return each file and its place in the table."""
+        counts: Counter[str] = Counter()
+        for each in spliced:
+            counts.update(each.rows)
+        texts = {
+            container_folder(minor.text): (name, minor.text) for name, c in self._columns.items() for minor in c.minors
+        }
+        found = sorted((texts[folder][0] if folder != UNTYPED else UNTYPED, folder) for folder in counts)
+        jobs = {name: [folder for _, folder in group] for name, group in groupby(found, key=lambda pair: pair[0])}
+        (work / "files").mkdir()
+
+        def write(name: str) -> list[tuple[Path, str]]:
+            frames = [self._read(work / "rows" / folder, texts.get(folder)) for folder in jobs[name]]
+            frame = frames[0]
+            for more in frames[1:]:
+                frame = frame.unionByName(more)
+            size = sum(path.stat().st_size for folder in jobs[name] for path in (work / "rows" / folder).iterdir())
+            frame = frame.coalesce(
+                1 + size // _TASK_BYTES
+            )  # else each minor and each few containers make a file of their own
+            frame.write.partitionBy("date").parquet(str(work / "files" / name))
+            files, rows = _finished(work / "files", name)
+            expected = sum(counts[folder] for folder in jobs[name])
+            if rows != expected:
+                raise PipelineError(
+                    f"{name}: {expected} rows were spliced and {rows} written: nothing of this round is kept"
+                )
+            return files
+
+        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
+            files = [file for each in pool.map(write, jobs) for file in each]
+        for name, folders in jobs.items():
+            self._report.rows[name] += sum(counts[folder] for folder in folders)
+        return files
+
+    def _read(self, folder: Path, of: tuple[str, str] | None) -> "DataFrame":
+        """Read the containers of one schema as rows of its type's table."""
+        # for dates before the Gregorian calendar: as they are counted, not as Spark 2 would have
+        frame = self._spark.read.format(NATIVE_AVRO).option("datetimeRebaseMode", "CORRECTED").load(str(folder))
+        if of is None:
+            return frame.selectExpr(*_ROW, "encoding", "schema", "schema_version", "schema_fingerprint", "value", _DATE)
+        name, text = of
+        value = self._columns[name].expression(text, "value")
+        return frame.selectExpr(*_ROW, "schema_version", f"{value} AS value", _DATE)
+
+
+def _finished(work: Path, name: str) -> tuple[list[tuple[Path, str]], int]:
+    """List the Parquet files that Spark wrote for a type, each with its place in the table, and count their rows."""
+    paths = sorted((work / name).glob("date=*/*.parquet"))
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        bounds = list(pool.map(_bounds, paths))
+    files = [
+        (path, f"{name}/{path.parent.name}/{first:020}-{last:020}.parquet")
+        for path, (first, last, rows) in zip(paths, bounds, strict=True)
+        if rows
+    ]
+    return files, sum(rows for _, _, rows in bounds)
+
+
+def _bounds(path: Path) -> tuple[int, int, int]:
+    """Return the first and the last revision in a file, and the count of its rows, from its footer."""
+    footer = pq.read_metadata(path)
+    column = footer.schema.names.index("revision")
+    groups = [footer.row_group(index).column(column).statistics for index in range(footer.num_row_groups)]
+    if not groups:
+        return 0, 0, 0
+    return min(each.min for each in groups), max(each.max for each in groups), footer.num_rows
+
+
+@contextmanager
+def _settings(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    """Have settings in a session while the block runs."""
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, former in before.items():
+            spark.conf.set(name, former)
