@@ -34,15 +34,18 @@ def report_command(job: "Job", page: Path) -> None:
     from maxam.pipeline.figures import compute  # noqa: PLC0415  # needs pyspark
     from maxam.pipeline.output import replacing  # noqa: PLC0415  # needs pyarrow
     from maxam.pipeline.page import render  # noqa: PLC0415  # needs plotly
+    from maxam.pipeline.reading import read_journal  # noqa: PLC0415  # needs pyspark
 
     if page.suffix.lower() not in _SUFFIXES:
         raise PipelineError(f"{page}: the report is an HTML page; name a file that ends in .html")
-    archive = job.examine()
-    changes = job.changes(archive=archive)
-    sessions = job.changes(archive=archive, records="sessions")
-    rejected = job.changes(records="rejected")
+    accepted, refused = job.examine(), job.examine(records="rejected")
+    changes = job.changes(archive=accepted)
+    rejected = job.changes(archive=refused, records="rejected")
+    # Of the same segments as the changes: what is wrong with them has been told.
+    sessions = read_journal(job.spark, job.journal, records="sessions", problems="skip")
+    problems = [*accepted.problems, *refused.problems]
     with job.progress("computing"):
-        figures = compute(changes, sessions, rejected, str(job.journal), datetime.now(UTC), archive.problems)
+        figures = compute(changes, sessions, rejected, str(job.journal), datetime.now(UTC), problems)
     text = render(figures)
     try:
         with replacing(page) as file:
