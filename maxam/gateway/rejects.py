@@ -112,13 +112,14 @@ class Allowance:
         self._since_us = now_us
         self.losses: Final = Losses()
 
-    def take(self, size: int, now_us: int) -> bool:
-        """Take so many bytes, or return False when there is nothing left."""
+    def empty(self, now_us: int) -> bool:
+        """Tell whether nothing is left; microseconds since the epoch."""
         self._refill(now_us)
-        if self._balance <= 0:
-            return False
+        return self._balance <= 0
+
+    def take(self, size: int) -> None:
+        """Take so many bytes, and owe what is not there."""
         self._balance -= size
-        return True
 
     def full(self, now_us: int) -> bool:
         """Tell whether forgetting it changes nothing."""
@@ -267,10 +268,9 @@ class RejectedSends:
 
     def tell(self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
         """Queue one rejected SEND, or count why not. As `OnRejected` of the broker."""
-        told = RejectedEvent(identity, event, disposition, rejection, self._registry(), wall_us)
         principal = identity.principal
         allowance = self._allowances.get(principal) or self._allow(principal, wall_us)
-        if not allowance.take(told.cost_bytes, wall_us):
+        if allowance.empty(wall_us):  # first of all: a flood should cost little
             self._counters.rejects_over_rate += 1
             if allowance.losses.lost(wall_us):
                 log_event(
@@ -283,17 +283,18 @@ class RejectedSends:
         if count := allowance.losses.ended(wall_us):
             log_event(logging.INFO, "rejects-stored-again", principal=principal, lost=count)
         waiting = self._in_records - self._out_records
-        waiting_bytes = self._in_bytes - self._out_bytes + told.queued_bytes
-        limits = self._limits
-        if waiting and (
-            waiting >= limits.rejected_queue_records_max or waiting_bytes > limits.rejected_queue_bytes_max
-        ):
+        room = self._limits.rejected_queue_bytes_max - (self._in_bytes - self._out_bytes)
+        told: RejectedEvent | None = None
+        if waiting < self._limits.rejected_queue_records_max and room > 0:
+            told = RejectedEvent(identity, event, disposition, rejection, self._registry(), wall_us)
+        if told is None or (waiting and told.queued_bytes > room):
             self._counters.rejects_over_queue += 1
             if self._full.lost(wall_us):
                 log_event(logging.WARNING, "rejects-not-stored", reason="too many wait for the disk")
             return
         if count := self._full.ended(wall_us):
             log_event(logging.INFO, "rejects-stored-again", lost=count)
+        allowance.take(told.cost_bytes)
         self._in_records += 1
         self._in_bytes += told.queued_bytes
         self._queue.put(told)

@@ -261,11 +261,11 @@ def test_an_allowance_owes_for_one_large_send() -> None:
     """Whoever has anything left may store a SEND of any size, and then pays it off; a clock set back gives nothing."""
     allowance = Allowance(Limits(rejected_principal_burst_bytes=10, rejected_principal_bytes_per_s=5), NOW_US)
     assert allowance.full(NOW_US)
-    assert allowance.take(1000, NOW_US)
-    assert not allowance.take(1, NOW_US)
-    assert not allowance.take(1, NOW_US - 10**9)
-    assert not allowance.take(1, NOW_US - 10**9 + 198 * 10**6)
-    assert allowance.take(1, NOW_US - 10**9 + 199 * 10**6)
+    allowance.take(1000)
+    assert allowance.empty(NOW_US)
+    assert allowance.empty(NOW_US - 10**9)
+    assert allowance.empty(NOW_US - 10**9 + 198 * 10**6)
+    assert not allowance.empty(NOW_US - 10**9 + 199 * 10**6)
     assert allowance.full(NOW_US + 10**12)
 
 
