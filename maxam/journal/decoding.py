@@ -36,6 +36,7 @@ from maxam.records import (
 
 _NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
 _NOBODY: Final = Identity("", "")
+NO_STAMP: Final = b"\xff" * 10  # in no record: a number ends within ten bytes, with one below 0x80
 
 
 def read_unsigned(data: bytes, place: int) -> tuple[int, int]:
@@ -147,7 +148,7 @@ class Decoder:
         told_kind = -1
         identity = _NOBODY
         judgement = UNJUDGED
-        stamp = b"\xff"  # high part of the revision, and accepted_at, of the record before
+        stamp = NO_STAMP  # high part of the revision, and accepted_at, of the record before
         for _ in range(count):
             low = ((last_revision + 1) << 1) & 16383
             end = place + 2 + len(stamp)
@@ -160,7 +161,7 @@ class Decoder:
                 start = place
                 at, place = _long(data, place)
                 # a revision of less than three bytes has no high part: no stamp that could match
-                stamp = data[end:place] if start > end else b"\xff"
+                stamp = data[end:place] if start > end else NO_STAMP
                 if at > latest:
                     latest = at
                 elif at < latest and gapless:

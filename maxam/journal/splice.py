@@ -8,7 +8,7 @@ schema is known for becomes a row of another record, with the body as bytes.
 from collections.abc import Callable
 from typing import Final, final
 
-from maxam.journal.decoding import read_unsigned
+from maxam.journal.decoding import NO_STAMP, read_unsigned
 from maxam.journal.encoding import (
     CHANGE_TAIL,
     CHECK_BYTES,
@@ -187,7 +187,7 @@ class Splicer:
         after = self._after
         until = self._until
         place = 0
-        stamp = b"\xff"  # high part of the revision, and accepted_at, of the record before
+        stamp = NO_STAMP  # high part of the revision, and accepted_at, of the record before
         for _ in range(count):
             start = place
             low = ((revision + 1) << 1) & 16383
@@ -202,7 +202,7 @@ class Splicer:
                 high_end = place
                 place = read_unsigned(data, place)[1]
                 # a revision of less than three bytes has no high part: no stamp that could match
-                stamp = data[end:place] if high_end > end else b"\xff"
+                stamp = data[end:place] if high_end > end else NO_STAMP
             kind = data[place]
             if kind != KIND_VALUE and kind != KIND_DELETE:  # noqa: PLR1714 - twice as fast as a set
                 place = _behind_session_record(data, place)

@@ -40,7 +40,9 @@ def test_every_kind_of_record_comes_back() -> None:
     assert plain_all(scanned(container(*[[record] for record in records]))) == plain_all(records)
 
 
-@pytest.mark.parametrize("first", [1, 62, 63, 64, 8190, 8191, 8192, 8193, 16384, 2**20 - 2, 2**34])
+@pytest.mark.parametrize(
+    "first", [1, 62, 63, 64, 8190, 8191, 8192, 8193, 16384, 2**20 - 2, 2**21 - 20, 2**34, 2**40 - 30]
+)
 def test_revisions_of_any_size_come_back(first: int) -> None:
     """Changes come back with their revisions and times wherever the numbers grow by a byte."""
     records: list[Record] = [change(first + n, at_us=NOW_US + n // 3) for n in range(40)]
