@@ -8,6 +8,8 @@ from maxam.records import (
     Judgement,
     OwedRecord,
     Record,
+    RejectedSend,
+    Rejection,
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
@@ -19,6 +21,9 @@ ALICE = Identity("alice", "a1" * 32)
 BOB = Identity("fingerprint:" + "b2" * 32, "b2" * 32)
 DATUM = Judgement("datum", "egm.EGMStatus_v1", "1.2", b"\x01\x02\x03\x04\x05\x06\x07\xff")
 SINGLE_OBJECT = Judgement("single-object", "egm.EGMStatus_v1", "1.0", b"12345678", 10)
+
+MISMATCH = Rejection("schema-mismatch", "egm.EGMStatus_v1 1.0: from.venueId: cut short — byte 7")
+EXPECTED = Judgement("datum", "egm.EGMStatus_v1", "", b"", 0, 0)
 
 
 def change(
@@ -34,6 +39,22 @@ def change(
     """Make a change, a millisecond after the one before."""
     at_us = NOW_US + 1000 * revision if at_us is None else at_us
     return Change(revision, at_us, destination, deleted, publisher, judgement, headers, body)
+
+
+def rejected(revision: int, body: bytes = b"no such body", at_us: int | None = None) -> RejectedSend:
+    """Make an invalid SEND, a millisecond after the one before."""
+    return RejectedSend(
+        revision,
+        NOW_US + 1000 * revision if at_us is None else at_us,
+        "X/EGM.Q.1.EGMStätus".encode(),
+        not body,
+        ALICE,
+        EXPECTED,
+        ((b"schema-version", b"1.0"),),
+        body,
+        "rejected-invalid",
+        MISMATCH,
+    )
 
 
 def one_of_each() -> list[Record]:

@@ -11,8 +11,9 @@ import pytest
 
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings, sealed_segments, write_snapshot
+from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.records import Change, Record
-from tests.journal_records import NOW_US, SYNC, change, one_of_each
+from tests.journal_records import MISMATCH, NOW_US, SYNC, change, one_of_each, rejected
 
 # A process of its own: Spark must not warn, fork or leave threads in this one. MAXAM_SPARK_PYTHON may name another interpreter.
 READER = """
@@ -34,7 +35,7 @@ for path in sys.argv[1:]:
     frame = frame.selectExpr(
         "revision", "unix_micros(accepted_at) AS accepted_at", "kind", "destination", "publisher", "schema_version",
         "hex(schema_fingerprint) AS schema_fingerprint", "value_offset", "value_length", "headers", "hex(body) AS body",
-        "reason", "client_id", "subscription", "eager", "low_water", "positions", "check IS NOT NULL AS checked",
+        "disposition", "result", "reason", "client_id", "subscription", "eager", "low_water", "positions", "check IS NOT NULL AS checked",
     )
     found[path] = [row.asDict(recursive=True) for row in frame.collect()]
 print("FOUND " + json.dumps(found))
@@ -45,7 +46,7 @@ spark.stop()
 @pytest.mark.interop
 @pytest.mark.slow
 def test_spark_reads_what_was_written(tmp_path: Path) -> None:
-    """Spark's native reader gives every record of a sealed segment and of a snapshot, in order, and the end mark."""
+    """Spark's native reader gives every record of a sealed segment, of a snapshot and of rejected SENDs, in order, and the end mark."""
     python = os.environ.get("MAXAM_SPARK_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import pyspark"], capture_output=True, check=False).returncode:
         pytest.skip(
@@ -65,8 +66,13 @@ def test_spark_reads_what_was_written(tmp_path: Path) -> None:
     (segment,) = sealed_segments(tmp_path, disk)
     snapshot = write_snapshot(tmp_path, disk, segment.last, more, SYNC)
 
+    rejects = RejectedJournal.open(str(tmp_path), disk, RejectedSettings(), SYNC)
+    rejects.append([rejected(1), rejected(2, b"")])
+    rejects.close()
+    (refused,) = tmp_path.glob("rejected/*-*.avro")
+
     output = subprocess.run(
-        [python, "-c", READER, segment.path, snapshot],
+        [python, "-c", READER, segment.path, snapshot, str(refused)],
         capture_output=True,
         check=True,
         text=True,
@@ -75,6 +81,14 @@ def test_spark_reads_what_was_written(tmp_path: Path) -> None:
     ).stdout
     (line,) = [line for line in output.splitlines() if line.startswith("FOUND ")]
     found = json.loads(line.removeprefix("FOUND "))
+    one, two, end = found[str(refused)]
+    assert [(row["revision"], row["kind"]) for row in (one, two, end)] == [(1, "value"), (2, "delete"), (2, "end")]
+    assert bytes.fromhex(one["body"]) == b"no such body"
+    assert (one["disposition"], one["result"], one["reason"]) == (
+        "rejected-invalid",
+        MISMATCH.result,
+        MISMATCH.reason,
+    )
     rows = found[segment.path]
     assert [row["kind"] for row in rows[:14]] == [
         *["subscription", "value", "delete", "value", "value", "delete", "value", "acknowledgement", "owed"],

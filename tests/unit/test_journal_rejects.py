@@ -15,32 +15,14 @@ from maxam.journal.encoding import START, encode_rejected
 from maxam.journal.files import FileReport, Journal, JournalSettings, list_segments, verify
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.journal.scan import HEADER_BYTES, Scanner
-from maxam.records import UNJUDGED, Judgement, RejectedSend, Rejection
-from tests.journal_records import ALICE, BOB, NOW_US, SYNC, plain
+from maxam.records import UNJUDGED, RejectedSend, Rejection
+from tests.journal_records import BOB, MISMATCH, NOW_US, SYNC, plain, rejected
 from tests.simulation.disk import PowerCut, SimulatedDisk
 
 ROOT = "/journal"
 FOLDER = f"{ROOT}/rejected"
 SMALL = RejectedSettings(segment_bytes_max=4000, bytes_max=2**30)
 DAY_US = 86_400_000_000
-MISMATCH = Rejection("schema-mismatch", "egm.EGMStatus_v1 1.0: from.venueId: cut short — byte 7")
-EXPECTED = Judgement("datum", "egm.EGMStatus_v1", "", b"", 0, 0)
-
-
-def rejected(revision: int, body: bytes = b"no such body", at_us: int | None = None) -> RejectedSend:
-    """Make an invalid SEND, a millisecond after the one before."""
-    return RejectedSend(
-        revision,
-        NOW_US + 1000 * revision if at_us is None else at_us,
-        "X/EGM.Q.1.EGMStätus".encode(),
-        not body,
-        ALICE,
-        EXPECTED,
-        ((b"schema-version", b"1.0"),),
-        body,
-        "rejected-invalid",
-        MISMATCH,
-    )
 
 
 def several(disk: SimulatedDisk, batches: list[int], settings: RejectedSettings = SMALL) -> RejectedJournal:
