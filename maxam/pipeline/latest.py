@@ -60,14 +60,15 @@ def latest(
     found = newest(changes, at)
     if not deleted:
         found = found.where(F.col("kind") == "value")
+    # What is sorted is computed twice, once to find out how to divide it: not from the archive, and without the values.
+    found = found.localCheckpoint().orderBy("destination")
     columns = ["destination", "revision", "accepted_at", "publisher", "schema", *(["kind"] if deleted else [])]
     body = F.when(F.col("kind") == "value", F.col("body"))
     if catalogue is not None:
         found = with_values(found, catalogue)
         columns.append("value")
         body = F.when((F.col("kind") == "value") & F.col("value").isNull(), F.col("body"))
-    found = found.withColumn("body", body).select(*columns, "body")
-    return with_optional(found, "body").orderBy("destination")
+    return with_optional(found.withColumn("body", body).select(*columns, "body"), "body")
 
 
 def clock_intervals(

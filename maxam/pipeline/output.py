@@ -240,9 +240,10 @@ def _write_chunks(frame: "DataFrame", form: Format, file: BinaryIO) -> None:
 
     chunks = frame.mapInArrow(chunks_of, "chunk binary").toLocalIterator(prefetchPartitions=True)
     if form == "csv":
-        file.write(_csv_text([[name for name, _, _ in columns]]))
+        _write_all(file, _csv_text([[name for name, _, _ in columns]]))
     if form != "parquet":
-        file.writelines(row.chunk for row in chunks)
+        for row in chunks:
+            _write_all(file, row.chunk)
         return
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  # imports pandas
 
@@ -250,6 +251,13 @@ def _write_chunks(frame: "DataFrame", form: Format, file: BinaryIO) -> None:
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for row in chunks:
             writer.write_table(pa.ipc.open_stream(row.chunk).read_all().cast(schema))
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    """Write data whole: standard output of an unbuffered Python (PYTHONUNBUFFERED) may take a part only."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _title(field: pa.Field) -> str:

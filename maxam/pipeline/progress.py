@@ -64,7 +64,9 @@ class ProgressBar:
             TimeElapsedColumn(),
         )
         ended = threading.Event()
-        with Progress(*columns, console=self._console, transient=True) as bar:
+        with Progress(
+            *columns, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False
+        ) as bar:
             self._bar = bar
             bar.add_task(text, total=None, done="")
             watcher = threading.Thread(target=self._watch, args=(bar, ended), daemon=True)
