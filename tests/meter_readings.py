@@ -155,12 +155,9 @@ X_METERS = {
 }
 
 
-def texts() -> dict[str, str]:
-    """Return the text of each minor of the meter reading."""
-    return {v.minor: v.schema.text.decode() for v in read_registry(SCHEMAS, Limits()).versions(METER_READING)}
-
-
-TEXTS = texts()
+REGISTRY = read_registry(SCHEMAS, Limits())
+TEXTS = {version.minor: version.schema.text.decode() for version in REGISTRY.versions(METER_READING)}
+"""By minor of the meter reading."""
 
 
 def body(origin: dict[str, Any], letter: str, meters: dict[str, Any], reset: Any = None, minor: str = "1.1") -> bytes:

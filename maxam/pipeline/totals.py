@@ -261,7 +261,7 @@ class _Follower:
         self._state: Final = state
         self._publisher: Final = publisher
         self._catalogue = Catalogue.load(job.journal, job.schemas)
-        self._saved_s = monotonic()
+        self._saved_s = -SAVE_INTERVAL_S  # what the first batch brings is saved at once
         self._unusable = 0
         self.latencies_s: Final[deque[float]] = deque(maxlen=LATENCIES_KEPT)
 
@@ -463,7 +463,8 @@ def totals_command(
     if publish:
         if job.schemas is None:
             raise click.UsageError("--publish needs --schemas FOLDER")
-        publisher = _Publisher(job, target(), BodyEncoder(load_registry(read_texts(job.schemas), Limits())), follow)
+        encoder = BodyEncoder(load_registry(read_texts(job.schemas), Limits()))
+        publisher = _Publisher(job, target(), encoder, follow)
     if follow and publisher is not None and state is not None:
         follow_readings(job, periods, state, publisher)
         return
@@ -473,6 +474,8 @@ def totals_command(
     sums = period_sums(deltas).persist()
     job.emit(meter_totals(sums, periods, per), _EXPENDABLE)
     if publisher is not None:
+        if job.incomplete:
+            raise PipelineError("not published: part of the archive could not be read, so readings may be missing")
         with job.progress("publishing"):
             number = publisher.publish(newest_totals(sums, periods, archive.last))
         job.tell(f"totals of {number} venues published as of revision {archive.last}")

@@ -11,19 +11,16 @@ import fastavro
 import pytest
 
 from maxam.avro.rule import SINGLE_OBJECT
-from maxam.config import Limits
-from maxam.gateway.sources import read_registry
 from maxam.globs import destination_problem
 from maxam.pipeline.bodies import BodyEncoder
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.periods import GAMING_DAY, HOUR, Periods
 from maxam.pipeline.venue import STATE_FILE, VENUE_METER_TOTALS, VenueTotals, destination_of
-from tests.meter_readings import HOUR_US, MINUTE, NOON_US, SCHEMAS, Reading, alphabet, table
+from tests.meter_readings import HOUR_US, MINUTE, NOON_US, REGISTRY, Reading, alphabet, table
 
 HOURS = Periods.read(HOUR, "UTC", "00:00")
 DAYS = Periods.read(GAMING_DAY, "Australia/Brisbane", "06:00")
 FIRST = Reading(NOON_US + MINUTE, (1000, 800, 5000, 4500, 50))
-REGISTRY = read_registry(SCHEMAS, Limits())
 
 
 def later(one: Reading, by_us: int, more: int = 100) -> Reading:
