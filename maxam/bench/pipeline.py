@@ -27,7 +27,7 @@ from rich.table import Table
 
 from maxam.bench.archive import START, write_archive
 from maxam.bench.brokers.process import tree
-from maxam.bench.cluster import standalone
+from maxam.bench.cluster import spark_home, standalone
 from maxam.bench.errors import LoadError
 from maxam.bench.output import console
 from maxam.compiled import child_environment, core
@@ -310,6 +310,7 @@ def pipeline_command(
             click.echo(json.dumps(asdict(result)))
 
     try:
+        spark_home()
         with _archives(folder) as place:
             for number in (records, 2 * records) if twice else (records,):
                 journal = _archive(place, number, tell)

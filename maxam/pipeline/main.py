@@ -11,6 +11,7 @@ import click
 from maxam.admin.escaping import shown
 from maxam.compiled import version
 from maxam.errors import MaxamError
+from maxam.pipeline.errors import PipelineError
 
 # Each verb: the module and the name of its click command, imported when it is called, and the first sentence of its help.
 _VERBS: Final[dict[str, tuple[str, str]]] = {
@@ -57,7 +58,15 @@ class _Group(click.Group):
         if cmd_name not in _VERBS:
             return super().get_command(ctx, cmd_name)
         module, _, name = _VERBS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), name)
+        try:
+            command = getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing == "maxam":
+                raise
+            raise PipelineError(
+                f"{cmd_name} needs {missing}, which is not installed: install maxam[pipeline]"
+            ) from error
         assert isinstance(command, click.Command)  # noqa: S101  # the table is wrong otherwise
         return command
 
