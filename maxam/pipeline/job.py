@@ -5,13 +5,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
 import click
 
-from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.errors import PipelineError, not_installed
 from maxam.pipeline.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -306,11 +305,11 @@ def _told_errors() -> Iterator[None]:
     Raises:
         PipelineError: Instead of an error of Spark's.
     """
-    if find_spec("pyspark") is None:
-        raise PipelineError("the pipeline needs Spark: install maxam[pipeline]")
-    from py4j.protocol import Py4JError  # noqa: PLC0415  # may not be installed
-    from pyspark.errors import PySparkException  # noqa: PLC0415  # likewise
-
+    try:
+        from py4j.protocol import Py4JError  # noqa: PLC0415  # may not be installed
+        from pyspark.errors import PySparkException  # noqa: PLC0415  # likewise
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
     try:
         yield
     except (PySparkException, Py4JError) as error:

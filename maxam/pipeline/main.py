@@ -11,6 +11,7 @@ import click
 from maxam.admin.escaping import shown
 from maxam.compiled import version
 from maxam.errors import MaxamError
+from maxam.pipeline.errors import not_installed
 from maxam.pipeline.errors import PipelineError
 
 # Each verb: the module and the name of its click command, imported when it is called, and the first sentence of its help.

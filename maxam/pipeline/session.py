@@ -5,13 +5,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from maxam.compiled import child_environment
-from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.errors import PipelineError, not_installed
 from maxam.pipeline.java import find_java
 
 if TYPE_CHECKING:
@@ -56,12 +54,13 @@ def open_session(
     Raises:
         PipelineError: Spark is not installed, there is no Java, or Spark does not start; says what to do.
     """
-    if find_spec("pyspark") is None:
-        raise PipelineError("the pipeline needs Spark: install maxam[pipeline]")
     if master is not None and remote is not None:
         raise PipelineError("a session has a master or a remote address, not both")
-    from pyspark.errors import PySparkException  # noqa: PLC0415  # may not be installed
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # likewise
+    try:
+        from pyspark.errors import PySparkException  # noqa: PLC0415  # may not be installed
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # likewise
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which knows the master and has started Java
     settings, environment = dict(_SETTINGS), {}
@@ -87,8 +86,9 @@ def open_session(
                 spark.addArtifacts(*paths.split(","), **{_UPLOADED[name]: True})
         except (PySparkException, OSError, ValueError, RuntimeError) as error:
             raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
-    if find_spec("maxam.pipeline.source") is not None:
-        spark.dataSource.register(import_module("maxam.pipeline.source").MaxamDataSource)
+    from maxam.pipeline.reading import register  # noqa: PLC0415  # needs pyspark
+
+    register(spark)
     return spark
 
 
