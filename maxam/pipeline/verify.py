@@ -234,6 +234,7 @@ class _Listener:
             what = "out of order" if again else "stale"
             detail = f"revision {before} was {'delivered' if again else 'in the journal'} before"
             self._differ(destination, revision, what, detail)
+            known.expected.pop(destination, None)  # told, and not missing besides
         elif again and revision == before:
             self._differ(destination, revision, "repeated", "the same change was delivered before")
         if not again:
