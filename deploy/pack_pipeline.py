@@ -1,11 +1,12 @@
 """Pack what the pipeline's Python workers on a Spark cluster need: `pack_pipeline.py FOLDER`, run with the Python that has maxam.
 
-Two files come of it; docs/pipeline-cluster.md says which to use when:
+Three files come of it; docs/pipeline-cluster.md says which to use when:
 
 * `maxam.zip`: maxam alone, interpreted, for `--py-files`. The workers' own Python has what maxam imports.
 * `environment.tar.gz`: a virtual environment with maxam (compiled, if it is so here) and all that it imports on a worker, copied
   from where this runs, so the very versions that the job was tested with. Nothing is downloaded. It works wherever the Python that
   it was made with stands at the same path.
+* `maxam_pipeline.py`: the program for spark-submit, which takes no command of a virtual environment.
 
 Left out is what only the driver needs: Spark itself, which the cluster has, Java, charts.
 """
@@ -23,8 +24,15 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"
-ARROW: Final = ("pyarrow", "pandas")  # what pyspark wants for workers that exchange Arrow batches
+ARROW: Final = (
+    "pyarrow",
+    "numpy",
+)  # what the jobs use of maxam[pipeline] on a worker: Spark wants pandas for other kinds of functions
 LEFT_OUT: Final = {"tests", "include", "__pycache__"}  # folders; pyarrow and pandas have many
+PROGRAM: Final = """from maxam.pipeline.main import main
+
+main()
+"""
 NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -46,6 +54,7 @@ def main(arguments: list[str]) -> str | None:
     folder.mkdir(parents=True, exist_ok=True)
     pack_modules(folder / "maxam.zip", package)
     pack_environment(folder / "environment.tar.gz", package, distributions)
+    (folder / "maxam_pipeline.py").write_text(PROGRAM, encoding="ascii")
     for name in ("maxam.zip", "environment.tar.gz"):
         size = (folder / name).stat().st_size
         sys.stdout.write(f"{folder / name}: {size / 1e6:,.1f} MB\n")
