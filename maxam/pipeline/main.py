@@ -12,7 +12,6 @@ from maxam.admin.escaping import shown
 from maxam.compiled import version
 from maxam.errors import MaxamError
 from maxam.pipeline.errors import not_installed
-from maxam.pipeline.errors import PipelineError
 
 # Each verb: the module and the name of its click command, imported when it is called, and the first sentence of its help.
 _VERBS: Final[dict[str, tuple[str, str]]] = {
@@ -62,12 +61,7 @@ class _Group(click.Group):
         try:
             command = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
-            missing = (error.name or "").partition(".")[0]
-            if missing == "maxam":
-                raise
-            raise PipelineError(
-                f"{cmd_name} needs {missing}, which is not installed: install maxam[pipeline]"
-            ) from error
+            raise not_installed(error) from error
         assert isinstance(command, click.Command)  # noqa: S101  # the table is wrong otherwise
         return command
 
