@@ -8,7 +8,7 @@ Three files come of it; docs/pipeline-cluster.md says which to use when:
   it was made with stands at the same path.
 * `maxam_pipeline.py`: the program for spark-submit, which takes no command of a virtual environment.
 
-Left out is what only the driver needs: Spark itself, which the cluster has, Java, charts.
+Left out is what only a driver needs: Spark itself, which the cluster has, Java, charts.
 """
 
 import re
@@ -24,10 +24,7 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"
-ARROW: Final = (
-    "pyarrow",
-    "numpy",
-)  # what the jobs use of maxam[pipeline] on a worker: Spark wants pandas for other kinds of functions
+ARROW: Final = ("pyarrow", "pandas")  # what Spark wants of a Python that exchanges Arrow batches; pandas brings numpy
 LEFT_OUT: Final = {"tests", "include", "__pycache__"}  # folders; pyarrow and pandas have many
 PROGRAM: Final = """from maxam.pipeline.main import main
 

@@ -33,13 +33,17 @@ from maxam.errors import JournalError
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import long, text
 from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.records import (
+    UNJUDGED,
     AcknowledgementRecord,
     Change,
     Headers,
     Identity,
     Judgement,
     Record,
+    RejectedSend,
+    Rejection,
     SessionEndRecord,
     SubscriptionRecord,
 )
@@ -100,6 +104,7 @@ def write_archive(
     seed: int = 0,
     start: dt.datetime = START,
     schemas: Path = SCHEMAS,
+    rejected_every: int = 0,
     segment_bytes_max: int = 67_108_864,
     segment_age_s_max: float = 3600.0,
     show: Callable[[int], None] | None = None,
@@ -116,6 +121,7 @@ def write_archive(
         seed: Of all that is left to chance.
         start: When the first change was accepted.
         schemas: The schema folder; it must hold the shipped types.
+        rejected_every: For so many changes one SEND was rejected, and is in the journal's folder `rejected`; 0 for none.
         segment_bytes_max: A segment rolls before it grows over this.
         segment_age_s_max: And so long after its first record.
         show: Called now and then with the changes written so far.
@@ -140,6 +146,11 @@ def write_archive(
         list(journal.recover())
         journal.keep_schemas(registry.texts())
         clock = _Clock(int(start.timestamp() * 1_000_000), days, records)
+        rejected = None
+        mischance = random.Random(seed)  # noqa: S311  # one of its own: the changes are the same without rejected SENDs
+        if rejected_every:
+            stored = RejectedSettings(segment_bytes_max, segment_age_s_max, durable=False)
+            rejected = RejectedJournal.open(str(folder), OsDisk(), stored, mischance.randbytes(16))
         revision = 0
         block = 0
         while revision < records:
@@ -148,8 +159,14 @@ def write_archive(
             revision += count
             journal.write(journal.encode(_with_sessions(changes, block, last=revision == records)))
             block += 1
+            if rejected is not None:
+                due = revision // rejected_every - rejected.head
+                if due:
+                    rejected.append(_rejections(changes, mischance, rejected.head, due))
             if show is not None:
                 show(revision)
+        if rejected is not None:
+            rejected.close()
     finally:
         journal.close()
     segments = sealed_segments(folder, OsDisk())
@@ -319,6 +336,47 @@ def _with_sessions(changes: list[Record], block: int, last: bool) -> list[Record
     return records
 
 
+def _rejections(changes: list[Record], chance: random.Random, revision: int, count: int) -> list[RejectedSend]:
+    """Return SENDs that were refused beside these changes: from a principal without the right, damaged, or of an unknown minor."""
+    accepted = [change for change in changes if isinstance(change, Change) and not change.deleted]
+    sends = []
+    for number in range(1, count + 1):
+        like = chance.choice(accepted) if accepted else None
+        if like is None:
+            destination, publisher, body, expected = b"X/EGM.Q.0.EGMStatus", _STRANGER, b"", UNJUDGED
+        else:
+            destination, publisher, body = like.destination, like.publisher, like.body
+            expected = Judgement(like.judgement.encoding, like.judgement.schema, "", b"")
+        headers: Headers = ()
+        disposition = "rejected-invalid"
+        match chance.randrange(3):
+            case 0:
+                disposition = "rejected-unauthorised"
+                publisher = _STRANGER
+                why = Rejection("unauthorised", f"{_STRANGER.principal} may not send there")
+                headers = (
+                    (b"content-length", b"%d" % len(body)),
+                    (b"body-sha256", sha256(body).hexdigest().encode()),
+                )
+                body = b""
+            case 1:
+                body = body[: len(body) // 2]
+                why = Rejection("schema-mismatch", f"{expected.schema}: the body ends too early")
+            case _:
+                headers = ((b"schema-version", b"9.9"),)
+                why = Rejection("unknown-schema-version", f"{expected.schema} has no version '9.9'")
+        at = changes[-1].accepted_at_us
+        sends.append(
+            RejectedSend(
+                revision + number, at, destination, False, publisher, expected, headers, body, disposition, why
+            )
+        )
+    return sends
+
+
+_STRANGER: Final = Identity("venue-9-monitor", sha256(b"venue-9-monitor").hexdigest())
+
+
 # stories
 
 
@@ -442,7 +500,14 @@ def _rests(version: SchemaVersion, values: Sequence[Value | None]) -> list[_Rest
 @click.option("--topics", type=click.IntRange(1), default=10_000, show_default=True, help="About so many.")
 @click.option("--days", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="They span.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Another one gives other changes.")
-def archive_command(folder: Path, records: int, topics: int, days: float, seed: int) -> None:
+@click.option(
+    "--rejected-every",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="A rejected SEND for so many changes, in a journal of their own beside it; 0 for none.",
+)
+def archive_command(folder: Path, records: int, topics: int, days: float, seed: int, rejected_every: int) -> None:
     """Write a journal of schema-true changes to FOLDER, as a gateway would have left it after some days.
 
     For the pipeline's tests and measurements: no gateway runs, and no publisher. Ten million changes take 2.9 GB.
@@ -456,6 +521,7 @@ def archive_command(folder: Path, records: int, topics: int, days: float, seed: 
                 topics=topics,
                 days=days,
                 seed=seed,
+                rejected_every=rejected_every,
                 show=lambda done: bars.update(task, completed=done),
             )
     except (LoadError, JournalError, OSError) as error:

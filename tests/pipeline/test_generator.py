@@ -4,6 +4,7 @@ import io
 import json
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pytest
@@ -165,3 +166,29 @@ def test_a_folder_with_a_journal_is_refused(tmp_path: Path) -> None:
     assert "holds a journal already" in again.output
     with pytest.raises(LoadError, match="no schema folder"):
         write_archive(tmp_path / "k", 1, schemas=tmp_path / "nowhere")
+
+
+def test_rejected_sends_have_a_journal_of_their_own(tmp_path: Path) -> None:
+    """One for so many changes, whole and sealed, of several reasons; the journal beside them is what it is without."""
+    write_archive(tmp_path / "with", 5000, topics=50, rejected_every=10)
+    write_archive(tmp_path / "without", 5000, topics=50)
+    segments = [(tmp_path / name / "segments").iterdir() for name in ("with", "without")]
+    assert [[path.read_bytes() for path in sorted(paths)] for paths in segments[:1]] == [
+        [path.read_bytes() for path in sorted(paths)] for paths in segments[1:]
+    ]
+    files = sorted((tmp_path / "with" / "rejected").iterdir())
+    assert [path.name for path in files] == [f"{1:020}-{500:020}.avro"] or len(files) > 1
+    records: list[Any] = []
+    for path in files:
+        with path.open("rb") as file:
+            found: list[Any] = list(fastavro.reader(file))
+            records += [record for record in found if record["kind"] != "end"]
+    assert [record["revision"] for record in records] == list(range(1, 501))
+    assert {record["disposition"] for record in records} == {"rejected-invalid", "rejected-unauthorised"}
+    assert {record["result"] for record in records} == {"schema-mismatch", "unauthorised", "unknown-schema-version"}
+    unauthorised = [record for record in records if record["result"] == "unauthorised"]
+    assert all(not record["body"] for record in unauthorised)
+    assert {header["name"] for record in unauthorised for header in record["headers"]} == {
+        "content-length",
+        "body-sha256",
+    }
