@@ -1,0 +1,67 @@
+"""A process that brings a history table up to date and kills itself, as by `kill -9`, at a point that the caller names."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from maxam.pipeline.history import update_history
+from maxam.pipeline.session import open_session
+
+
+def kill() -> None:
+    """End without a trace."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_when(point: str, out: Path) -> None:
+    """Arrange the end.
+
+    Args:
+        point: `splicing`: workers write containers; `writing`: Spark writes Parquet; `listing`: all is written, the commit's list is
+            not; `moving`: half the files are in their places; `stating`: all are, the state is not written; `forgetting`: only the
+            list is still there.
+        out: The table.
+    """
+    if point in {"splicing", "writing"}:
+        names = {"splicing": "rows/*/*", "writing": "files/*/_temporary/**/*.parquet"}[point]
+
+        def watch() -> None:
+            while not any((out / "_maxam" / "work").glob(f"*/{names}")):
+                time.sleep(0.001)
+            kill()
+
+        threading.Thread(target=watch, daemon=True).start()
+        return
+    moved = [0]
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.rename":
+            target = str(arguments[1])
+            moved[0] += target.endswith(".parquet")
+            end = {"listing": "commit.json", "moving": ".parquet", "stating": "state.json"}.get(point, "?")
+            if target.endswith(end) and (point != "moving" or moved[0] == 3):
+                kill()
+        elif event == "os.remove" and point == "forgetting" and str(arguments[0]).endswith("commit.json"):
+            kill()
+
+    sys.addaudithook(hook)
+
+
+def main() -> None:
+    """Run."""
+    journal, out, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    conf = {
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = open_session("local[2]", conf=conf, app="maxam-tests")
+    kill_when(point, out)
+    update_history(spark, journal, out, round_bytes=int(sys.argv[4]))
+
+
+if __name__ == "__main__":
+    main()
