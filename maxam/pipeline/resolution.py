@@ -20,6 +20,7 @@ _PROMOTIONS: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
+_CONTAINERS: Final = {"array": "[]", "map": "{}"}  # and what stands for their items in a path
 _NAMED: Final = ("record", "enum", "fixed")
 _FIXED_WIDTH: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
@@ -151,23 +152,29 @@ def _children(w: _Node, r: _Node, root: bool) -> list[tuple[_Node, _Node]] | Non
             return []
 
 
-def _mismatch(w: _Node, r: _Node, root: bool = False) -> str | None:
-    """Tell why a writer's type and a reader's, neither a union, do not match at all."""
+def _mismatch(w: _Node, r: _Node, root: bool = False, place: str = "") -> Failure | None:
+    """Tell why a writer's type and a reader's, neither a union, do not match at all; `path` is relative to them.
+
+    As the specification has it, arrays and maps match when their items do, even where there is no item.
+    """
+    problem: str | None = None
     if w.kind != r.kind:
-        if r.kind in _PROMOTIONS.get(w.kind, ()) and w.decimal is None and r.decimal is None:
-            return None
-        if w.decimal is not None or r.decimal is not None:
-            return f"{_shown(w)} is not readable as {_shown(r)}"
-        return f"{w.label} is not readable as {r.label}"
-    if w.kind in _NAMED and not root and not _names_match(w, r):
-        return f"{w.name} is not {r.name}"
-    if w.kind == "fixed" and w.size != r.size:
-        return f"{w.size} bytes are not {r.size}"
-    if w.decimal is not None and r.decimal is not None:
-        (precision, scale), (readable, reader_scale) = w.decimal, r.decimal
-        if scale != reader_scale or precision > readable:
-            return f"{_shown(w)} is not readable as {_shown(r)}"
-    return None
+        plain = w.decimal is None and r.decimal is None
+        if not plain or r.kind not in _PROMOTIONS.get(w.kind, ()):
+            problem = f"{_shown(w)} is not readable as {_shown(r)}"
+    elif w.kind in _CONTAINERS:
+        items, readable = w.branches[0], r.branches[0]
+        if items.kind != "union" and readable.kind != "union":
+            return _mismatch(items, readable, place=place + _CONTAINERS[w.kind])
+    elif w.kind in _NAMED and not root and not _names_match(w, r):
+        problem = f"{w.name} is not {r.name}"
+    elif w.kind == "fixed" and w.size != r.size:
+        problem = f"{w.size} bytes are not {r.size}"
+    elif w.decimal is not None and r.decimal is not None:
+        (precision, scale), (precision_max, reader_scale) = w.decimal, r.decimal
+        if scale != reader_scale or precision > precision_max:
+            problem = f"{_shown(w)} is not readable as {_shown(r)}"
+    return None if problem is None else Failure(place, problem)
 
 
 def _shown(node: _Node) -> str:
@@ -229,9 +236,9 @@ class _Walk:
                 self._fail(path, f"{_shown(w)} is none of the union's: {labels}")
             r = chosen
         if r is not None:
-            problem = _mismatch(w, r, root)
-            if problem is not None:
-                self._fail(path, problem)
+            failure = _mismatch(w, r, root)
+            if failure is not None:
+                self._fail(path + failure.path, failure.problem)
                 r = None
         self._value(w, r, path)
 
@@ -247,8 +254,8 @@ class _Walk:
                 items = None if r is None else r.branches[0]
                 for _ in self._items():
                     if w.kind == "map":
-                        self._at += self._long()
-                    self.read(w.branches[0], items, path + ("[]" if w.kind == "array" else "{}"))
+                        self._bytes()  # the key
+                    self.read(w.branches[0], items, path + _CONTAINERS[w.kind])
             case "int" | "long":
                 self._long()
             case "bytes" | "string":
