@@ -102,6 +102,14 @@ _COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 _WIDTHS: Final = tuple(max(len(of[meter]) for of in _COUNTERS.values()) for meter in range(len(METERS)))
 _STARTS: Final = tuple(int(start) for start in np.cumsum((0, *_WIDTHS))[:-1])
 _WIDTH: Final = sum(_WIDTHS)
+_PATHS: Final[Mapping[str, tuple[tuple[str, str] | None, ...]]] = {
+    protocol: tuple(
+        (paths[at].split(".")[0], paths[at].split(".")[1]) if at < len(paths) else None
+        for paths, width in zip(meters, _WIDTHS, strict=True)
+        for at in range(width)
+    )
+    for protocol, meters in _COUNTERS.items()
+}
 _GAMES: Final = _STARTS[-1]  # counts games, not money
 _BRANCHES: Final = {f"egm.{letter}Meters_v1": letter for letter in _COUNTERS}
 
@@ -341,12 +349,7 @@ def _unusable(
 
 def _counters(protocol: str, meters: Mapping[str, Any]) -> tuple[list[int], int]:
     """Return counters as _COUNTERS says, with zeros for those that the protocol lacks, and what a count of money is worth."""
-    counters = []
-    for paths, width in zip(_COUNTERS[protocol], _WIDTHS, strict=True):
-        for path in paths:
-            group, _, name = path.partition(".")
-            counters.append(meters[group][name])
-        counters += [0] * (width - len(paths))
+    counters = [0 if path is None else meters[path[0]][path[1]] for path in _PATHS[protocol]]
     cents = int.from_bytes(meters["creditValue"], "big", signed=True) if protocol == "S" else 1  # a decimal of scale 2
     return counters, cents
 
@@ -354,6 +357,8 @@ def _counters(protocol: str, meters: Mapping[str, Any]) -> tuple[list[int], int]
 def _impossible(protocol: str, counters: list[int], credit_cents: int) -> str:
     """Say what is wrong with counters; nothing when they may be."""
     highest = WRAP - 1 if protocol == "S" else COUNTER_MAX
+    if min(counters) >= 0 and max(counters) <= highest and 1 <= credit_cents <= CREDIT_CENTS_MAX:
+        return ""
     for at, counter in enumerate(counters):
         limit = COUNTER_MAX if at == _GAMES else highest
         if not 0 <= counter <= limit:

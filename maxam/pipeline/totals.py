@@ -282,11 +282,12 @@ class _Follower:
             self._publisher.publish(self._totals, venues)
             latency_s = time() - pc.max(head["time_us"]).as_py() / 1e6
             self.latencies_s.append(latency_s)
-            self._tell(readings, venues, latency_s)
         else:
             self._totals.as_of = as_of
         if monotonic() - self._saved_s > SAVE_INTERVAL_S:
             self.save()
+        if readings.num_rows:
+            self._tell(readings, venues, self.latencies_s[-1])
 
     def save(self) -> None:
         """Write the state."""
