@@ -3,9 +3,11 @@
 import functools
 import json
 import os
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
+from weakref import WeakSet
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's documentation uses
 
@@ -36,15 +38,20 @@ _KINDS: Final[dict[Records, tuple[str, ...]]] = {
     "sessions": ("subscription", "unsubscription", "acknowledgement", "owed", "session_end"),
     "rejected": ("value", "delete"),
 }
+_PATTERN: Final = re.compile(r"[][{}*?\\]")  # what Hadoop reads as a pattern in a path
+_ESCAPED: Final = r"\\\g<0>"
 _SESSION_NAMES: Final = {
     "glob": "destination",
     "principal": "publisher",
 }  # of columns -> as the journal's fields are called
+_registered: "Final[WeakSet[SparkSession]]" = WeakSet()
 
 
 def register(spark: "SparkSession") -> None:
     """Make `format("maxam")` known to a session, local or remote, and let it leave out segments by filters."""
-    spark.dataSource.register(MaxamDataSource)
+    if spark not in _registered:  # Spark warns of a second time
+        spark.dataSource.register(MaxamDataSource)
+        _registered.add(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
@@ -170,9 +177,10 @@ def _native(spark: "SparkSession", records: Records, paths: list[str]) -> "DataF
     names = _SESSION_NAMES if records == "sessions" else {}
     fields = [f.jsonValue() | {"name": names.get(f.name, f.name)} for f in columns.fields]
     schema = type(columns).fromJson({"type": "struct", "fields": fields})
-    # a file is what its name says, whatever characters are in it, and on disk
-    reader = spark.read.format(NATIVE_AVRO).schema(schema).option("__globPaths__", "false")
-    frame = reader.load([f"file:{path}" for path in paths]).where(F.col("kind").isin(*_KINDS[records]))
+    # on disk, whatever the default file system is, and what is in its name is not a pattern
+    names_as_they_are = [f"file:{_PATTERN.sub(_ESCAPED, path)}" for path in paths]
+    reader = spark.read.format(NATIVE_AVRO).schema(schema)
+    frame = reader.load(names_as_they_are).where(F.col("kind").isin(*_KINDS[records]))
     return frame.withColumnsRenamed({field: name for name, field in names.items()})
 
 

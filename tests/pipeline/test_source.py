@@ -1,0 +1,220 @@
+"""The data source `maxam` as Spark sees it: what filters leave out, what options say, and what a query that fails tells."""
+
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from maxam.journal.archive import list_segments
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.index import build
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.source import JournalReader, JournalStreamReader, MaxamDataSource, SegmentPart
+from tests.journal_records import NOW_US, SYNC, change
+
+LAST = 100
+AT = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=NOW_US)
+
+
+def moment(revision: int) -> datetime:
+    """Return when a revision was accepted."""
+    return AT + timedelta(milliseconds=revision)
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write segments of about ten changes, a topic for each, indexed; the last one is open."""
+    folder = tmp_path_factory.mktemp("source") / "journal"
+    settings = JournalSettings(segment_bytes_max=4000, durable=False, reserve_bytes=0)
+    journal = Journal.open(folder, OsDisk(), settings, SYNC)
+    assert list(journal.recover()) == []
+    for n in range(1, LAST + 1):
+        journal.write(journal.encode([change(n, b"X/EGM.V%d.S" % (n // 10), b"b" * 30)]))
+    for segment in sealed_segments(folder, OsDisk()):
+        build(str(folder), segment, OsDisk())
+    return folder
+
+
+def revisions_read(folder: Path, *filters: Filter, **options: str) -> tuple[set[int], int]:
+    """Return the revisions of the rows that a reader with these filters hands over, and the number of segments it reads."""
+    reader = JournalReader({"path": str(folder), **options})
+    assert list(reader.pushFilters([*filters])) == [*filters]  # Spark applies them all the same
+    reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as Spark does
+    parts = reader.partitions()
+    assert all(isinstance(part, SegmentPart) for part in parts)
+    batches = [batch for part in parts for batch in reader.read(pickle.loads(pickle.dumps(part)))]  # noqa: S301
+    return {revision for batch in batches for revision in batch.column("revision").to_pylist()}, len(parts)
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (EqualTo(("revision",), 42), lambda n: n == 42),
+        (In(("revision",), (41, 43)), lambda n: n in {41, 43}),
+        (GreaterThan(("revision",), 90), lambda n: n > 90),
+        (GreaterThanOrEqual(("revision",), 90), lambda n: n >= 90),
+        (LessThan(("revision",), 7), lambda n: n < 7),
+        (LessThanOrEqual(("revision",), 7), lambda n: n <= 7),
+        (EqualTo(("accepted_at",), moment(42)), lambda n: n == 42),
+        (In(("accepted_at",), (moment(41), moment(43))), lambda n: n in {41, 43}),
+        (GreaterThan(("accepted_at",), moment(89)), lambda n: n > 89),
+        (GreaterThanOrEqual(("accepted_at",), moment(90)), lambda n: n >= 90),
+        (LessThan(("accepted_at",), moment(7)), lambda n: n < 7),
+        (LessThanOrEqual(("accepted_at",), moment(7).replace(tzinfo=None)), lambda n: n <= 7),
+        (EqualTo(("destination",), "X/EGM.V3.S"), lambda n: n // 10 == 3),
+        (In(("destination",), ("X/EGM.V3.S", "X/EGM.V4.S")), lambda n: n // 10 in {3, 4}),
+        (StringStartsWith(("destination",), "X/EGM.V5."), lambda n: n // 10 == 5),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Filter) else "",
+)
+def test_a_filter_leaves_out_segments_and_no_row_that_it_wants(
+    journal: Path, one: Filter, wanted: Callable[[int], bool]
+) -> None:
+    """All rows that pass the filter are read, of a few segments only."""
+    revisions, segments = revisions_read(journal, one)
+    assert {n for n in range(1, LAST + 1) if wanted(n)} <= revisions
+    assert segments < len(list_segments(journal, "changes")) - 3
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        IsNotNull(("revision",)),
+        Not(EqualTo(("revision",), 42)),
+        EqualTo(("kind",), "value"),
+        EqualTo(("body",), b""),
+        In(("revision",), ()),
+    ],
+    ids=str,
+)
+def test_other_filters_leave_out_nothing(journal: Path, one: Filter) -> None:
+    """What does not help to choose segments is left to Spark."""
+    assert revisions_read(journal, one) == (set(range(1, LAST + 1)), len(list_segments(journal, "changes")))
+
+
+def test_filters_that_exclude_each_other_read_nothing(journal: Path) -> None:
+    """A range without anything in it costs no segment, or one that gives no row."""
+    revisions, segments = revisions_read(journal, GreaterThan(("revision",), 50), LessThan(("revision",), 40))
+    assert (revisions, segments <= 1) == (set(), True)
+
+
+def test_the_options_choose_revisions_exactly(journal: Path) -> None:
+    """Options fromRevision and toRevision, both inclusive, give exactly these."""
+    assert revisions_read(journal, fromRevision="37", toRevision="62")[0] == set(range(37, 63))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"path": ""}, "the folder of a journal is missing"),
+        ({"path": "var/journal"}, "must be an absolute path"),
+        ({"fromRevision": "-1"}, "fromRevision must be a revision"),
+        ({"toRevision": "last"}, "toRevision must be a revision"),
+        ({"problems": "ignore"}, "problems must be one of fail, skip"),
+        ({"records": "all"}, "records must be one of changes, sessions, rejected, problems"),
+        ({"fromrevison": "1"}, "unknown option fromrevison"),
+    ],
+)
+def test_wrong_options_are_named(journal: Path, options: dict[str, str], says: str) -> None:
+    """An option that is unknown, missing or malformed is an error that names it."""
+    with pytest.raises(PipelineError, match=says):
+        JournalReader({"path": str(journal), **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger must be a size"),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be a size"),
+        ({"startingRevision": "first"}, "startingRevision must be a revision"),
+        ({"records": "sessions"}, "records must be one of changes, rejected"),
+        ({"toRevision": "9"}, "unknown option torevision"),
+    ],
+)
+def test_wrong_options_of_a_stream_are_named(journal: Path, options: dict[str, str], says: str) -> None:
+    """So for streams, which know other options."""
+    with pytest.raises(PipelineError, match=says):
+        JournalStreamReader({"path": str(journal), **options})
+
+
+def test_the_limit_of_a_stream(journal: Path) -> None:
+    """Option maxBytesPerTrigger is a size with or without a unit; without the option all that is available is read."""
+    sizes = {"1048576": 1 << 20, "64k": 64 << 10, "2m": 2 << 20, "1GB": 1 << 30}
+    for text, size in sizes.items():
+        reader = JournalStreamReader({"path": str(journal), "maxBytesPerTrigger": text})
+        assert reader.getDefaultReadLimit() == ReadMaxBytes(size)
+    assert JournalStreamReader({"path": str(journal)}).getDefaultReadLimit() == ReadAllAvailable()
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        {},
+        {"revision": 1},
+        {"revision": -1, "segment": 0, "byte": 0, "chain": 0},
+        {"revision": 1, "segment": 0, "byte": 0, "chain": True},
+        {"revision": 1, "segment": 0, "byte": 0, "chain": 0, "more": 1},
+    ],
+    ids=str,
+)
+def test_an_offset_of_another_source_is_refused(journal: Path, offset: dict[str, int]) -> None:
+    """A checkpoint that is not of a journal is named, not guessed at."""
+    with pytest.raises(PipelineError, match="not one of a journal"):
+        JournalStreamReader({"path": str(journal)}).latestOffset(offset, ReadAllAvailable())
+
+
+def test_the_columns_are_those_of_the_records(journal: Path) -> None:
+    """Each kind of records has its columns; an unknown kind is an error."""
+    names = {
+        records: MaxamDataSource({"path": str(journal), "records": records}).schema().names
+        for records in ("changes", "sessions", "rejected", "problems")
+    }
+    assert names["changes"][:4] == ["revision", "accepted_at", "kind", "destination"]
+    assert names["rejected"] == [*names["changes"], "disposition", "result", "reason"]
+    assert names["sessions"][-1] == "positions"
+    assert names["problems"] == ["kind", "path", "offset", "first", "last", "text", "lost"]
+
+
+def test_spark_pushes_filters_down(spark: SparkSession, journal: Path) -> None:
+    """Conditions on revision, time and destination give their rows, whatever of them the source has used."""
+    frame = spark.read.format("maxam").load(str(journal))
+    until_us = NOW_US + 35_000
+    found = frame.where("revision > 31 AND destination LIKE 'X/EGM.V3.%'")
+    found = found.where(f"accepted_at <= timestamp_micros({until_us})")
+    assert sorted(row.revision for row in found.select("revision").collect()) == [32, 33, 34, 35]
+
+
+def test_a_query_that_fails_says_what_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """Damage found while a task reads fails the query with file, byte and revisions in its text."""
+    folder = tmp_path / "journal"
+    journal = Journal.open(folder, OsDisk(), JournalSettings(durable=False, reserve_bytes=0), SYNC)
+    assert list(journal.recover()) == []
+    for n in range(1, 4):
+        journal.write(journal.encode([change(n, body=b"body %d" % n)]))
+    journal.close()
+    (segment,) = list_segments(folder, "changes")
+    path = Path(segment.path)
+    path.write_bytes(path.read_bytes().replace(b"body 2", b"body 7"))
+    with pytest.raises((PySparkException, Py4JJavaError), match=r"avro: byte \d+: damaged: .*lost: revision 2"):
+        spark.read.format("maxam").load(str(folder)).collect()
+    rest = spark.read.format("maxam").option("problems", "skip").load(str(folder)).collect()
+    assert [row.revision for row in rest] == [1, 3]
