@@ -12,12 +12,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
+import click
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,6 +28,7 @@ from maxam.journal.splice import typed_row_schema
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.columns import ColumnType
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.session import NATIVE_AVRO, native_avro
 from maxam.pipeline.splicing import Spliced, Splicing, Stretch, TypedRows, container_folder
 from maxam.pipeline.table import UNTYPED, Minors, Table
@@ -100,7 +102,7 @@ def update_history(
         types: Full names of the types to keep, None for all; always the same for one table.
         until_revision: The last one to add.
         round_bytes: See ROUND_BYTES; a round has at least one segment.
-        told: Called after each round with the report so far.
+        told: Called after each round, and at the end, with the report so far.
 
     Raises:
         PipelineError: The journal does not hold the revisions that come next, the table is of other types or of another journal or
@@ -129,6 +131,8 @@ def update_history(
             _Round(spark, journal, table, catalogue, report, until_revision or REVISION_MAX).run(stretches)
             if told is not None:
                 told(report)
+    if told is not None:
+        told(report)
     return report
 
 
@@ -172,7 +176,7 @@ def stream_history(
         round_bytes: See `update_history`.
         available_now: Return when all that was there at the start is in the table.
         trigger_s: Seconds from one batch to the next, at least.
-        told: Called after each round with the report of the batch.
+        told: Called after each round, and at the end of each batch, with the report of the batch so far.
 
     Raises:
         PipelineError: As of `update_history`.
@@ -265,6 +269,7 @@ def _rounds(stretches: list[Stretch], round_bytes: int) -> Iterator[list[Stretch
         yield batch
 
 
+@final
 class _Round:
     """One round: a bounded stretch of the journal becomes rows of the table."""
 
@@ -476,3 +481,74 @@ def _settings(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[No
     finally:
         for name, former in before.items():
             spark.conf.set(name, former)
+
+
+@final
+class _Teller:
+    """Tells what runs report, each problem once."""
+
+    def __init__(self, job: Job, follow: bool) -> None:
+        self._job: Final = job
+        self._follow: Final = follow
+        self._told: Final[set[Problem]] = set()
+        self._last = -1
+
+    def tell(self, report: HistoryReport) -> None:
+        # while a gateway writes, its last block is often not finished, and is read with the next batch
+        fresh = [p for p in report.problems if p not in self._told and not (self._follow and p.kind == "torn")]
+        self._told.update(fresh)
+        self._job.tell_problems(fresh)
+        if report.last != self._last and report.rows:
+            rows = ", ".join(f"{name} {count}" for name, count in sorted(report.rows.items()))
+            self._job.tell(f"revisions {report.first} to {report.last}: {rows}")
+        self._last = report.last
+
+
+@click.command("history")
+@job_options(output=False)
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="The table's folder.")
+@click.option("--types", metavar="NAME,...", help="Only these types; always the same for one table. [default: all]")
+@click.option("--until-revision", type=click.IntRange(min=1), metavar="N", help="The last revision to add.")
+@click.option("--follow", is_flag=True, help="Go on as the journal grows, until interrupted.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --follow.",
+)
+def history_command(
+    job: Job, out: Path, types: str | None, until_revision: int | None, follow: bool, every_s: float
+) -> None:
+    """Keep each message type as a Parquet table with real columns.
+
+    Adds to FOLDER/<type>/date=YYYY-MM-DD/ all that the journal holds beyond what is there: each change once, however often it is
+    run and wherever it was killed. docs/pipeline-types.md says which Avro type gets which column.
+    """
+    if follow and until_revision is not None:
+        raise click.UsageError("--follow and --until-revision exclude each other")
+    names = None if types is None else [name.strip() for name in types.split(",") if name.strip()]
+    teller = _Teller(job, follow)
+    journal, spark = job.journal, job.spark
+    if follow:
+        checkpoint = out / "_maxam" / "stream"
+        with suppress(KeyboardInterrupt):
+            stream_history(
+                spark,
+                journal,
+                out,
+                checkpoint,
+                schemas=job.schemas,
+                types=names,
+                trigger_s=every_s,
+                told=teller.tell,
+            )
+        return
+    with job.progress("building the history"):
+        report = update_history(
+            spark, journal, out, schemas=job.schemas, types=names, until_revision=until_revision, told=teller.tell
+        )
+    if not report.rows:
+        job.tell(f"nothing new: {out} is at revision {report.last}")

@@ -15,6 +15,10 @@ from maxam.pipeline.errors import not_installed
 
 # Each verb: the module and the name of its click command, imported when it is called, and the first sentence of its help.
 _VERBS: Final[dict[str, tuple[str, str]]] = {
+    "history": (
+        "maxam.pipeline.history:history_command",
+        "Keep each message type as a Parquet table with real columns.",
+    ),
     "latest": ("maxam.pipeline.latest:latest_command", "Show the value of every topic as of any moment."),
     "changes": ("maxam.pipeline.changes:changes_command", "Show how often topics change."),
     "rejects": ("maxam.pipeline.rejects:rejects_command", "Show what the broker rejected."),
