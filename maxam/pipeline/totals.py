@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documents call it
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.utils import is_remote
 
 from maxam.avro.registry import load_registry
 from maxam.config import Limits
@@ -349,6 +350,9 @@ def follow_readings(job: Job, periods: Periods, state: Path, publisher: _Publish
     Raises:
         PipelineError: The journal cannot be followed from there, or the totals cannot be published.
     """
+    spark = job.spark
+    if is_remote():  # what handles micro-batches would be sent to the server, and the totals with it
+        raise PipelineError("--follow needs a session of its own: use --master instead of --remote")
     totals = VenueTotals.load(state, periods)
     last = examine(None, job.journal, from_revision=totals.as_of).last if totals.as_of else 0
     if last < totals.as_of:
@@ -358,7 +362,7 @@ def follow_readings(job: Job, periods: Periods, state: Path, publisher: _Publish
     follower = _Follower(job, totals, state, publisher)
     with _stopped_by_signals(publisher.stopping), tempfile.TemporaryDirectory(prefix="maxam-totals-") as scratch:
         # Where Spark keeps its own place is of no use to a later run: the state says from where on it reads.
-        reader = job.spark.readStream.format("maxam").option("maxBytesPerTrigger", str(BATCH_BYTES_MAX))
+        reader = spark.readStream.format("maxam").option("maxBytesPerTrigger", str(BATCH_BYTES_MAX))
         if totals.as_of:
             reader = reader.option("startingRevision", str(totals.as_of + 1))
         if totals.as_of:
@@ -452,8 +456,8 @@ def totals_command(
     one before; after a reset; with a meter that had rolled over; with nothing to compare with; to a reading from before the
     preceding period; in another venue than before; late; without a time of their own; unusable.
 
-    With --publish the totals of each venue go to X/Venue.<venueId>.VenueMeterTotals (by hour: X/Venue.<venueId>.Hour.…),
-    as --schemas says they are encoded. It takes a certificate that may send there; never does an older total come after a newer.
+    With --publish the totals of each venue go to X/Venue.<venueId>.VenueMeterTotals (by hour: X/Venue.<venueId>.Hour.VenueMeterTotals),
+    as --schemas says they are encoded. It takes a certificate that may send there; an older total never comes after a newer one.
     """
     periods = Periods.read(by, timezone, day_start)
     if follow and (not publish or state is None):
