@@ -429,8 +429,8 @@ def _logical(node: Node, document: dict[str, Any]) -> Node:
         node.precision, node.scale = document["precision"], document.get("scale", 0)
     elif (node.kind, logical) in _LOGICAL:
         node.logical = logical
-        if node.kind != "fixed":
-            node.label = logical
+    if node.logical and node.kind != "fixed":
+        node.label = logical
     return node
 
 

@@ -148,6 +148,25 @@ def read_history(spark: "SparkSession", out: Path, name: str) -> "DataFrame":
     return spark.read.parquet(str(out / name))
 
 
+def column_types(catalogue: Catalogue, merged: Mapping[str, Minors] | None = None) -> dict[str, ColumnType]:
+    """Give the column type of each type in a catalogue; types too large for columns are left out: their values stay untyped.
+
+    Args:
+        catalogue: A journal's.
+        merged: Minors that a table holds already, by type: the others follow them.
+    """
+    columns: dict[str, ColumnType] = {}
+    for name, minors in catalogue.types().items():
+        column = ColumnType((merged or {}).get(name, ()))
+        try:
+            for version, text in minors:
+                column.add(version, text)
+        except PipelineError:
+            continue  # its values are told of when they are met
+        columns[name] = column
+    return columns
+
+
 def stream_history(
     spark: "SparkSession",
     journal: Path,
@@ -288,7 +307,9 @@ class _Round:
         self._catalogue: Final = catalogue
         self._report: Final = report
         self._until: Final = until
-        self._columns: Final = self._merge_minors()
+        wanted = table.state.types
+        columns = column_types(catalogue, table.minors)
+        self._columns: Final = {name: c for name, c in columns.items() if wanted is None or name in wanted}
 
     def run(self, stretches: list[Stretch]) -> None:
         """Splice, read, write, commit."""
@@ -331,22 +352,6 @@ class _Round:
         self._report.problems += [problem for each in spliced for problem in each.problems]
 
     # columns
-
-    def _merge_minors(self) -> dict[str, ColumnType]:
-        """Merge what the table holds of each type with what the catalogue has beyond; types too large for columns are left out."""
-        merged: dict[str, ColumnType] = {}
-        for name, minors in self._catalogue.types().items():
-            wanted = self._table.state.types
-            if wanted is not None and name not in wanted:
-                continue
-            column = ColumnType(self._table.minors.get(name, ()))
-            try:
-                for version, text in minors:
-                    column.add(version, text)
-            except PipelineError:
-                continue  # its values are told of, and are among the untyped rows
-            merged[name] = column
-        return merged
 
     def _minors(self, name: str) -> Minors:
         return [(minor.version, minor.text) for minor in self._columns[name].minors]
