@@ -18,6 +18,7 @@ from maxam.pipeline.selection import Selection, selection_options
 from maxam.pipeline.session import NATIVE_AVRO, native_avro
 
 Container = Literal["avro", "parquet"]
+_COMPRESSION: Final = {"avro": "deflate", "parquet": "zstd"}  # what every reader has
 _DAY_US: Final = 86_400_000_000
 _DATE: Final = "date"
 
@@ -62,7 +63,8 @@ def write_days(rows: DataFrame, folder: Path, container: Container) -> int:
         ready.mkdir()
         kind = NATIVE_AVRO if container == "avro" else "parquet"
         days = rows.repartition(_DATE).sortWithinPartitions(_DATE, "revision")
-        days.write.format(kind).partitionBy(_DATE).save(str(written))
+        writer = days.write.format(kind).option("compression", _COMPRESSION[container])
+        writer.partitionBy(_DATE).save(str(written))
         if not written.is_dir():
             raise PipelineError(f"{written} is not here: the workers must write where this machine reads")
         for day in written.glob(f"{_DATE}=*"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Up to so many topics their newest revisions go to every executor, 16 bytes each; beyond, Spark joins by sorting.
 BROADCAST_TOPICS_MAX: Final = 4_000_000
+_BLOCK_CHANGES_MAX: Final = 100_000  # a problem of the clock ends before the last write that it concerns
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -87,18 +88,17 @@ def clock_intervals(
     for problem in problems:
         if problem.kind != "clock":
             continue
-        ends = between(problem.first - 1, problem.last + 1).where(
-            F.col("revision").isin(problem.first - 1, problem.first, problem.last + 1)
-        )
-        at_us = {
-            row.revision: row.at_us
-            for row in ends.select("revision", F.unix_micros("accepted_at").alias("at_us")).collect()
-        }
-        begin_us = at_us.get(problem.first)
-        if begin_us is None:
+        rows = between(problem.first - 1, problem.last + _BLOCK_CHANGES_MAX)
+        rows = rows.select("revision", F.unix_micros("accepted_at").alias("at_us"))
+        ends = {row.revision: row.at_us for row in rows.where(F.col("revision") <= problem.first).collect()}
+        if problem.first not in ends:
             continue
-        before_us, behind_us = at_us.get(problem.first - 1, 0), at_us.get(problem.last + 1)
-        end_us = before_us if before_us > begin_us else behind_us  # it stepped back to the time before, or stood still
+        begin_us, before_us = ends[problem.first], ends.get(problem.first - 1, 0)
+        if before_us > begin_us:  # it stepped back to the time before
+            end_us = before_us
+        else:  # it stood still
+            later = rows.where((F.col("revision") > problem.last) & (F.col("at_us") > begin_us))
+            end_us = later.agg(F.min("at_us")).collect()[0][0]
         found.append((problem, _time(begin_us), None if end_us is None else _time(end_us)))
     return found
 
