@@ -4,13 +4,14 @@ import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pytest
 
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.job import told
-from maxam.pipeline.output import csv_lines, json_lines, replacing
+from maxam.pipeline.output import _write_all, csv_lines, json_lines, replacing
 
 MOMENT = datetime(2026, 11, 21, 18, 30, 0, 5, UTC)
 COLUMNS = {
@@ -87,6 +88,22 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         replacing(tmp_path / "nowhere" / "x"),
     ):
         pass
+
+
+def test_everything_is_written_to_an_unbuffered_file() -> None:
+    """A file that takes only a part of what it is given is given the rest."""
+    import io
+
+    class Slow(io.RawIOBase):
+        taken = b""
+
+        def write(self, data: Any) -> int:
+            self.taken += bytes(data[:3])
+            return min(3, len(data))
+
+    file = Slow()
+    _write_all(cast("BinaryIO", file), b"0123456789")
+    assert file.taken == b"0123456789"
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def test_settings_are_taken() -> None:
     keys = registry.envelope_keys
     assert (keys.body, keys.fingerprint, keys.topic, keys.tombstone) == (9, 2, 3, 4)
     assert registry.compatibility("e.A_v1") == "BACKWARD"
+    assert registry.fresh_within_s == (None,)
+    assert loaded(A_RULE + "fresh_within_s = 2.5\n" + A_RULE + "fresh_within_s = 60").fresh_within_s == (2.5, 60)
     judgement = registry.rules[0].judge(b"X/A.b", (), b"\x00")
     assert isinstance(judgement, Judgement)
     assert judgement.schema_fingerprint == registry.versions("e.A_v1")[0].sha_256
@@ -121,6 +123,16 @@ def test_settings_are_taken() -> None:
         ('[[rule]]\ndestination = "X/A"', "registry.toml: rule[0]: 'encoding' is missing"),
         (A_RULE + A_RULE + "x = 1", "registry.toml: rule[1].x: unknown key"),
         (A_RULE + 'require_version = "yes"', "registry.toml: rule[0].require_version: expected true or false"),
+        (A_RULE + "fresh_within_s = 0", "rule[0].fresh_within_s: expected a number of seconds above zero, found 0"),
+        (
+            A_RULE + "fresh_within_s = true",
+            "rule[0].fresh_within_s: expected a number of seconds above zero, found True",
+        ),
+        (A_RULE + "fresh_within_s = inf", "rule[0].fresh_within_s: expected a number of seconds above zero, found inf"),
+        (
+            A_RULE + 'fresh_within_s = "1m"',
+            "rule[0].fresh_within_s: expected a number of seconds above zero, found '1m'",
+        ),
         (A_RULE.replace("e.A_v1", "e.B_v1"), "registry.toml: rule[0].schema: no such type 'e.B_v1'; known: e.A_v1"),
         (
             A_RULE.replace("datum", "json"),
