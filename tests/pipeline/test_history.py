@@ -518,3 +518,42 @@ def test_a_stream_adds_what_is_new_and_nothing_twice(spark: SparkSession, tmp_pa
     stream_history(spark, journal, out, tmp_path / "another", available_now=True)
     revisions = sorted(row["revision"] for rows in all_rows(out).values() for row in rows)
     assert revisions == list(range(1, 51))
+
+
+def test_columns_that_are_computed(spark: SparkSession, tmp_path: Path) -> None:
+    """UUIDs and durations of fixed bytes, times and nanoseconds, names that differ in case, empty records, within arrays and
+    unions: as docs/pipeline-types.md says.
+    """
+    uuid = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    duration = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
+    empty = {"type": "record", "name": "Nothing", "fields": []}
+    fields: list[tuple[str, Any, bytes, Any]] = [
+        ("u", uuid, bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+        ("us", {"type": "array", "items": "U"}, b"\2" + bytes(16) + b"\0", ["00000000-0000-0000-0000-000000000000"]),
+        ("d", duration, b"\1\0\0\0\2\1\0\0\xff\xff\xff\xff", {"months": 1, "days": 258, "millis": 2**32 - 1}),
+        ("dn", ["null", "D"], b"\0", None),
+        ("tm", {"type": "int", "logicalType": "time-millis"}, b"\xe8\7", 500),
+        ("tu", {"type": "long", "logicalType": "time-micros"}, b"\2", 1),
+        ("tn", {"type": "long", "logicalType": "timestamp-nanos"}, b"\1", -1),
+        (
+            "dec",
+            {"type": "fixed", "name": "X", "size": 2, "logicalType": "decimal", "precision": 4},
+            b"\xff\xff",
+            Decimal(-1),
+        ),
+        ("wide", {"type": "bytes", "logicalType": "decimal", "precision": 40}, b"\2\1", b"\1"),
+        ("Case", "int", b"\2", 1),
+        ("case", "int", b"\4", 2),
+        ("e", empty, b"", True),
+        ("es", {"type": "map", "values": ["null", "Nothing"]}, b"\4\2a\0\2b\2\0", [("a", None), ("b", True)]),
+        ("n", "null", b"", None),
+        ("only", ["null"], b"\0", None),
+        ("two", ["int", "long", "Nothing"], b"\2\6", {"int": None, "long": 3, "Nothing": None}),
+    ]
+    minor = Minor("t.C_v1", "1.0", record_type("t.C_v1", *((name, of) for name, of, _, _ in fields)))
+    body = b"".join(data for _, _, data, _ in fields)
+    write_journal(tmp_path / "journal", [value_change(1, minor, body)], [minor])
+    report = update_history(spark, tmp_path / "journal", tmp_path / "out")
+    assert report.problems == []
+    (row,) = all_rows(tmp_path / "out")["t.C_v1"]
+    assert row["value"] == {name if name != "case" else "case_2": shown for name, _, _, shown in fields}
