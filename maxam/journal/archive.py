@@ -232,6 +232,14 @@ def find_segment(folder: str | os.PathLike[str], records: Records, segment: Segm
     return next((one for one in list_segments(folder, records) if one.first == segment.first), None)
 
 
+def size_of(segment: Segment) -> int:
+    """Return the bytes of a segment; 0 when it was sealed or removed since it was listed, which whoever opens it finds out."""
+    try:
+        return os.stat(segment.path).st_size  # noqa: PTH116 - a string is what there is
+    except FileNotFoundError:
+        return 0
+
+
 @final
 class _File:
     """A file that is open for reading: stays readable when it is renamed or removed."""

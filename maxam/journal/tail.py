@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from maxam.errors import JournalError
-from maxam.journal.archive import Place, Records, Segment, SegmentReader, list_segments, walk
+from maxam.journal.archive import Place, Records, Segment, SegmentReader, list_segments, size_of, walk
 
 _UNLIMITED: Final = 1 << 62
 
@@ -102,7 +102,7 @@ def advance(
         if segment.first == cursor.segment:
             place = Place(cursor.offset, cursor.chain, cursor.revision)
         end = target.offset if target is not None and segment.first == target.segment else None
-        size = _size(segment)
+        size = size_of(segment)
         begun = 0 if place is None else place.offset
         # of one that begins before the cursor some has been read, but how much is not known
         limit = None if segment.first <= cursor.revision and place is None else left
@@ -175,13 +175,6 @@ def _from_cursor(folder: str | os.PathLike[str], segments: list[Segment], cursor
             raise RevisionsLostError(f"{segment.path}: a segment is missing before it: {lost} are lost")
         expected = segment.last + 1
     return rest
-
-
-def _size(segment: Segment) -> int:
-    try:
-        return os.stat(segment.path).st_size  # noqa: PTH116 - a string is what there is
-    except FileNotFoundError:
-        return 0  # it was sealed or removed meanwhile: whoever opens it finds out
 
 
 def _behind(

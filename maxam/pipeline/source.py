@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Final, Generic, TypeVar, cast, final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -39,6 +39,7 @@ from maxam.journal.archive import (
     examine,
     list_segments,
     plan,
+    size_of,
     start_of,
 )
 from maxam.journal.disk import OsDisk
@@ -66,6 +67,7 @@ _RECORDS: Final[dict[str, StructType]] = {
 _STREAM_OPTIONS: Final = ("path", "records", "startingRevision", "maxBytesPerTrigger", "problems")
 _BYTES: Final = re.compile(r"(\d{1,12})(b|k|m|g|t)?b?")
 _READ_OPTIONS: Final = ("path", "records", "fromRevision", "toRevision", "problems", "segments")
+TASK_BYTES: Final = 16 << 20  # of segments that one task reads, unless a single one is larger
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -103,9 +105,9 @@ class MaxamDataSource(DataSource):
         return MaxamStreamWriter(schema, self.options, overwrite)
 
 
-@dataclass
-class SegmentPart(InputPartition):
-    """One task's part of a batch.
+@dataclass(frozen=True, slots=True)
+class SegmentPart:
+    """What a batch reads of one segment.
 
     Attributes:
         segment: What to read.
@@ -120,9 +122,42 @@ class SegmentPart(InputPartition):
     known: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StretchPart:
+    """What a micro-batch reads of one segment: of the changes in a stretch those from `low` to `high`."""
+
+    stretch: Stretch
+    low: int
+    high: int
+
+
+_Part = TypeVar("_Part", SegmentPart, StretchPart)
+
+
+@dataclass
+class Task(InputPartition, Generic[_Part]):
+    """What one task reads, in order: a large segment, or some small ones, as each task costs some 50 ms."""
+
+    parts: tuple[_Part, ...]
+
+
+def _tasks(parts: Iterable[tuple[_Part, int]]) -> list[InputPartition]:
+    """Group parts, each with its bytes, that lie beside each other."""
+    tasks: list[InputPartition] = []
+    group: list[_Part] = []
+    length = 0
+    for part, size in parts:
+        if group and length + size > TASK_BYTES:
+            tasks.append(Task(tuple(group)))
+            group, length = [], 0
+        group.append(part)
+        length += size
+    return [*tasks, Task(tuple(group))] if group else tasks
+
+
 @final
 class JournalReader(DataSourceReader):
-    """Reads what a journal holds, a segment a task. Picklable."""
+    """Reads what a journal holds, in tasks of whole segments. Picklable."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         _require_known(options, _READ_OPTIONS)
@@ -142,7 +177,7 @@ class JournalReader(DataSourceReader):
         return filters
 
     def partitions(self) -> list[InputPartition]:
-        """Return a part for each segment that can hold what is wanted.
+        """Return the segments that can hold what is wanted, in tasks.
 
         Raises:
             PipelineError: A segment is missing, or revisions that were asked for are no more.
@@ -157,7 +192,8 @@ class JournalReader(DataSourceReader):
                 raise PipelineError(
                     f"{self._folder}: the segment of revision {gone[0]} was removed after the archive was examined; read again"
                 )
-            return [SegmentPart(there[first], 0, *part) for first, part in self._chosen.items()]
+            chosen = [SegmentPart(there[first], 0, *part) for first, part in self._chosen.items()]
+            return _tasks((part, size_of(part.segment)) for part in chosen)
         segments, problems = plan(
             self._folder,
             records,
@@ -171,13 +207,14 @@ class JournalReader(DataSourceReader):
             require_nothing_lost(problems)
         starts = [start_of(segment) for segment in segments]
         following = [*starts[1:], None][: len(segments)]
-        return [
-            SegmentPart(one, 0 if start is None or start.revision != one.last else start.chain)
+        chains = [
+            0 if start is None or start.revision != one.last else start.chain
             for one, start in zip(segments, following, strict=True)
         ]
+        return _tasks((SegmentPart(one, chain), size_of(one)) for one, chain in zip(segments, chains, strict=True))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield what one segment holds; runs on an executor.
+        """Yield what some segments hold; runs on an executor.
 
         Raises:
             PipelineError: Something of it cannot be read; names file, position and the lost revisions.
@@ -186,8 +223,11 @@ class JournalReader(DataSourceReader):
             found = examine(self._folder, "changes", self._from, self._to).problems
             yield problem_batch([*found, *examine(self._folder, "rejected").problems])
             return
-        if not isinstance(partition, SegmentPart):  # there are none
-            return
+        if isinstance(partition, Task):  # else there are none
+            for part in partition.parts:
+                yield from self._read_segment(part)
+
+    def _read_segment(self, partition: SegmentPart) -> Iterator[pa.RecordBatch]:
         records = cast("Records", self._records)
         low, high = max(self._from or 0, self._bounds.low), min(self._to or REVISION_MAX, self._bounds.high)
         careless = self._skip and self._chosen is None
@@ -218,15 +258,6 @@ class JournalReader(DataSourceReader):
         if not self._bounds.low <= segment.last or segment.first > self._bounds.high:
             return False
         return records != "changes" or may_hold(self._folder, segment, self._bounds.destinations)
-
-
-@dataclass
-class StretchPart(InputPartition):
-    """One task's part of a micro-batch: of the changes in a stretch of a segment those from `low` to `high`."""
-
-    stretch: Stretch
-    low: int
-    high: int
 
 
 @final
@@ -283,7 +314,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = newest(self._folder, self._records)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return a part for each segment that the micro-batch reads of.
+        """Return what the micro-batch reads, in tasks.
 
         Raises:
             PipelineError: Some of it is not there any more.
@@ -293,16 +324,19 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts = stretches(self._folder, self._records, first, last, self._skip)
         except (JournalError, OSError) as error:
             raise PipelineError(str(error)) from error
-        return [StretchPart(part, first.revision + 1, last.revision) for part in parts]
+        return _tasks((StretchPart(part, first.revision + 1, last.revision), size_of(part.segment)) for part in parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield what lies in one stretch; runs on an executor.
+        """Yield what lies in some stretches; runs on an executor.
 
         Raises:
             PipelineError: Something of it cannot be read; names file, position and the lost revisions.
         """
-        if not isinstance(partition, StretchPart):
-            raise PipelineError(f"not a part of a stream: {partition!r}")
+        if isinstance(partition, Task):
+            for part in partition.parts:
+                yield from self._read_stretch(part)
+
+    def _read_stretch(self, partition: StretchPart) -> Iterator[pa.RecordBatch]:
         stretch = partition.stretch
         try:
             reader = SegmentReader(self._folder, self._records, stretch.segment, stretch.place, stretch.end)

@@ -28,7 +28,7 @@ from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings, sealed_segments
 from maxam.journal.index import build
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.source import JournalReader, JournalStreamReader, MaxamDataSource, SegmentPart
+from maxam.pipeline.source import JournalReader, JournalStreamReader, MaxamDataSource, Task
 from tests.journal_records import NOW_US, SYNC, change
 
 LAST = 100
@@ -59,10 +59,10 @@ def revisions_read(folder: Path, *filters: Filter, **options: str) -> tuple[set[
     reader = JournalReader({"path": str(folder), **options})
     assert list(reader.pushFilters([*filters])) == [*filters]  # Spark applies them all the same
     reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as Spark does
-    parts = reader.partitions()
-    assert all(isinstance(part, SegmentPart) for part in parts)
-    batches = [batch for part in parts for batch in reader.read(pickle.loads(pickle.dumps(part)))]  # noqa: S301
-    return {revision for batch in batches for revision in batch.column("revision").to_pylist()}, len(parts)
+    tasks = reader.partitions()
+    batches = [batch for task in tasks for batch in reader.read(pickle.loads(pickle.dumps(task)))]  # noqa: S301
+    segments = sum(len(task.parts) for task in tasks if isinstance(task, Task))
+    return {revision for batch in batches for revision in batch.column("revision").to_pylist()}, segments
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,19 @@ def test_a_filter_leaves_out_segments_and_no_row_that_it_wants(
 def test_other_filters_leave_out_nothing(journal: Path, one: Filter) -> None:
     """What does not help to choose segments is left to Spark."""
     assert revisions_read(journal, one) == (set(range(1, LAST + 1)), len(list_segments(journal, "changes")))
+
+
+def test_small_segments_share_a_task_and_large_ones_do_not(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks are of whole segments, in order, and of no more bytes than one may have; together they are all of them."""
+    segments = list_segments(journal, "changes")
+    reader = JournalReader({"path": str(journal)})
+    assert len(reader.partitions()) == 1
+    monkeypatch.setattr("maxam.pipeline.source.TASK_BYTES", 9000)
+    tasks = [task for task in reader.partitions() if isinstance(task, Task)]
+    assert [part.segment for task in tasks for part in task.parts] == segments
+    assert {len(task.parts) for task in tasks[:-1]} == {2}
+    monkeypatch.setattr("maxam.pipeline.source.TASK_BYTES", 1)
+    assert len(reader.partitions()) == len(segments)
 
 
 def test_filters_that_exclude_each_other_read_nothing(journal: Path) -> None:
