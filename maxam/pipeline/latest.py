@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 from pyspark.sql import DataFrame
@@ -13,15 +13,13 @@ from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.decoding import with_values
 from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.output import with_optional
-from maxam.pipeline.reading import read_journal
+from maxam.pipeline.reading import Archive, Problem, read_journal
 from maxam.pipeline.selection import Moment, Selection, glob_option
-
-if TYPE_CHECKING:
-    from maxam.pipeline.reading import Problem
 
 # Up to so many topics their newest revisions go to every executor, 16 bytes each; beyond, Spark joins by sorting.
 BROADCAST_TOPICS_MAX: Final = 4_000_000
 _BLOCK_CHANGES_MAX: Final = 100_000  # a problem of the clock ends before the last write that it concerns
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -73,8 +71,8 @@ def latest(
 
 
 def clock_intervals(
-    between: Callable[[int, int], DataFrame], problems: "Iterable[Problem]"
-) -> list[tuple["Problem", datetime, datetime | None]]:
+    between: Callable[[int, int], DataFrame], problems: Iterable[Problem]
+) -> list[tuple[Problem, datetime, datetime | None]]:
     """Return, for each problem of the clock, from which time to which changes do not carry the time at which they were accepted.
 
     Args:
@@ -103,8 +101,21 @@ def clock_intervals(
     return found
 
 
+def _near(archive: Archive, at: datetime) -> list[Problem]:
+    """Return the problems of segments that a moment may be in, or just behind."""
+    at_us = (at - _EPOCH) // MICROSECOND
+    checked = [*archive.sealed, *archive.damaged, *([archive.open] if archive.open is not None else [])]
+    checked.sort(key=lambda segment: segment.first)
+    paths = set()
+    for number, segment in enumerate(checked):
+        last_at_us = checked[number + 1].last_at_us if number + 1 < len(checked) else at_us
+        if segment.first_at_us <= at_us <= max(last_at_us, segment.last_at_us):
+            paths.add(segment.path)
+    return [problem for problem in archive.problems if problem.path in paths]
+
+
 def _time(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 @click.command("latest")
@@ -138,7 +149,7 @@ def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], delet
         def between(first: int, last: int) -> DataFrame:
             return read_journal(job.spark, job.journal, from_revision=first, to_revision=last, problems="skip")
 
-        for problem, first, last in clock_intervals(between, archive.problems):
+        for problem, first, last in clock_intervals(between, _near(archive, at)):
             if first <= at and (last is None or at <= last):
                 job.warn(
                     f"{at.isoformat()} is in the interval from {first.isoformat()} to"
