@@ -206,7 +206,10 @@ class TlsSocket:
         try:
             while part := self._tls.read(RECORD_BYTES_MAX):
                 parts.append(part)
-            self._ended = True  # an empty read is the peer's close_notify
+                if not self._incoming.pending and not self._tls.pending():
+                    break  # to be told so by an exception costs as much as the record
+            else:
+                self._ended = True  # an empty read is the peer's close_notify
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:

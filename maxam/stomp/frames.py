@@ -71,14 +71,22 @@ def parse_number(text: bytes) -> int:
 @final
 @mypyc_attr(acyclic=True)
 class Frame:
-    """One frame. `headers` are unescaped and UTF-8, in order of arrival; of repeated ones the first."""
+    """One frame. `headers` are unescaped and UTF-8, in order of arrival; of repeated ones the first.
 
-    __slots__ = ("body", "command", "headers")
+    Attributes:
+        names: Those of `headers`: the same list for frame after frame with the same names, so that what follows from the names need
+            not be found again. None if the decoder has not looked.
+    """
 
-    def __init__(self, command: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
+    __slots__ = ("body", "command", "headers", "names")
+
+    def __init__(
+        self, command: bytes, headers: dict[bytes, bytes], body: bytes, names: list[bytes] | None = None
+    ) -> None:
         self.command: Final = command
         self.headers: Final = headers
         self.body: Final = body
+        self.names: Final = names
 
 
 @final
@@ -102,6 +110,7 @@ class Decoder:
         "_headers",
         "_headers_max",
         "_in_body",
+        "_known",
         "_length",
         "_length_text",
         "_limits",
@@ -125,6 +134,7 @@ class Decoder:
         # of the last plain head: each header's name with its colon, the names, its content-length
         self._marks: list[bytes] = []
         self._names: list[bytes] = []
+        self._known: list[bytes] | None = None  # the same if they are those of the frame under way
         self._length_text = b"0"
         self._length = 0
         # the unfinished line
@@ -198,7 +208,7 @@ class Decoder:
                 self._in_body = False
                 command = self._command
                 self._command = b""
-                return Frame(command, self._headers, data[start:end])
+                return Frame(command, self._headers, data[start:end], self._known)
         return self._read_body_in_parts()
 
     def _read_head(self) -> bool:
@@ -231,6 +241,7 @@ class Decoder:
                 else:
                     self._command = line
                     self._headers = {}
+                    self._known = None
                     self._lines = 0
                     self._head_bytes = 0
                 self._head_bytes += len(line) + 1
@@ -259,7 +270,11 @@ class Decoder:
                 if not name or not colon:
                     return False
                 headers.setdefault(_unescape(name), _unescape(value))
-        elif not self._read_as_before(lines, headers):
+            self._known = None
+            self._command = command
+            self._headers = headers
+            return True
+        if not self._read_as_before(lines, headers):
             headers = {}
             marks = []
             for line in lines:
@@ -270,6 +285,7 @@ class Decoder:
                 marks.append(name + colon)
             self._marks = marks
             self._names = list(headers)
+        self._known = self._names
         self._command = command
         self._headers = headers
         return True
@@ -453,7 +469,7 @@ class Decoder:
             return None
         self._offset = end + 1
         self._in_body = False
-        frame = Frame(self._command, self._headers, bytes(body))
+        frame = Frame(self._command, self._headers, bytes(body), self._known)
         self._command = b""
         body.clear()
         return frame

@@ -73,7 +73,16 @@ class Protocol:
         closed: Failure or Disconnect was returned: nothing more is read.
     """
 
-    __slots__ = ("_decoder", "_limits", "_readers", "_virtual_hosts", "closed", "version")
+    __slots__ = (
+        "_decoder",
+        "_limits",
+        "_names",
+        "_passed",
+        "_readers",
+        "_virtual_hosts",
+        "closed",
+        "version",
+    )
 
     def __init__(self, limits: Limits, virtual_hosts: Collection[str] = ("MAXVAPI",)) -> None:
         """Make a connection that awaits CONNECT; `"*"` among `virtual_hosts` accepts any host."""
@@ -83,6 +92,8 @@ class Protocol:
         self._virtual_hosts: Final = tuple(virtual_hosts)
         self._decoder: Final = Decoder(limits, FIRST_COMMANDS)
         self._readers: Mapping[bytes, _Reader] | None = None  # none: CONNECT has not come
+        self._names: list[bytes] | None = None  # `Frame.names` of the last SEND, if it had nothing special
+        self._passed: tuple[bytes, ...] = ()  # those of them that are user headers
 
     def receive_data(self, data: bytes) -> list[Event]:
         """Return what the frames completed by `data` ask. Nothing is returned after Failure or Disconnect."""
@@ -101,7 +112,14 @@ class Protocol:
                     continue
                 command = frame.command
                 if command == b"SEND":  # nearly all: without a detour by the table
-                    events.append(_send(frame, limits))
+                    names = frame.names
+                    if names is not None and names is self._names:
+                        events.append(self._send_alike(frame))
+                    else:
+                        event = _send(frame, limits)
+                        events.append(event)
+                        self._names = names if event.condition is None else None
+                        self._passed = tuple([name for name, _ in event.headers])
                     continue
                 events.append(readers[command](frame, limits))
                 if command == b"DISCONNECT":
@@ -113,6 +131,17 @@ class Protocol:
         if self.closed:
             decoder.receive_data(b"")  # holds nothing of what it will not read
         return events
+
+    def _send_alike(self, frame: Frame) -> Send:
+        """Read a SEND whose headers have the names of the last one's."""
+        headers = frame.headers
+        passed = self._passed
+        return Send(
+            headers[b"destination"],
+            frame.body,
+            tuple([(name, headers[name]) for name in passed]) if passed else (),
+            headers.get(b"receipt"),
+        )
 
     def _connect(self, frame: Frame) -> Connect:
         version = _negotiate(frame)
@@ -135,7 +164,7 @@ class Protocol:
 _Reader = Callable[[Frame, Limits], Event]
 
 
-def _send(frame: Frame, _limits: Limits) -> Event:
+def _send(frame: Frame, _limits: Limits) -> Send:
     headers = frame.headers
     destination = headers.get(b"destination")
     receipt = headers.get(b"receipt")

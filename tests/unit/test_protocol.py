@@ -50,10 +50,18 @@ def event_of(data: bytes, version: int = VERSION_1_2) -> Event:
     return event
 
 
-def error_of(data: bytes, version: int = VERSION_1_2) -> ProtocolError:
-    """Return the error that `data` after CONNECT ends with, and see that nothing is read behind it."""
+def described(event: Event) -> object:
+    """Return what a SEND says, its condition too, to compare."""
+    assert isinstance(event, Send)
+    condition = event.condition
+    compared = condition and (condition.source, condition.number, condition.expected, condition.problem)
+    return (event.destination, event.body, event.headers, event.receipt, compared)
+
+
+def error_of(data: bytes, version: int = VERSION_1_2, skip: int = 0) -> ProtocolError:
+    """Return the error that `data` after CONNECT ends with, `skip` events on, and see that nothing is read behind it."""
     protocol = connected(version)
-    (event,) = protocol.receive_data(data + b"NACK\n\n\0")
+    (event,) = protocol.receive_data(data + b"NACK\n\n\0")[skip:]
     assert isinstance(event, Failure)
     assert protocol.closed
     assert protocol.receive_data(b"NACK\n\n\0") == []
@@ -265,6 +273,30 @@ class TestSend:
         assert (found and (found.source, found.number, found.expected, bool(found.problem))) == expected
         assert event.headers[-1] == (b"kept", b"1")
         assert b"if-revision" not in dict(event.headers)
+
+    def test_what_the_names_tell_is_found_once(self) -> None:
+        """A SEND after others, with the same header names or not, is read as it is alone."""
+        heads = [
+            b"destination:X/a",
+            b"destination:X/b\nreceipt:1",
+            b"receipt:2\ndestination:X/b",
+            b"destination:X/c\nu:1\nreceipt:3",
+            b"destination:X/c\nu:2\nv:1\nmessage-id:7",
+            b"destination:X/c\nu:2\nu:3\nv:1",
+            b"destination:X/c\nu:\\c\nreceipt:3",
+            b"destination:X/c\r\nu:4\r\nreceipt:3\r",
+            b"destination:X/c\nsource:s\nsource-revision:1",
+            b"destination:X/c\nif-revision:0",
+        ]
+        frames = [b"SEND\n" + head + b"\n\n\0" for one in heads for two in heads for head in (one, one, two, two)]
+        alone = {frame: event_of(frame) for frame in frames}
+        events = connected().receive_data(b"".join(frames))
+        assert [described(event) for event in events] == [described(alone[frame]) for frame in frames]
+
+    @pytest.mark.parametrize("wrong", [b"receipt:r", b"destination:X/a\ntransaction:t"])
+    def test_other_names_are_looked_at(self, wrong: bytes) -> None:
+        """What the names of one SEND allowed says nothing of the next that has others."""
+        assert error_of(b"SEND\ndestination:X/a\n\n\0SEND\n" + wrong + b"\n\n\0", skip=1)
 
     def test_missing_destination(self) -> None:
         """Spec: STOMP 1.2 "It has one REQUIRED header, destination"."""
