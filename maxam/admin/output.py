@@ -46,7 +46,12 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     return table
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], expendable: Sequence[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    expendable: Sequence[str] = (),
+    remedy: str = "--json shows all",
+) -> None:
     """Print a table; nothing but its head when there are no rows.
 
     Args:
@@ -54,6 +59,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], expend
         rows: Of cells.
         expendable: Titles of columns that a narrow terminal does without, the first ones first, so that the others are
             whole; standard error tells which. What is too long even then is folded, not cut: rows must be told apart.
+        remedy: What standard error says of how to see all.
     """
     out = console()
     table_rows = list(rows)
@@ -72,7 +78,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], expend
         column.no_wrap = column.no_wrap or (column.header != VALUE and _total(widths) <= out.width)
     out.print(table)
     if left_out:
-        click.echo(f"no room for {', '.join(left_out)}; --json shows all", err=True)
+        click.echo(f"no room for {', '.join(left_out)}; {remedy}", err=True)
 
 
 def _width(column: Column) -> int:

@@ -74,7 +74,7 @@ def print_rows(rows: Rows, expendable: Sequence[str] = ()) -> None:
         expendable: Columns that a narrow terminal does without, the first ones first.
     """
     titles, found, _ = rows
-    print_table(titles, found, [name.upper().replace("_", " ") for name in expendable])
+    print_table(titles, found, [name.upper().replace("_", " ") for name in expendable], "--format json shows all")
 
 
 def write_frame(frame: "DataFrame", form: Format, out: str | None) -> None:
