@@ -11,7 +11,7 @@ from typing import Final, final
 
 from maxam.bench.errors import LoadError
 from maxam.bench.histogram import Histogram
-from maxam.stomp.frames import parse_number
+from maxam.stomp.events import parse_number
 
 RUN_CHARACTERS: Final = 6
 STAMP_BYTES: Final = 32  # behind the mark

@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from maxam.records import UNJUDGED, Change, Headers, Identity
-from maxam.stomp.events import SOURCE, SOURCE_REVISION, is_mark
-from maxam.stomp.frames import parse_number
+from maxam.stomp.events import SOURCE, SOURCE_REVISION, is_mark, parse_number
 
 SOURCES_MAX: Final = (
     4  # of one topic: two publishers that hand over, and a repair; more would be one topic with many owners

@@ -8,7 +8,8 @@ from typing import Final, final
 
 from maxam.errors import ProtocolError
 from maxam.stomp.encoder import VERSION_TEXTS
-from maxam.stomp.frames import Frame, parse_number
+from maxam.stomp.events import parse_number
+from maxam.stomp.frames import Frame
 
 SESSION_TAKEN_OVER: Final = "session taken over by a newer connection"  # `message` of the ERROR that the loser gets
 

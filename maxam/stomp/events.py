@@ -15,7 +15,15 @@ VERSION_1_2: Final = 1
 SOURCE: Final = b"source"  # these two of SEND are passed on, and are what a topic's mark is found by
 SOURCE_REVISION: Final = b"source-revision"
 SOURCE_BYTES_MAX: Final = 128
+NUMBER_DIGITS_MAX: Final = 19  # of any number in a header: 64 bits
 NUMBER_MAX: Final = 2**63 - 1  # of `source-revision` and `if-revision`: an Avro long
+
+
+def parse_number(text: bytes) -> int:
+    """Return the value of 1 to 19 ASCII digits, or -1 when `text` is anything else."""
+    if text.isdigit() and len(text) <= NUMBER_DIGITS_MAX:
+        return int(text)
+    return -1
 
 
 def is_mark(source: bytes, number: int) -> bool:

@@ -18,7 +18,7 @@ from mypy_extensions import mypyc_attr
 
 from maxam.config import Limits
 from maxam.errors import ProtocolError
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2
+from maxam.stomp.events import NUMBER_DIGITS_MAX, VERSION_1_1, VERSION_1_2, parse_number
 
 _NUL: Final = 0
 _LF: Final = 10
@@ -58,14 +58,6 @@ _UNESCAPED: Final = {ord("r"): b"\r", ord("n"): b"\n", ord("c"): b":", ord("\\")
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COMMAND_BYTES_MAX: Final = 16  # longer than any command, so that what is no STOMP at all is refused at once
 _PLAIN_HEAD_BYTES_MAX: Final = 2048  # how far to look for the end of a plain head: CRLF heads would look on in vain
-_NUMBER_DIGITS_MAX: Final = 19  # of any number in a header: 64 bits
-
-
-def parse_number(text: bytes) -> int:
-    """Return the value of 1 to 19 ASCII digits, or -1 when `text` is anything else."""
-    if text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX:
-        return int(text)
-    return -1
 
 
 @final
@@ -120,6 +112,7 @@ class Decoder:
         "_marks",
         "_names",
         "_offset",
+        "_plain_head_bytes",
         "_plain_head_bytes_max",
         "_version",
     )
@@ -166,6 +159,7 @@ class Decoder:
         self._plain_head_bytes_max = min(
             _PLAIN_HEAD_BYTES_MAX, limits.frame_header_line_bytes_max, self._head_bytes_max
         )
+        self._plain_head_bytes = 0  # of the last one
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that `data` completes. Each is decoded when it is asked for; take them all.
@@ -220,8 +214,12 @@ class Decoder:
                 start += 1
             self._offset = start
             stop = start + self._plain_head_bytes_max
-            end = data.find(b"\n\n", start, stop)
+            # Mostly as long as the last one. If it ended before, what is cut here has an empty line, and is not plain.
+            end = start + self._plain_head_bytes
+            if data[end : end + 2] != b"\n\n":
+                end = data.find(b"\n\n", start, stop)
             if end >= 0 and self._read_plain_head(data[start:end]):
+                self._plain_head_bytes = end - start
                 self._offset = end + 2
                 self._begin_body()
                 return True
@@ -430,7 +428,7 @@ class Decoder:
             if self._body_bytes < 0:
                 self._refuse(
                     "bad content-length",
-                    f"The content-length of {self._name()} is not a number of 1 to {_NUMBER_DIGITS_MAX} digits; "
+                    f"The content-length of {self._name()} is not a number of 1 to {NUMBER_DIGITS_MAX} digits; "
                     f"expected the length of its body in bytes, 0 to {limit} (limit frame_body_bytes_max).",
                 )
             if self._body_bytes > limit:

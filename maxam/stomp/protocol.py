@@ -30,8 +30,9 @@ from maxam.stomp.events import (
     Subscribe,
     Unsubscribe,
     is_mark,
+    parse_number,
 )
-from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame, parse_number
+from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame
 
 _ZERO: Final = 48  # "0"
 _CLIENT_ID_BYTES_MAX: Final = 128

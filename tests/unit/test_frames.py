@@ -9,8 +9,8 @@ import pytest
 
 from maxam.config import Limits
 from maxam.errors import ProtocolError
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2
-from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, SERVER_COMMANDS, Decoder, Frame, parse_number
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, parse_number
+from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, SERVER_COMMANDS, Decoder, Frame
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -99,6 +99,20 @@ class TestFrame:
     def test_ends_of_line_between_frames(self, version: int) -> None:
         """Spec: STOMP 1.2 "The NULL octet can be optionally followed by multiple EOLs."."""
         assert len(decode(b"\n\nNACK\n\n\0\n\n\nNACK\n\n\0\n", version)) == 2
+
+    @pytest.mark.parametrize("body", range(60))
+    @pytest.mark.parametrize(
+        "head", [b"NACK", b"SEND\nd:1", b"SEND\ndestination:X/a", b"SEND\na:1\nb:2\nc:3\nd:4\ne:5"]
+    )
+    def test_a_head_ends_at_its_own_blank_line(self, head: bytes, body: int) -> None:
+        """A blank line in a body is none of the head, wherever it lies and however long the heads before were."""
+        before = b"SEND\ndestination:X/b\n\nbefore\0"
+        bodies = [b"", b"." * body + b"\n\n" + b"." * body, b"\n" * body] if head != b"NACK" else [b""]
+        for text in bodies:
+            frame = head + b"\n\n" + text + b"\0"
+            found = decode(before + frame + before + b"NACK\n\n\0" + before, limits=Limits())
+            assert [f.body for f in found] == [b"before", text, b"before", b"", b"before"]
+            assert found[1].headers == decode(frame, limits=Limits())[0].headers
 
     def test_idle_decoder_holds_nothing(self) -> None:
         """After the last frame no received byte is kept."""
