@@ -1,6 +1,7 @@
 """`maxam-pipeline latest`: the value of every topic as of any moment."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -23,7 +24,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def newest(changes: DataFrame, at: datetime | None = None, each: tuple[str, ...] = ("destination",)) -> DataFrame:
+def newest(
+    changes: DataFrame,
+    at: datetime | None = None,
+    each: tuple[str, ...] = ("destination",),
+    behind: Callable[[int], DataFrame] | None = None,
+) -> DataFrame:
     """Return the newest change of each topic as of a moment, values and deletes, with all their columns, in no order.
 
     Finds the newest revisions first, which reads no bodies, and takes these rows then: several times as fast as sorting the
@@ -33,16 +39,23 @@ def newest(changes: DataFrame, at: datetime | None = None, each: tuple[str, ...]
         changes: Rows of `rows.CHANGE_COLUMNS`.
         at: Changes accepted later do not count; None: all do. Aware.
         each: Columns, instead of the topic: the newest of all changes that are alike in them.
+        behind: Gives the changes from a revision on, with less to read than in all of them.
     """
     if at is not None:
         changes = changes.where(F.col("accepted_at") <= F.lit(at))
     heads = changes.groupBy(*each).agg(F.max("revision").alias("revision")).select("revision").localCheckpoint()
-    few = heads.count() <= BROADCAST_TOPICS_MAX
-    return changes.join(F.broadcast(heads) if few else heads, "revision", "left_semi")
+    count, first = heads.agg(F.count("*"), F.min("revision")).collect()[0]
+    if behind is not None and first is not None:
+        changes = behind(first)
+    return changes.join(F.broadcast(heads) if count <= BROADCAST_TOPICS_MAX else heads, "revision", "left_semi")
 
 
 def latest(
-    changes: DataFrame, catalogue: Catalogue | None = None, at: datetime | None = None, deleted: bool = False
+    changes: DataFrame,
+    catalogue: Catalogue | None = None,
+    at: datetime | None = None,
+    deleted: bool = False,
+    behind: Callable[[int], DataFrame] | None = None,
 ) -> DataFrame:
     """Return the value of each topic as of a moment.
 
@@ -51,12 +64,13 @@ def latest(
         catalogue: Decodes the values; without one they stay bodies.
         at: See `newest`.
         deleted: Topics whose newest change is a delete are rows too.
+        behind: See `newest`.
 
     Returns:
         In order of `destination`: that, `revision`, `accepted_at`, `publisher`, `schema`, with `deleted` the column `kind`, with a
         catalogue `value` as JSON text, and `body` where there is no `value`.
     """
-    found = newest(changes, at)
+    found = newest(changes, at, behind=behind)
     if not deleted:
         found = found.where(F.col("kind") == "value")
     # What is sorted is computed twice, once to find out how to divide it: not from the archive, and without the values.
@@ -156,6 +170,11 @@ def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], delet
                     f" {'the end' if last is None else last.isoformat()} where the gateway's clock stood still or ran backwards"
                     f" (revisions {problem.first} to {problem.last}): what was accepted then may be earlier or later than it says"
                 )
+
+    def behind(revision: int) -> DataFrame:
+        sealed = tuple(segment for segment in archive.sealed if segment.last >= revision)
+        return job.changes(archive=replace(archive, sealed=sealed), **selection.prune())
+
     with job.progress("finding the newest changes"):
-        found = latest(changes, catalogue, at, deleted)
+        found = latest(changes, catalogue, at, deleted, behind)
     job.emit(found, expendable=("schema", "publisher", "accepted_at"))
