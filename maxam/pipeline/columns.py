@@ -48,6 +48,8 @@ _LOGICAL: Final = {
 _KEPT: Final = {"date", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"}
 """Logical types that Spark's Avro reader is to see. All others it shall read as their base type: it refuses some of them."""
 
+_COMPUTED: Final = {"uuid", "duration"}  # of fixed bytes
+
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
@@ -259,19 +261,22 @@ class ColumnType:
     def wire_schema(self, text: str) -> str:
         """Give an Avro schema, JSON, for the very bytes of a minor's values, as Spark's reader is to see them.
 
-        It differs from the minor's own in names (fields have the merged ones), has no logical types that the reader refuses, wraps
-        each branch of a union of several types in a record of one field, which takes no byte, and has a string where a record would
-        hold itself: see `transcode`.
+        It differs from the minor's own in names (fields have the merged ones), has no logical types that the reader refuses, and has
+        a string where a record would hold itself: see `Transcoder`.
         """
         counter = iter(range(1_000_000))
         return json.dumps(_wire(self.minor(text).root, counter), separators=(",", ":"))
 
+    def read_type(self, text: str) -> str:
+        """Give the Spark SQL type that a minor's values are to be read as by `wire_schema`: with the merged names."""
+        return _read_as(self.minor(text).root, self._root)
+
     def expression(self, text: str, column: str) -> str:
-        """Give the Spark SQL expression that turns a column that was read by `wire_schema` into the merged one.
+        """Give the Spark SQL expression that turns a column that was read as `read_type` into the merged one.
 
         It is `column` itself when nothing is to do.
         """
-        return _convert(_of_node(self.minor(text).root), self._root, column, 0)
+        return _convert(_of_node(self.minor(text).root, self._root), self._root, column, 0)
 
     def carry(self, older: "ColumnType", column: str) -> str:
         """Give the Spark SQL expression that turns a column of an older state of this type into the present one.
@@ -574,18 +579,7 @@ def _wire(node: Node, counter: Iterator[int]) -> Any:  # noqa: ANN401 - JSON
         branches = node.branches()
         if not branches:  # an index and nothing behind it: as an enum of one symbol
             return {"type": "enum", "name": f"n{next(counter)}", "symbols": ["NULL"]}
-        if len(branches) == 1:
-            return [_wire(part, counter) for part in node.parts]
-        return [
-            "null"
-            if part.kind == "null"
-            else {
-                "type": "record",
-                "name": f"n{next(counter)}",
-                "fields": [{"name": "v", "type": _wire(part, counter)}],
-            }
-            for part in node.parts
-        ]
+        return [_wire(part, counter) for part in node.parts]
     if node.kind == "record":
         name = f"n{next(counter)}"
         names = _names_in(node)
@@ -609,9 +603,7 @@ def _wire(node: Node, counter: Iterator[int]) -> Any:  # noqa: ANN401 - JSON
 
 def _names_in(node: Node) -> list[str]:
     """Give the column names of a minor's members, in their order."""
-    if node.target is None:
-        raise ValueError("the type was not merged")
-    fields = node.target.fields
+    fields = _target(node).fields
     names = unique_names([each.name for each in fields])
     by_field = {id(each): name for each, name in zip(fields, names, strict=True)}
     return [by_field[id(member.target)] for member in node.members]
@@ -758,25 +750,58 @@ class _Found:
 _Column = list[_Found]  # what a column at hand may hold
 
 
-def _of_node(node: Node) -> _Column:
-    """See a column as Spark's reader gives it by `wire_schema`."""
+def _member_name(place: Place, alternative: Alternative) -> str:
+    at = next(index for index, each in enumerate(place.alternatives) if each is alternative)
+    return place.member_names()[at]
+
+
+def _read_as(node: Node, place: Place) -> str:
+    """Give the type that Spark's reader is asked for. Members of unions it takes in their order, so that they can have any names."""
+    branches = node.branches()
+    if len(branches) > 1:
+        parts = [(_member_name(place, _target(branch)), branch) for branch in branches]
+        return f"struct<{','.join(f'{quoted(name)}:{_read_branch(branch)}' for name, branch in parts)}>"
+    if branches:
+        return _read_branch(branches[0])
+    return "string" if node.kind == "union" else "void"
+
+
+def _read_branch(node: Node) -> str:
+    if node.kind == "record":
+        fields = zip(_names_in(node), node.members, strict=True)
+        return (
+            f"struct<{','.join(f'{quoted(name)}:{_read_as(each.node, _field(each).place)}' for name, each in fields)}>"
+        )
+    if node.kind == "array":
+        return f"array<{_read_as(node.parts[0], _place(_target(node)))}>"
+    if node.kind == "map":
+        return f"map<string,{_read_as(node.parts[0], _place(_target(node)))}>"
+    return "binary" if node.kind == "fixed" and node.logical in _COMPUTED else _leaf_type(node)[1]
+
+
+def _of_node(node: Node, place: Place) -> _Column:
+    """See a column as Spark's reader gives it when asked for `_read_as`."""
     branches = node.branches()
     out: _Column = []
-    for index, branch in enumerate(branches):
-        if branch.target is None:
-            raise ValueError("the type was not merged")
-        found = _Found(branch.target, f".member{index}.v" if len(branches) > 1 else "", branch.target.kind, raw=branch)
+    for branch in branches:
+        target = _target(branch)
+        suffix = f".{quoted(_member_name(place, target))}" if len(branches) > 1 else ""
+        found = _Found(target, suffix, target.kind, raw=branch)
         if branch.kind == "record":
-            names = _names_in(branch)
-            found.members = [
-                (_field(member), names[i], _of_node(member.node)) for i, member in enumerate(branch.members)
-            ]
+            names = zip(_names_in(branch), branch.members, strict=True)
+            found.members = [(_field(each), name, _of_node(each.node, _field(each).place)) for name, each in names]
         elif branch.kind in {"array", "map"}:
-            found.item = _of_node(branch.parts[0])
+            found.item = _of_node(branch.parts[0], _place(target))
         else:
             found.type = _leaf_type(branch)[1]
         out.append(found)
     return out
+
+
+def _target(node: Node) -> Alternative:
+    if node.target is None:
+        raise ValueError("the type was not merged")
+    return node.target
 
 
 def _field(member: Member) -> Field:
@@ -818,7 +843,7 @@ def _convert(column: _Column, place: Place, path: str, depth: int) -> str:
     if len(place.alternatives) == 1:
         return _convert_one(column[0], place.alternatives[0], path + column[0].suffix, depth)
     parts: list[str] = []
-    unchanged = len(column) == len(place.alternatives)
+    unchanged = [id(found.target) for found in column] == [id(each) for each in place.alternatives]
     for name, alternative in zip(place.member_names(), place.alternatives, strict=True):
         found = by_target.get(id(alternative))
         if found is None:
@@ -846,7 +871,7 @@ def _convert_one(found: _Found, alternative: Alternative, path: str, depth: int)
             return f"transform({path}, {variable} -> {item})"
         return f"transform_values({path}, (k{depth}, {variable}) -> {item})"
     raw = found.raw
-    if raw is not None and raw.kind == "fixed" and raw.logical in {"uuid", "duration"}:
+    if raw is not None and raw.kind == "fixed" and raw.logical in _COMPUTED:
         value = _uuid(path) if raw.logical == "uuid" else _duration(path)
     else:
         value = path

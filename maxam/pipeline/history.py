@@ -45,6 +45,10 @@ _FOOTERS_AT_ONCE: Final = 8
 _DAY_US: Final = 86_400_000_000
 _DATE: Final = f"date_from_unix_date(CAST(floor(unix_micros(accepted_at) / {_DAY_US}) AS INT)) AS date"
 _ROW: Final = ("revision", "accepted_at", "kind", "destination", "publisher")
+_READ: Final = (
+    "revision bigint, accepted_at timestamp, kind string, destination string, publisher string, schema_version string"
+)
+_COMPRESSION: Final = "zstd"  # a quarter smaller than Spark's default at the same cost
 _WRITING: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default is one that most readers call outdated
     "spark.sql.maxConcurrentOutputFileWriters": "8",  # days in one task, before its rows are sorted by day
@@ -368,7 +372,7 @@ class _Round:
             frame = self._spark.read.parquet(str(table.folder / name))
             value = column.carry(older, "value")
             frame = frame.selectExpr(*_ROW, "schema_version", f"{value} AS value", "date")
-            frame.write.partitionBy("date").parquet(str(work / name))
+            frame.write.option("compression", _COMPRESSION).partitionBy("date").parquet(str(work / name))
             files, _ = _finished(work, name)
             if {place for _, place in files} != {path.relative_to(table.folder).as_posix() for path in before}:
                 raise PipelineError(f"{table.folder / name}: rewritten files do not have the rows of the older ones")
@@ -426,7 +430,7 @@ class _Round:
             frame = frame.coalesce(
                 1 + size // _TASK_BYTES
             )  # else each minor and each few containers make a file of their own
-            frame.write.partitionBy("date").parquet(str(work / "files" / name))
+            frame.write.option("compression", _COMPRESSION).partitionBy("date").parquet(str(work / "files" / name))
             files, rows = _finished(work / "files", name)
             expected = sum(counts[folder] for folder in jobs[name])
             if rows != expected:
@@ -443,13 +447,15 @@ class _Round:
 
     def _read(self, folder: Path, of: tuple[str, str] | None) -> "DataFrame":
         """Read the containers of one schema as rows of its type's table."""
-        # for dates before the Gregorian calendar: as they are counted, not as Spark 2 would have
-        frame = self._spark.read.format(NATIVE_AVRO).option("datetimeRebaseMode", "CORRECTED").load(str(folder))
+        # dates before the Gregorian calendar as they are counted, not as Spark 2 would have
+        reader = self._spark.read.format(NATIVE_AVRO).option("datetimeRebaseMode", "CORRECTED")
         if of is None:
+            frame = reader.load(str(folder))
             return frame.selectExpr(*_ROW, "encoding", "schema", "schema_version", "schema_fingerprint", "value", _DATE)
         name, text = of
-        value = self._columns[name].expression(text, "value")
-        return frame.selectExpr(*_ROW, "schema_version", f"{value} AS value", _DATE)
+        column = self._columns[name]
+        frame = reader.schema(f"{_READ}, value {column.read_type(text)}").load(str(folder))
+        return frame.selectExpr(*_ROW, "schema_version", f"{column.expression(text, 'value')} AS value", _DATE)
 
 
 def _finished(work: Path, name: str) -> tuple[list[tuple[Path, str]], int]:
