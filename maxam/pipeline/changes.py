@@ -11,6 +11,7 @@ from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.selection import Duration, Selection, selection_options
 
 PUBLISHER: Final = "publisher"
+_COLUMNS: Final = ("revision", "accepted_at", "kind", "destination", PUBLISHER)  # all that is asked here
 
 
 def rates(changes: DataFrame, window: timedelta, by_publisher: bool = False) -> DataFrame:
@@ -127,7 +128,7 @@ def changes_command(
     """  # noqa: D301  # a mark of click's: the lines stay as they are
     if window is not None and (silence is not None or gaps):
         raise click.UsageError("--window counts; --silent and --gaps are about the whole time: not both")
-    changes = job.changes(**selection.prune())
+    changes = job.changes(columns=_COLUMNS, **selection.prune())
     if window is None:
         found = activity(changes, selection.since, selection.until, by_publisher, gaps)
         if silence is not None:

@@ -23,6 +23,8 @@ TOPICS_MAX: Final = 15
 SUBSCRIPTIONS_MAX: Final = 6
 UNTYPED: Final = "(no schema)"
 OTHERS: Final = "(others)"
+COLUMNS: Final = ("revision", "accepted_at", "kind", "destination", "publisher", "schema", "body")
+REJECTED_COLUMNS: Final = ("accepted_at", "publisher", "disposition", "result")
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
@@ -144,9 +146,9 @@ def compute(
     """Compute everything; reads `changes` once and keeps a narrow copy of it, on disk where memory does not do.
 
     Args:
-        changes: Columns of `rows.CHANGE_COLUMNS`.
+        changes: With COLUMNS.
         sessions: Of `rows.SESSION_COLUMNS`.
-        rejected: Of `rows.REJECTED_COLUMNS`.
+        rejected: With REJECTED_COLUMNS.
         folder: The journal, to be named.
         made_at: Now.
         problems: Of the archive.

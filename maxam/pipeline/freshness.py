@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from pyspark.sql import Column, DataFrame, Window
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Limits = Sequence[
     tuple[Glob, float | None]
 ]  # which destinations, and how old their values may be, in seconds; the first match counts
+
+_COLUMNS: Final = ("revision", "accepted_at", "kind", "destination", "publisher")  # all that is asked here
 
 
 def limits_of(registry: "Registry") -> Limits:
@@ -47,7 +49,7 @@ def freshness(changes: DataFrame, limits: Limits, end: datetime) -> DataFrame:
     for glob, limit_s in limits:
         value = F.lit(limit_s).cast("double")
         limit = F.when(matches([glob]), value) if limit is None else limit.when(matches([glob]), value)
-    rows = changes.select("revision", "accepted_at", "kind", "destination", "publisher")
+    rows = changes.select(*_COLUMNS)
     rows = rows.where(F.col("accepted_at") <= F.lit(end))
     # of topics, not of changes: an expression for each rule is slow
     limited = (
@@ -125,7 +127,7 @@ def freshness_command(
     checked = [*archive.sealed, *archive.damaged, *([archive.open] if archive.open is not None else [])]
     last_us = max((segment.last_at_us for segment in checked), default=0)
     end = at or datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=last_us)
-    found = freshness(job.changes(archive=archive, **selection.prune()), limits, end)
+    found = freshness(job.changes(archive=archive, columns=_COLUMNS, **selection.prune()), limits, end)
     if only_breaches:
         found = found.where(F.col("breaches") > 0)
     if only_open:

@@ -116,7 +116,7 @@ class Job:
         from maxam.pipeline.reading import read_journal  # noqa: PLC0415  # needs pyspark
 
         if "archive" not in prune:
-            prune["archive"] = self.examine(**prune)
+            prune["archive"] = self.examine(**{name: value for name, value in prune.items() if name != "columns"})
         return read_journal(self.spark, self.journal, problems="skip", **prune)
 
     def tell_problems(self, problems: "Iterable[Problem]") -> None:

@@ -31,7 +31,7 @@ def report_command(job: "Job", page: Path) -> None:
     The page needs no network and no other file: mail it, archive it, open it anywhere. Staleness is known of durable
     subscriptions only: the journal holds their ACKs.
     """
-    from maxam.pipeline.figures import compute  # noqa: PLC0415  # needs pyspark
+    from maxam.pipeline.figures import COLUMNS, REJECTED_COLUMNS, compute  # noqa: PLC0415  # needs pyspark
     from maxam.pipeline.output import replacing  # noqa: PLC0415  # needs pyarrow
     from maxam.pipeline.page import render  # noqa: PLC0415  # needs plotly
     from maxam.pipeline.reading import read_journal  # noqa: PLC0415  # needs pyspark
@@ -39,8 +39,8 @@ def report_command(job: "Job", page: Path) -> None:
     if page.suffix.lower() not in _SUFFIXES:
         raise PipelineError(f"{page}: the report is an HTML page; name a file that ends in .html")
     accepted, refused = job.examine(), job.examine(records="rejected")
-    changes = job.changes(archive=accepted)
-    rejected = job.changes(archive=refused, records="rejected")
+    changes = job.changes(archive=accepted, columns=COLUMNS)
+    rejected = job.changes(archive=refused, records="rejected", columns=REJECTED_COLUMNS)
     # Of the same segments as the changes: what is wrong with them has been told.
     sessions = read_journal(job.spark, job.journal, records="sessions", problems="skip")
     problems = [*accepted.problems, *refused.problems]

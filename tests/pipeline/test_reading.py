@@ -108,6 +108,8 @@ def test_either_way_of_reading_gives_the_same(
     assert archive.problems == ()
     assert archive.sealed
     assert archive.open is not None
+    for columns in (frame.columns[-2:], frame.columns[::-3], ["kind"]):
+        assert same(read_journal(spark, journal, records=records, columns=columns), frame.select(columns))
     count = {"changes": LAST, "rejected": 29}.get(records)
     assert count is None or revisions(frame) == list(range(1, count + 1))
 
