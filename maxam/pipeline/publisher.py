@@ -7,7 +7,7 @@ carries `source` and `source-revision`: a topic that has seen this number or a h
 task, no older value comes after a newer one.
 
 What the gateway cannot store now (`rejected-unavailable`) is offered again. The time limit counts from the last answer that
-settled a row.
+settled a row, whether the gateway is away, cannot store, or keeps the connection alive and answers nothing.
 """
 
 import random
@@ -40,6 +40,10 @@ STOPPING: Final = "broker is stopping"  # `message` of the ERROR of a graceful s
 UNAVAILABLE: Final = "rejected-unavailable"
 SUPERSEDED: Final = "superseded"
 EXAMPLES_MAX: Final = 5  # of rejected rows, in error texts
+SHOWN_MAX: Final = 100  # characters of a destination, there
+# No gateway can take more: a line of a header is at most 8192 bytes, each byte may be escaped, and what is refused for its first line
+# ends the connection without telling which SEND it was.
+DESTINATION_BYTES_MAX: Final = 4000
 
 # Not the sender's to set: the frame's own, or read by the gateway as something else. Spec: docs/protocol.md "SEND"
 RESERVED_HEADERS: Final = frozenset(
@@ -48,6 +52,8 @@ RESERVED_HEADERS: Final = frozenset(
         "conflated",
         "content-length",
         "destination",
+        "if-revision",
+        "kept-source",
         "message-id",
         "publisher",
         "receipt",
@@ -300,13 +306,20 @@ class _Publisher:
                 if not await self._take_batch():
                     return
             number, destination, body, own = waiting[0]
+            if len(destination) > DESTINATION_BYTES_MAX // 4 and len(destination.encode()) > DESTINATION_BYTES_MAX:
+                reason = f"the destination has more than {DESTINATION_BYTES_MAX} bytes"
+                self._refuse(waiting.popleft(), "refused", "destination-too-long", reason)
+                continue
             headers = {"source": source, "source-revision": str(number)}
             if own:
                 headers.update(own)
             try:
-                posted = await client.post(destination, body, headers)
+                with trio.move_on_at(self._deadline_s) as patience:
+                    posted = await client.post(destination, body, headers)
             except ClientError as error:
                 await self._lose(error)
+            if patience.cancelled_caught:
+                raise self._failure(f"the gateway takes nothing; {self._too_long}")
             under_way.append((waiting.popleft(), posted))
 
     async def _settle(self) -> None:
@@ -315,9 +328,12 @@ class _Publisher:
         while True:
             row, posted = under_way[0]
             try:
-                receipt = await posted.receipt()
+                with trio.move_on_at(self._deadline_s) as patience:
+                    receipt = await posted.receipt()
             except ClientError as error:
                 await self._lose(error)
+            if patience.cancelled_caught:
+                raise self._failure(f"the gateway does not answer; {self._too_long}", row)
             del under_way[0]
             self._take(row, receipt)
             if not under_way or not under_way[0][1].settled:
@@ -384,14 +400,29 @@ class _Publisher:
 
     async def _pause(self, pause_s: float, reason: str) -> None:
         """Wait, some of the time at random so that the tasks of a job do not all come back at once."""
-        if trio.current_time() + pause_s > self._settled_s + self._target.retry_s:
-            raise self._failure(f"{reason}; nothing was settled for {self._target.retry_s:g} s")
+        if trio.current_time() + pause_s > self._deadline_s:
+            raise self._failure(f"{reason}; {self._too_long}")
         await trio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
-    def _failure(self, reason: str) -> PublishError:
+    @property
+    def _deadline_s(self) -> float:
+        return self._settled_s + self._target.retry_s
+
+    @property
+    def _too_long(self) -> str:
+        return f"nothing was settled for {self._target.retry_s:g} s"
+
+    def _failure(self, reason: str, row: Row | None = None) -> PublishError:
         where = f"{self._target.address}:{self._target.port}"
-        row = f" at row {self._waiting[0].number} ({self._waiting[0].destination})" if self._waiting else ""
-        return PublishError(f"publishing to {where} failed{row}: {reason}. So far: {self._counts}")
+        if row is None and self._waiting:
+            row = self._waiting[0]
+        place = "" if row is None else f" at row {row.number} ({shown(row.destination)})"
+        return PublishError(f"publishing to {where} failed{place}: {reason}. So far: {self._counts}")
+
+
+def shown(destination: str) -> str:
+    """Return a destination as error texts name it."""
+    return destination if len(destination) <= SHOWN_MAX else f"{destination[:SHOWN_MAX]}..."
 
 
 def _is_final(error: ClientError) -> bool:

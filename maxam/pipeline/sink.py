@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 )
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.publisher import RESERVED_HEADERS, Counts, PublishError, Rejected, Row, Target, publish_rows
+from maxam.pipeline.publisher import RESERVED_HEADERS, Counts, PublishError, Rejected, Row, Target, publish_rows, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -361,7 +361,8 @@ def _finish(options: SinkOptions, messages: list[WriterCommitMessage | None]) ->
 def describe(counts: Counts) -> str:
     """Say what became of rows, with a few of the rejected ones."""
     shown = [
-        f"row {row.number} ({row.destination}): {row.disposition} {row.result}: {row.reason}" for row in counts.examples
+        f"row {row.number} ({shown(row.destination)}): {row.disposition} {row.result}: {row.reason}"
+        for row in counts.examples
     ]
     return "; ".join([f"rows were rejected: {counts}" if counts.rejected else str(counts), *shown])
 

@@ -1,10 +1,13 @@
 """Rows of DataFrames become values of a real gateway: in order, answered, repeated without harm, through kills and full disks."""
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import trio
 from cryptography import x509
@@ -15,6 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documents 
 
 from maxam.journal.archive import SegmentReader, list_segments
 from maxam.pipeline.publisher import PublishError, Rejected, Row, Target, publish_rows
+from maxam.pipeline.sink import _Numbering as Numbering
+from maxam.pipeline.sink import _rows as rows_of
 from maxam.pipeline.sink import publish
 from maxam.records import Change
 from tests.faults.gateway_process import GatewayFolder
@@ -326,6 +331,40 @@ def test_it_stops_after_too_many_rejections(gateway: GatewayProcess) -> None:
     rows = [Row(number, "X/no", b"v") for number in range(1000)]
     counts = publish_rows(target(gateway, window=50), "s", batches(rows, 50), rejected_max=100)
     assert 100 <= sum(counts.rejected.values()) < 1000
+
+
+def test_a_gateway_that_is_silent_is_given_up(gateway: GatewayProcess) -> None:
+    """One that takes what is sent, or takes no more, and never answers fails the write by its own time limit, and says so."""
+    for body, said in ((b"v", "the gateway does not answer"), (bytes(4_000_000), "takes nothing")):
+
+        def cut(body: bytes = body) -> Iterator[list[Row]]:
+            yield [Row(0, "X/t.1", b"v")]
+            os.kill(gateway.pid, signal.SIGSTOP)
+            yield [Row(number, "X/t.1", body) for number in range(7, 17)]
+
+        try:
+            with pytest.raises(PublishError, match=f"{said}; nothing was settled for 0.5 s"):
+                publish_rows(target(gateway, retry_s=0.5), f"s{len(body)}", cut())
+        finally:
+            os.kill(gateway.pid, signal.SIGCONT)
+
+
+def test_no_row_sets_what_is_the_gateways_or_stops_the_others(gateway: GatewayProcess) -> None:
+    """A header that would be a condition is left out, and a destination that no line can hold is rejected by itself."""
+    batch = pa.RecordBatch.from_pylist(
+        [
+            {"destination": "X/t.1", "body": b"1", "headers": [{"name": "if-revision", "value": "5"}]},
+            {"destination": "X/t." + 9_000 * "a", "body": b"2", "headers": None},
+            {"destination": "X/t.1", "body": b"3", "headers": [{"name": "unit", "value": "cents"}]},
+        ]
+    )
+    rejected: list[Rejected] = []
+    counts = publish_rows(
+        target(gateway), "s", rows_of(iter([batch]), Numbering("s", 0), rejected.append), rejected.append
+    )
+    assert counts.accepted == 2
+    assert [(one.number, one.disposition, one.result) for one in rejected] == [(1, "refused", "destination-too-long")]
+    assert numbers(gateway, "s") == {"X/t.1": [0, 2]}
 
 
 def test_nothing_connects_for_no_rows() -> None:
