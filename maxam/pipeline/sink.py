@@ -278,9 +278,13 @@ class PublishedMessage(WriterCommitMessage):
 
 @dataclass(slots=True)
 class _ReportFile:
-    """Rejected rows of one task as JSON lines; there is a file only if there are any, and only once the task is done."""
+    """Rejected rows of one task as JSON lines; there is a file only if there are any, and only once the task is done.
+
+    Two attempts of a task may run at the same time: each writes aside under a name of its own.
+    """
 
     path: Path
+    _attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     _lines: list[str] = field(default_factory=list)
     _begun: bool = False
 
@@ -311,7 +315,7 @@ class _ReportFile:
 
     @property
     def _partial(self) -> Path:
-        return self.path.with_name(f".{self.path.name}.partial")
+        return self.path.with_name(f".{self.path.name}.{self._attempt}.partial")
 
 
 def _write(

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documents 
 from maxam.journal.archive import SegmentReader, list_segments
 from maxam.pipeline.publisher import PublishError, Rejected, Row, Target, publish_rows
 from maxam.pipeline.sink import _Numbering as Numbering
+from maxam.pipeline.sink import _ReportFile as ReportFile
 from maxam.pipeline.sink import _rows as rows_of
 from maxam.pipeline.sink import publish
 from maxam.records import Change
@@ -365,6 +366,19 @@ def test_no_row_sets_what_is_the_gateways_or_stops_the_others(gateway: GatewayPr
     assert counts.accepted == 2
     assert [(one.number, one.disposition, one.result) for one in rejected] == [(1, "refused", "destination-too-long")]
     assert numbers(gateway, "s") == {"X/t.1": [0, 2]}
+
+
+def test_attempts_of_a_task_at_the_same_time_report_each_for_itself(tmp_path: Path) -> None:
+    """Speculation runs a task twice at once and kills one: the report of the other has every rejected row."""
+    one, other = (ReportFile(tmp_path / "write-0.jsonl") for _ in range(2))
+    for number in range(2_500):
+        one.add(Rejected(number, "X/t.1", "rejected-invalid", "no-rule", "why"))
+        if number >= 1_000:
+            other.add(Rejected(number - 1_000, "X/t.1", "rejected-invalid", "no-rule", "why"))
+    other.discard()
+    one.finish()
+    [report] = tmp_path.iterdir()
+    assert [json.loads(line)["number"] for line in report.read_text().splitlines()] == list(range(2_500))
 
 
 def test_nothing_connects_for_no_rows() -> None:
