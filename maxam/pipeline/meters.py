@@ -74,6 +74,7 @@ FUTURE_US_MAX: Final = 300_000_000  # a site controller's clock may be ahead of 
 WRAP: Final = 100_000_000  # an amount of protocol S shows 0 after 99,999,999
 COUNTER_MAX: Final = 10**13  # cents: 100 milliards; what is above is no meter, and sums of what is below fit 64 bits
 CREDIT_CENTS_MAX: Final = 10**6
+VENUE_BYTES_MAX: Final = 128  # of UTF-8: its topic has room for it, however it is escaped
 
 # By protocol, which meters of the reading make each of METERS. The others are not common to all protocols.
 _COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
@@ -326,12 +327,14 @@ def _read(revision: int, at_us: int, destination: str, schema: str | None, datum
     time_us = taken_ms * 1000 if dated else at_us
     if not protocol:
         problem = f"{branch} is a protocol that this job does not know"
-    elif (
-        f".{machine}." not in f"{destination}."
+    elif not machine or machine != _machine_of(
+        destination
     ):  # rights are given by destination: nobody else can count for a machine
         problem = f"egmElectronicId {machine!r} is not that of the destination"
     elif not venue:
         problem = "no venueId"
+    elif len(venue) > VENUE_BYTES_MAX // 4 and len(venue.encode()) > VENUE_BYTES_MAX:
+        problem, venue = f"a venueId of more than {VENUE_BYTES_MAX} bytes", None
     else:
         problem = _impossible(protocol, counters, credit_cents)
     if problem:
@@ -339,6 +342,12 @@ def _read(revision: int, at_us: int, destination: str, schema: str | None, datum
     # As told, plausible or not: that it moved is seen once, and only then is it asked when.
     reset_us = None if reset_ms is None else min(max(0, reset_ms), _LATEST_MS) * 1000
     return machine, venue, revision, time_us, not dated, reset_us, protocol, credit_cents, counters, None
+
+
+def _machine_of(destination: str) -> str:
+    """Return the instance that a destination is of, the token before the last; empty when it has none."""
+    tokens = destination.partition("/")[2].split(".")
+    return tokens[-2] if len(tokens) > 1 else ""
 
 
 def _unusable(

@@ -42,9 +42,9 @@ from maxam.pipeline.meters import (
     read_changes,
 )
 from maxam.pipeline.periods import GAMING_DAY, Kind, Periods
-from maxam.pipeline.publisher import PublishError, Rejected, Row, Target, publish_rows
+from maxam.pipeline.publisher import Counts, PublishError, Rejected, Target, publish_rows
 from maxam.pipeline.reading import examine
-from maxam.pipeline.venue import VenueTotals
+from maxam.pipeline.venue import VENUES_MAX, VenueTotals, hold_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,6 +85,7 @@ _CHANGE_COLUMNS: Final = (
 _HEAD: Final = (
     "head of the batch"  # as a reading's problem: up to its revision the journal was read, accepted at its time
 )
+_TOO_MANY_VENUES: Final = f"they name more than {VENUES_MAX} venues in all, and those that came first go on alone; does a machine make them up?"
 _UNKNOWN_WRITER: Final = "nobody has kept the schema that judged it"
 
 
@@ -219,9 +220,11 @@ class _Publisher:
         self._encoder: Final = encoder
         self.stopping: Final = threading.Event()
         self._refused: list[Rejected] = []
+        self._told: set[tuple[str, str, str]] = set()  # refusals: destination, disposition and result
+        self._taken = False  # the gateway has taken something of ours
 
-    def publish(self, totals: VenueTotals, venues: list[str] | None = None) -> int:
-        """Publish the totals of these venues, or of all, and wait until the gateway has them; return how many it has.
+    def publish(self, totals: VenueTotals, venues: list[str] | None = None) -> Counts:
+        """Publish the totals of these venues, or of all, and wait until the gateway has them; return what became of them.
 
         Raises:
             PublishError: The gateway is away, or refuses us.
@@ -239,17 +242,22 @@ class _Publisher:
                     self._job.warn(f"{error}; trying again")
                 told = True
             else:
-                self._tell_refused(rows)
-                return counts.accepted + counts.superseded
-        return 0
+                self._taken = self._taken or counts.accepted + counts.superseded > 0
+                self._tell_refused()
+                return counts
+        return Counts()
 
-    def _tell_refused(self, rows: list[Row]) -> None:
+    def _tell_refused(self) -> None:
+        """Warn of each venue that the gateway does not take, once; if it takes none, that is no use to anybody."""
         refused, self._refused = self._refused, []
         for one in refused:
             text = f"{one.destination}: {one.disposition} {one.result}: {one.reason}"
-            if len(refused) == len(rows):
+            if not self._taken:
                 raise PipelineError(f"the gateway does not take the totals: {text}")
-            self._job.warn(text)
+            told = (one.destination, one.disposition, one.result)
+            if told not in self._told:
+                self._told.add(told)
+                self._job.warn(text)
 
 
 @final
@@ -264,6 +272,7 @@ class _Follower:
         self._catalogue = Catalogue.load(job.journal, job.schemas)
         self._saved_s = -SAVE_INTERVAL_S  # what the first batch brings is saved at once
         self._unusable = 0
+        self._left_out = 0
         self.latencies_s: Final[deque[float]] = deque(maxlen=LATENCIES_KEPT)
 
     def take(self, changes: "DataFrame", _batch: int) -> None:
@@ -310,6 +319,9 @@ class _Follower:
         self._unusable += len(unusable)
         if len(unusable):
             self._job.warn(f"{len(unusable)} readings could not be used, such as: {unusable[0].as_py()}")
+        if self._totals.left_out > self._left_out:
+            self._left_out = self._totals.left_out
+            self._job.warn(f"{self._left_out} readings so far were left out: {_TOO_MANY_VENUES}")
         self._job.tell(
             f"as of revision {self._totals.as_of}: {readings.num_rows} readings, {len(venues)} venues published,"
             f" {latency_s * 1000:.0f} ms after the newest was accepted"
@@ -350,10 +362,15 @@ def follow_readings(job: Job, periods: Periods, state: Path, publisher: _Publish
     Raises:
         PipelineError: The journal cannot be followed from there, or the totals cannot be published.
     """
-    spark = job.spark
+    _ = job.spark  # which of the two it is, it says
     if is_remote():  # what handles micro-batches would be sent to the server, and the totals with it
         raise PipelineError("--follow needs a session of its own: use --master instead of --remote")
-    totals = VenueTotals.load(state, periods)
+    with hold_state(state):
+        _follow(job, VenueTotals.load(state, periods), state, publisher)
+
+
+def _follow(job: Job, totals: VenueTotals, state: Path, publisher: _Publisher) -> None:
+    spark = job.spark
     last = examine(None, job.journal, from_revision=totals.as_of).last if totals.as_of else 0
     if last < totals.as_of:
         raise PipelineError(
@@ -482,6 +499,13 @@ def totals_command(
         if job.incomplete:
             raise PipelineError("not published: part of the archive could not be read, so readings may be missing")
         with job.progress("publishing"):
-            number = publisher.publish(newest_totals(sums, periods, archive.last))
-        job.tell(f"totals of {number} venues published as of revision {archive.last}")
+            totals = newest_totals(sums, periods, archive.last)
+            counts = publisher.publish(totals)
+        if totals.left_out:
+            job.warn(f"not all was published: {_TOO_MANY_VENUES}")
+        job.tell(f"totals of {counts.accepted} venues published as of revision {archive.last}")
+        if counts.superseded:
+            job.warn(
+                f"{counts.superseded} venues keep their totals: the gateway has had those of this revision or of a newer one"
+            )
     sums.unpersist()

@@ -5,12 +5,17 @@ journal has been read; `save` keeps everything in one file, replaced at once. Wh
 revision, so that each reading counts once, however the process ended: what it had counted since the file was written
 is counted again from the same readings. What it had published since then is ahead of that for a while; publishing with the
 revision as `source-revision` keeps the newer.
+
+A reading names its venue, and nothing else says which venues there are: a machine that names a new one each time must not fill this
+process or the gateway with them. Beyond VENUES_MAX no venue is taken in; those known go on.
 """
 
 import datetime as dt
+import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -26,6 +31,8 @@ from maxam.pipeline.publisher import Row
 
 VENUE_METER_TOTALS: Final = "venue.VenueMeterTotals_v1"
 STATE_FILE: Final = "venue-totals.arrows"
+LOCK_FILE: Final = ".lock"
+VENUES_MAX: Final = 10_000  # several times what any jurisdiction has
 
 _KEYS: Final = ("venue", "machine", "period_start_us", "period_end_us")
 _SUMS: Final = (*METERS, *MARKS)
@@ -60,11 +67,13 @@ class VenueTotals:
     Attributes:
         periods: How time is cut.
         as_of: Every reading up to this revision is counted and none after it; 0 at the beginning.
+        left_out: How many readings of venues beyond the limit were left out, since it was made or loaded.
     """
 
     def __init__(self, periods: Periods) -> None:
         self.periods: Final = periods
         self.as_of = 0
+        self.left_out = 0
         self._baselines: pa.RecordBatch = no_readings()
         self._totals: pa.Table = (
             _TOTAL_COLUMNS.empty_table()
@@ -84,21 +93,23 @@ class VenueTotals:
         deltas, baselines = count(readings, self._baselines.filter(concerned), self.periods)
         others = pa.Table.from_batches([self._baselines.filter(pc.invert(concerned)), baselines])
         arrays = [column.combine_chunks() for column in others.columns]
+        venues = self.add(deltas)  # first, so that what fails leaves nothing counted by half
         self._baselines = pa.RecordBatch.from_arrays(arrays, schema=READING_COLUMNS)
         self.as_of = as_of
-        return self.add(deltas)
+        return venues
 
     def add(self, deltas: pa.RecordBatch | pa.Table) -> list[str]:
         """Add what was counted elsewhere.
 
         Args:
             deltas: Rows of `meters.DELTA_COLUMNS`, or sums of such by machine, venue and period; those that cannot be read, and so
-                have no venue, are left out.
+                have no venue, are left out, and those of new venues beyond VENUES_MAX.
 
         Returns:
             The venues that they are of.
         """
         table = pa.table(deltas).select(_TOTAL_COLUMNS.names).filter(pc.is_valid(deltas["venue"]))
+        table = self._of_few_venues(table)
         # The time and the newest period are those of readings that count.
         counts = pc.greater(pc.add(table["readings"], table["baselines"]), 0)
         at = table.column_names.index("time_us")
@@ -109,6 +120,18 @@ class VenueTotals:
         merged = merged.rename_columns([names.get(name, name) for name in merged.column_names])
         self._totals = _shown(merged.select(_TOTAL_COLUMNS.names).combine_chunks())
         return sorted(pc.unique(table["venue"]).to_pylist())
+
+    def _of_few_venues(self, table: pa.Table) -> pa.Table:
+        """Leave out what would be one venue too many."""
+        known = pc.unique(self._totals["venue"])
+        new = pc.unique(table["venue"].filter(pc.invert(pc.is_in(table["venue"], value_set=known))))
+        room = max(0, VENUES_MAX - len(known))
+        if len(new) <= room:
+            return table
+        taken = pc.invert(pc.is_in(table["venue"], value_set=new.slice(room)))
+        kept = table.filter(taken)
+        self.left_out += table.num_rows - kept.num_rows
+        return kept
 
     def values(self, venues: Iterable[str] | None = None) -> list[tuple[str, Value]]:
         """Return the value of VenueMeterTotals of each of these venues, or of all, that anything was counted for."""
@@ -228,6 +251,30 @@ class VenueTotals:
         return value | {field: row[f"{name}_sum"] for name, field in _FIELDS.items()}
 
 
+@contextmanager
+def hold_state(folder: Path) -> Iterator[None]:
+    """Keep a state folder for this process, until the end of the block or of the process, whichever way.
+
+    Raises:
+        PipelineError: Another process has it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be written: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(
+                f"another process follows with the state in {folder}: stop it, or name another --state"
+            ) from None
+        yield
+    finally:
+        os.close(lock)
+
+
 def destination_of(venue: str, periods: Periods) -> str:
     """Return the topic of a venue's totals.
 
@@ -254,6 +301,10 @@ def _shown(totals: pa.Table) -> pa.Table:
     newest = np.full(int(venues.max()) + 1, -1, np.int64)
     counts = totals["time_us"].to_numpy() > 0
     np.maximum.at(newest, venues[counts], starts[counts])
+    uncounted = (
+        newest[venues] < 0
+    )  # of these venues only readings that are passed over came: they shall not pile up either
+    np.maximum.at(newest, venues[uncounted], starts[uncounted])
     return totals.filter(pa.array((starts >= newest[venues]) | (ends == newest[venues])))
 
 

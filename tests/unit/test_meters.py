@@ -366,7 +366,10 @@ def test_any_time_of_reset_is_read() -> None:
     [
         (change(body(ORIGIN | {"egmElectronicId": "1234"}, "Q", Q_METERS)), "'1234' is not that of the destination"),
         (change(body(ORIGIN | {"egmElectronicId": ""}, "Q", Q_METERS)), "'' is not that of the destination"),
+        (change(body(ORIGIN | {"egmElectronicId": "Q"}, "Q", Q_METERS)), "'Q' is not that of the destination"),
+        (change(body(ORIGIN | {"egmElectronicId": "Q.12345"}, "Q", Q_METERS)), "'Q.12345' is not that of"),
         (change(body(ORIGIN | {"venueId": ""}, "Q", Q_METERS)), "no venueId"),
+        (change(body(ORIGIN | {"venueId": 33 * "\N{GRINNING FACE}"}, "Q", Q_METERS)), "venueId of more than 128 bytes"),
         (
             change(body(ORIGIN, "Q", Q_METERS | {"auxiliary": {"turnover": -1, "totalWins": 0, "jackpotWins": 0}})),
             "says -1",

@@ -3,6 +3,8 @@
 import io
 import json
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ import pytest
 
 from maxam.avro.rule import SINGLE_OBJECT
 from maxam.globs import destination_problem
+from maxam.pipeline import venue as venue_module
 from maxam.pipeline.bodies import BodyEncoder
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.periods import GAMING_DAY, HOUR, Periods
-from maxam.pipeline.venue import STATE_FILE, VENUE_METER_TOTALS, VenueTotals, destination_of
+from maxam.pipeline.venue import STATE_FILE, VENUE_METER_TOTALS, VenueTotals, destination_of, hold_state
 from tests.meter_readings import HOUR_US, MINUTE, NOON_US, REGISTRY, Reading, alphabet, table
 
 HOURS = Periods.read(HOUR, "UTC", "00:00")
@@ -111,6 +114,55 @@ def test_readings_that_are_passed_over_begin_no_period() -> None:
     totals.take(table([("1", [(2, FIRST)]), ("2", [(3, replace(broken, time_us=FIRST.time_us))])]), 3)
     assert venue(totals)["updatedTime"] == FIRST.time_us // 1000
     assert (venue(totals)["current"]["baselines"], venue(totals)["current"]["unusableReadings"]) == (1, 1)
+
+
+def test_venues_that_only_fail_do_not_pile_up() -> None:
+    """Of a venue with nothing but unusable readings the newest period is kept, not each one for ever."""
+    totals = VenueTotals(HOURS)
+    for hour in range(50):
+        totals.take(table([("1", [(hour + 1, Reading(NOON_US + hour * HOUR_US, (), problem="no meter"))])]), hour + 1)
+    assert totals._totals.num_rows <= 2
+
+
+def test_made_up_venues_find_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine that names a new venue each time fills the limit, not more; venues known before go on, also after a restart."""
+    monkeypatch.setattr(venue_module, "VENUES_MAX", 10)
+    totals = VenueTotals(HOURS)
+    totals.take(table([("1", [(1, FIRST)])]), 1)
+    made_up = [(2 + place, replace(later(FIRST, place), venue=f"W{place:03}")) for place in range(50)]
+    assert len(totals.take(table([("2", made_up[:30])]), 31)) == 9
+    totals.save(tmp_path)
+    totals = VenueTotals.load(tmp_path, HOURS)
+    assert totals.take(table([("2", made_up[30:]), ("1", [(60, later(FIRST, MINUTE))])]), 60) == ["V"]
+    assert (len(totals.values()), totals.left_out) == (10, 20)
+    assert venue(totals)["current"]["moneyIn"] == 100
+
+
+def test_what_fails_counts_nothing_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When readings could not be added, the state is what it was: they count once when they come again."""
+    totals = VenueTotals(HOURS)
+    totals.take(table([("1", [(1, FIRST)])]), 1)
+    monkeypatch.setattr(VenueTotals, "add", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        totals.take(table([("1", [(2, later(FIRST, MINUTE))])]), 2)
+    monkeypatch.undo()
+    assert totals.as_of == 1
+    totals.take(table([("1", [(2, later(FIRST, MINUTE))])]), 2)
+    assert venue(totals)["current"]["moneyIn"] == 100
+
+
+def test_a_state_has_one_follower(tmp_path: Path) -> None:
+    """A second process with the same state folder is refused while the first is there, and not after it."""
+    folder = tmp_path / "state"
+    with hold_state(folder):
+        code = f"from pathlib import Path; from maxam.pipeline.venue import hold_state\nwith hold_state(Path({str(folder)!r})): pass"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "another process follows with the state in" in other.stderr
+    with hold_state(folder):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(PipelineError, match="file cannot be written"), hold_state(tmp_path / "file"):
+        pass
 
 
 @pytest.mark.parametrize("periods", [HOURS, DAYS])
