@@ -12,13 +12,15 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final, Literal, final
 
 from maxam.errors import JournalDamagedError, JournalError
 from maxam.journal.decoding import Decoder, decode_rejected, read_unsigned
 from maxam.journal.encoding import CHECK_BYTES, KIND_DELETE, KIND_END, KIND_VALUE, SYNC_BYTES, Position, header
+from maxam.journal.files import parse_segment_name, parse_snapshot_name
 from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner
 from maxam.records import Change, Record, RejectedSend
 
@@ -28,8 +30,6 @@ ProblemKind = Literal["torn", "damaged", "missing", "expired", "clock", "unknown
 
 REVISION_MAX: Final = (1 << 63) - 1
 
-_OPEN: Final = ".open.avro"
-_SEALED: Final = ".avro"
 _LISTINGS_MAX: Final = 20  # a folder whose names never stand still for two listings is no journal
 _WINDOW_BYTES: Final = 4 << 20  # read at once while checking
 _HEAD_BYTES: Final = 32  # more than count and size of a block, or than revision, time and kind of a record
@@ -185,6 +185,15 @@ def segments_folder(folder: str | os.PathLike[str], records: Records) -> str:
     return f"{os.fspath(folder)}/{'rejected' if records == 'rejected' else 'segments'}"
 
 
+def snapshot_revision(folder: str | os.PathLike[str]) -> int:
+    """Return the last revision that a journal's newest snapshot stands for, 0 when there is none: segments reached so far at least."""
+    try:
+        names = os.listdir(f"{os.fspath(folder)}/snapshots")  # noqa: PTH208 - names are wanted
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return max((revision for name in names if (revision := parse_snapshot_name(name)) is not None), default=0)
+
+
 def list_segments(folder: str | os.PathLike[str], records: Records) -> list[Segment]:
     """Return a journal's segments in order of revision.
 
@@ -212,19 +221,14 @@ def list_segments(folder: str | os.PathLike[str], records: Records) -> list[Segm
 
 
 def _segments(folder: str, names: list[str]) -> list[Segment]:
-    segments: dict[int, Segment] = {}
-    for name in sorted(names, key=lambda name: not name.endswith(_OPEN)):
-        if name.endswith(_OPEN) and name.removesuffix(_OPEN).isdecimal():
-            first, last = int(name.removesuffix(_OPEN)), 0
-        elif name.endswith(_SEALED) and name.count("-") == 1:
-            low, _, high = name.removesuffix(_SEALED).partition("-")
-            if not low.isdecimal() or not high.isdecimal():
-                continue
-            first, last = int(low), int(high)
-        else:
-            continue
-        segments[first] = Segment(first, last, f"{folder}/{name}")  # sealed ones come last
-    return [segments[first] for first in sorted(segments)]
+    named = [one for name in names if (one := parse_segment_name(folder, name)) is not None]
+    # of two names of one segment the sealed one, which is the newer
+    segments = {one.first: Segment(one.first, one.last, one.path) for one in sorted(named, key=lambda one: one.last)}
+    lasting = [segments[first] for first in sorted(segments)]
+    for at, (segment, after) in enumerate(pairwise(lasting)):
+        if segment.open:  # the gateway seals a segment before it begins the next: nobody writes this one any more
+            lasting[at] = replace(segment, last=after.first - 1)
+    return lasting
 
 
 def find_segment(folder: str | os.PathLike[str], records: Records, segment: Segment) -> Segment | None:
@@ -402,15 +406,14 @@ class SegmentReader:
                 self._tell("torn", 0, 0, 0, "the header is not written yet", lost=False)
                 return None
             if fault == OTHER_VERSION:
-                self._tell("unreadable", 0, segment.first, segment.last, fault + _lost(segment.first, segment.last))
+                self.problems.append(_whole_lost(segment, "unreadable", fault))
                 return None
             found = self._without_header(fault)
             if found is None:
-                self._tell("damaged", 0, segment.first, segment.last, fault + _lost(segment.first, segment.last))
+                self.problems.append(_whole_lost(segment, "damaged", fault))
             return found
         if scanner.snapshot or scanner.start.revision != segment.first - 1:
-            fault = "its header and its name tell different things"
-            self._tell("damaged", 0, segment.first, segment.last, fault + _lost(segment.first, segment.last))
+            self.problems.append(_whole_lost(segment, "damaged", "its header and its name tell different things"))
             return None
         self._decoder = Decoder(scanner.start.revision, scanner.start.accepted_at_us)
         return scanner
@@ -474,7 +477,7 @@ class SegmentReader:
         if not self.segment.open:
             self._tell("damaged", self.offset, first, last, fault + _lost(first, last), not surplus or first <= last)
         elif whole or self._end is not None:
-            self._tell("damaged", self.offset, first, first, f"{fault}; lost: what there was from revision {first} on")
+            self._tell("damaged", self.offset, first, first, fault + _lost_from(first))
         else:
             self._tell("torn", self.offset, 0, 0, f"{fault}: a write that was not finished", lost=False)
         self.revision = max(self.revision, self.segment.last)
@@ -509,7 +512,7 @@ class SegmentReader:
             return
         first, last = self.revision + 1, segment.last
         if not scanner.ended:
-            fault = "it is cut short: the mark of a finished file is missing"
+            fault = "the mark of a finished file is missing at its end"
             self._tell("damaged", scanner.size, first, last, fault + _lost(first, last))
         elif self.revision != last:
             fault = f"it ends with revision {self.revision}, not with that of its name"
@@ -530,6 +533,17 @@ def _lost(first: int, last: int) -> str:
     if first > last:
         return "; no change is lost"
     return f"; lost: revision {first}" if first == last else f"; lost: revisions {first} to {last}"
+
+
+def _lost_from(first: int) -> str:
+    return f"; lost: what there was from revision {first} on"
+
+
+def _whole_lost(segment: Segment, kind: ProblemKind, text: str) -> Problem:
+    """Return the problem that nothing of a segment can be read."""
+    first, last = segment.first, segment.last or segment.first
+    lost = _lost_from(first) if segment.open else _lost(first, last)
+    return Problem(kind, segment.path, 0, first, last, text + lost)
 
 
 def _first_record(data: bytes) -> tuple[int, int, int]:
@@ -719,8 +733,7 @@ def check_segment(folder: str | os.PathLike[str], records: Records, segment: Seg
     except FileNotFoundError:
         raise
     except OSError as error:
-        text = f"it cannot be read ({error.strerror})" + _lost(segment.first, segment.last)
-        problem = Problem("unreadable", segment.path, 0, segment.first, segment.last, text)
+        problem = _whole_lost(segment, "unreadable", f"it cannot be read ({error.strerror})")
         return CheckedSegment(segment, segment.last, 0, 0, 0, 0, 0, 0, (problem,))
 
 
@@ -853,7 +866,9 @@ def plan(
     """
     low = max(1, from_revision or 1)
     high = REVISION_MAX if to_revision is None else to_revision
+    reached = 0 if records == "rejected" else snapshot_revision(folder)  # before the list: what it tells of is in that
     listed, problems = _lined_up(list_segments(folder, records), low, high, from_revision is not None)
+    problems += _end_missing(folder, listed, reached, low, high, from_revision is not None)
     if records == "sessions":
         high += 1  # what sessions did behind the last change of a segment can be in the next one
     wanted = [one for one in listed if one.first <= high and (one.open or one.last >= low)]
@@ -898,7 +913,7 @@ def examine(
     damaged: list[CheckedSegment] = []
     opened: CheckedSegment | None = None
     before: CheckedSegment | None = None
-    for checked, segment in zip(results, wanted, strict=True):
+    for checked in results:
         if isinstance(checked, Problem):
             problems.append(checked)
             continue
@@ -908,7 +923,7 @@ def examine(
         before = checked
         if checked.healthy:
             sealed.append(checked)
-        elif not checked.segment.open or segment is not wanted[-1]:
+        elif not checked.segment.open:
             damaged.append(checked)
         elif checked.records:
             opened = checked
@@ -927,8 +942,7 @@ def _check_or_miss(folder: str | os.PathLike[str], records: Records, segment: Se
     try:
         return check_segment(folder, records, segment)
     except FileNotFoundError:
-        text = "it was removed while the archive was read" + _lost(segment.first, segment.last)
-        return Problem("expired", segment.path, 0, segment.first, segment.last, text)
+        return _whole_lost(segment, "expired", "it was removed while the archive was read")
 
 
 def _lined_up(
@@ -949,9 +963,10 @@ def _lined_up(
             text = "a segment is missing before it" + _lost(first, last)
             problems.append(Problem("missing", segment.path, 0, first, last, text))
         if segment.first <= reached:
-            last = min(high, segment.last)
+            last = first if segment.open else min(high, segment.last)
             lost = first <= last
-            text = f"it begins within the segment before it and is left out{_lost(first, last)}"
+            text = "it begins within the segment before it and is left out"
+            text += _lost_from(first) if segment.open else _lost(first, last)
             problems.append(Problem("damaged", segment.path, 0, first * lost, last * lost, text, lost))
         else:
             kept.append(segment)
@@ -959,14 +974,27 @@ def _lined_up(
     return kept, problems
 
 
+def _end_missing(
+    folder: str | os.PathLike[str], listed: list[Segment], reached: int, low: int, high: int, low_was_asked_for: bool
+) -> Iterator[Problem]:
+    """Yield what is missing behind the last segment up to a revision that the journal is known to have reached."""
+    if listed and listed[-1].open:
+        return
+    first, last = max(low, listed[-1].last + 1 if listed else 1), min(high, reached)
+    if first > last:
+        return
+    if listed or low_was_asked_for:
+        text = "the segments behind the last one are missing: a snapshot tells of what they held" + _lost(first, last)
+    else:
+        text = f"there are no segments: what was up to revision {last} has been removed"
+    lost = bool(listed) or low_was_asked_for
+    kind: ProblemKind = "missing" if listed else "expired"
+    yield Problem(kind, segments_folder(folder, "changes"), 0, first, last, text, lost)
+
+
 def _seam(before: CheckedSegment, after: CheckedSegment) -> Iterator[Problem]:
     """Yield what is wrong between two segments that were read one after the other."""
     path = after.path
-    if before.segment.open:
-        first, last = before.last + 1, after.first - 1
-        text = f"it was never finished, though segments follow it{_lost(first, last)}"
-        lost = first <= last
-        yield Problem("damaged", before.path, before.bytes, first * lost, last * lost, text, lost)
     if before.last + 1 == after.first and before.healthy and after.start_chain not in {0, before.chain}:
         text = "it does not follow the segment before it: one of the two is not what was written"
         yield Problem("damaged", path, 0, 0, 0, text)

@@ -23,6 +23,7 @@ index/<first>-<last>.index             what a sealed segment holds, for readers 
 
 import errno
 import os
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -36,6 +37,7 @@ from maxam.journal.scan import HEADER_BYTES, Scanner
 from maxam.records import Change, Record
 
 _OPEN: Final = ".open.avro"
+_SEGMENT: Final = re.compile(r"([0-9]{20})(?:-([0-9]{20})|\.open)\.avro")
 _SEALED: Final = ".avro"
 _TEMPORARY: Final = ".tmp"
 _OTHER_NAME: Final = "its header and its name tell different things"
@@ -817,20 +819,28 @@ def list_segments(folder: str, disk: Disk) -> tuple[list[SealedSegment], list[Se
     sealed: list[SealedSegment] = []
     opened: list[SealedSegment] = []
     for name in disk.names(folder):
-        path = f"{folder}/{name}"
-        if name.endswith(_OPEN) and name.removesuffix(_OPEN).isdecimal():
-            opened.append(SealedSegment(int(name.removesuffix(_OPEN)), 0, path))
-        elif name.endswith(_SEALED):
-            first, _, last = name.removesuffix(_SEALED).partition("-")
-            if first.isdecimal() and last.isdecimal():
-                sealed.append(SealedSegment(int(first), int(last), path))
+        segment = parse_segment_name(folder, name)
+        if segment is not None:
+            (sealed if segment.last else opened).append(segment)
     return sorted(sealed), sorted(opened)
+
+
+def parse_segment_name(folder: str, name: str) -> SealedSegment | None:
+    """Return the segment of a name that the gateway gives, 0 as last for an open one; None for any other file."""
+    found = _SEGMENT.fullmatch(name)
+    return None if found is None else SealedSegment(int(found[1]), int(found[2] or 0), f"{folder}/{name}")
+
+
+def parse_snapshot_name(name: str) -> int | None:
+    """Return the last revision that a snapshot of this name stands for; None for any other file."""
+    stem = name.removesuffix(_SEALED)
+    return int(stem) if stem != name and stem.isascii() and stem.isdecimal() else None
 
 
 def _snapshots(folder: str, disk: Disk) -> list[tuple[int, str]]:
     """Return revision and path of the snapshots, oldest first."""
-    stems = [name.removesuffix(_SEALED) for name in disk.names(folder) if name.endswith(_SEALED)]
-    return sorted((int(stem), f"{folder}/{stem}{_SEALED}") for stem in stems if stem.isdecimal())
+    found = [(parse_snapshot_name(name), f"{folder}/{name}") for name in disk.names(folder)]
+    return sorted((revision, path) for revision, path in found if revision is not None)
 
 
 def _snapshot_parts(end: Position, records: Iterable[Record], encoder: Encoder) -> Iterator[bytes]:

@@ -1,7 +1,8 @@
 """Walk one file of the journal block by block, believing nothing that its checks do not prove."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from typing import Final, final
 
 from maxam.errors import JournalDamagedError
@@ -144,19 +145,32 @@ class Scanner:
         found = self._whole(behind)
         if found is not None and found[1] == check:  # only contents are damaged: what they hold is not looked at
             return found
+        places = [
+            behind
+        ]  # a heap of where blocks begin if the heads before them are right: their markers can be damaged
+        markers = self._markers(offset)
+        marker = next(markers, self.size)
+        while (start := min(marker, *places[:1])) < self.size:
+            if start == marker:
+                marker = next(markers, self.size)
+            while places and places[0] == start:
+                heappop(places)
+            found = self._whole(start)
+            if found is not None:
+                return found
+            heappush(places, self._behind(start)[0])
+        return None
+
+    def _markers(self, offset: int) -> Iterator[int]:
+        """Yield where each of the file's sync markers from an offset on ends."""
         at = offset
         while at + SYNC_BYTES < self.size:
             chunk = self._bytes(at, _WINDOW_BYTES)
             place = chunk.find(self.sync_marker)
             while place >= 0:
-                start = at + place + SYNC_BYTES
-                found = self._whole(behind) if offset < behind < start else None
-                found = found or self._whole(start)
-                if found is not None:
-                    return found
+                yield at + place + SYNC_BYTES
                 place = chunk.find(self.sync_marker, place + 1)
             at += max(1, len(chunk) - SYNC_BYTES + 1)  # the next chunk begins with what may be a marker's beginning
-        return self._whole(behind) if behind > offset else None
 
     def _behind(self, offset: int) -> tuple[int, int]:
         """Return where the next block is if only contents or marker of the one at an offset are wrong, and the check of this one."""
@@ -165,6 +179,8 @@ class Scanner:
             _, place = read_unsigned(head, 0)
             length, place = read_unsigned(head, place)
         except (ValueError, IndexError):
+            return self.size, 0
+        if length >> 1 <= CHECK_BYTES:  # zeros, for one
             return self.size, 0
         end = offset + place + (length >> 1)
         return end + SYNC_BYTES, int.from_bytes(self._bytes(end - CHECK_BYTES, 4), "big") if end < self.size else 0

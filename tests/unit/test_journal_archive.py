@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maxam.errors import JournalError
@@ -23,7 +23,7 @@ from maxam.journal.archive import (
     list_segments,
 )
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.files import Journal, JournalSettings, write_snapshot
 from maxam.journal.scan import HEADER_BYTES, Scanner
 from maxam.records import AcknowledgementRecord, Change, Record
 from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain_all
@@ -184,10 +184,10 @@ def test_any_truncation_leaves_what_is_before_it(sample: Sample, data: st.DataOb
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_damage_in_several_places_costs_the_blocks_that_it_is_in(data: st.DataObject) -> None:
+@given(st.sets(st.integers(HEADER_BYTES, len(SEALED.data) - 1), min_size=1, max_size=6))
+@example({SEALED.blocks[2][0], SEALED.blocks[3][1] - 16})  # a head, and the marker of the block behind
+def test_damage_in_several_places_costs_the_blocks_that_it_is_in(places: set[int]) -> None:
     """Any number of damaged bytes are told, and all blocks without one are read."""
-    places = data.draw(st.sets(st.integers(HEADER_BYTES, len(SEALED.data) - 1), min_size=1, max_size=6))
     flipped = bytearray(SEALED.data)
     for place in places:
         flipped[place] ^= 0xFF
@@ -334,6 +334,12 @@ def test_a_file_that_the_system_does_not_hand_out_is_unreadable(tmp_path: Path) 
     Path(one.path).mkdir()
     (problem,) = examine(tmp_path).problems
     assert (problem.kind, problem.path, problem.first, problem.last) == ("unreadable", one.path, one.first, one.last)
+    opened = list_segments(tmp_path, "changes")[-1]
+    Path(opened.path).unlink()
+    Path(opened.path).mkdir()
+    problem = examine(tmp_path).problems[-1]
+    assert (problem.kind, problem.first, problem.lost) == ("unreadable", opened.first, True)
+    assert f"from revision {opened.first} on" in problem.text
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
@@ -377,19 +383,53 @@ def test_an_open_segment_that_was_cut_since_is_told(tmp_path: Path) -> None:
     del journal
 
 
-def test_two_open_segments_are_told(tmp_path: Path) -> None:
-    """One that segments follow was never finished; what it holds is read, what is missing behind it is named."""
+def test_an_open_segment_that_others_follow_is_told(tmp_path: Path) -> None:
+    """It was never finished: what it holds is read, and what is missing behind it is named."""
     journal = many(tmp_path)
     second = examine(tmp_path).sealed[1]
     data = Path(second.path).read_bytes()
-    Path(second.path).rename(tmp_path / "segments" / f"{second.first:020}.open.avro")
-    (tmp_path / "segments" / f"{second.first:020}.open.avro").write_bytes(data[: second.bytes])
+    Path(second.path).unlink()
+    path = tmp_path / "segments" / f"{second.first:020}.open.avro"
+    path.write_bytes(data[: second.bytes])
     archive = examine(tmp_path)
     (problem,) = archive.problems
-    assert (problem.kind, problem.lost) == ("damaged", False)
+    assert (problem.kind, problem.path, problem.first) == ("damaged", str(path), 0)
     assert [one.first for one in archive.damaged] == [second.first]
     assert archive.open is not None
     assert archive.last == journal.head
+    path.write_bytes(data[: second.bytes - 10])
+    (problem,) = examine(tmp_path).problems
+    assert problem.first <= problem.last == second.last
+    assert problem.lost
+
+
+def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
+    """Only names that the gateway gives are those of segments."""
+    many(tmp_path)
+    segments = list_segments(tmp_path, "changes")
+    data = Path(segments[0].path).read_bytes()
+    for name in ("1-9.avro", "2024-2025.avro", "5.open.avro", f"{1:020}-{9:020}.avro.crc", ".avro", "-.avro", "x.txt"):
+        (tmp_path / "segments" / name).write_bytes(data)
+    assert list_segments(tmp_path, "changes") == segments
+    assert examine(tmp_path).problems == ()
+
+
+def test_the_end_of_an_archive_is_missed(tmp_path: Path) -> None:
+    """A snapshot tells how far the archive has been; where the segments behind it are gone that is told."""
+    many(tmp_path).close()
+    *_, before, last = examine(tmp_path).sealed
+    disk = OsDisk()
+    write_snapshot(tmp_path, disk, last.last, [], SYNC, last.last_at_us)
+    assert examine(tmp_path).problems == ()
+    Path(last.path).unlink()
+    (problem,) = examine(tmp_path).problems
+    assert (problem.kind, problem.first, problem.last, problem.lost) == ("missing", last.first, last.last, True)
+    assert examine(tmp_path, to_revision=before.last).problems == ()
+    assert examine(tmp_path, "rejected").problems == ()
+    for one in list_segments(tmp_path, "changes"):
+        Path(one.path).unlink()
+    (problem,) = examine(tmp_path).problems  # as retention may leave it
+    assert (problem.kind, problem.first, problem.last, problem.lost) == ("expired", 1, last.last, False)
 
 
 def clock_problems(folder: Path, blocks: list[list[Record]]) -> list[tuple[int, int]]:
