@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from maxam.errors import JournalError
-from maxam.journal.archive import Place, Records, Segment, SegmentReader, list_segments, size_of, walk
+from maxam.journal.archive import (
+    Place,
+    Records,
+    Segment,
+    SegmentReader,
+    list_segments,
+    size_of,
+    snapshot_revision,
+    walk,
+)
 
 _UNLIMITED: Final = 1 << 62
 
@@ -52,15 +61,15 @@ class Stretch:
 
 def oldest(folder: str | os.PathLike[str], records: Records) -> Cursor:
     """Return the cursor before everything that is there."""
-    segments = list_segments(folder, records)
-    return Cursor(segments[0].first - 1 if segments else 0)
+    reached, segments = _listed(folder, records)
+    return Cursor(segments[0].first - 1 if segments else reached)
 
 
 def newest(folder: str | os.PathLike[str], records: Records) -> Cursor:
     """Return the cursor behind everything that is there."""
-    segments = list_segments(folder, records)
+    reached, segments = _listed(folder, records)
     if not segments or not segments[-1].open:
-        return Cursor(segments[-1].last if segments else 0)
+        return Cursor(max(reached, segments[-1].last if segments else 0))
     return _behind(folder, records, segments[-1], None, None, skip=True)
 
 
@@ -91,7 +100,7 @@ def advance(
         OSError: A file cannot be read.
     """
     left = _UNLIMITED if bytes_max is None else bytes_max
-    segments = _from_cursor(folder, list_segments(folder, records), cursor, skip)
+    segments = _from_cursor(folder, records, cursor, skip)
     if target is not None:
         segments = [one for one in segments if one.first <= max(target.revision, target.segment)]
     reached = cursor
@@ -135,7 +144,7 @@ def stretches(
     """
     if start.revision >= end.revision:
         return []
-    segments = _from_cursor(folder, list_segments(folder, records), start, skip)
+    segments = _from_cursor(folder, records, start, skip)
     parts = [
         Stretch(
             one,
@@ -152,19 +161,29 @@ def stretches(
     return parts
 
 
-def _from_cursor(folder: str | os.PathLike[str], segments: list[Segment], cursor: Cursor, skip: bool) -> list[Segment]:
+def _listed(folder: str | os.PathLike[str], records: Records) -> tuple[int, list[Segment]]:
+    """Return the revision that segments are known to have reached, and those that are there."""
+    reached = 0 if records == "rejected" else snapshot_revision(folder)  # first: what it tells of is in the list then
+    return reached, list_segments(folder, records)
+
+
+def _from_cursor(folder: str | os.PathLike[str], records: Records, cursor: Cursor, skip: bool) -> list[Segment]:
     """Return the segments that hold what comes behind a cursor; the first may end at it."""
+    reached, segments = _listed(folder, records)
     wanted = cursor.revision + 1
-    rest = [one for one in segments if one.open or one.last >= wanted or one.first == cursor.segment]
-    if not rest:
-        last = segments[-1].last if segments else 0
-        if last < cursor.revision:
-            raise JournalError(
-                f"{os.fspath(folder)} ends with revision {last}, but {cursor.revision} has been read: it is another journal"
-            )
-        return []
+    rest: list[Segment] = []
+    last = 0  # of all so far
     expected = wanted
-    for segment in rest:
+    for segment in segments:
+        if segment.first <= last:
+            if not skip and (segment.open or segment.last >= wanted):
+                raise RevisionsLostError(
+                    f"{segment.path}: it begins within the segment before it; one of the two is wrong"
+                )
+            continue
+        last = segment.last
+        if not (segment.open or segment.last >= wanted or segment.first == cursor.segment):
+            continue
         if segment.first > expected and not skip:
             lost = f"revisions {expected} to {segment.first - 1}"
             if segment is segments[0]:
@@ -174,6 +193,18 @@ def _from_cursor(folder: str | os.PathLike[str], segments: list[Segment], cursor
                 )
             raise RevisionsLostError(f"{segment.path}: a segment is missing before it: {lost} are lost")
         expected = segment.last + 1
+        rest.append(segment)
+    if segments and segments[-1].open:
+        return rest
+    end = max(last, reached)
+    if end < cursor.revision:
+        raise JournalError(
+            f"{os.fspath(folder)} ends with revision {end}, but {cursor.revision} has been read: it is another journal"
+        )
+    first = max(wanted, last + 1)
+    if first <= reached and not skip:
+        why = "segments are missing" if segments else "the reader fell behind retention"
+        raise RevisionsLostError(f"{os.fspath(folder)}: {why}: revisions {first} to {reached} are lost")
     return rest
 
 

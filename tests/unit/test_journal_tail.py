@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from maxam.errors import JournalError
 from maxam.journal.archive import SegmentReader, list_segments
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.files import Journal, JournalSettings, write_snapshot
 from maxam.journal.tail import Cursor, RevisionsLostError, advance, newest, oldest, stretches
 from maxam.records import AcknowledgementRecord, Change
 from tests.journal_records import NOW_US, SYNC, change
@@ -160,3 +160,49 @@ def test_damage_in_the_open_segment_is_no_torn_tail(tmp_path: Path) -> None:
     assert advance(tmp_path, "changes", cursor) == cursor
     journal.close()
     shutil.rmtree(tmp_path)
+
+
+def test_segments_that_overlap_are_not_read_twice(tmp_path: Path) -> None:
+    """A segment that begins within the one before it stops a reader, or is passed over; no change comes twice."""
+    journal = opened(tmp_path)
+    for _ in range(9):
+        write(journal, 4)
+    journal.close()
+    segments = list_segments(tmp_path, "changes")
+    other = Journal.open(tmp_path / "other", OsDisk(), JournalSettings(durable=False, reserve_bytes=0), SYNC)
+    list(other.recover())
+    for first, last in ((1, 2), (3, segments[1].last)):
+        other.write(other.encode([change(n) for n in range(first, last + 1)]))
+        other.close()
+        other = Journal.open(tmp_path / "other", OsDisk(), JournalSettings(durable=False, reserve_bytes=0), SYNC)
+        list(other.recover())
+    stray = Path(list_segments(tmp_path / "other", "changes")[1].path)
+    shutil.copy(stray, tmp_path / "segments" / stray.name)
+    with pytest.raises(RevisionsLostError, match="within the segment before it"):
+        advance(tmp_path, "changes", Cursor(0))
+    reached = advance(tmp_path, "changes", Cursor(0), skip=True)
+    assert reached == Cursor(segments[-1].last)
+    parts = stretches(tmp_path, "changes", Cursor(0), reached, skip=True)
+    assert [part.segment for part in parts] == segments
+
+
+def test_a_journal_whose_segments_were_all_removed_goes_on(tmp_path: Path) -> None:
+    """A reader that begins where only a snapshot is left stands behind what it stands for, and reads what comes."""
+    journal = opened(tmp_path)
+    for _ in range(9):
+        write(journal, 4)
+    head = journal.head
+    journal.close()
+    write_snapshot(tmp_path, OsDisk(), head, [change(n) for n in range(1, head + 1)], SYNC, journal.accepted_at_us)
+    for segment in list_segments(tmp_path, "changes"):
+        Path(segment.path).unlink()
+    assert oldest(tmp_path, "changes") == newest(tmp_path, "changes") == Cursor(head)
+    assert advance(tmp_path, "changes", Cursor(head)) == Cursor(head)
+    with pytest.raises(RevisionsLostError, match=f"retention: revisions 3 to {head} are lost"):
+        advance(tmp_path, "changes", Cursor(2))
+    start = oldest(tmp_path, "changes")
+    journal = opened(tmp_path)
+    write(journal, 2)
+    reached = advance(tmp_path, "changes", start)
+    assert between(tmp_path, start, reached) == [head + 1, head + 2]
+    journal.close()
