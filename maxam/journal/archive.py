@@ -292,6 +292,7 @@ class SegmentReader:
         offset: Of the block that was returned last.
         problems: What was wrong so far; complete when there are no more blocks.
         revision: Of the last change read or known to be lost.
+        before: The same before the block that was returned last.
     """
 
     def __init__(
@@ -321,7 +322,7 @@ class SegmentReader:
             self.segment = Segment(segment.first, 0, self.segment.path)
             self._file.size = min(self._file.size, end)
         self.problems: Final[list[Problem]] = []
-        self.revision = self.segment.first - 1
+        self.revision = self.before = self.segment.first - 1
         self.offset = 0
         self._scanner: Scanner | None = None
         self._decoder = Decoder(self.revision, 0)
@@ -441,6 +442,7 @@ class SegmentReader:
 
     def _decode(self, data: bytes, count: int) -> Block | None:
         """Return the records of a checked block, or None when they do not follow those before."""
+        self.before = self.revision
         if self._records == "rejected":
             try:
                 sends = decode_rejected(data, count, self.revision)

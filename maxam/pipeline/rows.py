@@ -154,18 +154,18 @@ def _send_batch(sends: list[Change | RejectedSend]) -> pa.RecordBatch:
     return _batch(columns, _REJECTED if rejected else _CHANGES)
 
 
-def session_batches(blocks: Iterable[Block], revision: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+def session_batches(blocks: Iterable[tuple[int, Block]], first: int, last: int) -> Iterator[pa.RecordBatch]:
     """Yield the records of sessions among records as rows of `SESSION_COLUMNS`.
 
     Args:
-        blocks: Records in order.
-        revision: Of the change before them.
+        blocks: Records in order, with the revision of the change before them.
         first: Records behind a change of a lower revision are left out.
         last: So are those behind a higher one.
     """
     rows: list[_SessionRow] = []
     length = 0
-    for records in blocks:
+    for before, records in blocks:
+        revision = before
         for record in records:
             if isinstance(record, Change | RejectedSend):
                 revision = record.revision

@@ -229,7 +229,8 @@ class JournalReader(DataSourceReader):
 
     def _read_segment(self, partition: SegmentPart) -> Iterator[pa.RecordBatch]:
         records = cast("Records", self._records)
-        low, high = max(self._from or 0, self._bounds.low), min(self._to or REVISION_MAX, self._bounds.high)
+        low = max(self._from or 0, self._bounds.low)
+        high = self._bounds.high if self._to is None else min(self._to, self._bounds.high)
         careless = self._skip and self._chosen is None
         try:
             reader = SegmentReader(self._folder, records, partition.segment, end=partition.end)
@@ -238,10 +239,9 @@ class JournalReader(DataSourceReader):
                 return
             raise _gone(partition.segment, error) from error
         with reader:
-            revision = reader.revision
             blocks = _proven(reader, careless, partition.known)
             if records == "sessions":
-                yield from session_batches(blocks, revision, low, high)
+                yield from session_batches(((reader.before, block) for block in blocks), low, high)
             else:
                 yield from send_batches(blocks, low, high)
             place = reader.place
@@ -255,7 +255,8 @@ class JournalReader(DataSourceReader):
             )
 
     def _may_hold(self, records: Records, segment: Segment) -> bool:
-        if not self._bounds.low <= segment.last or segment.first > self._bounds.high:
+        behind = records == "sessions"  # what they did behind the last change of a segment can be in the next one
+        if not self._bounds.low <= segment.last or segment.first - behind > self._bounds.high:
             return False
         return records != "changes" or may_hold(self._folder, segment, self._bounds.destinations)
 

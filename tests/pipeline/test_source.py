@@ -27,8 +27,10 @@ from maxam.journal.archive import list_segments
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings, sealed_segments
 from maxam.journal.index import build
+from maxam.journal.scan import Scanner
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.source import JournalReader, JournalStreamReader, MaxamDataSource, Task
+from maxam.records import AcknowledgementRecord, Record
 from tests.journal_records import NOW_US, SYNC, change
 
 LAST = 100
@@ -122,6 +124,71 @@ def test_small_segments_share_a_task_and_large_ones_do_not(journal: Path, monkey
     assert {len(task.parts) for task in tasks[:-1]} == {2}
     monkeypatch.setattr("maxam.pipeline.source.TASK_BYTES", 1)
     assert len(reader.partitions()) == len(segments)
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Path:
+    """Write three segments of two changes each, in blocks of their own; sessions do something before, between and behind."""
+    settings = JournalSettings(durable=False, reserve_bytes=0)
+    for first in (1, 3, 5):
+        journal = Journal.open(tmp_path, OsDisk(), settings, SYNC)
+        list(journal.recover())
+        for n in (first, first + 1):
+            journal.write(journal.encode([ack(n)]))
+            journal.write(journal.encode([change(n)]))
+        journal.write(journal.encode([ack(first + 1)]))
+        journal.close()
+    return tmp_path
+
+
+def ack(n: int) -> Record:
+    """Make what a session did about when a change came."""
+    return AcknowledgementRecord(NOW_US + 1000 * n, "alice", "pump", b"s%d" % n, ())
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (LessThanOrEqual(("revision",), 2), [0, 1, 2, 2]),
+        (EqualTo(("revision",), 2), [2, 2]),
+        (LessThan(("revision",), 1), [0]),
+        (GreaterThanOrEqual(("revision",), 6), [6]),
+    ],
+    ids=str,
+)
+def test_a_filter_finds_what_sessions_did_behind_the_last_change_of_a_segment(
+    sessions: Path, one: Filter, wanted: list[int]
+) -> None:
+    """Records of sessions behind the last change of one segment can be in the next."""
+    assert len(list_segments(sessions, "changes")) == 3
+    assert rows_of_sessions(sessions, one) == wanted
+
+
+def rows_of_sessions(folder: Path, *filters: Filter, **options: str) -> list[int]:
+    """Return the revisions of the rows of sessions that a reader hands over."""
+    reader = JournalReader({"path": str(folder), "records": "sessions", **options})
+    reader.pushFilters([*filters])
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    return [revision for batch in batches for revision in batch.column("revision").to_pylist()]
+
+
+def test_the_options_choose_what_sessions_did_exactly(sessions: Path) -> None:
+    """Before the first change their revision is 0."""
+    assert rows_of_sessions(sessions, toRevision="0") == [0]
+    assert rows_of_sessions(sessions, fromRevision="1", toRevision="2") == [1, 2, 2]
+    assert rows_of_sessions(sessions) == [0, 1, 2, 2, 3, 4, 4, 5, 6]
+
+
+def test_behind_damage_sessions_have_the_revisions_that_they_had(sessions: Path) -> None:
+    """The revision of a session's record is that of the change before it, though that one be lost."""
+    path = Path(list_segments(sessions, "changes")[0].path)
+    data = bytearray(path.read_bytes())
+    scanner = Scanner("", len(data), lambda offset, length: bytes(data[offset : offset + length]))
+    for _ in range(3):
+        scanner.next_block()
+    data[scanner.offset + 9] ^= 1  # of change 2
+    path.write_bytes(data)
+    assert rows_of_sessions(sessions, problems="skip") == [0, 1, 2, 2, 3, 4, 4, 5, 6]
 
 
 def test_filters_that_exclude_each_other_read_nothing(journal: Path) -> None:
