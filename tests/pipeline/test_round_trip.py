@@ -245,7 +245,8 @@ async def publish(
                 key=gateway.certificates / "publisher.key",
                 ca=gateway.certificates / "ca.pem",
             ) as client:
-                while until is None or not until.is_set():
+                # the last one too is sent until it is known to be accepted: the gateway may count it
+                while under_way is not None or until is None or not until.is_set():
                     machine = machines[turn % len(machines)]
                     under_way = under_way or floor.next(machine)  # again, when we do not know what became of it
                     receipt = await client.send(under_way[0], under_way[1])
