@@ -9,6 +9,7 @@ rejected/<...>.open.avro.damaged       an open segment whose header cannot be be
 
 Nobody was promised that a rejected SEND is kept, so nothing here waits for the disk: blocks are written as they come and synced when a
 segment is sealed, at each `tidy` and at `close`. A killed process loses nothing that was appended; a power cut loses what came after the last sync.
+When all records have been removed for their age an empty open segment keeps the counter.
 After an OSError the object is of no further use: `abandon` it, and `open` again later, which finds what is whole and goes on behind it. The
 counter is gapless and unique within the folder; what was lost gives its numbers back.
 
@@ -136,6 +137,8 @@ class RejectedJournal:
             self._retire(now_us)
         if self._handle < 0:
             self._create(now_us)
+        if self.head < self._first:
+            self._started_at_us = now_us
         write_at(self._disk, self._handle, block.data, self._size)
         self._size += len(block.data)
         self._position = block.after
@@ -201,19 +204,18 @@ class RejectedJournal:
         if scanner is None:
             return
         at_us = max(self._position.accepted_at_us, scanner.start.accepted_at_us)
-        revision = scanner.start.revision
-        offset = scanner.offset
+        revision, chain, offset = scanner.start.revision, scanner.chain, scanner.offset
         try:
             while (block := scanner.next_block()) is not None and not scanner.ended:
                 sends = decode_rejected(*block, revision)
                 revision += len(sends)
                 at_us = max(at_us, sends[-1].rejected_at_us)
-                offset = scanner.offset
+                chain, offset = scanner.chain, scanner.offset
             if scanner.ended:
                 offset = scanner.offset
         except (JournalDamagedError, ValueError, IndexError):
             self._keep_torn(segment.path, offset, size - offset)
-        self._position = Position(revision, at_us, scanner.chain)
+        self._position = Position(revision, at_us, chain)
         self._sync_marker = scanner.sync_marker
         self._path = segment.path
         self._first = segment.first
@@ -256,7 +258,9 @@ class RejectedJournal:
     def _retire(self, now_us: int) -> None:
         """Remove the oldest files while there are too many bytes or the last record of the oldest segment is too old."""
         sealed, _ = list_segments(self._folder, self._disk)
+        newest = sealed[-1].path if sealed else ""
         while sealed and self._last_at_us(sealed) < now_us - self._settings.days_max * _DAY_US:
+            self._keep_counter(sealed[0].path == newest, now_us)
             self._disk.unlink(sealed.pop(0).path)
         paths = [f"{self._folder}/{name}" for name in sorted(self._disk.names(self._folder))]
         sizes = {path: self._disk.size(path) for path in paths if _is_ours(path)}
@@ -268,8 +272,14 @@ class RejectedJournal:
             if excess <= 0:
                 break
             if path != current:
+                self._keep_counter(path == newest, now_us)
                 self._disk.unlink(path)
                 excess -= size
+
+    def _keep_counter(self, last: bool, now_us: int) -> None:
+        """Before the last file that tells how far the counter is goes, begin another that tells it."""
+        if last and self._handle < 0:
+            self._create(now_us)
 
     def _last_at_us(self, sealed: list[SealedSegment]) -> float:
         """Return the time of the last record of the oldest segment, which the one behind it tells; never, when that cannot be read."""
