@@ -34,7 +34,7 @@ from maxam.records import (
 )
 
 BATCH_ROWS_MAX: Final = 10_000  # Spark's own limit for a batch of Arrow
-BATCH_BYTES_MAX: Final = 8 << 20  # of bodies: a batch is in memory four times on its way into Spark
+BATCH_BYTES_MAX: Final = 8 << 20  # of bodies and headers: a batch is in memory four times on its way into Spark
 
 
 def _columns(**types: DataType) -> StructType:
@@ -113,6 +113,8 @@ def send_batches(blocks: Iterable[Block], first: int, last: int) -> Iterator[pa.
             if isinstance(record, Change | RejectedSend) and first <= record.revision <= last:
                 sends.append(record)
                 length += len(record.body)
+                for name, value in record.headers:
+                    length += len(name) + len(value)
                 if len(sends) == BATCH_ROWS_MAX or length >= BATCH_BYTES_MAX:
                     yield _send_batch(sends)
                     sends = []

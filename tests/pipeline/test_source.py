@@ -29,6 +29,7 @@ from maxam.journal.files import Journal, JournalSettings, sealed_segments
 from maxam.journal.index import build
 from maxam.journal.scan import Scanner
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.rows import BATCH_BYTES_MAX, send_batches
 from maxam.pipeline.source import JournalReader, JournalStreamReader, MaxamDataSource, Task
 from maxam.records import AcknowledgementRecord, Record
 from tests.journal_records import NOW_US, SYNC, change
@@ -189,6 +190,15 @@ def test_behind_damage_sessions_have_the_revisions_that_they_had(sessions: Path)
     data[scanner.offset + 9] ^= 1  # of change 2
     path.write_bytes(data)
     assert rows_of_sessions(sessions, problems="skip") == [0, 1, 2, 2, 3, 4, 4, 5, 6]
+
+
+def test_a_batch_is_bounded_in_rows_and_bytes() -> None:
+    """Headers count as bodies do: a SEND may have 64 KiB of them."""
+    large = (b"note", b"x" * 1000)
+    blocks = [[change(n, headers=(large,)) for n in range(at, at + 10)] for at in range(1, 10_000, 10)]
+    batches = list(send_batches(blocks, 1, 10_000))
+    assert [n for batch in batches for n in batch.column("revision").to_pylist()] == list(range(1, 10_001))
+    assert all(batch.nbytes <= BATCH_BYTES_MAX * 1.2 for batch in batches)
 
 
 def test_filters_that_exclude_each_other_read_nothing(journal: Path) -> None:
