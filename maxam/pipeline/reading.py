@@ -199,7 +199,7 @@ def _native(spark: "SparkSession", records: Records, paths: list[str], read: lis
 
 
 def _by_source(spark: "SparkSession", archive: Archive) -> "DataFrame":
-    parts = [*archive.damaged, *([] if archive.open is None else [archive.open])]
+    parts = [one for one in (*archive.damaged, archive.open) if one is not None and one.bytes]  # else nothing is whole
     chosen = [
         (one.first, one.bytes if one is archive.open else None, [found.offset for found in one.problems if found.lost])
         for one in parts

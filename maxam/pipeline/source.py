@@ -233,20 +233,18 @@ class JournalReader(DataSourceReader):
         high = self._bounds.high if self._to is None else min(self._to, self._bounds.high)
         careless = self._skip and self._chosen is None
         try:
-            reader = SegmentReader(self._folder, records, partition.segment, end=partition.end)
+            with SegmentReader(self._folder, records, partition.segment, end=partition.end) as reader:
+                blocks = _proven(reader, careless, partition.known)
+                if records == "sessions":
+                    yield from session_batches(((reader.before, block) for block in blocks), low, high)
+                else:
+                    yield from send_batches(blocks, low, high)
+                place = reader.place
+                if not self._skip and not reader.problems and place is not None:
+                    self._require_following(reader.segment, place.chain, partition.next_chain)
         except OSError as error:
-            if careless:
-                return
-            raise _gone(partition.segment, error) from error
-        with reader:
-            blocks = _proven(reader, careless, partition.known)
-            if records == "sessions":
-                yield from session_batches(((reader.before, block) for block in blocks), low, high)
-            else:
-                yield from send_batches(blocks, low, high)
-            place = reader.place
-            if not self._skip and not reader.problems and place is not None:
-                self._require_following(reader.segment, place.chain, partition.next_chain)
+            if not careless:
+                raise _gone(partition.segment, error) from error
 
     def _require_following(self, segment: Segment, chain: int, next_chain: int) -> None:
         if next_chain not in {0, chain}:
@@ -340,13 +338,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _read_stretch(self, partition: StretchPart) -> Iterator[pa.RecordBatch]:
         stretch = partition.stretch
         try:
-            reader = SegmentReader(self._folder, self._records, stretch.segment, stretch.place, stretch.end)
+            with SegmentReader(self._folder, self._records, stretch.segment, stretch.place, stretch.end) as reader:
+                yield from send_batches(_proven(reader, self._skip), partition.low, partition.high)
         except OSError as error:
-            if self._skip:
-                return
-            raise _gone(stretch.segment, error) from error
-        with reader:
-            yield from send_batches(_proven(reader, self._skip), partition.low, partition.high)
+            if not self._skip:
+                raise _gone(stretch.segment, error) from error
 
 
 def _proven(reader: SegmentReader, careless: bool, known: tuple[int, ...] = ()) -> Iterator[Block]:

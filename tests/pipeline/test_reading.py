@@ -196,6 +196,18 @@ def test_damage_fails_or_costs_one_block(spark: SparkSession, journal: Path) -> 
     ]
 
 
+def test_a_file_that_cannot_be_read_costs_what_is_in_it(spark: SparkSession, journal: Path) -> None:
+    """With problems=skip all else is read, though the system does not hand out a file at all."""
+    one = examine(None, journal).sealed[2]
+    Path(one.path).unlink()
+    Path(one.path).mkdir()
+    with pytest.raises(PipelineError, match=f"unreadable.*lost: revisions {one.first} to {one.last}"):
+        read_journal(spark, journal)
+    frame = read_journal(spark, journal, problems="skip")
+    assert revisions(frame) == [n for n in range(1, LAST + 1) if not one.first <= n <= one.last]
+    assert same(frame, by_source(spark, journal, "changes", "skip"))
+
+
 @pytest.mark.parametrize("records", ["changes", "sessions"])
 def test_a_table_is_what_was_there_when_it_was_made(
     spark: SparkSession, tmp_path: Path, records: Literal["changes", "sessions"]

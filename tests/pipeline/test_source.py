@@ -1,5 +1,7 @@
 """The data source `maxam` as Spark sees it: what filters leave out, what options say, and what a query that fails tells."""
 
+import errno
+import os
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,7 +29,7 @@ from maxam.journal.archive import list_segments
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings, sealed_segments
 from maxam.journal.index import build
-from maxam.journal.scan import Scanner
+from maxam.journal.scan import HEADER_BYTES, Scanner
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.rows import BATCH_BYTES_MAX, send_batches
 from maxam.pipeline.source import JournalReader, JournalStreamReader, MaxamDataSource, Task
@@ -192,13 +194,37 @@ def test_behind_damage_sessions_have_the_revisions_that_they_had(sessions: Path)
     assert rows_of_sessions(sessions, problems="skip") == [0, 1, 2, 2, 3, 4, 4, 5, 6]
 
 
+def test_a_disk_that_fails_within_a_file_is_told_with_its_name(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the disk behind a header names the segment and what is lost, or costs what is behind it."""
+    segments = list_segments(journal, "changes")
+    broken = segments[3]
+    pread = os.pread
+
+    def fail(handle: int, length: int, offset: int) -> bytes:
+        if str(Path(f"/proc/self/fd/{handle}").readlink()) == broken.path and offset:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(handle, length, offset)
+
+    for name in ("_HEADER_BYTES_MAX", "_WINDOW_BYTES"):  # what is read at once, and holds the whole of a small file
+        monkeypatch.setattr(f"maxam.journal.scan.{name}", HEADER_BYTES)
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(PipelineError, match=f"{broken.path} cannot be read.*from {broken.first} to {broken.last} are"):
+        revisions_read(journal)
+    revisions, _ = revisions_read(journal, problems="skip")
+    assert revisions == {n for n in range(1, LAST + 1) if not broken.first <= n <= broken.last}
+    stream = JournalStreamReader({"path": str(journal)})
+    (task,) = stream.partitions(stream.initialOffset(), stream.latestOffset(stream.initialOffset(), ReadAllAvailable()))
+    with pytest.raises(PipelineError, match=f"{broken.path} cannot be read"):
+        list(stream.read(task))
+
+
 def test_a_batch_is_bounded_in_rows_and_bytes() -> None:
     """Headers count as bodies do: a SEND may have 64 KiB of them."""
-    large = (b"note", b"x" * 1000)
+    large = (b"note", b"x" * 3000)
     blocks = [[change(n, headers=(large,)) for n in range(at, at + 10)] for at in range(1, 10_000, 10)]
     batches = list(send_batches(blocks, 1, 10_000))
     assert [n for batch in batches for n in batch.column("revision").to_pylist()] == list(range(1, 10_001))
-    assert all(batch.nbytes <= BATCH_BYTES_MAX * 1.2 for batch in batches)
+    assert all(batch.nbytes <= BATCH_BYTES_MAX * 1.5 for batch in batches)
 
 
 def test_filters_that_exclude_each_other_read_nothing(journal: Path) -> None:
