@@ -71,6 +71,8 @@ def print_table(
             break
         left_out.append(title)
         del widths[title]
+    if not out.is_terminal:  # a file has room for whole lines
+        out.width = max(out.width, _total(widths))
     kept = [at for at, column in enumerate(columns) if column.removeprefix("#") in widths]
     table = make_table([columns[at] for at in kept], [[row[at] for at in kept] for row in table_rows])
     for column in table.columns:

@@ -43,3 +43,10 @@ def test_a_destination_longer_than_the_terminal_is_folded(
     """Not a character of a destination is lost for want of room."""
     lines, _ = printed(capsys, monkeypatch, 60, "X/" + "long" * 30)
     assert "".join(lines[1:]).count("o") == 2 * 30
+
+
+def test_a_wide_table_in_a_file_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is no terminal each row is one line, however many columns there are."""
+    columns = ["DATE", *(f"#SOME NUMBER {n}" for n in range(20))]
+    output.print_table(columns, [["2026-11-21", *range(20)]])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["2026-11-21"]
