@@ -637,6 +637,8 @@ class Broker:
             if session.connection is not None:
                 session.connection.rights = session.rights
             for subscription in session.subscriptions.values():
+                # What it owes was found under rights that may come back, with what others allowed owed meanwhile.
+                subscription.checked = None if subscription.owed else session.rights
                 if subscription.applied and (subscription.durable or subscription.eager):
                     self._begin(Scan(subscription, self.revision, before, frozenset(subscription.owed)))
         self._generation += 1  # every topic's routes are made anew, under the new rights
@@ -953,7 +955,8 @@ class Broker:
     def _attach(self, subscription: Subscription, connection: Connection, event: Subscribe) -> None:
         subscription.connection = connection
         subscription.acknowledged = event.acknowledged
-        subscription.eager = event.eager
+        # Until it is applied, what any of its SUBSCRIBEs asked for is still to be done.
+        subscription.eager = event.eager or (subscription.eager and not subscription.applied)
         subscription.variant = connection.version * 2 + (1 if event.acknowledged else 0)
         subscription.prefix = message_prefix(connection.version, subscription.id, event.acknowledged)
 
@@ -978,7 +981,7 @@ class Broker:
         subscription.applied = True
         self._index.add(subscription.glob, subscription)
         self._note_index()
-        if eager or subscription.eager:  # the latter if it was resumed before it was applied
+        if eager or subscription.eager:  # the latter if a resumption asked for it before it was applied
             self._owe_current(subscription)
 
     def _owe_current(self, subscription: Subscription) -> None:

@@ -545,6 +545,25 @@ def test_durable_and_eager_on_resume_gives_all_values_and_owed_deletes() -> None
     assert sorted(values(client.read())) == [("X/0", "value"), ("X/1", ""), ("X/2", "value")]
 
 
+def test_what_an_eager_resume_asked_for_is_owed_whatever_resumes_after_it() -> None:
+    """`eager` takes effect in order, also before the SUBSCRIBE that made the subscription is on the disk: as after a restart."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.send("X/a")
+    world.settle()
+    for eager in (False, True, False):
+        client.subscribe(durable=True, eager=eager, receipt=f"eager {eager}")
+        client.unsubscribe()
+    client.subscribe(durable=True)
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [("eager False", "created"), ("eager True", "resumed"), ("eager False", "resumed")]
+    assert values(frames) == [("X/a", "value")]
+    client = world.restart().client(client_id="me")
+    client.subscribe(durable=True)
+    assert values(client.read()) == [("X/a", "value")]
+
+
 @pytest.mark.parametrize("eager", [False, True])
 def test_resuming_without_durable_is_an_error(eager: bool) -> None:
     """An id of a detached durable subscription without `durable:true`: ERROR saying so."""
@@ -894,6 +913,22 @@ def test_a_withdrawn_right_is_forgotten_when_written_and_a_granted_one_is_owed()
     client.send("X/b.1")
     world.settle()
     assert sorted(values(client.read())) == [("X/b.1", "value")] * 2
+
+
+def test_rights_that_come_back_do_not_cover_what_others_made_owed() -> None:
+    """A right that is granted and withdrawn again before the value leaves lets nothing through, be it the same policy."""
+    narrow = policy(anna={"send": ["X/**"], "receive": ["X/a.*"]})
+    world = World.make(anna={"send": ["X/**"], "receive": ["X/a.*"]})
+    world.broker.replace_policy(narrow)
+    client = world.client()
+    client.subscribe("X/**", eager=True)
+    client.send("X/b.1")
+    world.settle()
+    world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/**"]}))
+    world.settle()
+    world.broker.replace_policy(narrow)
+    world.settle()
+    assert values(client.read()) == []
 
 
 # Full disk
