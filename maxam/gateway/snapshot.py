@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from maxam.globs import compile_glob
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, sealed_segments, write_snapshot
 from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
-from maxam.records import SubscriptionRecord
+from maxam.records import Record, SubscriptionRecord
 
 _LOOK_S: Final = 20.0  # how often the gateway looks for sealed segments
 _NICENESS: Final = 19
@@ -52,19 +53,9 @@ def build_snapshot(folder: Path, limits: Limits) -> str | None:
     """
     if not segments_since_snapshot(folder):
         return None
-    # Everybody may receive everything here: a snapshot that owes too much loses nothing, as rights are asked again when a
-    # value is written to a client.
-    everything = Rights((), (compile_glob("**", limits),), frozenset(), None, limits)
-    rights: dict[str, Rights] = {}
-    broker = Broker(limits, Policy({}, rights, limits), load_registry({"registry.toml": b""}))
     disk = OsDisk()
     indexer = JournalIndexer(str(folder), disk)
-    for record in Journal.read_sealed(folder, disk, indexer.begin):
-        indexer.add(record)
-        if type(record) is SubscriptionRecord and record.principal not in rights:
-            rights[record.principal] = everything
-            broker.policy = Policy({}, rights, limits)
-        broker.apply(record)
+    broker = summed_up(_indexed(Journal.read_sealed(folder, disk, indexer.begin), indexer), limits)
     indexer.end()
     path = write_snapshot(
         folder, disk, broker.revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
@@ -74,6 +65,29 @@ def build_snapshot(folder: Path, limits: Limits) -> str | None:
     else:
         sys.stderr.write(f"no index of a segment: {indexer.problem}\n")
     return path
+
+
+def summed_up(records: Iterable[Record], limits: Limits) -> Broker:
+    """Apply records to a broker of which a snapshot can be made.
+
+    Everybody may receive everything there: a snapshot that owes too much loses nothing, as rights are asked again when a value is
+    written to a client.
+    """
+    everything = Rights((), (compile_glob("**", limits),), frozenset(), None, limits)
+    rights: dict[str, Rights] = {}
+    broker = Broker(limits, Policy({}, rights, limits), load_registry({"registry.toml": b""}))
+    for record in records:
+        if type(record) is SubscriptionRecord and record.principal not in rights:
+            rights[record.principal] = everything
+            broker.policy = Policy({}, rights, limits)
+        broker.apply(record)
+    return broker
+
+
+def _indexed(records: Iterable[Record], indexer: JournalIndexer) -> Iterator[Record]:
+    for record in records:
+        indexer.add(record)
+        yield record
 
 
 def _index_archive(folder: str, disk: OsDisk) -> None:

@@ -53,7 +53,6 @@ class Subscription:
     place: dict[str, int] = field(default_factory=dict)  # since when a waiting topic is owed
     loose: set[str] = field(default_factory=set)
     optional: set[str] = field(default_factory=set)
-    doubled: set[str] = field(default_factory=set)  # owed by a record that took no effect: a restart may owe them again
     sent: list[Message] = field(default_factory=list)  # un-acked, in the order of sending
     passed_by: set["Subscription"] = field(default_factory=set)  # who was served while this waited
 
@@ -125,7 +124,6 @@ class Operation:
     messages: list[Message] = field(default_factory=list)
     created: bool = False
     eager: bool = False
-    again: bool = False  # an eager SUBSCRIBE before the one that made the subscription was committed
     done: bool = False
     refused: bool = False
 
@@ -237,7 +235,7 @@ class Model:
             session.subscriptions[id_] = subscription
         subscription.connection = connection
         subscription.acknowledged = acknowledged
-        subscription.eager = eager
+        subscription.eager = eager or (subscription.eager and not subscription.active)  # the first may wait still
         subscription.passed_by.clear()
         if not durable:
             self._append(connection, Operation("barrier", subscription=subscription, eager=eager), receipt, "")
@@ -249,13 +247,10 @@ class Model:
             )
             self._append(connection, operation, receipt, answer)
         elif eager:
-            operation = Operation(
-                "subscribe", session=session, subscription=subscription, again=not subscription.active
-            )
+            operation = Operation("subscribe", session=session, subscription=subscription, eager=True)
             self._append(connection, operation, receipt, answer)
-            if subscription.active:  # otherwise it takes effect as a whole, when it does
-                operation.messages = self._snapshot(subscription, session)
-                for message in operation.messages:
+            if subscription.active:  # otherwise it takes effect with the one that made it
+                for message in self._snapshot(subscription, session):
                     message.unrecorded = True
         else:  # what made it may not be committed yet
             waiting = [o for o in (*self.writing, *self.pending) if o.created and o.subscription is subscription]
@@ -268,18 +263,18 @@ class Model:
         if subscription is None:
             self._promise(connection, receipt, "unknown-subscription")
         elif not subscription.durable:
-            self._release(subscription)
+            self._release(subscription, session.client)
             del session.subscriptions[id_]
             self._promise(connection, receipt, "removed")
         elif durable:
-            self._release(subscription)
+            self._release(subscription, session.client)
             del session.subscriptions[id_]
             self.zombies.append((session, subscription))
             self._append(
                 connection, Operation("unsubscribe", session=session, subscription=subscription), receipt, "removed"
             )
         else:
-            self._release(subscription)
+            self._release(subscription, session.client)
             self._promise(connection, receipt, "paused")
 
     def ack(self, connection: Connection, id_: str, revision: int, receipt: str | None) -> None:
@@ -294,7 +289,8 @@ class Model:
         for message in covered:
             message.state = ACKED
             topic = message.value.topic
-            if subscription.waiting(topic):
+            # What waits may be the value just acknowledged, granted again: a reload finds it when it gets there, in any order.
+            if subscription.waiting(topic) and subscription.newest[topic].value is not message.value:
                 subscription.place[topic] = self._tick()
                 subscription.loose.discard(topic)
         if subscription.durable and receipt is not None:
@@ -366,7 +362,9 @@ class Model:
                 for topic in topics - before:
                     value = self.store.get(topic)
                     if topic in subscription.topics and value is not None and value.body:
-                        self._owe_current(subscription, value, unrecorded=True)
+                        newest = subscription.newest.get(topic)
+                        withheld = newest is not None and newest.state == WITHHELD  # it is told of by the change itself
+                        self._owe_current(subscription, value, unrecorded=not withheld)
 
     # What leaves.
 
@@ -517,21 +515,17 @@ class Model:
         elif operation.kind == "ack":
             for message in operation.messages:
                 message.recorded = True
-                if subscription is not None:
-                    subscription.doubled.discard(message.value.topic)
         elif operation.kind == "unsubscribe":
             self.zombies = [pair for pair in self.zombies if pair[1] is not subscription]
             if operation.session is not None:
                 self._forget_session(operation.session)
         elif subscription is not None:
-            for message in operation.messages:
-                message.unrecorded = False
             if operation.replaced is not None:
                 self.zombies = [pair for pair in self.zombies if pair[1] is not operation.replaced]
             if not subscription.active:
                 self._activate(subscription, operation)
-            elif operation.again and operation.session is not None:
-                self._double(subscription, operation.session)
+            elif operation.eager and operation.session is not None:
+                self._tell(subscription)
 
     def _activate(self, subscription: Subscription, operation: Operation) -> None:
         subscription.active = True
@@ -540,13 +534,10 @@ class Model:
             for message in self._snapshot(subscription, owner):
                 message.unrecorded = not operation.eager  # a later SUBSCRIBE asked: its record tells
 
-    def _double(self, subscription: Subscription, session: Session) -> None:
-        """Take note of a record that asks for what is there, and comes too late to take effect: recovery does as it says."""
-        for topic in subscription.topics & self.rights[session.client]:
-            value, message = self.store.get(topic), subscription.newest.get(topic)
-            if value is not None and value.body and (message is None or message.state == ACKED):
-                subscription.doubled.add(topic)
-            elif message is not None:
+    def _tell(self, subscription: Subscription) -> None:
+        """Take note of a record that asks for what is there: from now on the journal tells of it."""
+        for message in subscription.newest.values():
+            if message.value.body:
                 message.unrecorded = False
 
     def _apply_value(self, value: Value) -> None:
@@ -596,14 +587,14 @@ class Model:
             subscription.loose.add(value.topic)
         return []
 
-    def _release(self, subscription: Subscription) -> None:
+    def _release(self, subscription: Subscription, client: str) -> None:
         """Take it off its connection: what is un-acked is owed again, before all else and in the order of sending."""
         for message in reversed(subscription.sent):
-            self._owe_again(subscription, message)
+            self._owe_again(subscription, message, client)
         subscription.sent.clear()
         subscription.connection = None
 
-    def _owe_again(self, subscription: Subscription, message: Message) -> None:
+    def _owe_again(self, subscription: Subscription, message: Message, client: str) -> None:
         topic = message.value.topic
         if subscription.newest[topic] is message:
             message.state = WAITING
@@ -612,7 +603,10 @@ class Model:
             return
         else:
             message.state = CONFLATED
-        if subscription.waiting(topic) and topic not in subscription.optional:
+        if subscription.waiting(topic) and topic not in self.rights[client]:
+            subscription.loose.discard(topic)
+            subscription.optional.add(topic)  # forgotten when it is to be written, unless the right is back by then
+        elif subscription.waiting(topic) and topic not in subscription.optional:
             subscription.loose.discard(topic)
             subscription.place[topic] = -self._tick()
 
@@ -622,10 +616,10 @@ class Model:
             connection.quiet = True
             for subscription, message in reversed(connection.unwritten):
                 if message.state == UNWRITTEN:
-                    self._owe_again(subscription, message)
+                    self._owe_again(subscription, message, session.client)
             connection.unwritten.clear()
         for subscription in list(session.subscriptions.values()):
-            self._release(subscription)
+            self._release(subscription, session.client)
             if not subscription.durable:
                 del session.subscriptions[subscription.id]
 
@@ -672,7 +666,3 @@ class Model:
             )
             message.state = WAITING
             (subscription.loose if certain else subscription.optional).add(topic)
-        for topic in subscription.doubled:
-            if not subscription.waiting(topic):
-                subscription.add(Message(self.store[topic], WAITING, unrecorded=True))
-                subscription.optional.add(topic)

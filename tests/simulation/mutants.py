@@ -107,6 +107,8 @@ MUTANTS = (
     Mutant("rights checked only when owed", delivery, "if current.checked is not self.rights and not current.permits(topic, self.rights):", "if False:"),
     Mutant("rights of the connection never change", broker, "                session.connection.rights = session.rights", "                pass"),
     Mutant("routes outlive a policy", broker, "        self._generation += 1  # every", "        self._generation += 0  # every"),
+    Mutant("rights that come back cover what others made owed", broker, "subscription.checked = None if subscription.owed else session.rights", "pass"),
+    Mutant("eager of an earlier SUBSCRIBE forgotten", broker, "event.eager or (subscription.eager and not subscription.applied)", "event.eager"),
     Mutant("granted topics not owed", broker, "if subscription.applied and (subscription.durable or subscription.eager):", "if False:"),
     Mutant("un-acked dropped at disconnect", session, "            self.owed.add(self.unacked[revision][0])\n            self._front.append(self.unacked[revision][0])\n", "            pass\n"),
     Mutant("un-acked to the tail at disconnect", session, "            self._front.append(self.unacked[revision][0])\n", "            self._back.append(self.unacked[revision][0])\n"),

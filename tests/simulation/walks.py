@@ -208,10 +208,48 @@ def reloads(rng: random.Random) -> None:
         eager = rng.random() < 0.5
         driver.subscribe("bert", "s", "X/*", durable=rng.random() < 0.5, acknowledged=rng.random() < 0.5, eager=eager)
         for _ in range(4):
-            driver.grant("bert", frozenset(rng.sample(TOPICS, rng.randrange(len(TOPICS) + 1))))
+            rights = frozenset(rng.sample(TOPICS, rng.randrange(len(TOPICS) + 1)))
+            driver.grant("bert", rights)
             for topic in TOPICS:
                 driver.send("anna", topic)
             driver.commit()
+            driver.drain_all()
+            if rng.random() < 0.5:  # there and back again
+                driver.grant("bert", frozenset(TOPICS))
+                driver.scan(rng.choice((1, 1000)))
+                driver.grant("bert", rights)
+                driver.drain_all()
+
+
+def resumptions(rng: random.Random) -> None:
+    """Resume durable subscriptions, eagerly or not, before what made them is committed and behind it, and restart."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), b"")
+        for id_ in IDS:
+            for client in ("anna", "bert"):
+                driver.connect(client)
+            for _ in range(rng.randrange(2, 6)):
+                driver.send("anna", rng.choice(TOPICS), rng.random() < 0.2)
+                if id_ not in subscribed(driver, "bert", live=True):
+                    acknowledged, eager = rng.random() < 0.5, rng.random() < 0.5
+                    driver.subscribe("bert", id_, "X/*", durable=True, acknowledged=acknowledged, eager=eager)
+                act = rng.random()
+                if act < 0.3:
+                    driver.connect("bert")
+                elif act < 0.6:
+                    driver.unsubscribe("bert", id_, durable=False)
+                elif act < 0.8:
+                    driver.commit()
+                elif driver.writing is None:
+                    driver.take()
+                driver.deliver("bert")
+            if rng.random() < 0.7:
+                driver.settle()
+            if rng.random() < 0.5:
+                driver.crash(found=rng.random() < 0.5)
+            driver.connect("bert")
+            for known in subscribed(driver, "bert", live=False):
+                driver.subscribe("bert", known, "X/*", durable=True, acknowledged=True, eager=False)
             driver.drain_all()
 
 
@@ -272,5 +310,5 @@ def conditions(rng: random.Random) -> None:
 
 def directed(rng: random.Random) -> None:
     """Do a random history of each narrow kind."""
-    for history in (snapshots, refused_replacements, slices, reloads, written, conditions):
+    for history in (snapshots, refused_replacements, slices, reloads, resumptions, written, conditions):
         history(rng)
