@@ -675,10 +675,10 @@ class _Check:
                     needed = len(window) - at + 1
                 except ValueError:
                     return False
+                if base + at + needed > size:  # what is read may be more: it may have been written since
+                    return False
                 if at + needed <= len(window):
                     break
-                if base + at + needed > size:
-                    return False
                 base += at
                 at = 0
                 window = self._file.read(base, max(_WINDOW_BYTES, needed))

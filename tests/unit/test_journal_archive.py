@@ -21,6 +21,7 @@ from maxam.journal.archive import (
     examine,
     find_segment,
     list_segments,
+    walk,
 )
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings, write_snapshot
@@ -381,6 +382,18 @@ def test_an_open_segment_that_was_cut_since_is_told(tmp_path: Path) -> None:
         assert [revisions(block) for block in reader] == [[1]]  # type: ignore[arg-type]
         assert [one.lost for one in reader.problems] == [True]
     del journal
+
+
+def test_a_block_that_is_written_while_it_is_read_is_not_there_yet(tmp_path: Path) -> None:
+    """A file is what it was when it was opened, though more has been written since; the block it ended in is left for the next time."""
+    for begin, end, block in OPEN.blocks:
+        (tmp_path / "segments").mkdir(exist_ok=True)
+        (tmp_path / "segments" / OPEN.name).write_bytes(OPEN.data)
+        (segment,) = list_segments(tmp_path, "changes")
+        place, stuck = walk(tmp_path, "changes", segment, None, len(OPEN.data), end - 5)
+        assert place is not None
+        assert (place.offset, stuck) == (begin, True)
+        assert place.revision + 1 == next(iter(revisions(block)), place.revision + 1)
 
 
 def test_an_open_segment_that_others_follow_is_told(tmp_path: Path) -> None:
