@@ -5,13 +5,17 @@ The head of the journal is read first, H0. Then an eager subscription is made: f
 * of every topic that holds a value at H0, and that we may receive, at least one message of that revision or a later one, unless
   it is deleted later;
 * no message that is older than its topic's change at H0, nor older than one delivered before, nor one twice;
-* only messages whose revision, destination, headers and body the journal holds: the journal is fsynced before a message leaves.
+* only messages whose revision, destination, headers and body the journal holds: the journal is fsynced before a message leaves;
+* while it listens, no topic's update too late: what was delivered at some moment shows that everything of lower revisions was there
+  to be delivered; a topic's newest value among these, or a later one, must have come by the time at which listening ends, as long as
+  that is well behind the moment. The least delay that is asked for is `quiet_s`, and twice what the snapshot took.
 
 So nothing has to stand still for it. Memory: bodies are compared by length and SHA-256, so that a topic of which one message came
 takes at most 600 bytes (measured; 600 MB for a million topics), and each further message some 120 and its headers.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +46,7 @@ MESSAGES_MAX: Final = 5_000_000  # then it stops listening: what was received is
 CHUNK_MESSAGES: Final = 10_000
 LAG_S_MAX: Final = 10.0  # for what was delivered to show up in the journal, on a shared file system
 LAG_POLL_S: Final = 0.2
+SAMPLE_S: Final = 0.25  # between the moments that we remember the highest revision of
 NAMED_MAX: Final = 5  # topics in a remark
 
 # What a message says beside the sender's headers. Spec: docs/protocol.md "MESSAGE"
@@ -67,8 +72,8 @@ class Difference:
 
     Attributes:
         destination: The topic.
-        revision: Of the message; of `missing` that of the value in the journal.
-        what: `missing`, `stale`, `out of order`, `repeated`, `no right`, `not in the journal`, `other topic`, `deleted`,
+        revision: Of the message; of `missing` and `not updated` that of the value in the journal.
+        what: `missing`, `not updated`, `stale`, `out of order`, `repeated`, `no right`, `not in the journal`, `other topic`, `deleted`,
             `body` or `headers`.
         detail: One line of text.
     """
@@ -107,6 +112,7 @@ class Received:
         messages: How many.
         topics: Of how many topics.
         highest: Highest revision, 0 for none.
+        settled: Of each topic the newest change up to this revision, or a later one, must have been delivered; 0: that cannot be told.
         seconds: How long it took from SUBSCRIBE to the end.
         filtered: The gateway said that no right of ours can match the glob.
         differences: What was wrong at first sight.
@@ -116,6 +122,7 @@ class Received:
     messages: int = 0
     topics: int = 0
     highest: int = 0
+    settled: int = 0
     seconds: float = 0.0
     filtered: bool = False
     differences: list[Difference] = field(default_factory=list)
@@ -206,6 +213,7 @@ class _Listener:
         async with target.connect() as client, client.subscribe(glob.text, eager=True) as subscription:
             received.filtered = subscription.filtered
             first_s = began_s  # when a topic was last delivered for the first time
+            samples: deque[tuple[float, int]] = deque()  # of time and highest revision until then
             while received.messages < MESSAGES_MAX:
                 enough_s = began_s + least_s
                 if expected:
@@ -216,10 +224,16 @@ class _Listener:
                     break
                 topics = received.topics
                 self._take(message.destination, int(message.message_id), message.headers, message.body)
+                now_s = trio.current_time()
                 if received.topics != topics:
-                    first_s = trio.current_time()
-                if trio.current_time() >= min(enough_s, began_s + most_s):
+                    first_s = now_s
+                if not samples or now_s >= samples[-1][0] + SAMPLE_S:
+                    samples.append((now_s, received.highest))
+                if now_s >= min(enough_s, began_s + most_s):
                     break
+            settled_s = trio.current_time() - max(quiet_s, 2 * (first_s - began_s))
+            while samples and samples[0][0] <= settled_s:
+                received.settled = samples.popleft()[1]
         received.seconds = trio.current_time() - began_s
         self._close_chunk()
 
@@ -339,6 +353,45 @@ def missing(spark: "SparkSession", changes: "DataFrame", known: Known) -> list[D
     ]
 
 
+def not_updated(
+    spark: "SparkSession", changes: "DataFrame", glob: Glob, known: Known, received: Received, rights: Rights | None
+) -> list[Difference]:
+    """Return the topics of which, while we listened, a value was not delivered, nor a later change.
+
+    Args:
+        spark: The session.
+        changes: Of the journal, read after listening.
+        glob: Which topics.
+        known: After listening.
+        received: What was delivered.
+        rights: What we may receive; None: that is known of those topics only of which something came.
+    """
+    since = changes.where(F.col("revision") > known.head)
+    if glob.text != "**":
+        since = since.where(matches([glob]))
+    newest = (
+        since.where(F.col("revision") <= received.settled)
+        .groupBy("destination")
+        .agg(F.max(F.struct("revision", "kind")).alias("last"))
+        .where("last.kind = 'value'")
+    )
+    late: dict[str, int] = {}
+    for destination, revision in newest.select("destination", "last.revision").toLocalIterator():
+        came = -known.newest.get(destination, 0)  # not positive: nothing came
+        if came >= revision or (came <= 0 and (rights is None or not rights.may_receive(destination.encode()))):
+            continue
+        late[destination] = revision
+    if not late:
+        return []
+    names = spark.createDataFrame(pa.table({"destination": list(late)}))
+    deleted = since.where("kind = 'delete'").join(F.broadcast(names), "destination")
+    for destination, revision in deleted.groupBy("destination").agg(F.max("revision")).collect():
+        if revision > late[destination]:  # of a topic that is gone before it is looked at, nothing is delivered
+            del late[destination]
+    detail = "the journal holds this value; neither it nor a later one was delivered although later ones of other topics were"
+    return [Difference(destination, revision, "not updated", detail) for destination, revision in late.items()]
+
+
 def _shown(headers: object) -> str:
     if not isinstance(headers, list) or not headers:
         return "no headers"
@@ -419,6 +472,9 @@ def verify_command(
         changes = job.changes(archive=after)
         compared, gone = _comparable(compare(job.spark, changes, received), after)
         absent = missing(job.spark, changes, known)
+        behind = not_updated(job.spark, changes, glob, known, received, rights)
+    told = {one.destination for one in absent}
+    received.differences += [one for one in behind if one.destination not in told]
     differences = [*received.differences, *compared]
     job.tell(
         f"journal up to revision {known.head}: {live} topics hold a value that we may receive, {known.withheld} one that we"

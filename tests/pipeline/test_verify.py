@@ -10,12 +10,16 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from pyspark.sql import SparkSession
 
+from maxam.config import Limits
+from maxam.globs import compile_glob
 from maxam.journal.archive import SegmentReader, list_segments
 from maxam.journal.encoding import START, Encoder, header
 from maxam.pipeline import verify
 from maxam.pipeline.main import main
 from maxam.pipeline.publisher import Row, publish_rows
+from maxam.pipeline.reading import examine, read_journal
 from maxam.records import Change, RejectedSend
 from tests.gateway_process import GatewayProcess
 from tests.pipeline.test_sink import journal, options, target
@@ -199,6 +203,31 @@ def test_each_planted_fault_is_found_and_named(
         ("X/p.6", extra, "not in the journal"),
         ("X/p.new", newest[b"X/p.3"], "missing"),
     ]
+
+
+def test_an_update_that_never_comes_is_found(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    """When one change under load is, in the journal, of a topic that stood still, that is not updated; as it was all were."""
+    everything = compile_glob("**", Limits())
+    folder = gateway.folder / "journal"
+    known = verify.know(read_journal(spark, folder), examine(None, folder).last, everything, None)
+    with load(gateway):
+        received = verify.listen(target(gateway), everything, known, None, 3, 1, 60)
+    assert received.settled > known.head
+
+    def of_load(one: Change) -> bool:
+        return known.head < one.revision <= received.settled and not one.deleted and one.destination == b"X/l.1"
+
+    planted = next(one.revision for one in journal(folder) if of_load(one))
+
+    def plant(one: Change) -> Change:
+        return edited(one, destination=b"X/p.7") if one.revision == planted else one
+
+    copy(folder, tmp_path / "copy", plant)
+    told = {}
+    for each in (folder, tmp_path / "copy"):
+        behind = verify.not_updated(spark, read_journal(spark, each), everything, known, received, None)
+        told[each.name] = [(one.destination, one.revision, one.what) for one in behind]
+    assert told == {"journal": [], "copy": [("X/p.7", planted, "not updated")]}
 
 
 def test_what_the_policy_does_not_grant_is_a_difference(
