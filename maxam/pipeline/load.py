@@ -30,6 +30,7 @@ from maxam.pipeline.gateway import gateway_options
 from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.publisher import PublishError, Rejected, Target
 from maxam.pipeline.sink import Published, publish
+from maxam.records import Rejection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +39,8 @@ SUFFIXES: Final = (".parquet", ".csv", ".jsonl", ".ndjson", ".json")
 ROW_BITS: Final = 40  # of a number that we give: rows of one file
 FILES_MAX: Final = 1 << 22
 BATCH_ROWS: Final = 2000
+BATCH_BYTES_MAX: Final = 16 << 20  # of bodies, and the last row's: what a task holds at a time
+SHOWN_MAX: Final = 100  # characters of a value, in what is told of a row
 FIELD_BYTES_MAX: Final = 64 << 20  # of one field of a CSV file
 
 _HEADERS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
@@ -180,6 +183,7 @@ def _checked_texts(schemas: Path | None) -> dict[str, bytes] | None:
 
 def _encode_file(place: int, file: str, order: str | None, encoder: BodyEncoder | None) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[int | None, str, int | None, _Encoded]] = []
+    size = 0
     for number, row in enumerate(_read_file(file), start=1):
         if isinstance(row, str):
             encoded: _Encoded = (None, None, {}, "unreadable", row)
@@ -189,12 +193,13 @@ def _encode_file(place: int, file: str, order: str | None, encoder: BodyEncoder 
         if order is not None and encoded[3] is None and not isinstance(row, str):
             revision = _order(row.get(order))
             if revision is None:
-                reason = f"column {order}: expected a whole number from 0 or a moment, found {row.get(order)!r}"
+                reason = f"column {order}: expected a whole number from 0 or a moment, found {_shown(row.get(order))}"
                 encoded = (encoded[0], None, {}, "bad-order", reason)
         rows.append((revision, file, number, encoded))
-        if len(rows) == BATCH_ROWS:
+        size += len(encoded[1] or b"")
+        if len(rows) == BATCH_ROWS or size >= BATCH_BYTES_MAX:
             yield _encoded_batch(rows)
-            rows = []
+            rows, size = [], 0
     if rows:
         yield _encoded_batch(rows)
 
@@ -219,6 +224,10 @@ def _encode(row: Mapping[str, Any], encoder: BodyEncoder | None) -> _Encoded:
     destination, body, value = row.get("destination"), row.get("body"), row.get("value")
     if not isinstance(destination, str) or not destination:
         return None, None, {}, "no-destination", "the row has no destination"
+    try:
+        destination.encode()
+    except UnicodeEncodeError:
+        return None, None, {}, "bad-destination", f"the destination {_shown(destination)} is no Unicode text"
     headers: dict[str, str] = {}
     if value is None and body in (None, "", b""):
         return destination, None, {}, "no-value", "the row has neither a value nor a body"
@@ -227,15 +236,10 @@ def _encode(row: Mapping[str, Any], encoder: BodyEncoder | None) -> _Encoded:
             return destination, None, {}, "value-and-body", "the row has both a value and a body"
         if encoder is None:
             return destination, None, {}, "no-schemas", "a value needs its schema to be encoded: name the folder"
-        try:
-            body, headers = encoder.encode(destination, _parsed(value))
-        except ValueMismatchError as error:
-            rule = encoder.rule(destination)
-            return destination, None, {}, "schema-mismatch", f"{'' if rule is None else rule.schema}: {error}"
-        except MaxamError as error:
-            return destination, None, {}, "not-encodable", str(error)
-        except ValueError as error:
-            return destination, None, {}, "bad-json", f"the value is no JSON: {error}"
+        encoded = _encode_value(destination, value, encoder)
+        if isinstance(encoded, Rejection):
+            return destination, None, {}, encoded.result, encoded.reason
+        body, headers = encoded
     elif isinstance(body, str):
         try:
             body = b64decode(body, validate=True)
@@ -248,6 +252,33 @@ def _encode(row: Mapping[str, Any], encoder: BodyEncoder | None) -> _Encoded:
         if rejection is not None:
             return destination, None, {}, rejection.result, rejection.reason
     return destination, body, headers, None, None
+
+
+def _encode_value(destination: str, value: object, encoder: BodyEncoder) -> "tuple[bytes, dict[str, str]] | Rejection":
+    """Return body and headers of a value, or why there are none."""
+    try:
+        return encoder.encode(destination, _parsed(value))
+    except ValueMismatchError as error:
+        rule = encoder.rule(destination)
+        reason = f"{'' if rule is None else rule.schema}: {error}"
+        return Rejection("schema-mismatch", _text(reason))
+    except MaxamError as error:
+        return Rejection("not-encodable", _text(str(error)))
+    except RecursionError:
+        return Rejection("too-deep", "the value is nested too deep")
+    except ValueError as error:
+        return Rejection("bad-json", f"the value is no JSON: {error}")
+
+
+def _text(text: str) -> str:
+    """Return a text that may quote a row's as one that can be written: JSON can hold halves of characters."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _shown(value: object) -> str:
+    """Return what a row holds as reasons show it."""
+    text = ascii(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
 def _parsed(value: object) -> object:
@@ -308,6 +339,9 @@ def _read_json(path: Path) -> Iterator[Mapping[str, Any] | str]:
                 row = json.loads(line)
             except ValueError as error:
                 yield f"no JSON: {error}" if line.strip() else "an empty line"
+                continue
+            except RecursionError:
+                yield "nested too deep"
                 continue
             yield row if isinstance(row, dict) else "not a JSON object"
 
