@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maxam.broker import broker, delivery, marks, session
-from maxam.gateway import commit
+from maxam.gateway import commit, snapshot
 from maxam.journal import files
 
 
@@ -109,6 +109,7 @@ MUTANTS = (
     Mutant("routes outlive a policy", broker, "        self._generation += 1  # every", "        self._generation += 0  # every"),
     Mutant("rights that come back cover what others made owed", broker, "subscription.checked = None if subscription.owed else session.rights", "pass"),
     Mutant("eager of an earlier SUBSCRIBE forgotten", broker, "event.eager or (subscription.eager and not subscription.applied)", "event.eager"),
+    Mutant("snapshots forget what no right allows", snapshot, 'Rights((), (compile_glob("**", limits),)', 'Rights((), (compile_glob("X/a.*", limits),)'),
     Mutant("granted topics not owed", broker, "if subscription.applied and (subscription.durable or subscription.eager):", "if False:"),
     Mutant("un-acked dropped at disconnect", session, "            self.owed.add(self.unacked[revision][0])\n            self._front.append(self.unacked[revision][0])\n", "            pass\n"),
     Mutant("un-acked to the tail at disconnect", session, "            self._front.append(self.unacked[revision][0])\n", "            self._back.append(self.unacked[revision][0])\n"),

@@ -221,6 +221,29 @@ def reloads(rng: random.Random) -> None:
                 driver.drain_all()
 
 
+def withheld(rng: random.Random) -> None:
+    """Let a durable subscription miss changes for want of rights that it is granted later, with restarts before and after."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), b"")
+        driver.connect("bert")
+        driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=rng.random() < 0.5)
+        for _ in range(4):
+            driver.connect("anna")
+            driver.grant("bert", frozenset(rng.sample(TOPICS, rng.randrange(len(TOPICS) + 1))))
+            for topic in rng.sample(TOPICS, 3):
+                driver.send("anna", topic, rng.random() < 0.2)
+            driver.settle()
+            if rng.random() < 0.5:
+                (driver.snapshot if rng.random() < 0.5 else partial(driver.crash, False))()
+            driver.grant("bert", frozenset(rng.sample(TOPICS, rng.randrange(len(TOPICS) + 1))))
+            driver.settle()
+            (driver.snapshot if rng.random() < 0.5 else partial(driver.crash, False))()
+            if rng.random() < 0.7:
+                driver.connect("bert")
+                driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=rng.random() < 0.2)
+                driver.drain_all()
+
+
 def resumptions(rng: random.Random) -> None:
     """Resume durable subscriptions, eagerly or not, before what made them is committed and behind it, and restart."""
     with cheap_globs():
@@ -310,5 +333,5 @@ def conditions(rng: random.Random) -> None:
 
 def directed(rng: random.Random) -> None:
     """Do a random history of each narrow kind."""
-    for history in (snapshots, refused_replacements, slices, reloads, resumptions, written, conditions):
+    for history in (snapshots, refused_replacements, slices, reloads, withheld, resumptions, written, conditions):
         history(rng)
