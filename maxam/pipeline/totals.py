@@ -451,7 +451,7 @@ def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
 @click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --follow: a folder for what has been counted; the next run goes on from there.",
+    help="With --follow: a folder for what has been counted, of one process at a time; the next run goes on from there.",
 )
 @gateway_options
 @job_options
@@ -476,7 +476,10 @@ def totals_command(
     With --publish the totals of each venue go to X/Venue.<venueId>.VenueMeterTotals (by hour: X/Venue.<venueId>.Hour.VenueMeterTotals),
     as --schemas says they are encoded. It takes a certificate that may send there; an older total never comes after a newer one.
     """
-    periods = Periods.read(by, timezone, day_start)
+    try:
+        periods = Periods.read(by, timezone, day_start)
+    except PipelineError as error:
+        raise click.UsageError(str(error)) from error
     if follow and (not publish or state is None):
         raise click.UsageError("--follow needs --publish and --state FOLDER")
     if state is not None and not follow:
