@@ -66,7 +66,7 @@ _RECORDS: Final[dict[str, StructType]] = {
 }
 _STREAM_OPTIONS: Final = ("path", "records", "startingRevision", "maxBytesPerTrigger", "problems")
 _BYTES: Final = re.compile(r"(\d{1,12})(b|k|m|g|t)?b?")
-_READ_OPTIONS: Final = ("path", "records", "fromRevision", "toRevision", "problems", "segments")
+_READ_OPTIONS: Final = ("path", "records", "fromRevision", "toRevision", "problems", "prune", "segments")
 TASK_BYTES: Final = 16 << 20  # of segments that one task reads, unless a single one is larger
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -166,12 +166,18 @@ class JournalReader(DataSourceReader):
         self._from: Final = _revision(options, "fromRevision")
         self._to: Final = _revision(options, "toRevision")
         self._skip: Final = _choice(options, "problems", ("fail", "skip")) == "skip"
+        self._prunes: Final = _choice(options, "prune", ("no", "filters")) == "filters"
         self._chosen: Final = _segments_option(options)
         self._bounds = _Bounds()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Remember what segments need not be read for; Spark applies all filters to the rows all the same."""
-        if self._records != "problems":
+        """Remember what segments need not be read for, if that is wanted; Spark applies all filters to the rows all the same.
+
+        Spark 4.3 keeps what the filters of one query left of a loaded DataFrame, and reads only that for other queries of the same
+        DataFrame, and for other branches of one query: rows would be missing without a word. So it is done where the option
+        `prune` says that the DataFrame serves one query with one filter.
+        """
+        if self._prunes and self._records != "problems":
             for one in filters:
                 self._bounds.add(one)
         return filters

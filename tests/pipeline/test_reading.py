@@ -151,6 +151,20 @@ def test_rows_hold_what_was_written(spark: SparkSession, journal: Path) -> None:
     assert sum(len(row.positions) for row in sessions) > LAST // 4
 
 
+def test_parts_of_a_table_are_the_whole_of_it(spark: SparkSession, journal: Path) -> None:
+    """What one branch of a query filters for is not taken for the other's, nor one query's for the next."""
+    opened = examine(None, journal).open
+    assert opened is not None
+    for frame, cut in (
+        (read_journal(spark, journal), opened.first + 1),
+        (by_source(spark, journal, "changes"), 12),
+    ):
+        low, high = frame.where(f"revision <= {cut}"), frame.where(f"revision > {cut}")
+        assert revisions(low.unionAll(high)) == list(range(1, LAST + 1))
+        assert low.count() == cut
+        assert frame.count() == LAST
+
+
 def test_choosing_gives_the_rows_that_a_filter_gives(spark: SparkSession, journal: Path) -> None:
     """Choosing by revision, time and glob leaves out segments and gives exactly the rows that a condition on all rows gives."""
     for segment in sealed_segments(journal, OsDisk()):

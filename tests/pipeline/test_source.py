@@ -61,7 +61,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def revisions_read(folder: Path, *filters: Filter, **options: str) -> tuple[set[int], int]:
     """Return the revisions of the rows that a reader with these filters hands over, and the number of segments it reads."""
-    reader = JournalReader({"path": str(folder), **options})
+    reader = JournalReader({"path": str(folder), "prune": "filters", **options})
     assert list(reader.pushFilters([*filters])) == [*filters]  # Spark applies them all the same
     reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as Spark does
     tasks = reader.partitions()
@@ -169,7 +169,7 @@ def test_a_filter_finds_what_sessions_did_behind_the_last_change_of_a_segment(
 
 def rows_of_sessions(folder: Path, *filters: Filter, **options: str) -> list[int]:
     """Return the revisions of the rows of sessions that a reader hands over."""
-    reader = JournalReader({"path": str(folder), "records": "sessions", **options})
+    reader = JournalReader({"path": str(folder), "records": "sessions", "prune": "filters", **options})
     reader.pushFilters([*filters])
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
     return [revision for batch in batches for revision in batch.column("revision").to_pylist()]
@@ -316,7 +316,7 @@ def test_the_columns_are_those_of_the_records(journal: Path) -> None:
 
 def test_spark_pushes_filters_down(spark: SparkSession, journal: Path) -> None:
     """Conditions on revision, time and destination give their rows, whatever of them the source has used."""
-    frame = spark.read.format("maxam").load(str(journal))
+    frame = spark.read.format("maxam").option("prune", "filters").load(str(journal))
     until_us = NOW_US + 35_000
     found = frame.where("revision > 31 AND destination LIKE 'X/EGM.V3.%'")
     found = found.where(f"accepted_at <= timestamp_micros({until_us})")
