@@ -68,6 +68,8 @@ class Problem:
     lost: bool = True
 
     def __str__(self) -> str:
+        if self.kind in {"missing", "expired"}:  # nothing is wrong with any file that is there
+            return f"{self.path}: {self.kind}: {self.text}"
         return f"{self.path}: byte {self.offset}: {self.kind}: {self.text}"
 
 
@@ -524,6 +526,7 @@ class SegmentReader:
     def _tell(self, kind: ProblemKind, offset: int, first: int, last: int, text: str, lost: bool = True) -> None:
         if first > last:
             first = last = 0
+            lost = lost and self._records == "sessions"  # what they did has no revisions of its own
         self.problems.append(Problem(kind, self.segment.path, offset, first, last, text, lost))
 
 
@@ -869,7 +872,9 @@ def plan(
     low = max(1, from_revision or 1)
     high = REVISION_MAX if to_revision is None else to_revision
     reached = 0 if records == "rejected" else snapshot_revision(folder)  # before the list: what it tells of is in that
-    listed, problems = _lined_up(list_segments(folder, records), low, high, from_revision is not None)
+    listed, problems = _lined_up(
+        segments_folder(folder, records), list_segments(folder, records), low, high, from_revision is not None
+    )
     problems += _end_missing(folder, listed, reached, low, high, from_revision is not None)
     if records == "sessions":
         high += 1  # what sessions did behind the last change of a segment can be in the next one
@@ -930,6 +935,8 @@ def examine(
         elif checked.records:
             opened = checked
     parts = [*sealed, *damaged, *([opened] if opened is not None else [])]
+    if since_us is not None or until_us is not None:
+        problems = [_in_span(folder, records, one, since_us, until_us) for one in problems]
     first = max(low, min((one.first for one in parts), default=0))
     last = min(high, max((one.last for one in parts), default=0))
     if first > last:
@@ -940,6 +947,54 @@ def examine(
     )
 
 
+def _in_span(
+    folder: str | os.PathLike[str],
+    records: Records,
+    problem: Problem,
+    since_us: int | None,
+    until_us: int | None,
+) -> Problem:
+    """Return an expired beginning as lost when the time that is asked for reaches into it.
+
+    Of a span with a beginning that is when the last record that was removed is in it or behind it; of one without, when all that there
+    is came later.
+
+    Args:
+        folder: The journal's.
+        records: What is read.
+        problem: Of any kind.
+        since_us: As of `examine`.
+        until_us: Likewise.
+    """
+    if problem.kind != "expired" or problem.lost:
+        return problem
+    listed = list_segments(folder, records)
+    start = start_of(listed[0]) if listed else None
+    if start is None:
+        return problem
+    if since_us is not None:
+        reaches = since_us <= start.accepted_at_us
+    else:
+        assert until_us is not None  # noqa: S101  # as called
+        reaches = until_us <= start.accepted_at_us or until_us <= _begun_at_us(folder, records, listed[0])
+    if not reaches:
+        return problem
+    text = f"{problem.text}; lost: what of revisions {problem.first} to {problem.last} was asked for"
+    return replace(problem, text=text, lost=True)
+
+
+def _begun_at_us(folder: str | os.PathLike[str], records: Records, segment: Segment) -> int:
+    """Return the time of the first record of a segment, 0 when it cannot be read."""
+    try:
+        with SegmentReader(folder, records, segment) as reader:
+            for block in reader:
+                first = block[0]
+                return first.rejected_at_us if isinstance(first, RejectedSend) else first.accepted_at_us
+    except OSError:
+        pass  # which is told by whoever reads it
+    return 0
+
+
 def _check_or_miss(folder: str | os.PathLike[str], records: Records, segment: Segment) -> CheckedSegment | Problem:
     try:
         return check_segment(folder, records, segment)
@@ -948,7 +1003,7 @@ def _check_or_miss(folder: str | os.PathLike[str], records: Records, segment: Se
 
 
 def _lined_up(
-    listed: list[Segment], low: int, high: int, low_was_asked_for: bool
+    folder: str, listed: list[Segment], low: int, high: int, low_was_asked_for: bool
 ) -> tuple[list[Segment], list[Problem]]:
     """Return the segments that can be read beside each other, and what the names of all tell is wrong in a range of revisions."""
     problems: list[Problem] = []
@@ -958,12 +1013,13 @@ def _lined_up(
         first, last = max(low, reached + 1), min(high, segment.first - 1)
         if not kept and first <= last:
             text = f"the archive begins with revision {segment.first}: what was before has been removed"
-            if low_was_asked_for:
+            asked_for = low_was_asked_for or high < segment.first  # all that is wanted is among it
+            if asked_for:
                 text += _lost(first, last)
-            problems.append(Problem("expired", segment.path, 0, first, last, text, low_was_asked_for))
+            problems.append(Problem("expired", folder, 0, first, last, text, asked_for))
         elif kept and not kept[-1].open and first <= last:
-            text = "a segment is missing before it" + _lost(first, last)
-            problems.append(Problem("missing", segment.path, 0, first, last, text))
+            text = f"a segment is missing before revision {segment.first}" + _lost(first, last)
+            problems.append(Problem("missing", folder, 0, first, last, text))
         if segment.first <= reached:
             last = first if segment.open else min(high, segment.last)
             lost = first <= last
@@ -985,11 +1041,11 @@ def _end_missing(
     first, last = max(low, listed[-1].last + 1 if listed else 1), min(high, reached)
     if first > last:
         return
-    if listed or low_was_asked_for:
+    lost = bool(listed) or low_was_asked_for or high <= reached
+    if lost:
         text = "the segments behind the last one are missing: a snapshot tells of what they held" + _lost(first, last)
     else:
         text = f"there are no segments: what was up to revision {last} has been removed"
-    lost = bool(listed) or low_was_asked_for
     kind: ProblemKind = "missing" if listed else "expired"
     yield Problem(kind, segments_folder(folder, "changes"), 0, first, last, text, lost)
 

@@ -275,7 +275,9 @@ def test_a_missing_segment_is_told(tmp_path: Path) -> None:
     archive = examine(tmp_path)
     (problem,) = archive.problems
     assert (problem.kind, problem.first, problem.last, problem.lost) == ("missing", gone.first, gone.last, True)
-    assert problem.path == archive.sealed[1].path
+    assert str(problem).startswith(
+        f"{tmp_path}/segments: missing: a segment is missing before revision {gone.last + 1};"
+    )
     assert examine(tmp_path, from_revision=gone.last + 1).problems == ()
 
 
@@ -288,7 +290,56 @@ def test_what_retention_removed_is_lost_only_to_who_asks_for_it(tmp_path: Path) 
     assert (note.kind, note.first, note.last, note.lost) == ("expired", 1, gone.last, False)
     (problem,) = examine(tmp_path, from_revision=2).problems
     assert (problem.kind, problem.first, problem.last, problem.lost) == ("expired", 2, gone.last, True)
+    assert str(problem).startswith(f"{tmp_path}/segments: expired: the archive begins with revision {gone.last + 1}:")
     assert examine(tmp_path, from_revision=gone.last + 1).problems == ()
+    (problem,) = examine(tmp_path, to_revision=gone.last).problems
+    assert (problem.first, problem.last, problem.lost) == (1, gone.last, True)
+    (note,) = examine(tmp_path, to_revision=gone.last + 1).problems
+    assert not note.lost
+
+
+def test_a_time_that_reaches_into_what_retention_removed_is_a_loss(tmp_path: Path) -> None:
+    """A span from before the last removed record, or up to the first kept one, has lost something; any other one has not."""
+    many(tmp_path)
+    gone, kept, *_ = examine(tmp_path).sealed
+    with SegmentReader(tmp_path, "changes", kept.segment) as reader:
+        first = next(iter(reader))[0]
+    assert isinstance(first, Change)
+    first_at_us = first.accepted_at_us
+    assert gone.last_at_us < first_at_us
+    for since_us in (None, 0, gone.last_at_us):
+        for until_us in (None, gone.last_at_us, first_at_us, first_at_us + 1):
+            assert examine(tmp_path, since_us=since_us, until_us=until_us).problems == ()
+    Path(gone.path).unlink()
+
+    def lost(since_us: int | None, until_us: int | None) -> bool:
+        found = examine(tmp_path, since_us=since_us, until_us=until_us, may_hold=lambda _: False)
+        (problem,) = found.problems
+        assert (problem.kind, problem.first, problem.last) == ("expired", 1, gone.last)
+        return problem.lost
+
+    assert lost(gone.last_at_us, None)
+    assert lost(0, kept.last_at_us)
+    assert not lost(gone.last_at_us + 1, None)
+    assert not lost(first_at_us, kept.last_at_us)
+    assert lost(None, gone.last_at_us)
+    assert lost(None, first_at_us)
+    assert not lost(None, first_at_us + 1)
+
+
+def test_damage_that_costs_no_change_is_no_loss_of_changes(tmp_path: Path) -> None:
+    """A sealed file whose mark of its end was cut is told as damaged; all its changes are there, and nothing is lost."""
+    many(tmp_path)
+    *_, last = examine(tmp_path).sealed
+    with Path(last.path).open("r+b") as file:
+        file.truncate(Path(last.path).stat().st_size - 3)
+    archive = examine(tmp_path)
+    (problem,) = archive.problems
+    assert (problem.kind, problem.first, problem.last, problem.lost) == ("damaged", 0, 0, False)
+    assert "no change is lost" in problem.text
+    assert archive.lost == ()
+    assert [one.last for one in archive.damaged] == [last.last]
+    assert [one.lost for one in examine(tmp_path, "sessions").problems] == [True]  # what they did may have been there
 
 
 def test_a_segment_of_another_life_is_told(tmp_path: Path) -> None:
