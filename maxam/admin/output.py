@@ -51,6 +51,7 @@ def print_table(
     rows: Iterable[Sequence[object]],
     expendable: Sequence[str] = (),
     remedy: str = "--json shows all",
+    shortened: Sequence[str] = (),
 ) -> None:
     """Print a table; nothing but its head when there are no rows.
 
@@ -60,11 +61,14 @@ def print_table(
         expendable: Titles of columns that a narrow terminal does without, the first ones first, so that the others are
             whole; standard error tells which. What is too long even then is folded, not cut: rows must be told apart.
         remedy: What standard error says of how to see all.
+        shortened: Titles of columns whose cells stay on one line, and end in an ellipsis where there is no room for more.
     """
     out = console()
     table_rows = list(rows)
     table = make_table(columns, table_rows)
-    widths = {str(column.header): _width(column) for column in table.columns}
+    widths = {str(column.header): _width(column, shortened) for column in table.columns}
+    if not out.is_terminal:
+        out.width = max(out.width, _total(widths))  # so that each row is one line
     left_out: list[str] = []
     for title in expendable:
         if not out.is_terminal or _total(widths) <= out.width:
@@ -75,17 +79,31 @@ def print_table(
         out.width = max(out.width, _total(widths))
     kept = [at for at, column in enumerate(columns) if column.removeprefix("#") in widths]
     table = make_table([columns[at] for at in kept], [[row[at] for at in kept] for row in table_rows])
+    spare = max(0, out.width - _total(widths))
     for column in table.columns:
-        column.overflow = "fold"
-        column.no_wrap = column.no_wrap or (column.header != VALUE and _total(widths) <= out.width)
+        title = str(column.header)
+        if title in shortened:
+            column.max_width = min(_natural_width(column), widths[title] + spare)
+            spare -= column.max_width - widths[title]
+            column.overflow = "ellipsis"
+            column.no_wrap = True
+        else:
+            column.overflow = "fold"
+            column.no_wrap = column.no_wrap or (title != VALUE and _total(widths) <= out.width)
     out.print(table)
     if left_out:
         click.echo(f"no room for {', '.join(left_out)}; {remedy}", err=True)
 
 
-def _width(column: Column) -> int:
-    if column.header == VALUE:
-        return VALUE_WIDTH_MIN
+def _width(column: Column, shortened: Sequence[str]) -> int:
+    """Return how much a column needs."""
+    if column.header in shortened:
+        return min(_natural_width(column), VALUE_WIDTH_MIN)
+    return VALUE_WIDTH_MIN if column.header == VALUE else _natural_width(column)
+
+
+def _natural_width(column: Column) -> int:
+    """Return how much a column would take if there were room."""
     return max(cell_len(str(text)) for text in (column.header, *column.cells))
 
 

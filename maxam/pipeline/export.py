@@ -1,5 +1,7 @@
 """`maxam-pipeline export`: changes as a file for other tools."""
 
+from typing import Final
+
 import click
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
 
@@ -8,6 +10,20 @@ from maxam.pipeline.decoding import with_values
 from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.latest import newest
 from maxam.pipeline.selection import Selection, selection_options
+
+# In a table on a narrow terminal, the first ones first.
+_EXPENDABLE: Final = (
+    "fingerprint",
+    "schema_fingerprint",
+    "value_offset",
+    "value_length",
+    "encoding",
+    "headers",
+    "schema_version",
+    "schema",
+    "publisher",
+    "accepted_at",
+)
 
 
 @click.command("export")
@@ -44,4 +60,4 @@ def export_command(
         rows = with_values(rows, Catalogue.load(job.journal, job.schemas))
     if not bodies:
         rows = rows.drop("body")
-    job.emit(rows.withColumn("schema_fingerprint", F.lower(F.hex("schema_fingerprint"))))
+    job.emit(rows.withColumn("schema_fingerprint", F.lower(F.hex("schema_fingerprint"))), expendable=_EXPENDABLE)

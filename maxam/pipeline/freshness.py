@@ -12,7 +12,7 @@ from maxam.globs import Glob
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.latest import MICROSECOND
-from maxam.pipeline.selection import Moment, Selection, glob_option, matches
+from maxam.pipeline.selection import Moment, Selection, glob_option, matches, moment_text
 
 if TYPE_CHECKING:
     from maxam.avro.registry import Registry
@@ -132,5 +132,5 @@ def freshness_command(
         found = found.where(F.col("breaches") > 0)
     if only_open:
         found = found.where(F.col("open"))
-    job.tell(f"observed to {end.isoformat()}")
+    job.tell(f"observed to {moment_text(end)}")
     job.emit(found, expendable=("longest_gap_from", "publisher", "values"))

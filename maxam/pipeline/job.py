@@ -3,7 +3,7 @@
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final, overload
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from maxam.pipeline.reading import Archive, Problem
 
 _OUR_ERROR: Final = re.compile(r"^maxam\.[\w.]+Error: ")
+MISSING_NAMED_MAX: Final = 20  # stretches of revisions that a message names
 DONE_IN_PART: Final = 3  # exit code: part of the archive could not be read
 _FORMATS: Final = ("table", "json", "csv", "parquet")
 
@@ -29,7 +30,7 @@ class Job:
     """What a verb works with; `job_options` makes it, and closes it when the verb returns or raises.
 
     Attributes:
-        schemas: The schema folder, if one was named.
+        schemas: The schema folder, if one was named; absolute, as Java may stand elsewhere than we.
         incomplete: Part of the archive could not be read; the verb will exit with DONE_IN_PART.
     """
 
@@ -44,8 +45,8 @@ class Job:
         conf: dict[str, str] | None = None,
         quiet: bool = False,
     ) -> None:
-        self._journal: Final = journal
-        self.schemas: Final = schemas
+        self._journal: Final = None if journal is None else journal.absolute()
+        self.schemas: Final = None if schemas is None else schemas.absolute()
         self.incomplete = False
         self._form: Final = form
         self._out: Final = out
@@ -57,7 +58,7 @@ class Job:
 
     @property
     def journal(self) -> Path:
-        """The journal folder.
+        """The journal folder, absolute.
 
         Raises:
             PipelineError: There is no such folder, or it is not a journal's.
@@ -86,6 +87,11 @@ class Job:
             with self.progress("starting Spark"):
                 self._spark = self._bar.spark = open_session(master, remote, conf)
         return self._spark
+
+    @property
+    def shows_table(self) -> bool:
+        """Whether the result becomes a table for people, of which part may be enough."""
+        return self._form == "table"
 
     @property
     def writes_folder(self) -> bool:
@@ -124,6 +130,19 @@ class Job:
         for problem in problems:
             self.incomplete = self.incomplete or problem.lost
             self._bar.say(f"{'problem' if problem.lost else 'note'}: {problem}")
+
+    def tell_missing(self, stretches: "Sequence[tuple[int, int]]") -> None:
+        """Tell which revisions a result lacks, --quiet or not; it makes the job incomplete.
+
+        Args:
+            stretches: First and last revision of each; at least one.
+        """
+        self.incomplete = True
+        count = sum(last - first + 1 for first, last in stretches)
+        named = [f"{first}-{last}" if first < last else f"{first}" for first, last in stretches[:MISSING_NAMED_MAX]]
+        more = f" and {len(stretches) - len(named):,} stretches more" if len(stretches) > len(named) else ""
+        what = "revision is" if count == 1 else "revisions are"
+        self._bar.say(f"problem: {count:,} {what} missing from this table: {', '.join(named)}{more}")
 
     def emit(self, frame: "DataFrame", expendable: tuple[str, ...] = ()) -> None:
         """Give out a result, in the form and to the place that the options say.

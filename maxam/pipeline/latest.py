@@ -15,7 +15,7 @@ from maxam.pipeline.decoding import with_values
 from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.output import with_optional
 from maxam.pipeline.reading import Archive, Problem, read_journal
-from maxam.pipeline.selection import Moment, Selection, glob_option
+from maxam.pipeline.selection import Moment, Selection, glob_option, moment_text
 
 # Up to so many topics their newest revisions go to every executor, 16 bytes each; beyond, Spark joins by sorting.
 BROADCAST_TOPICS_MAX: Final = 4_000_000
@@ -173,8 +173,8 @@ def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], delet
         for problem, first, last in clock_intervals(between, _near(archive, at)):
             if first <= at and (last is None or at <= last):
                 job.warn(
-                    f"{at.isoformat()} is in the interval from {first.isoformat()} to"
-                    f" {'the end' if last is None else last.isoformat()} where the gateway's clock stood still or ran backwards"
+                    f"{moment_text(at)} is in the interval from {moment_text(first)} to"
+                    f" {'the end' if last is None else moment_text(last)} where the gateway's clock stood still or ran backwards"
                     f" (revisions {problem.first} to {problem.last}): what was accepted then may be earlier or later than it says"
                 )
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Format = Literal["table", "json", "csv", "parquet"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "json", "csv", "parquet")
 TABLE_ROWS_MAX: Final = 1000  # of a table for people
+_SHORTENED: Final = ("VALUE", "BODY", "HEADERS")  # columns of a table, of which a line shows what there is room for
 _JSON: Final = "maxam.json"
 _OPTIONAL: Final = "maxam.optional"
 _CSV_TEXT: Final = {True: "true", False: "false", None: ""}
@@ -59,11 +60,18 @@ Rows = tuple[list[str], list[tuple["Json", ...]], bool]
 
 
 def first_rows(frame: "DataFrame") -> Rows:
-    """Return titles and cells of a table for people, and whether there are more than its TABLE_ROWS_MAX rows."""
+    """Return titles and cells of a table for people, and whether there are more than its TABLE_ROWS_MAX rows.
+
+    A column that JSON output would leave out of every one of them is left out.
+    """
     columns = marked_columns(frame)
     table = frame.limit(TABLE_ROWS_MAX + 1).toArrow()
     rows = [row for batch in table.to_batches() for row in zip(*cells(batch, columns), strict=True)]
-    return [_title(field) for field in table.schema], rows[:TABLE_ROWS_MAX], len(rows) > TABLE_ROWS_MAX
+    more, rows = len(rows) > TABLE_ROWS_MAX, rows[:TABLE_ROWS_MAX]
+    kept = [
+        at for at, (_, _, optional) in enumerate(columns) if not optional or any(row[at] is not None for row in rows)
+    ]
+    return [_title(table.schema[at]) for at in kept], [tuple(_short(row[at]) for at in kept) for row in rows], more
 
 
 def print_rows(rows: Rows, expendable: Sequence[str] = ()) -> None:
@@ -74,7 +82,8 @@ def print_rows(rows: Rows, expendable: Sequence[str] = ()) -> None:
         expendable: Columns that a narrow terminal does without, the first ones first.
     """
     titles, found, _ = rows
-    print_table(titles, found, [name.upper().replace("_", " ") for name in expendable], "--format json shows all")
+    left_out = [name.upper().replace("_", " ") for name in expendable]
+    print_table(titles, found, left_out, "--format json shows all", _SHORTENED)
 
 
 def write_frame(frame: "DataFrame", form: Format, out: str | None) -> None:
@@ -95,7 +104,7 @@ def write_frame(frame: "DataFrame", form: Format, out: str | None) -> None:
         _write_chunks(frame, form, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     elif out.endswith("/"):
-        _write_folder(frame, form, Path(out))
+        _write_folder(frame, form, Path(out).absolute())  # Java may stand elsewhere than we
     else:
         with replacing(Path(out)) as file:
             _write_chunks(frame, form, file)
@@ -258,6 +267,14 @@ def _write_all(file: BinaryIO, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
+
+
+def _short(value: Json) -> Json:
+    """Return a figure with as many digits as people read; 2.0 is 2."""
+    if not isinstance(value, float):
+        return value
+    text = f"{value:.3f}" if abs(value) >= 1 else f"{value:.3g}"
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def _title(field: pa.Field) -> str:

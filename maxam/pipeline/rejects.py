@@ -11,6 +11,7 @@ from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.selection import Selection, selection_options
 
 KEYS: Final = ("principal", "schema", "disposition", "result", "reason", "destination")
+_EXPENDABLE: Final = ("first_at", "sample_reason", "destinations", "sample_revision", "sample_destination", "last_at")
 DEFAULT_KEYS: Final = ("principal", "schema", "disposition", "result")
 
 
@@ -61,4 +62,4 @@ def rejects_command(job: Job, selection: Selection, by: tuple[str, ...]) -> None
     maxam-pipeline rejects --journal var/journal --by principal --by destination --since 2026-11-21T00:00:00Z
     """  # noqa: D301  # a mark of click's: the lines stay as they are
     rejected = job.changes(records="rejected", **selection.prune())
-    job.emit(rejects(rejected, tuple(dict.fromkeys(by))), expendable=("first_at", "destinations", "sample_revision"))
+    job.emit(rejects(rejected, tuple(dict.fromkeys(by))), expendable=_EXPENDABLE)

@@ -41,6 +41,11 @@ class Moment(click.ParamType[datetime]):
         return moment.astimezone(UTC)
 
 
+def moment_text(at: datetime) -> str:
+    """Return an aware time as all output has it: in UTC, with `Z`."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
 @final
 class Duration(click.ParamType[timedelta]):
     """A length of time such as 90s, 15m, 1h or 2d."""
@@ -158,5 +163,9 @@ def selection_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 glob_option: Final = click.option(
-    "--glob", "globs", type=GlobType(), multiple=True, help="Only destinations that match; repeatable, any may match."
+    "--glob",
+    "globs",
+    type=GlobType(),
+    multiple=True,
+    help="Only destinations that match; * is any run of characters but /, ** of any characters. Repeatable, any may match.",
 )

@@ -50,3 +50,26 @@ def test_a_wide_table_in_a_file_is_whole(capsys: pytest.CaptureFixture[str]) -> 
     columns = ["DATE", *(f"#SOME NUMBER {n}" for n in range(20))]
     output.print_table(columns, [["2026-11-21", *range(20)]])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["2026-11-21"]
+
+
+def test_a_destination_in_a_pipe_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table in a pipe is as wide as its contents."""
+    long = "X/" + "long" * 30
+    output.print_table(["DESTINATION", "REASON"], [[long, "r" * 300]])
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line.split() == [long, "r" * 300]
+
+
+@pytest.mark.parametrize("width", [60, 90, 200])
+def test_a_shortened_column_takes_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Each row is one line, and ends in an ellipsis where the value does not fit; what fits is whole."""
+    terminal = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+    monkeypatch.setattr(output, "console", lambda: terminal)
+    rows = [["X/a", 1, "short"], ["X/b", 2, "v" * 120]]
+    output.print_table(["DESTINATION", "#REVISION", "VALUE"], rows, shortened=["VALUE"])
+    _, _, short, long = capsys.readouterr().out.splitlines()
+    assert short.split() == ["X/a", "1", "short"]
+    assert long.rstrip().endswith("v" if width == 200 else "\N{HORIZONTAL ELLIPSIS}")
+    assert len(long.rstrip()) == (width if width < 200 else len("DESTINATION") + len("REVISION") + 2 * 3 + 120)

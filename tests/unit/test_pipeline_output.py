@@ -11,7 +11,7 @@ import pytest
 
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.job import told
-from maxam.pipeline.output import _write_all, csv_lines, json_lines, replacing
+from maxam.pipeline.output import _short, _write_all, csv_lines, json_lines, replacing
 
 MOMENT = datetime(2026, 11, 21, 18, 30, 0, 5, UTC)
 COLUMNS = {
@@ -127,3 +127,22 @@ def test_everything_is_written_to_an_unbuffered_file() -> None:
 def test_an_error_of_sparks_is_told_in_one_line(text: str, says: str) -> None:
     """Of Spark's error texts the line is told that says what went wrong."""
     assert told(Exception(text)) == says
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        (0.002417123, "0.00242"),
+        (973.611727, "973.612"),
+        (3600.0, "3600"),
+        (0.0, "0"),
+        (-1.5, "-1.5"),
+        (86_399.9999999, "86400"),
+        (1e-9, "1e-09"),
+        (0.5, "0.5"),
+    ],
+)
+def test_figures_of_a_table_have_the_digits_that_people_read(figure: float, text: str) -> None:
+    """Three digits behind the point, or three that count below one; whole numbers without a point; the rest as it is."""
+    assert _short(figure) == text
+    assert [_short(1200), _short("2.50"), _short(None)] == [1200, "2.50", None]
