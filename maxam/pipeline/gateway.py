@@ -7,8 +7,7 @@ from typing import Final
 
 import click
 
-from maxam.admin.remote import split_address
-from maxam.pipeline.errors import PipelineError
+from maxam.admin.remote import RemoteError, split_address
 from maxam.pipeline.publisher import Target
 
 DEFAULT_GATEWAY: Final = "localhost:61614"
@@ -33,12 +32,15 @@ def gateway_options(verb: Callable[..., None]) -> Callable[..., None]:
         **options: object,
     ) -> None:
         def target() -> Target:
-            """Check the options; raises PipelineError or RemoteError naming the option."""
-            address, port = split_address(gateway, "--gateway")
+            """Check the options; raises UsageError naming the option."""
+            try:
+                address, port = split_address(gateway, "--gateway")
+            except RemoteError as error:
+                raise click.UsageError(str(error)) from error
             files: dict[str, str] = {}
             for name, path in (("certificate", certificate), ("key", key), ("ca", ca)):
                 if path is None:
-                    raise PipelineError(f"no {name} is given: use --{name} FILE or set MAXAM_{name.upper()}")
+                    raise click.UsageError(f"no {name} is given: use --{name} FILE or set MAXAM_{name.upper()}")
                 files[name] = str(path.absolute())
             return Target(address, port, files["certificate"], files["key"], files["ca"], virtual_host, server_name)
 

@@ -202,14 +202,14 @@ def test_the_verb_gives_rows(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        (["--timezone", "Mars/Olympus"], 1, "no time zone 'Mars/Olympus'"),
-        (["--day-start", "6am"], 1, "'6am' is no time of day"),
+        (["--timezone", "Mars/Olympus"], 2, "no time zone 'Mars/Olympus'"),
+        (["--day-start", "6am"], 2, "'6am' is no time of day"),
         (["--by", "week"], 2, "'week' is not one of"),
         (["--follow"], 2, "--follow needs --publish and --state"),
         (["--follow", "--publish"], 2, "--follow needs --publish and --state"),
         (["--state", "state"], 2, "--state is for --follow"),
         (["--publish"], 2, "--publish needs --schemas"),
-        (["--publish", "--schemas", str(SCHEMAS)], 1, "no certificate is given"),
+        (["--publish", "--schemas", str(SCHEMAS)], 2, "no certificate is given"),
         (["--publish", "--schemas", "/nonesuch"], 1, "/nonesuch is not a schema folder"),
     ],
 )

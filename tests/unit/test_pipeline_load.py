@@ -170,6 +170,6 @@ def test_what_the_command_needs_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert run.exit_code == 2
     assert "--schemas" in run.output.replace("\n", "") or "schema folder" in run.output
     run = CliRunner().invoke(main, ["load", str(path)])
-    assert (run.exit_code, "use --certificate FILE or set MAXAM_CERTIFICATE" in run.output) == (1, True)
+    assert (run.exit_code, "use --certificate FILE or set MAXAM_CERTIFICATE" in run.output) == (2, True)
     run = CliRunner().invoke(main, ["load", str(path), "--gateway", "here"])
-    assert (run.exit_code, "--gateway must be HOST:PORT" in run.output) == (1, True)
+    assert (run.exit_code, "--gateway must be HOST:PORT" in run.output) == (2, True)
