@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -21,6 +22,8 @@ Container = Literal["avro", "parquet"]
 _COMPRESSION: Final = {"avro": "deflate", "parquet": "zstd"}  # what every reader has
 _DAY_US: Final = 86_400_000_000
 _DATE: Final = "date"
+_REMOVALS_MAX: Final = 50
+_REMOVAL_PAUSE_S: Final = 0.1
 
 
 def compacted(changes: DataFrame) -> DataFrame:
@@ -52,6 +55,7 @@ def write_days(rows: DataFrame, folder: Path, container: Container) -> int:
     """
     if folder.exists():
         raise PipelineError(f"{folder} exists: name a folder that does not, or remove it first")
+    folder = folder.absolute()  # Java may stand elsewhere than we
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
@@ -75,10 +79,19 @@ def write_days(rows: DataFrame, folder: Path, container: Container) -> int:
     except OSError as error:
         raise PipelineError(f"{folder} cannot be written: {error.strerror}") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
     with suppress(OSError):
         _sync(folder.parent)
     return count
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that tasks of a failed job may still be writing to for a moment."""
+    for _ in range(_REMOVALS_MAX):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_REMOVAL_PAUSE_S)
 
 
 def _synced(folder: Path) -> int:
@@ -126,7 +139,7 @@ def compact_command(job: Job, selection: Selection, out: Path, container: Contai
         files = write_days(rows, out, container)
     with job.progress("counting"):
         kept = (
-            job.spark.read.format(NATIVE_AVRO if container == "avro" else "parquet").load(str(out)).count()
+            job.spark.read.format(NATIVE_AVRO if container == "avro" else "parquet").load(str(out.absolute())).count()
             if files
             else 0
         )

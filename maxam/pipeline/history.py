@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from maxam.avro.schema import parse_schema, read_source
 from maxam.journal.archive import REVISION_MAX, Place, Problem, list_segments
 from maxam.journal.splice import typed_row_schema
 from maxam.pipeline.catalogue import Catalogue
@@ -72,6 +73,7 @@ class HistoryReport:
         files: Added.
         rewritten: Files that were given other columns.
         problems: What of the journal could not be read, or not as it should.
+        lost: First and last revision of each stretch that the table lacks, since its first run, in order and apart.
     """
 
     first: int = 0
@@ -80,6 +82,7 @@ class HistoryReport:
     files: int = 0
     rewritten: int = 0
     problems: list[Problem] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
 
 
 def update_history(
@@ -116,6 +119,7 @@ def update_history(
     """
     if not native_avro(spark):
         raise PipelineError("the history needs the Avro reader that comes with Spark 4.3: this Spark has none")
+    journal, out = journal.absolute(), out.absolute()  # Java may stand elsewhere than we
     catalogue = Catalogue.load(journal, schemas)
     wanted = None if types is None else tuple(sorted(set(types)))
     _check_types(wanted, catalogue)
@@ -129,10 +133,12 @@ def update_history(
             there = "all types" if table.state.types is None else ", ".join(table.state.types)
             raise PipelineError(f"{out} is the history of {there}: name the same types, or another folder")
         report.last = max(0, table.state.revision)
+        report.lost = _joined(table.state.lost)
         for stretches in _rounds(_stretches(journal, table, report), round_bytes):
             if until_revision is not None and table.state.revision >= until_revision:
                 break
             _Round(spark, journal, table, catalogue, report, until_revision or REVISION_MAX).run(stretches)
+            report.lost = _joined(table.state.lost)
             if told is not None:
                 told(report)
     if told is not None:
@@ -146,6 +152,7 @@ def read_history(spark: "SparkSession", out: Path, name: str) -> "DataFrame":
     Raises:
         PipelineError: There is no such table; names those that there are.
     """
+    out = out.absolute()  # Java may stand elsewhere than we
     if not any((out / name).glob("date=*/*.parquet")):
         there = sorted(path.name for path in out.glob("*") if path.name != "_maxam") if out.is_dir() else []
         raise PipelineError(f"{out} holds no history of {name}; there is {', '.join(there) or 'nothing'}")
@@ -206,6 +213,7 @@ def stream_history(
         StreamingQueryException: Likewise, where Spark passes it on.
     """
     wanted = None if types is None else tuple(types)
+    journal, out, checkpoint = journal.absolute(), out.absolute(), checkpoint.absolute()  # Java may stand elsewhere
 
     def take(_: "DataFrame", __: int) -> None:
         update_history(spark, journal, out, schemas=schemas, types=wanted, round_bytes=round_bytes, told=told)
@@ -226,7 +234,24 @@ def _check_types(wanted: tuple[str, ...] | None, catalogue: Catalogue) -> None:
     known = catalogue.types()
     for name in wanted or ():
         if name not in known:
-            raise PipelineError(f"no type {name!r}: the journal knows {', '.join(known) or 'none'}")
+            raise PipelineError(f"no type {name!r}: the journal knows {', '.join(_messages(known)) or 'none'}")
+
+
+def _messages(known: Mapping[str, Minors]) -> list[str]:
+    """Return the types that are no part of another one: a journal keeps the text of every type of its schema folder."""
+    parts: set[str] = set()
+    for name, minors in known.items():
+        for version, text in minors:
+            todo = [parse_schema(read_source(name, text.encode(), version)).type]
+            seen: set[str] = set()  # a type may hold itself
+            while todo:
+                of = todo.pop()
+                if of.name and of.name in seen:
+                    continue
+                seen.add(of.name)
+                todo += [*(each.type for each in of.fields), *of.branches]
+            parts |= seen - {name}
+    return [name for name in known if name not in parts]
 
 
 def _stretches(journal: Path, table: Table, report: HistoryReport) -> list[Stretch]:
@@ -276,6 +301,17 @@ def _stretches(journal: Path, table: Table, report: HistoryReport) -> list[Stret
             f"the table is at revision {state.revision}, but {journal} ends with {last}: it is not the journal that the table is of"
         )
     return todo
+
+
+def _joined(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return stretches of revisions in order; those that overlap or touch become one."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(stretches):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
+        else:
+            joined.append((first, last))
+    return joined
 
 
 def _rounds(stretches: list[Stretch], round_bytes: int) -> Iterator[list[Stretch]]:
@@ -502,6 +538,7 @@ class _Teller:
         self._job: Final = job
         self._follow: Final = follow
         self._told: Final[set[Problem]] = set()
+        self._lost: list[tuple[int, int]] = []
         self._last = -1
 
     def tell(self, report: HistoryReport) -> None:
@@ -509,6 +546,9 @@ class _Teller:
         fresh = [p for p in report.problems if p not in self._told and not (self._follow and p.kind == "torn")]
         self._told.update(fresh)
         self._job.tell_problems(fresh)
+        if report.lost != self._lost:
+            self._lost = list(report.lost)
+            self._job.tell_missing(self._lost)
         if report.last != self._last and report.rows:
             rows = ", ".join(f"{name} {count}" for name, count in sorted(report.rows.items()))
             self._job.tell(f"revisions {report.first} to {report.last}: {rows}")

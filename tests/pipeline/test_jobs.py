@@ -20,6 +20,7 @@ from maxam.pipeline.changes import activity, rates, silent
 from maxam.pipeline.compact import compacted, write_days
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.freshness import freshness
+from maxam.pipeline.history import read_history
 from maxam.pipeline.latest import clock_intervals, latest, newest
 from maxam.pipeline.main import main
 from maxam.pipeline.reading import examine, read_journal
@@ -470,3 +471,66 @@ def test_an_empty_journal_gives_empty_results(spark: SparkSession, tmp_path: Pat
     assert (out.exit_code, (tmp_path / "x.parquet").is_file()) == (0, True)
     result = run("compact", "--journal", tmp_path / "journal", "--out", tmp_path / "compact")
     assert (result.exit_code, "kept 0 of 0 changes, in 0 days" in result.stdout) == (0, True), result.output
+
+
+def test_retention_costs_those_who_ask_for_what_it_removed(spark: SparkSession, tmp_path: Path) -> None:
+    """Bounds before the beginning of an archive that began earlier give no rows, say what is lost, and exit with 3."""
+    assert spark is not None
+    write_journal(tmp_path, [value(n, f"X/{n}", n) for n in range(1, 41)], [V10], block=2, segment_bytes=1000)
+    gone, kept, *_ = sealed_segments(tmp_path, OsDisk())
+    Path(gone.path).unlink()
+    before, after = ((START + timedelta(seconds=at_s)).isoformat() for at_s in (gone.last, kept.first))
+    for words in (
+        ["export", "--to-revision", gone.last],
+        ["export", "--until", before],
+        ["export", "--since", before],
+        ["latest", "--at", before],
+        ["changes", "--to-revision", 1],
+    ):
+        result = run(words[0], "--journal", tmp_path, *words[1:], "--format", "json")
+        assert result.exit_code == 3, (words, result.output)
+        assert f"problem: {tmp_path}/segments: expired: the archive begins with revision {kept.first}" in result.stderr
+        assert (result.stdout == "") == (words[1] != "--since")
+    for words in (["latest"], ["latest", "--at", after], ["export", "--since", after]):
+        result = run(words[0], "--journal", tmp_path, *words[1:], "--format", "json")
+        assert (result.exit_code, "note: " in result.stderr) == (0, True), (words, result.output)
+
+
+def test_relative_paths_are_the_callers(
+    spark: SparkSession, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever Java stands, a relative path is resolved where the command is run, and what is written is there."""
+    assert spark is not None
+    (tmp_path / "journal").symlink_to(journal)
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ["export", "--out", "folder/"],
+        ["export", "--out", "file.parquet"],
+        ["compact", "--out", "days"],
+        ["history", "--out", "table"],
+        ["latest", "--out", "state.jsonl"],
+    ):
+        result = run(words[0], "--journal", "journal", *words[1:])
+        assert result.exit_code == 0, result.output
+    there = {"journal", "folder", "file.parquet", "days", "table", "state.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == there
+    assert read_history(spark, Path("table"), "Door_v1").count() == 9
+    assert read_journal(spark, "journal").count() == len(HISTORY)
+
+
+def test_a_history_with_a_hole_says_so_each_time(spark: SparkSession, tmp_path: Path) -> None:
+    """What an earlier run could not read is missing from the table for good: each run names it, and exits with 3."""
+    assert spark is not None
+    journal = tmp_path / "journal"
+    write_journal(journal, [value(n, f"X/{n}", n) for n in range(1, 11)], [V10], block=2)
+    (segment,) = sealed_segments(journal, OsDisk())
+    data = bytearray(Path(segment.path).read_bytes())
+    data[data.index(b"X/5") + 1] ^= 0x40
+    Path(segment.path).write_bytes(data)
+    for _ in range(2):
+        result = run("history", "--journal", journal, "--out", tmp_path / "table")
+        assert result.exit_code == 3, result.output
+        assert "problem: 2 revisions are missing from this table: 5-6\n" in result.stderr
+    assert "nothing new" in result.stderr
+    unknown = run("history", "--journal", journal, "--out", tmp_path / "other", "--types", "nothing")
+    assert (unknown.exit_code, "the journal knows Door_v1\n" in unknown.stderr) == (1, True)
