@@ -87,7 +87,7 @@ class SinkOptions:
     """What the options of the data source say about writing.
 
     Attributes:
-        target: The gateway, and who we are to it. The files must be readable where tasks run.
+        target: The gateway, and who we are to it. The files are absolute, and must be readable where tasks run.
         source: Name of the order of the column `source_revision`; None: one of this write's own.
         rejects: `fail` the write, or `report` what was rejected and go on.
         report: A folder, writable where tasks run, for the rejected rows as JSON lines; sums under `_published`.
@@ -120,7 +120,7 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
     rejects = given.get("rejects", "fail")
     if rejects not in ("fail", "report"):
         raise PipelineError(f"the option rejects must be fail or report, found {rejects!r}")
-    report = given.get("report") or None
+    report = str(Path(given["report"]).absolute()) if given.get("report") else None
     source = given.get("source") or None
     if source is not None and len(source.encode()) > SOURCE_BYTES_MAX:
         raise PipelineError(f"the option source must have 1 to {SOURCE_BYTES_MAX} bytes")
@@ -129,15 +129,28 @@ def read_options(options: Mapping[str, str]) -> SinkOptions:
     target = Target(
         host.removeprefix("[").removesuffix("]"),
         int(port),
-        given["certificate"],
-        given["key"],
-        given["ca"],
+        _file(given, "certificate"),
+        _file(given, "key"),
+        _file(given, "ca"),
         given.get("host", HOST),
         given.get("checkname"),
         int(_number(given, "window", 1000, 1, 1_000_000)),
         _number(given, "retrySeconds", 60, 0.1, 86_400),
     )
     return SinkOptions(target, source, cast("Literal['fail', 'report']", rejects), report)
+
+
+def _file(given: Mapping[str, str], name: str) -> str:
+    """Return the absolute path of a file; a relative one is the driver's, which reads the options, and must be there."""
+    path = Path(given[name])
+    if not path.is_absolute():
+        path = path.absolute()
+        if not path.is_file():
+            raise PipelineError(
+                f"the option {name}: there is no file {given[name]!r} in {Path.cwd()}, where Spark's driver was started: name"
+                " an absolute path"
+            )
+    return str(path)
 
 
 def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
@@ -364,11 +377,11 @@ def _finish(options: SinkOptions, messages: list[WriterCommitMessage | None]) ->
 
 def describe(counts: Counts) -> str:
     """Say what became of rows, with a few of the rejected ones."""
-    shown = [
+    examples = [
         f"row {row.number} ({shown(row.destination)}): {row.disposition} {row.result}: {row.reason}"
         for row in counts.examples
     ]
-    return "; ".join([f"rows were rejected: {counts}" if counts.rejected else str(counts), *shown])
+    return "; ".join([f"rows were rejected: {counts}" if counts.rejected else str(counts), *examples])
 
 
 @final

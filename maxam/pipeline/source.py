@@ -84,8 +84,14 @@ class MaxamDataSource(DataSource):
         """Return the columns of the records that are asked for.
 
         Raises:
-            PipelineError: There are no such records.
+            PipelineError: There are no such records, or an option cannot be used: said here, at `load`, as Spark buries what a stream
+                says when it starts.
         """
+        given = {name.lower() for name in self.options}
+        if given & {"startingrevision", "maxbytespertrigger"}:
+            JournalStreamReader(self.options)
+        elif "gateway" not in given:  # else rows are to be written
+            JournalReader(self.options)
         return _RECORDS[_choice(self.options, "records", tuple(_RECORDS))]
 
     def reader(self, schema: StructType) -> "JournalReader":  # noqa: ARG002 - Spark gives back our own
@@ -503,11 +509,14 @@ def _folder(options: Mapping[str, str]) -> str:
     folder = options.get("path", "").removeprefix("file://").removeprefix("file:")
     if not folder:
         raise PipelineError('the folder of a journal is missing: load("FOLDER"), or the option path')
-    if not Path(folder).is_absolute():
-        raise PipelineError(
-            f"the folder of the journal must be an absolute path, as tasks run elsewhere, found {folder!r}"
-        )
-    return folder
+    path = Path(folder)
+    if not path.is_absolute():  # as seen by the driver, which makes the reader; tasks may stand elsewhere
+        path = path.absolute()
+        if not path.is_dir():
+            raise PipelineError(
+                f"there is no folder {folder!r} in {Path.cwd()}, where Spark's driver was started: name an absolute path"
+            )
+    return str(path)
 
 
 def _revision(options: Mapping[str, str], name: str) -> int | None:

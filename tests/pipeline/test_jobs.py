@@ -527,10 +527,10 @@ def test_a_history_with_a_hole_says_so_each_time(spark: SparkSession, tmp_path: 
     data = bytearray(Path(segment.path).read_bytes())
     data[data.index(b"X/5") + 1] ^= 0x40
     Path(segment.path).write_bytes(data)
-    for _ in range(2):
+    for again in (False, True):
         result = run("history", "--journal", journal, "--out", tmp_path / "table")
         assert result.exit_code == 3, result.output
         assert "problem: 2 revisions are missing from this table: 5-6\n" in result.stderr
-    assert "nothing new" in result.stderr
+        assert ("nothing new" in result.stderr) == again
     unknown = run("history", "--journal", journal, "--out", tmp_path / "other", "--types", "nothing")
     assert (unknown.exit_code, "the journal knows Door_v1\n" in unknown.stderr) == (1, True)

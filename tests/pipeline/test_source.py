@@ -246,7 +246,7 @@ def test_the_options_choose_revisions_exactly(journal: Path) -> None:
     ("options", "says"),
     [
         ({"path": ""}, "the folder of a journal is missing"),
-        ({"path": "var/journal"}, "must be an absolute path"),
+        ({"path": "var/no-journal"}, "there is no folder 'var/no-journal' in .*: name an absolute path"),
         ({"fromRevision": "-1"}, "fromRevision must be a revision"),
         ({"toRevision": "last"}, "toRevision must be a revision"),
         ({"problems": "ignore"}, "problems must be one of fail, skip"),
@@ -258,6 +258,31 @@ def test_wrong_options_are_named(journal: Path, options: dict[str, str], says: s
     """An option that is unknown, missing or malformed is an error that names it."""
     with pytest.raises(PipelineError, match=says):
         JournalReader({"path": str(journal), **options})
+
+
+def test_a_relative_folder_is_the_drivers(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that is made where the path is right goes on with it elsewhere."""
+    monkeypatch.chdir(journal.parent)
+    reader = JournalReader({"path": journal.name})
+    whole = reader.partitions()
+    monkeypatch.chdir("/")
+    assert reader.partitions() == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"problems": "ignore"}, "problems must be one of fail, skip"),
+        ({"startingRevision": "first"}, "startingRevision must be a revision"),
+        ({"path": "var/no-journal"}, "name an absolute path"),
+    ],
+)
+def test_what_a_stream_would_refuse_is_refused_when_it_is_described(
+    journal: Path, options: dict[str, str], says: str
+) -> None:
+    """Before a query starts, where Spark buries it."""
+    with pytest.raises(PipelineError, match=says):
+        MaxamDataSource({"path": str(journal), **options}).schema()
 
 
 @pytest.mark.parametrize(

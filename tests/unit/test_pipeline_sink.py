@@ -1,5 +1,7 @@
 """What the data source's writer checks before it publishes, and how rows of a table become SENDs."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
@@ -8,7 +10,7 @@ from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.publisher import Counts, Rejected, Row
 from maxam.pipeline.sink import MaxamStreamWriter, MaxamWriter, _Numbering, _rows, check_columns, read_options
 
-GOOD = {"gateway": "localhost:61614", "certificate": "c", "key": "k", "ca": "a"}
+GOOD = {"gateway": "localhost:61614", "certificate": "/c", "key": "/k", "ca": "/a"}
 
 
 def _ddl(text: str) -> StructType:
@@ -140,3 +142,13 @@ def test_counts_add_up() -> None:
         total.add(one)
     assert str(total) == "10 accepted, 20 superseded, 10 rejected-invalid schema-mismatch"
     assert [row.number for row in total.examples] == [0, 1, 2, 3, 4]
+
+
+def test_a_relative_file_is_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate that is named relatively is found where the options are read, or refused there, not by a task."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PipelineError, match=r"the option key: there is no file 'me.key' in .*: name an absolute path"):
+        read_options({**GOOD, "key": "me.key"})
+    (tmp_path / "me.key").write_text("")
+    options = read_options({**GOOD, "key": "me.key", "report": "rejected", "rejects": "report"})
+    assert (options.target.key, options.report) == (str(tmp_path / "me.key"), str(tmp_path / "rejected"))
