@@ -294,6 +294,7 @@ class Broker:
         elif not subscription.applied:
             self._append(connection, Barrier(subscription, False))  # resumed before what made it is on the disk
         if event.eager and subscription.applied:
+            connection.unconfirm(subscription)
             self._owe_current(subscription)  # at once, so that nothing it owes already comes twice
         if subscription.ready:
             self._turn(subscription)
@@ -405,7 +406,12 @@ class Broker:
                 failed.add(position)
                 if isinstance(operation.target, Subscription):
                     self._refuse_subscription(operation.target)
-            elif type(operation) is Barrier and operation.subscription.durable and operation.subscription.removed:
+            elif (
+                type(operation) is Barrier
+                and operation.subscription.durable
+                and operation.subscription.removed
+                and not operation.subscription.applied
+            ):
                 failed.add(position)  # it resumed what has failed
             else:
                 kept.append(operation)
@@ -976,9 +982,11 @@ class Broker:
             self._note_index()
 
     def _activate(self, subscription: Subscription, eager: bool) -> None:
-        if subscription.removed or subscription.applied:
+        if subscription.applied:
             return  # a resumed one was applied before
         subscription.applied = True
+        if subscription.removed:
+            return  # but it was stored: whatever resumed it meanwhile has not failed
         self._index.add(subscription.glob, subscription)
         self._note_index()
         if eager or subscription.eager:  # the latter if a resumption asked for it before it was applied

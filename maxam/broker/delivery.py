@@ -323,6 +323,14 @@ class Connection:
                 self._broker.settle(subscription, topic.destination, revision, now_s)
         self.unwritten.clear()
 
+    def unconfirm(self, subscription: "Subscription") -> None:
+        """Forget which values were handed out for a subscription and not proven written: it owes them again.
+
+        Were they acknowledged now, the journal would say so behind what makes it owe them.
+        """
+        if self.unwritten:
+            self.unwritten[:] = [one for one in self.unwritten if one[0] is not subscription or one[1].change.deleted]
+
     def lost(self) -> None:
         """Owe again what was handed out and not proven written."""
         for subscription, topic, _ in reversed(self.unwritten):

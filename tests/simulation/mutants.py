@@ -108,6 +108,7 @@ MUTANTS = (
     Mutant("rights of the connection never change", broker, "                session.connection.rights = session.rights", "                pass"),
     Mutant("routes outlive a policy", broker, "        self._generation += 1  # every", "        self._generation += 0  # every"),
     Mutant("rights that come back cover what others made owed", broker, "subscription.checked = None if subscription.owed else session.rights", "pass"),
+    Mutant("what an eager resume owes again counts as written", broker, "            connection.unconfirm(subscription)\n", ""),
     Mutant("eager of an earlier SUBSCRIBE forgotten", broker, "event.eager or (subscription.eager and not subscription.applied)", "event.eager"),
     Mutant("snapshots forget what no right allows", snapshot, 'Rights((), (compile_glob("**", limits),)', 'Rights((), (compile_glob("X/a.*", limits),)'),
     Mutant("granted topics not owed", broker, "if subscription.applied and (subscription.durable or subscription.eager):", "if False:"),

@@ -260,13 +260,17 @@ def resumptions(rng: random.Random) -> None:
                 if act < 0.3:
                     driver.connect("bert")
                 elif act < 0.6:
+                    driver.deliver("bert")
                     driver.unsubscribe("bert", id_, durable=False)
+                    if rng.random() < 0.5:  # at once: what was handed out is not proven written
+                        driver.subscribe("bert", id_, "X/*", durable=True, acknowledged=False, eager=True)
                 elif act < 0.8:
                     driver.commit()
                 elif driver.writing is None:
                     driver.take()
                 driver.deliver("bert")
             if rng.random() < 0.7:
+                driver.tick()
                 driver.settle()
             if rng.random() < 0.5:
                 driver.crash(found=rng.random() < 0.5)

@@ -564,6 +564,24 @@ def test_what_an_eager_resume_asked_for_is_owed_whatever_resumes_after_it() -> N
     assert values(client.read()) == [("X/a", "value")]
 
 
+def test_what_an_eager_resume_owes_again_is_not_acknowledged_by_what_was_written_before() -> None:
+    """A value that was handed out, asked for anew and not proven written again before a crash is owed."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.send("X/a")
+    client.subscribe(durable=True, ack="auto", eager=True)
+    world.settle()
+    assert values(client.read_some()) == [("X/a", "value")]
+    client.unsubscribe()
+    client.subscribe(durable=True, ack="auto", eager=True)
+    assert values(client.read_some()) == [("X/a", "value")]
+    world.broker.record_acknowledgements()
+    world.commit()
+    client = world.restart().client(client_id="me")
+    client.subscribe(durable=True)
+    assert values(client.read()) == [("X/a", "value")]
+
+
 @pytest.mark.parametrize("eager", [False, True])
 def test_resuming_without_durable_is_an_error(eager: bool) -> None:
     """An id of a detached durable subscription without `durable:true`: ERROR saying so."""
@@ -964,6 +982,23 @@ def test_a_full_disk_refuses_sends_and_gives_their_revisions_back() -> None:
     client.subscribe(durable=True)
     world.settle()
     assert values(client.read()) == [("X/e", "value")]
+
+
+def test_a_full_disk_fails_no_resumption_of_what_was_stored_and_is_removed() -> None:
+    """Only a SUBSCRIBE that could not be stored is an ERROR; one that resumed a stored one, since removed, is answered."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True, receipt="1")
+    stored = world.take()
+    client.unsubscribe()
+    client.subscribe(durable=True, receipt="2")
+    client.unsubscribe(durable=True, receipt="3")
+    world.commit(stored)
+    world.broker.refuse(world.take())
+    world.settle()
+    frames = client.read()
+    assert [frame.command for frame in frames] == [b"RECEIPT"] * 3
+    assert receipts(frames) == [("1", "created"), ("2", "resumed"), ("3", "removed")]
 
 
 # DISCONNECT
