@@ -12,6 +12,8 @@ from maxam.pipeline.figures import Figures, Line
 _COLOURS: Final = ("#0b57d0", "#188038", "#e37400", "#9334e6", "#d01884", "#00838f", "#795548", "#5f6368", "#9e9e9e")
 _BAD: Final = ("#b3261e", "#e8710a", "#f9ab00", "#a50e0e", "#7b1fa2", "#5f6368")
 _NAME_CHARACTERS_MAX: Final = 60
+_BAR_CHARACTERS_MAX: Final = 38  # of what stands beside a bar, so that the bars have most of the width
+_TICKS_MAX: Final = 5  # of a chart half as wide as the page
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 # A page of figures from other people's names runs nothing but what stands in it, and asks nobody for anything.
 _POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -36,8 +38,7 @@ section.wide { grid-column: 1 / -1 } .chart { min-height: 300px }
 _DRAW: Final = """
 for (const chart of document.querySelectorAll(".chart")) {
   const figure = JSON.parse(document.getElementById(chart.id + "-data").textContent);
-  Plotly.newPlot(chart, figure.data, figure.layout, {responsive: true, displaylogo: false,
-    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]});
+  Plotly.newPlot(chart, figure.data, figure.layout, {responsive: true, displayModeBar: false});
 }
 """
 
@@ -155,7 +156,6 @@ def _layout(graphs: Any) -> dict[str, Any]:  # noqa: ANN401  # plotly has no typ
         "xaxis": axis,
         "yaxis": {**axis, "rangemode": "tozero"},
         "legend": {"orientation": "h", "y": -0.18},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#bdc1c6", "activecolor": "#1f1f1f"},
         "bargap": 0.25,
     }
 
@@ -229,18 +229,20 @@ def _columns(graphs: Any, counts: Sequence[tuple[str, int]]) -> Any:  # noqa: AN
 def _bars(graphs: Any, counts: Sequence[tuple[str, float]], colour: str) -> Any:  # noqa: ANN401  # plotly has no types
     if not counts:
         return None
-    labels = [_label(name) for name, _ in counts]
+    names = [_label(name) for name, _ in counts]
+    labels = [_label(name, _BAR_CHARACTERS_MAX) for name, _ in counts]
     bars = graphs.Bar(
         x=[number for _, number in counts],
         y=list(range(len(counts))),  # two names may be cut to the same label
-        customdata=labels,
+        customdata=names,
         orientation="h",
         marker={"color": colour},
         hovertemplate="%{customdata}: %{x:,}<extra></extra>",
     )
     figure = graphs.Figure(bars)
     figure.update_layout(height=max(300, 40 + 22 * len(counts)))
-    figure.update_yaxes(tickvals=list(range(len(counts))), ticktext=labels, autorange="reversed")
+    figure.update_xaxes(tickangle=0, nticks=_TICKS_MAX)
+    figure.update_yaxes(tickvals=list(range(len(counts))), ticktext=labels, tickfont={"size": 11}, autorange="reversed")
     return figure
 
 
@@ -311,9 +313,10 @@ def _safe(text: str) -> str:
     return html.escape(shown(text))
 
 
-def _label(text: str) -> str:
+def _label(text: str, characters_max: int = _NAME_CHARACTERS_MAX) -> str:
     """Return a client's text for plotly, which takes some HTML in labels."""
     text = shown(text)
-    if len(text) > _NAME_CHARACTERS_MAX:  # the end of a destination says most
-        text = f"{text[:20]}…{text[21 - _NAME_CHARACTERS_MAX :]}"
+    if len(text) > characters_max:  # the end of a destination says most
+        kept = characters_max * 2 // 5
+        text = f"{text[:kept]}…{text[kept + 1 - characters_max :]}"
     return html.escape(text, quote=False)

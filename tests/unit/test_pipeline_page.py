@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -82,3 +83,14 @@ def test_intervals_are_few_and_as_short_as_can_be(seconds: int) -> None:
     count = int(NOW.timestamp()) // interval_s - int((NOW - timedelta(seconds=seconds)).timestamp()) // interval_s + 1
     assert count <= INTERVALS_MAX
     assert interval_s == 1 or count > INTERVALS_MAX // 12
+
+
+def test_labels_leave_room_for_the_bars() -> None:
+    """Beside a bar stands the beginning and the end of a long name; what one points at is told more of."""
+    name = "X/EGM.Q.10010." + "Golden-Wattle" * 9 + ".GameDetectedConfig"
+    page = render(replace(figures(), hot=[(name, 1)], silent=[(name, 1.5)]))
+    found = re.findall(r'"ticktext":(\["[^"]*"\])', page)
+    labels = [label for text in found for label in json.loads(text) if "GameDetected" in label]
+    assert labels == ["X/EGM.Q.10010.G…tle.GameDetectedConfig"] * 2
+    assert '"tickangle":0' in page
+    assert "displayModeBar: false" in page  # it would stand over the first bar
