@@ -17,7 +17,7 @@ FROM_WHEEL := PYTHONSAFEPATH=1 # no process takes the tree because it was starte
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test kill-test coverage simulate lint bench compare grow pipeline-bench pack wheel lock clean
+.PHONY: help run demo test kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -56,6 +56,9 @@ compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after dep
 
 grow: $(INSTALLED) $(DEV) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
 	$(FROM_WHEEL) $(BIN)/maxam-bench grow $(GROW_ARGS)
+
+pipeline: $(INSTALLED) $(DEV) ## .venv/bin/maxam-pipeline, with Spark and a Java for machines without one (docs/pipeline.md)
+	$(FROM_WHEEL) $(BIN)/maxam-pipeline --version
 
 pipeline-bench: $(INSTALLED) $(DEV) ## jobs of the pipeline on 10 and 20 million changes, 9 GB of disk (PIPELINE_ARGS="--records 1000000")
 	$(FROM_WHEEL) $(BIN)/maxam-bench pipeline $(PIPELINE_ARGS)
