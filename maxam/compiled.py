@@ -37,6 +37,7 @@ MODULES: Final = (
     "maxam.gateway.peer",
     "maxam.journal.decoding",
     "maxam.journal.encoding",
+    "maxam.journal.newest",
     "maxam.journal.scan",
     "maxam.journal.splice",
     "maxam.stomp.encoder",

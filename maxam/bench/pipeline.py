@@ -6,6 +6,7 @@ until it ends: that of Java and that of the Python processes, each as the sum of
 
 import datetime as dt
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -16,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from os import sched_getaffinity, sysconf
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from maxam.bench.archive import START, write_archive
-from maxam.bench.brokers.process import tree
+from maxam.bench.brokers.process import cpu_s, tree
 from maxam.bench.cluster import spark_home, standalone
 from maxam.bench.errors import LoadError
 from maxam.bench.output import console
@@ -53,6 +53,8 @@ class Result:
         where: Spark's master; for `cluster` how many workers.
         core: `compiled` or `interpreted`.
         took_s: From the call of the job to its end; Spark had started.
+        cpu_s: Processor time that the driver, its Java and its Python workers used meanwhile; of `cluster` the driver's only.
+            It tells on a machine that does other things too.
         java_mib: Most memory that Java held.
         python_mib: Most memory that the driver and its Python workers held together.
     """
@@ -62,6 +64,7 @@ class Result:
     where: str
     core: str
     took_s: float
+    cpu_s: float
     java_mib: float
     python_mib: float
 
@@ -123,14 +126,14 @@ def _child(measurement: str, journal: str, out: str, master: str, conf: str) -> 
 
     spark = open_session(master, conf=json.loads(conf))
     spark.range(0, 8, 1, 8).count()  # the first job loads classes, wherever tasks run
-    began_s = time.perf_counter()
+    began_s, before_s = time.perf_counter(), cpu_s(os.getpid())
     prepared = MEASUREMENTS[measurement](spark, Path(journal), Path(out))
     if prepared is not None:
-        began_s = time.perf_counter()
+        began_s, before_s = time.perf_counter(), cpu_s(os.getpid())
         prepared()
-    took_s = time.perf_counter() - began_s
+    took_s, used_s = time.perf_counter() - began_s, cpu_s(os.getpid()) - before_s
     spark.stop()
-    sys.stdout.write(json.dumps({"took_s": took_s, "core": core()}) + "\n")
+    sys.stdout.write(json.dumps({"took_s": took_s, "cpu_s": used_s, "core": core()}) + "\n")
 
 
 def measure(
@@ -186,7 +189,9 @@ def measure(
         if child.returncode:
             raise LoadError(f"{measurement} of {journal} failed:\n{errors[-_ERROR_BYTES:]}")
     told = json.loads(said.splitlines()[-1])
-    return Result(measurement, records, where or master, told["core"], told["took_s"], java_mib, python_mib)
+    return Result(
+        measurement, records, where or master, told["core"], told["took_s"], told["cpu_s"], java_mib, python_mib
+    )
 
 
 def _held_mib(pid: int) -> tuple[float, float]:
@@ -202,7 +207,7 @@ def _held_mib(pid: int) -> tuple[float, float]:
             java += pages
         else:
             python += pages
-    return java * sysconf("SC_PAGESIZE") / 2**20, python * sysconf("SC_PAGESIZE") / 2**20
+    return java * os.sysconf("SC_PAGESIZE") / 2**20, python * os.sysconf("SC_PAGESIZE") / 2**20
 
 
 @contextmanager
@@ -250,7 +255,7 @@ def _on_clusters(journal: Path, records: int, tell: Callable[[str], None]) -> It
 def print_results(screen: Console, results: Sequence[Result]) -> None:
     """Print medians, and how much longer twice the data took."""
     table = Table(title="Pipeline", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("", "changes", "on", "s", "changes/s", "time for twice", "Java, MiB", "Python, MiB"):
+    for name in ("", "changes", "on", "s", "changes/s", "CPU, s", "time for twice", "Java, MiB", "Python, MiB"):
         table.add_column(name, justify="left" if name in {"", "on"} else "right")
     medians: dict[tuple[str, int, str], float] = {}
     groups: dict[tuple[str, int, str], list[Result]] = {}
@@ -266,12 +271,13 @@ def print_results(screen: Console, results: Sequence[Result]) -> None:
             where,
             f"{took_s:,.2f}",
             f"{records / took_s:,.0f}",
+            f"{statistics.median([run.cpu_s for run in runs]):,.1f}",
             f"x {took_s / half_s:.2f}" if half_s else "",
             f"{max(run.java_mib for run in runs):,.0f}",
             f"{max(run.python_mib for run in runs):,.0f}",
         )
     screen.print(table)
-    screen.print(f"{results[0].core} core, {len(sched_getaffinity(0))} cores of this machine", highlight=False)
+    screen.print(f"{results[0].core} core, {len(os.sched_getaffinity(0))} cores of this machine", highlight=False)
 
 
 @click.command("pipeline")

@@ -205,7 +205,7 @@ class Splicer:
                 stamp = data[end:place] if high_end > end else NO_STAMP
             kind = data[place]
             if kind != KIND_VALUE and kind != KIND_DELETE:  # noqa: PLR1714 - twice as fast as a set
-                place = _behind_session_record(data, place)
+                place = behind_session_record(data, place)
                 continue
             if number != revision + 1:
                 raise ValueError(f"revision {number} after {revision}")
@@ -238,7 +238,7 @@ class Splicer:
                 else:
                     value_length, place = read_unsigned(data, place - 1)
             if data[place]:
-                place = _behind_headers(data, place)
+                place = behind_headers(data, place)
             else:
                 place += 1
             length = data[place]
@@ -313,7 +313,7 @@ class Splicer:
         known = self._deleted if deleted else self._values
         end = place
         for _ in range(6):  # publisher, fingerprint, encoding, schema, schema_version, schema_fingerprint
-            end = _behind_text(data, end)
+            end = behind_text(data, end)
         end = read_unsigned(data, end)[1]
         if end > len(data):
             raise IndexError
@@ -327,7 +327,7 @@ class Splicer:
 
     def _make(self, told: bytes, deleted: bool) -> _Shared:
         fields = _fields(told)
-        publisher_length = _behind_text(told, 0)
+        publisher_length = behind_text(told, 0)
         offset = read_unsigned(told, len(told) - len(fields[6]))[0] >> 1
         rows = self._choose(fields[3].decode(), fields[4].decode(), fields[5], deleted)
         if rows is not None and not rows.typed:
@@ -341,10 +341,10 @@ class Splicer:
 
 def _untyped_middle(told: bytes, publisher_length: int) -> bytes:
     """Give what stands between publisher and body in an untyped row: encoding to schema_fingerprint as they are."""
-    start = _behind_text(told, publisher_length)
+    start = behind_text(told, publisher_length)
     end = start
     for _ in range(4):
-        end = _behind_text(told, end)
+        end = behind_text(told, end)
     return told[start:end] + _VALUE
 
 
@@ -361,7 +361,7 @@ def _fields(told: bytes) -> list[bytes]:
     return fields
 
 
-def _behind_text(data: bytes, place: int) -> int:
+def behind_text(data: bytes, place: int) -> int:
     """Return the place behind a string."""
     length = data[place]
     if length > 127:
@@ -370,30 +370,31 @@ def _behind_text(data: bytes, place: int) -> int:
     return place + 1 + (length >> 1)
 
 
-def _behind_headers(data: bytes, place: int) -> int:
+def behind_headers(data: bytes, place: int) -> int:
+    """Return the place behind the headers whose count stands at a place."""
     count, place = read_unsigned(data, place)
     if count & 1:
         raise ValueError("negative number")
     for _ in range(count):  # twice as many strings as headers
-        place = _behind_text(data, place)
+        place = behind_text(data, place)
     if data[place]:
         raise ValueError("headers in two parts")
     return place + 1
 
 
-def _behind_session_record(data: bytes, place: int) -> int:
+def behind_session_record(data: bytes, place: int) -> int:
     """Return the place behind the record whose kind is at a place."""
-    place = _behind_text(data, _behind_text(data, place + 1))
+    place = behind_text(data, behind_text(data, place + 1))
     if not data.startswith(SESSION_MIDDLE, place):
         raise ValueError("not a session record")
-    place = _behind_text(data, _behind_text(data, place + len(SESSION_MIDDLE))) + 1
+    place = behind_text(data, behind_text(data, place + len(SESSION_MIDDLE))) + 1
     place = read_unsigned(data, place + 1)[1] if data[place] else place + 1
     count, place = read_unsigned(data, place)
     if count & 1:
         raise ValueError("negative number")
     if count:
         for _ in range(count >> 1):
-            place = read_unsigned(data, _behind_text(data, place))[1]
+            place = read_unsigned(data, behind_text(data, place))[1]
         if data[place]:
             raise ValueError("positions in two parts")
         place += 1

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -14,13 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spa
 
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.job import Job, job_options
-from maxam.pipeline.latest import newest
+from maxam.pipeline.latest import MICROSECOND, newest, read_newest
 from maxam.pipeline.selection import Selection, selection_options
 from maxam.pipeline.session import NATIVE_AVRO, native_avro
 
 Container = Literal["avro", "parquet"]
 _COMPRESSION: Final = {"avro": "deflate", "parquet": "zstd"}  # what every reader has
-_DAY_US: Final = 86_400_000_000
+DAY: Final = timedelta(days=1)
 _DATE: Final = "date"
 _REMOVALS_MAX: Final = 50
 _REMOVAL_PAUSE_S: Final = 0.1
@@ -35,8 +36,13 @@ def compacted(changes: DataFrame) -> DataFrame:
     Returns:
         The same columns, and `date`; in no order.
     """
-    day = F.date_from_unix_date(F.floor(F.unix_micros("accepted_at") / F.lit(_DAY_US)).cast("int"))
-    return newest(changes.withColumn(_DATE, day), each=("destination", _DATE))
+    return newest(dated(changes), each=("destination", _DATE))
+
+
+def dated(changes: DataFrame) -> DataFrame:
+    """Return changes with one more column, `date`: in UTC, of `accepted_at`."""
+    day = F.floor(F.unix_micros("accepted_at") / F.lit(DAY // MICROSECOND))
+    return changes.withColumn(_DATE, F.date_from_unix_date(day.cast("int")))
 
 
 def write_days(rows: DataFrame, folder: Path, container: Container) -> int:
@@ -131,11 +137,11 @@ def compact_command(job: Job, selection: Selection, out: Path, container: Contai
     """  # noqa: D301  # a mark of click's: the lines stay as they are
     if container == "avro" and not native_avro(job.spark):
         raise PipelineError("this Spark has no Avro writer: use --container parquet")
-    changes = job.changes(**selection.prune())
+    archive = job.examine(**selection.prune())
     with job.progress("counting"):
-        before = changes.count()
+        before = job.changes(archive=archive, columns=("revision",), **selection.prune()).count()
     with job.progress("compacting"):
-        rows = compacted(changes)
+        rows = dated(read_newest(job.spark, archive, selection, DAY))
         files = write_days(rows, out, container)
     with job.progress("counting"):
         kept = (

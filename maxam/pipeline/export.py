@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spa
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.decoding import with_values
 from maxam.pipeline.job import Job, job_options
-from maxam.pipeline.latest import newest
+from maxam.pipeline.latest import read_newest
 from maxam.pipeline.selection import Selection, selection_options
 
 # In a table on a narrow terminal, the first ones first.
@@ -50,12 +50,14 @@ def export_command(
     """  # noqa: D301  # a mark of click's: the lines stay as they are
     if rejected and (only_latest or values):
         raise click.UsageError("--rejected goes with neither --latest nor --values: rejected bodies are no values")
-    rows = job.changes(records="rejected" if rejected else "changes", **selection.prune())
     if only_latest:
+        archive = job.examine(**selection.prune())
         with job.progress("finding the newest changes"):
-            rows = newest(rows)
-    elif not job.writes_folder:
-        rows = rows.orderBy("revision")
+            rows = read_newest(job.spark, archive, selection)
+    else:
+        rows = job.changes(records="rejected" if rejected else "changes", **selection.prune())
+        if not job.writes_folder:
+            rows = rows.orderBy("revision")
     if values:
         rows = with_values(rows, Catalogue.load(job.journal, job.schemas))
     if not bodies:

@@ -1,12 +1,13 @@
 """`maxam-pipeline latest`: the value of every topic as of any moment."""
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
 
 from maxam.globs import Glob
@@ -15,43 +16,71 @@ from maxam.pipeline.decoding import with_values
 from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.output import with_optional
 from maxam.pipeline.reading import Archive, Problem, read_journal
+from maxam.pipeline.rows import CHANGE_COLUMNS
 from maxam.pipeline.selection import Moment, Selection, glob_option, moment_text
+from maxam.pipeline.walking import FOUND_COLUMNS, Walk, decoded
 
 # Up to so many topics their newest revisions go to every executor, 16 bytes each; beyond, Spark joins by sorting.
 BROADCAST_TOPICS_MAX: Final = 4_000_000
+_PERIOD: Final = "period"
 _BLOCK_CHANGES_MAX: Final = 100_000  # a problem of the clock ends before the last write that it concerns
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def newest(
-    changes: DataFrame,
-    at: datetime | None = None,
-    each: tuple[str, ...] = ("destination",),
-    keys: DataFrame | None = None,
-    behind: Callable[[int], DataFrame] | None = None,
-) -> DataFrame:
+def newest(changes: DataFrame, at: datetime | None = None, each: tuple[str, ...] = ("destination",)) -> DataFrame:
     """Return the newest change of each topic as of a moment, values and deletes, with all their columns, in no order.
 
     Finds the newest revisions first, which reads no bodies, and takes these rows then: several times as fast as sorting the
-    changes of each topic. The first of the two runs when this is called.
+    changes of each topic. The first of the two runs when this is called. Of a journal, `read_newest` does it in one pass.
 
     Args:
         changes: Rows of `rows.CHANGE_COLUMNS`.
         at: Changes accepted later do not count; None: all do. Aware.
         each: Columns, instead of the topic: the newest of all changes that are alike in them.
-        keys: The same changes with nothing but `revision`, `accepted_at` and `each`, when that is quicker to read.
-        behind: Gives the changes from a revision on, with less to read than in all of them.
     """
-    keys = changes if keys is None else keys
     if at is not None:
         changes = changes.where(F.col("accepted_at") <= F.lit(at))
-        keys = keys.where(F.col("accepted_at") <= F.lit(at))
-    heads = keys.groupBy(*each).agg(F.max("revision").alias("revision")).select("revision").localCheckpoint()
-    count, first = heads.agg(F.count("*"), F.min("revision")).collect()[0]
-    if behind is not None and first is not None:
-        changes = behind(first)
-    return changes.join(F.broadcast(heads) if count <= BROADCAST_TOPICS_MAX else heads, "revision", "left_semi")
+    heads = changes.groupBy(*each).agg(F.max("revision").alias("revision")).select("revision").localCheckpoint()
+    few = heads.count() <= BROADCAST_TOPICS_MAX
+    return changes.join(F.broadcast(heads) if few else heads, "revision", "left_semi")
+
+
+def read_newest(
+    spark: SparkSession, archive: Archive, selection: Selection, period: timedelta | None = None
+) -> DataFrame:
+    """Return the newest change of each topic among the selected ones of a journal, values and deletes, in no order.
+
+    Python workers walk the healthy sealed segments, and what they find is compared by Spark; the damaged ones and the open one
+    are read as `read_journal` reads them.
+
+    Args:
+        spark: The session; its workers see the journal's folder under the same name.
+        archive: What `examine` found for a selection that this one is within.
+        selection: Which changes count.
+        period: The newest in each period of that length, counted from the epoch, instead of the newest of all.
+
+    Returns:
+        Rows of `rows.CHANGE_COLUMNS`.
+    """
+    length_us = 0 if period is None else period // MICROSECOND
+    frames = []
+    if archive.sealed:
+        walk = Walk(archive, selection, length_us)
+        runs = spark.range(0, len(walk.runs), 1, len(walk.runs)).mapInArrow(walk, FOUND_COLUMNS)
+        found = runs.groupBy("destination", "period").agg(F.max_by("record", "revision").alias("record"))
+        frames.append(found.select("record").mapInArrow(decoded, CHANGE_COLUMNS))
+    if archive.damaged or archive.open is not None or not frames:
+        rest = replace(archive, sealed=())
+        frames.append(read_journal(spark, archive.folder, archive=rest, problems="skip", **selection.prune()))
+    if len(frames) == 1 and archive.sealed:
+        return frames[0]
+    columns = CHANGE_COLUMNS.fieldNames()
+    rows = functools.reduce(lambda one, other: one.unionAll(other), frames)
+    if length_us:
+        rows = rows.withColumn(_PERIOD, F.floor(F.unix_micros("accepted_at") / F.lit(length_us)))
+    each = ("destination", _PERIOD) if length_us else ("destination",)
+    return newest(rows.localCheckpoint(), each=each).select(*columns)
 
 
 def latest(
@@ -59,24 +88,30 @@ def latest(
     catalogue: Catalogue | None = None,
     at: datetime | None = None,
     deleted: bool = False,
-    keys: DataFrame | None = None,
-    behind: Callable[[int], DataFrame] | None = None,
 ) -> DataFrame:
     """Return the value of each topic as of a moment.
 
     Args:
         changes: Rows of `rows.CHANGE_COLUMNS`.
-        catalogue: Decodes the values; without one they stay bodies.
+        catalogue: See `values_of`.
         at: See `newest`.
+        deleted: See `values_of`.
+    """
+    return values_of(newest(changes, at), catalogue, deleted)
+
+
+def values_of(found: DataFrame, catalogue: Catalogue | None = None, deleted: bool = False) -> DataFrame:
+    """Return newest changes as the values of their topics.
+
+    Args:
+        found: Of `newest` or `read_newest`.
+        catalogue: Decodes the values; without one they stay bodies.
         deleted: Topics whose newest change is a delete are rows too.
-        keys: See `newest`.
-        behind: See `newest`.
 
     Returns:
         In order of `destination`: that, `revision`, `accepted_at`, `publisher`, `schema`, with `deleted` the column `kind`, with a
         catalogue `value` as JSON text, and `body` where there is no `value`.
     """
-    found = newest(changes, at, keys=keys, behind=behind)
     if not deleted:
         found = found.where(F.col("kind") == "value")
     # What is sorted is computed twice, once to find out how to divide it: not from the archive, and without the values.
@@ -163,8 +198,6 @@ def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], delet
     selection = Selection(until=None if at is None else at + MICROSECOND, globs=globs)
     catalogue = Catalogue.load(job.journal, job.schemas)
     archive = job.examine(**selection.prune())
-    changes = job.changes(archive=archive, **selection.prune())
-    keys = job.changes(archive=archive, columns=("revision", "accepted_at", "destination"), **selection.prune())
     if at is not None:
 
         def between(first: int, last: int) -> DataFrame:
@@ -178,10 +211,6 @@ def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], delet
                     f" (revisions {problem.first} to {problem.last}): what was accepted then may be earlier or later than it says"
                 )
 
-    def behind(revision: int) -> DataFrame:
-        sealed = tuple(segment for segment in archive.sealed if segment.last >= revision)
-        return job.changes(archive=replace(archive, sealed=sealed), **selection.prune())
-
     with job.progress("finding the newest changes"):
-        found = latest(changes, catalogue, at, deleted, keys, behind)
+        found = values_of(read_newest(job.spark, archive, selection), catalogue, deleted)
     job.emit(found, expendable=("schema", "publisher", "accepted_at"))

@@ -30,6 +30,7 @@ def test_jobs_are_measured_on_an_archive_that_is_kept(tmp_path: Path) -> None:
     for result in results:
         assert (result["records"], result["where"], result["core"]) == (RECORDS, "local[2]", core())
         assert result["took_s"] > 0
+        assert result["cpu_s"] > 0
         assert result["java_mib"] > 100
         assert result["python_mib"] > 20
     assert done.stderr.count("writing an archive") == 1
@@ -51,11 +52,13 @@ def test_a_scan_that_is_short_of_records_is_a_failure(tmp_path: Path) -> None:
 def test_the_table_tells_what_twice_the_data_took(capsys: pytest.CaptureFixture[str]) -> None:
     """Medians of runs, changes per second, and the ratio of the times for N and 2N."""
     runs = [("scan", 1000, 1.0), ("scan", 1000, 3.0), ("scan", 1000, 2.0), ("scan", 2000, 5.0), ("latest", 2000, 1.0)]
-    results = [Result(name, records, "local[*]", "compiled", took_s, 100, 50) for name, records, took_s in runs]
+    results = [
+        Result(name, records, "local[*]", "compiled", took_s, 2 * took_s, 100, 50) for name, records, took_s in runs
+    ]
     print_results(Console(width=120), results)
     told = capsys.readouterr().out
     assert "compiled core" in told
     rows = [line.split() for line in told.splitlines()]
-    assert ["scan", "1,000", "local[*]", "2.00", "500", "100", "50"] in rows
-    assert ["scan", "2,000", "local[*]", "5.00", "400", "x", "2.50", "100", "50"] in rows
-    assert ["latest", "2,000", "local[*]", "1.00", "2,000", "100", "50"] in rows
+    assert ["scan", "1,000", "local[*]", "2.00", "500", "4.0", "100", "50"] in rows
+    assert ["scan", "2,000", "local[*]", "5.00", "400", "10.0", "x", "2.50", "100", "50"] in rows
+    assert ["latest", "2,000", "local[*]", "1.00", "2,000", "2.0", "100", "50"] in rows

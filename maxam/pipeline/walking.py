@@ -1,0 +1,141 @@
+"""What a Spark worker does to find the newest change of each topic: runs of sealed segments in, their newest changes out."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from maxam.config import Limits
+from maxam.errors import JournalDamagedError
+from maxam.globs import compile_glob
+from maxam.journal.archive import REVISION_MAX, Archive, find_segment
+from maxam.journal.newest import NewestChanges, decode_records
+from maxam.journal.scan import Scanner
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.source import micros
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from maxam.journal.archive import Segment
+    from maxam.pipeline.selection import Selection
+
+FOUND_COLUMNS: Final = StructType(
+    [
+        StructField("destination", BinaryType()),
+        StructField("period", LongType()),
+        StructField("revision", LongType()),
+        StructField("record", BinaryType()),
+    ]
+)
+_RUN_BYTES: Final = 256 << 20  # of segments in one task, which gives each topic once
+_KEPT_BYTES_MAX: Final = 64 << 20  # of newest changes in one worker, and those of one segment more
+_BATCH_ROWS: Final = 10_000
+_BATCH_BYTES: Final = 8 << 20
+_TIME_MAX_US: Final = 1 << 62
+
+
+@final
+class Walk:
+    """The walk over healthy sealed segments: pickled, and called by Spark's workers with batches of numbers of `runs`."""
+
+    def __init__(self, archive: Archive, selection: "Selection", period_us: int) -> None:
+        """Describe the work.
+
+        Args:
+            archive: Its `sealed` segments are walked.
+            selection: Which changes count.
+            period_us: As of `NewestChanges`.
+        """
+        self._folder: Final = archive.folder
+        self._since_us: Final = 0 if selection.since is None else micros(selection.since)
+        self._until_us: Final = _TIME_MAX_US if selection.until is None else micros(selection.until)
+        self._first: Final = max(archive.low, selection.from_revision or 0)
+        self._last: Final = min(archive.last, selection.to_revision or REVISION_MAX)
+        self._period_us: Final = period_us
+        self._globs: Final = [glob.text for glob in selection.globs]
+        self.runs: Final[list[list[Segment]]] = []
+        length = _RUN_BYTES
+        for one in archive.sealed:
+            if length >= _RUN_BYTES:
+                self.runs.append([])
+                length = 0
+            self.runs[-1].append(one.segment)
+            length += one.bytes
+
+    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """Walk the runs whose numbers are in the first column; yield rows of FOUND_COLUMNS."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._run(self.runs[number])
+
+    def _run(self, segments: "list[Segment]") -> "Iterator[pa.RecordBatch]":
+        globs = [compile_glob(text, Limits()) for text in self._globs]
+
+        def wanted(destination: bytes) -> bool:
+            text = destination.decode()
+            return not globs or any(glob.matches(text) for glob in globs)
+
+        found = NewestChanges(self._since_us, self._until_us, self._first, self._last, self._period_us, wanted)
+        for segment in segments:
+            self._walk(segment, found)
+            found.measure()
+            if found.length > _KEPT_BYTES_MAX:
+                yield from _batches(found.take())
+        yield from _batches(found.take())
+
+    def _walk(self, segment: "Segment", found: NewestChanges) -> None:
+        offset = 0
+        try:
+            with ExitStack() as stack:
+                try:
+                    file = stack.enter_context(Path(segment.path).open("rb"))
+                except FileNotFoundError:
+                    moved = find_segment(self._folder, "changes", segment)
+                    if moved is None:
+                        raise PipelineError(
+                            f"{segment.path}: removed while it was to be read; run it again, for what is there now"
+                        ) from None
+                    file = stack.enter_context(Path(moved.path).open("rb"))
+                handle = file.fileno()
+                size = os.fstat(handle).st_size
+                scanner = Scanner(segment.path, size, lambda offset, length: os.pread(handle, length, offset))
+                found.revision = scanner.start.revision
+                offset = scanner.offset
+                while (block := scanner.next_block()) is not None and not scanner.ended:
+                    found.add(*block)
+                    offset = scanner.offset
+        except (ValueError, IndexError) as error:
+            raise PipelineError(
+                f"{segment.path}: byte {offset}: the block is whole, but its records are wrong: {error}"
+            ) from error
+        except JournalDamagedError as error:  # it was whole a moment ago
+            raise PipelineError(str(error)) from error
+
+
+def decoded(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """Decode the records in the first column; yield rows of `rows.CHANGE_COLUMNS`."""
+    from maxam.pipeline.rows import send_batches  # noqa: PLC0415 - the driver has it, who walks has no use for it
+
+    for batch in batches:
+        yield from send_batches([decode_records(batch.column(0).to_pylist())], 0, REVISION_MAX)
+
+
+def _batches(found: list[tuple[bytes, int, int, bytes]]) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa  # noqa: PLC0415 - 100 ms that only Spark's workers need
+
+    rest = iter(found)
+    while rows := list(islice(rest, _BATCH_ROWS)):
+        yield pa.record_batch(
+            [
+                pa.array(column, kind)
+                for column, kind in zip(
+                    zip(*rows, strict=True), (pa.binary(), pa.int64(), pa.int64(), pa.binary()), strict=True
+                )
+            ],
+            names=FOUND_COLUMNS.fieldNames(),
+        )

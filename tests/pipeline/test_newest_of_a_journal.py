@@ -1,0 +1,70 @@
+"""What workers find by walking segments is what Spark finds in the rows of the journal."""
+
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from maxam.bench.archive import START, write_archive
+from maxam.config import Limits
+from maxam.globs import compile_glob
+from maxam.pipeline import walking
+from maxam.pipeline.compact import DAY, compacted
+from maxam.pipeline.latest import newest, read_newest
+from maxam.pipeline.reading import examine, read_journal
+from maxam.pipeline.selection import Selection
+
+RECORDS = 6000
+
+
+@pytest.fixture(scope="module", name="journal")
+def _journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a journal of several segments, of which the second is damaged and the last one is open."""
+    folder = tmp_path_factory.mktemp("newest")
+    write_archive(folder, RECORDS, topics=50, days=3.0, segment_bytes_max=250_000)
+    segments = sorted((folder / "segments").iterdir())
+    assert len(segments) > 5
+    data = bytearray(segments[1].read_bytes())
+    data[len(data) // 2] ^= 1
+    segments[1].write_bytes(data)
+    last = segments[-1]
+    last.rename(last.with_name(f"{last.name.partition('-')[0]}.open.avro"))
+    return folder
+
+
+def rows(frame: DataFrame) -> list[tuple[object, ...]]:
+    """Return the rows in order of revision, comparable."""
+    return sorted((tuple(row) for row in frame.collect()), key=lambda row: str(row[0]).zfill(20))
+
+
+@pytest.mark.parametrize("kept_bytes_max", [0, 1 << 26])
+def test_walking_finds_what_the_rows_say(
+    spark: SparkSession, journal: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes_max: int
+) -> None:
+    """For any selection, in healthy, damaged and open segments, in one run or many, whatever a worker may keep."""
+    monkeypatch.setattr(walking, "_KEPT_BYTES_MAX", kept_bytes_max)
+    monkeypatch.setattr(walking, "_RUN_BYTES", 600_000 if kept_bytes_max else 1)
+    middle = START.astimezone(UTC) + timedelta(days=1.5)
+    glob = compile_glob("*/EGM.*.EGMStatus", Limits())
+    for selection in (
+        Selection(),
+        Selection(until=middle),
+        Selection(since=middle, globs=(glob,)),
+        Selection(from_revision=700, to_revision=5900),
+        Selection(until=START.astimezone(UTC)),
+    ):
+        archive = examine(spark, journal, **selection.prune())
+        changes = read_journal(spark, journal, archive=archive, problems="skip", **selection.prune())
+        found = read_newest(spark, archive, selection)
+        assert found.schema == changes.schema
+        assert rows(found) == rows(newest(changes)), selection
+
+
+def test_one_for_each_day(spark: SparkSession, journal: Path) -> None:
+    """The newest of each topic in each period of a length."""
+    archive = examine(spark, journal)
+    found = rows(read_newest(spark, archive, Selection(), DAY))
+    expected = rows(compacted(read_journal(spark, journal, archive=archive, problems="skip")).drop("date"))
+    assert found == expected
+    assert len(found) > 100
