@@ -48,7 +48,15 @@ class Registry:
             age. The broker does not act on it.
     """
 
-    __slots__ = ("_by_fingerprint", "_compatibility", "_types", "envelope_keys", "fingerprint", "fresh_within_s", "rules")
+    __slots__ = (
+        "_by_fingerprint",
+        "_compatibility",
+        "_types",
+        "envelope_keys",
+        "fingerprint",
+        "fresh_within_s",
+        "rules",
+    )
 
     def __init__(
         self,
