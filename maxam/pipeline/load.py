@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documents call it
 
 from maxam.avro.registry import load_registry
@@ -40,6 +41,7 @@ ROW_BITS: Final = 40  # of a number that we give: rows of one file
 FILES_MAX: Final = 1 << 22
 BATCH_ROWS: Final = 2000
 BATCH_BYTES_MAX: Final = 16 << 20  # of bodies, and the last row's: what a task holds at a time
+ROWS_SHOWN_MAX: Final = 5  # of those that cannot be loaded for one reason, in a table for people
 SHOWN_MAX: Final = 100  # characters of a value, in what is told of a row
 FIELD_BYTES_MAX: Final = 64 << 20  # of one field of a CSV file
 
@@ -394,6 +396,27 @@ def rejected_rows(rows: "DataFrame", rejected: list[Rejected]) -> "DataFrame":
     return bad.orderBy("file", "row")
 
 
+def first_of_each(job: Job, bad: "DataFrame", table: Path) -> "DataFrame":
+    """Tell how many rows have each result, and return the first few of each as people read them.
+
+    Args:
+        job: Tells.
+        bad: Of `rejected_rows`.
+        table: What was loaded: files in it are shown by their names there, and not at all when it is one file.
+    """
+    bad = bad.localCheckpoint()
+    counted = bad.groupBy("disposition", "result").count().orderBy(F.desc("count"), "disposition", "result").collect()
+    for row in counted:
+        job.tell(f"{row['count']:,} {row.disposition} {row.result}")
+    if any(row["count"] > ROWS_SHOWN_MAX for row in counted):
+        job.tell(f"the first {ROWS_SHOWN_MAX} of each are shown: --format json, csv or parquet give all")
+    place = F.row_number().over(Window.partitionBy("disposition", "result").orderBy("file", "row"))
+    few = bad.withColumn("place", place).where(F.col("place") <= ROWS_SHOWN_MAX).drop("place").orderBy("file", "row")
+    if table.is_file():
+        return few.drop("file")
+    return few.withColumn("file", F.substring("file", len(f"{table.absolute()}/") + 1, 1 << 20))
+
+
 @click.command("load")
 @click.argument("table", type=click.Path(path_type=Path))
 @job_options(journal=False)
@@ -439,7 +462,7 @@ def load_command(
     rejected: list[Rejected] = []
     failed = bad > 0
     if gateway is None:
-        job.tell(f"{good} rows are good, {bad} are not")
+        job.tell(f"{good} {'row is' if good == 1 else 'rows are'} good, {bad} {'is' if bad == 1 else 'are'} not")
     else:
         try:
             with job.progress("publishing"):
@@ -453,5 +476,8 @@ def load_command(
         if good and published.counts.superseded == good:
             job.tell("nothing changed: all of it was loaded before; to load it again name a new --source")
     if failed:
-        job.emit(rejected_rows(rows, rejected), expendable=("disposition", "result"))
+        bad_rows = rejected_rows(rows, rejected)
+        if job.shows_table:
+            bad_rows = first_of_each(job, bad_rows, table)
+        job.emit(bad_rows, expendable=("disposition", "row"))
         click.get_current_context().exit(1)

@@ -80,7 +80,7 @@ def test_a_table_becomes_the_state_of_the_gateway(gateway: GatewayProcess, tmp_p
     check = load(gateway, path, "--check", "--format", "json")
     assert check.exit_code == 1
     assert [json.loads(line)["row"] for line in check.stdout.splitlines()] == [42]
-    assert "42 rows are good, 1 are not" in check.stderr
+    assert "42 rows are good, 1 is not" in check.stderr
     assert journal(gateway.folder / "journal") == []
 
     first = load(gateway, path, "--format", "json")
@@ -139,3 +139,25 @@ def test_structs_of_a_dataframe_are_encoded(spark: SparkSession, gateway: Gatewa
     good = encoded.where("result is null").select("destination", "body", "headers")
     assert publish(good, options(gateway)).counts.accepted == 3
     assert len(values(gateway, 3)) == 3
+
+
+def test_what_cannot_be_loaded_is_counted_first(spark: SparkSession, tmp_path: Path) -> None:
+    """A table for people tells how often each result came, then the first few rows of each; JSON has all of them."""
+    assert spark is not None
+    for name, rows in (("a", 9), ("b", 3)):
+        lines = [json.dumps({"destination": f"X/{name}.{n}", "body": "AAAA"}) + "\n" for n in range(rows)]
+        (tmp_path / "table").mkdir(exist_ok=True)
+        (tmp_path / "table" / f"{name}.jsonl").write_text("".join(lines) + '{"body": "AAAA"}\n')
+    words = ["load", str(tmp_path / "table"), "--schemas", str(SCHEMAS), "--check"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert "0 rows are good, 14 are not\n12 refused no-rule\n2 refused no-destination\n" in done.stderr
+    assert "the first 5 of each are shown" in done.stderr
+    head, _, *shown = done.stdout.splitlines()
+    assert head.split()[:2] == ["FILE", "ROW"]
+    assert [line.split()[:2] for line in shown] == [["a.jsonl", f"{n}"] for n in (1, 2, 3, 4, 5, 10)] + [
+        ["b.jsonl", "4"]
+    ]
+    assert len(CliRunner().invoke(main, [*words, "--format", "json"]).stdout.splitlines()) == 14
+    one = CliRunner().invoke(main, ["load", str(tmp_path / "table" / "b.jsonl"), *words[2:]])
+    assert one.stdout.split()[0] == "ROW"
