@@ -271,6 +271,7 @@ class _Follower:
         self._publisher: Final = publisher
         self._catalogue = Catalogue.load(job.journal, job.schemas)
         self._saved_s = -SAVE_INTERVAL_S  # what the first batch brings is saved at once
+        self._started_us: Final = time() * 1e6  # what was accepted before is backlog: how long ago says nothing of us
         self._unusable = 0
         self._left_out = 0
         self.latencies_s: Final[deque[float]] = deque(maxlen=LATENCIES_KEPT)
@@ -287,17 +288,20 @@ class _Follower:
             return
         readings = table.filter(pc.invert(heads)).combine_chunks()
         venues: list[str] = []
+        latency_s: float | None = None
         if readings.num_rows:
             venues = self._totals.take(readings.to_batches()[0], as_of)
             self._publisher.publish(self._totals, venues)
-            latency_s = time() - pc.max(head["time_us"]).as_py() / 1e6
-            self.latencies_s.append(latency_s)
+            newest_us = pc.max(head["time_us"]).as_py()
+            if newest_us >= self._started_us:
+                latency_s = time() - newest_us / 1e6
+                self.latencies_s.append(latency_s)
         else:
             self._totals.as_of = as_of
         if monotonic() - self._saved_s > SAVE_INTERVAL_S:
             self.save()
         if readings.num_rows:
-            self._tell(readings, venues, self.latencies_s[-1])
+            self._tell(readings, venues, latency_s)
 
     def save(self) -> None:
         """Write the state."""
@@ -314,7 +318,7 @@ class _Follower:
             table = _collect(changes, self._catalogue)
         return table
 
-    def _tell(self, readings: pa.Table, venues: list[str], latency_s: float) -> None:
+    def _tell(self, readings: pa.Table, venues: list[str], latency_s: float | None) -> None:
         unusable = pc.drop_null(readings["problem"])
         self._unusable += len(unusable)
         if len(unusable):
@@ -323,9 +327,14 @@ class _Follower:
             self._left_out = self._totals.left_out
             self._job.warn(f"{self._left_out} readings so far were left out: {_TOO_MANY_VENUES}")
         self._job.tell(
-            f"as of revision {self._totals.as_of}: {readings.num_rows} readings, {len(venues)} venues published,"
-            f" {latency_s * 1000:.0f} ms after the newest was accepted"
+            f"as of revision {self._totals.as_of}: {_count(readings.num_rows, 'reading')},"
+            f" {_count(len(venues), 'venue')} published"
+            + ("" if latency_s is None else f", {latency_s * 1000:.0f} ms after the newest was accepted")
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _collect(changes: "DataFrame", catalogue: Catalogue) -> pa.Table:
@@ -506,9 +515,9 @@ def totals_command(
             counts = publisher.publish(totals)
         if totals.left_out:
             job.warn(f"not all was published: {_TOO_MANY_VENUES}")
-        job.tell(f"totals of {counts.accepted} venues published as of revision {archive.last}")
+        job.tell(f"totals of {_count(counts.accepted, 'venue')} published as of revision {archive.last}")
         if counts.superseded:
             job.warn(
-                f"{counts.superseded} venues keep their totals: the gateway has had those of this revision or of a newer one"
+                f"not published: {_count(counts.superseded, 'venue')}, as the gateway has had those of this revision or of a newer one"
             )
     sums.unpersist()
