@@ -193,7 +193,7 @@ def test_damage_fails_or_costs_one_block(spark: SparkSession, journal: Path) -> 
     with pytest.raises(PipelineError) as caught:
         read_journal(spark, journal)
     assert f"{path}: byte " in str(caught.value)
-    assert f"missing before it; lost: revisions {gone.first} to {gone.last}" in str(caught.value)
+    assert f"missing before revision {gone.last + 1}; lost: revisions {gone.first} to {gone.last}" in str(caught.value)
     archive = examine(None, journal)
     assert [one.first for one in archive.damaged] == [healthy.sealed[2].first]
     lost = {n for one in archive.problems for n in range(one.first, one.last + 1)}
