@@ -46,7 +46,7 @@ def worker_command(master: str, memory: str) -> list[str]:
 
 @contextmanager
 def standalone(folder: Path, workers: int, memory: str = "1g") -> Iterator[str]:
-    """Run a master and so many workers of one core each; end them on leaving.
+    """Run a master and so many workers of one core each, which are cores of their own as far as there are some; end them on leaving.
 
     Args:
         folder: An empty one, for their logs and what the workers unpack.
@@ -71,9 +71,12 @@ def standalone(folder: Path, workers: int, memory: str = "1g") -> Iterator[str]:
             _run([program, *master_command(0, 0)], folder / "master", _READY["master"], environment)
         )
         address = f"spark://{LOOPBACK}:{started}"
+        cores = sorted(sched_getaffinity(0), reverse=True)
         for number in range(workers):
+            # One core is what Spark gives to tasks; Java's compiler and collector would take others.
+            core = {cores[number % len(cores)]}
             command = [program, *worker_command(address, memory), "--work-dir", "."]
-            running.enter_context(_run(command, folder / f"worker-{number}", _READY["worker"], environment))
+            running.enter_context(_run(command, folder / f"worker-{number}", _READY["worker"], environment, core))
         yield address
 
 
@@ -108,10 +111,16 @@ def connect_server(folder: Path, options: Sequence[str], environment: Mapping[st
 
 
 @contextmanager
-def _run(command: Sequence[str], folder: Path, ready: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Run a server; yield its port."""
+def _run(
+    command: Sequence[str],
+    folder: Path,
+    ready: str,
+    environment: Mapping[str, str],
+    cores: set[int] | None = None,
+) -> Iterator[str]:
+    """Run a server, on some cores or on all that we have; yield its port."""
     folder.mkdir(parents=True, exist_ok=True)
-    with process(command, folder, sched_getaffinity(0), ready, environment) as started:
+    with process(command, folder, cores or sched_getaffinity(0), ready, environment) as started:
         yield started.find(rf"(?:server started at: {LOOPBACK}:|service 'spark(?:Master|Worker)' on port )(\d+)")
 
 
