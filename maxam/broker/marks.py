@@ -21,9 +21,8 @@ from typing import Final, final
 from maxam.records import UNJUDGED, Change, Headers, Identity
 from maxam.stomp.events import SOURCE, SOURCE_REVISION, is_mark, parse_number
 
-SOURCES_MAX: Final = (
-    4  # of one topic: two publishers that hand over, and a repair; more would be one topic with many owners
-)
+# Of one topic: two publishers that hand over, and a repair; more would be one topic with many owners.
+SOURCES_MAX: Final = 4
 KEPT: Final = b"kept-source"  # `<number> <source>`; of the dropped names of SEND
 _NOBODY: Final = Identity("", "")
 
