@@ -9,17 +9,18 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any, Final, final
+from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from maxam import __version__
+from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL, Answer, ApiError, Handler, RouteSpec, flag_of, limit_of
 from maxam.admin.listener import FINGERPRINT
 from maxam.admin.values import ValueDecodeError, decode_value, iso_time
 from maxam.admin.view import SessionRow, View
@@ -30,8 +31,6 @@ from maxam.records import Change, Identity
 
 REQUEST_BODY_BYTES_MAX: Final = 65_536
 REQUEST_TIMEOUT_S: Final = 15.0  # a request that waits for the disk longer than this is answered 503
-PAGE_MAX: Final = 200  # rows of one page: to make and write them takes 2 ms
-PAGE_DEFAULT: Final = 100
 PAGE_SLICES_MAX: Final = 40  # slices of topics that one page looks at, so that a glob matching little cannot last
 VALUES_PER_SLICE: Final = 5  # decoded before the event loop has its turn
 ROWS_PER_SLICE: Final = 100
@@ -47,31 +46,6 @@ DISPOSITION_STATUS: Final = {
 # Larger values are decoded by whoever asks, with the schema's text: a value of 1-byte numbers takes 0.2 us a byte here.
 DECODED_BYTES_MAX: Final = 8192
 WRITE_HEADER: Final = "maxam-admin"  # a browser sends certificates by itself, but this header only from our own pages
-
-ANY_CERTIFICATE: Final = "any certificate"
-ANY_PRINCIPAL: Final = "any principal"
-
-
-@final
-class ApiError(Exception):
-    """End a request with an error."""
-
-    def __init__(self, status: HTTPStatus, code: str, detail: str, **more: str) -> None:
-        super().__init__(detail)
-        self.status: Final = status
-        self.body: Final = {"error": code, "detail": detail, **more}
-
-
-class _Answer(JSONResponse):
-    """JSON that no cache keeps and no browser takes for anything else."""
-
-    def init_headers(self, headers: Any = None) -> None:  # noqa: ANN401 as starlette declares it
-        super().init_headers(headers)
-        self.headers["cache-control"] = "no-store"
-        self.headers["x-content-type-options"] = "nosniff"
-
-
-Handler = Callable[[View, Request, Identity], Awaitable[Response]]
 
 
 def make_application(view: View) -> Starlette:
@@ -136,38 +110,38 @@ def _check_request(request: Request, writes: bool) -> None:
 
 async def _on_api_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)  # noqa: S101 registered for nothing else
-    return _Answer(error.body, error.status)
+    return Answer(error.body, error.status)
 
 
 async def _on_http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 registered for nothing else
     status = HTTPStatus(error.status_code)
     code = {HTTPStatus.NOT_FOUND: "not-found", HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed"}.get(status, "bad")
-    return _Answer({"error": code, "detail": "no such path" if code == "not-found" else error.detail}, status)
+    return Answer({"error": code, "detail": "no such path" if code == "not-found" else error.detail}, status)
 
 
 async def _on_bug(_request: Request, _error: Exception) -> Response:
     # starlette raises the error on to the server, which logs it with its traceback
-    return _Answer({"error": "internal", "detail": "internal error"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return Answer({"error": "internal", "detail": "internal error"}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 # Health and what this is.
 
 
 async def _livez(_view: View, _request: Request, _caller: Identity) -> Response:
-    return _Answer({"status": "alive"})
+    return Answer({"status": "alive"})
 
 
 async def _readyz(view: View, _request: Request, _caller: Identity) -> Response:
     reasons = view.unready_reasons()
     if reasons:
-        return _Answer({"status": "not ready", "reasons": reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
-    return _Answer({"status": "ready"})
+        return Answer({"status": "not ready", "reasons": reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
+    return Answer({"status": "ready"})
 
 
 async def _about(view: View, _request: Request, caller: Identity) -> Response:
     host, port = view.stomp_address()
-    return _Answer(
+    return Answer(
         {
             "server": f"maxam/{__version__}",
             "core": core(),
@@ -180,7 +154,7 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
 
 
 async def _schemas(view: View, _request: Request, _caller: Identity) -> Response:
-    return _Answer(view.registry())
+    return Answer(view.registry())
 
 
 async def _schema(view: View, request: Request, _caller: Identity) -> Response:
@@ -195,12 +169,12 @@ async def _schema(view: View, request: Request, _caller: Identity) -> Response:
 
 
 async def _topics(view: View, request: Request, caller: Identity) -> Response:
-    limit = _limit(request)
+    limit = limit_of(request)
     try:
         glob = view.glob(request.query_params.get("glob", EVERY_TOPIC))
     except GlobError as error:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
-    values = _flag(request, "values")
+    values = flag_of(request, "values")
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
     rows: list[dict[str, object]] = []
@@ -216,13 +190,13 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
         if cursor is None or len(rows) == limit or body_bytes > PAGE_BODY_BYTES_MAX:
             break
         await trio.lowlevel.checkpoint()
-    return _Answer({"topics": rows, "next": None if cursor is None else cursor.decode()})
+    return Answer({"topics": rows, "next": None if cursor is None else cursor.decode()})
 
 
 async def _topic(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
     change = _present(view, destination)
-    return _Answer(_topic_row(change) | _value(view, change, caller))
+    return Answer(_topic_row(change) | _value(view, change, caller))
 
 
 async def _topic_delete(view: View, request: Request, caller: Identity) -> Response:
@@ -237,7 +211,7 @@ async def _topic_delete(view: View, request: Request, caller: Identity) -> Respo
             answer.get("reason", disposition),
             disposition=disposition,
         )
-    return _Answer({"disposition": disposition})
+    return Answer({"disposition": disposition})
 
 
 def _present(view: View, destination: str) -> Change:
@@ -295,7 +269,7 @@ def _value(view: View, change: Change, caller: Identity) -> dict[str, object]:
 
 async def _sessions(view: View, request: Request, _caller: Identity) -> Response:
     after = request.query_params.get("after")
-    limit = _limit(request)
+    limit = limit_of(request)
     cursor = None if after is None else _pair(after.encode())
     rows: list[SessionRow] = []
     more = True
@@ -306,7 +280,7 @@ async def _sessions(view: View, request: Request, _caller: Identity) -> Response
             cursor = (found[-1].principal, found[-1].client_id)
         await trio.lowlevel.checkpoint()
     following = f"{quote(cursor[0], safe='')}/{quote(cursor[1], safe='')}" if more and cursor is not None else None
-    return _Answer({"sessions": [_session_row(row) for row in rows], "next": following})
+    return Answer({"sessions": [_session_row(row) for row in rows], "next": following})
 
 
 async def _session(view: View, request: Request, _caller: Identity) -> Response:
@@ -314,7 +288,7 @@ async def _session(view: View, request: Request, _caller: Identity) -> Response:
     if found is None:
         raise _no_session()
     row, subscriptions = found
-    return _Answer(_session_row(row) | {"subscriptions": [asdict(subscription) for subscription in subscriptions]})
+    return Answer(_session_row(row) | {"subscriptions": [asdict(subscription) for subscription in subscriptions]})
 
 
 async def _session_kick(view: View, request: Request, _caller: Identity) -> Response:
@@ -323,13 +297,13 @@ async def _session_kick(view: View, request: Request, _caller: Identity) -> Resp
         raise _no_session()
     if not view.kick(*key):
         raise ApiError(HTTPStatus.CONFLICT, "not-connected", "the session has no live connection")
-    return _Answer({"kicked": True})
+    return Answer({"kicked": True})
 
 
 async def _session_drop(view: View, request: Request, caller: Identity) -> Response:
     if not await view.drop(*_session_key(request, b""), caller):
         raise _no_session()
-    return _Answer({"dropped": True})
+    return Answer({"dropped": True})
 
 
 def _session_row(row: SessionRow) -> dict[str, object]:
@@ -356,25 +330,7 @@ def _no_session() -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, "not-found", "there is no such session")
 
 
-# Parameters.
-
-
-def _limit(request: Request) -> int:
-    text = request.query_params.get("limit", str(PAGE_DEFAULT))
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= PAGE_MAX):
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"limit must be a number from 1 to {PAGE_MAX}")
-    return int(text)
-
-
-def _flag(request: Request, name: str) -> bool:
-    text = request.query_params.get(name, "false")
-    if text not in {"true", "false"}:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"{name} must be true or false")
-    return text == "true"
-
-
-# Method, path, right (an admin right of the policy, or one of the two ANY_), handler.
-ROUTES: Final[tuple[tuple[str, str, str, Handler], ...]] = (
+ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/livez", ANY_CERTIFICATE, _livez),
     ("GET", "/readyz", "metrics", _readyz),
     ("GET", "/v1/about", "read", _about),

@@ -4,51 +4,32 @@ Exit codes: 0 done, 1 refused or not found, 2 usage. Listings with `--json` prin
 """
 
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from cryptography import x509
 
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
-from maxam.admin.escaping import shown
+from maxam.admin.journal_commands import journal
+from maxam.admin.options import FILE, FOLDER, Group, done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.policy_commands import policy
 from maxam.admin.remote import Credentials, Remote, session_path, topic_path
+from maxam.admin.schema_commands import schemas
 from maxam.compiled import version
-from maxam.errors import ConfigurationError, JournalError, MaxamError
+from maxam.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from maxam.journal.files import FileReport
+    pass
 
-TABLE_ROWS_MAX: Final = 1000  # of a table for people unless --limit says otherwise
 DEFAULT_GATEWAY: Final = "localhost:8643"
 
 
-@final
-class _Group(click.Group):
-    """A group whose errors on purpose become one line on standard error and exit code 1."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the chosen verb."""
-        try:
-            return super().invoke(ctx)
-        except MaxamError as error:
-            raise click.ClickException(shown(str(error))) from error
-
-
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-limit_option: Final = click.option("--limit", type=click.IntRange(min=1), help="Print at most so many rows.")
-with_credentials: Final = click.make_pass_decorator(Credentials)
-FILE: Final = click.Path(path_type=Path, dir_okay=False)
-FOLDER: Final = click.Path(path_type=Path, file_okay=False)
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
 @click.option(
     "--gateway",
@@ -117,7 +98,7 @@ def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | 
                 row["body_bytes"],
                 *([_value_cell(row)] if values else []),
             ]
-            for row in _first_rows(rows, limit)
+            for row in first_rows(rows, limit)
         ]
     expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
     print_table([*columns, VALUE] if values else columns, table, expendable)
@@ -173,7 +154,7 @@ def topics_delete(credentials: Credentials, destination: str, as_json: bool) -> 
     """Delete the value of a topic, as a SEND of an empty body by this certificate's principal."""
     with Remote(credentials) as remote:
         remote.delete(topic_path(destination))
-    _done(as_json, f"deleted {destination}", {"destination": destination, "disposition": "accepted"})
+    done(as_json, f"deleted {destination}", {"destination": destination, "disposition": "accepted"})
 
 
 @topics.command("watch")
@@ -229,7 +210,7 @@ def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) ->
                 row["unacked"],
                 row["window"],
             ]
-            for row in _first_rows(rows, limit)
+            for row in first_rows(rows, limit)
         ]
     expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
     columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
@@ -268,7 +249,7 @@ def sessions_kick(credentials: Credentials, principal: str, client_id: str, as_j
     """Close the live connection of a session with an ERROR; what it owes stays."""
     with Remote(credentials) as remote:
         remote.post(session_path(principal, client_id) + "/kick")
-    _done(as_json, f"kicked {principal} {client_id}", {"principal": principal, "client_id": client_id, "kicked": True})
+    done(as_json, f"kicked {principal} {client_id}", {"principal": principal, "client_id": client_id, "kicked": True})
 
 
 @sessions.command("drop")
@@ -280,9 +261,7 @@ def sessions_drop(credentials: Credentials, principal: str, client_id: str, as_j
     """End a session for good: its connection, its durable subscriptions and all that they owe."""
     with Remote(credentials) as remote:
         remote.delete(session_path(principal, client_id))
-    _done(
-        as_json, f"dropped {principal} {client_id}", {"principal": principal, "client_id": client_id, "dropped": True}
-    )
+    done(as_json, f"dropped {principal} {client_id}", {"principal": principal, "client_id": client_id, "dropped": True})
 
 
 # Files; no gateway is needed.
@@ -299,7 +278,7 @@ def fingerprint(certificate: Path, as_json: bool) -> None:
         raise ConfigurationError(f"{certificate} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigurationError(f"{certificate} holds no PEM certificate: {error}") from error
-    _done(as_json, found, {"file": str(certificate), "fingerprint": found})
+    done(as_json, found, {"file": str(certificate), "fingerprint": found})
 
 
 @main.command("dev-certs")
@@ -317,99 +296,6 @@ def dev_certs(folder: Path, as_json: bool) -> None:
         print_fields(fingerprints.items())
 
 
-@main.group()
-def schemas() -> None:
-    """Check schema folders."""
-
-
-@schemas.command("check")
-@click.argument("folder", type=FOLDER)
-@json_option
-def schemas_check(folder: Path, as_json: bool) -> None:
-    """Load a schema folder as the gateway would, and say what is wrong with it."""
-    from maxam.config import Limits  # noqa: PLC0415 with the next line
-    from maxam.gateway.sources import read_registry  # noqa: PLC0415 fastavro and the broker take 100 ms to import
-
-    registry = read_registry(folder, Limits())
-    minors = {name: [version.minor for version in registry.versions(name)] for name in registry.types()}
-    if as_json:
-        print_json({"folder": str(folder), "rules": len(registry.rules), "types": minors})
-        return
-    print_line(f"{folder}: good, {len(registry.rules)} rules, {len(minors)} types")
-    if minors:
-        print_fields((name, " ".join(found)) for name, found in minors.items())
-
-
-@main.group()
-def policy() -> None:
-    """Check policies."""
-
-
-@policy.command("check")
-@click.argument("file", type=FILE)
-@json_option
-def policy_check(file: Path, as_json: bool) -> None:
-    """Load a policy as the gateway would, and say what is wrong with it."""
-    from maxam.config import Limits  # noqa: PLC0415 as above
-    from maxam.gateway.sources import read_policy  # noqa: PLC0415 as above
-
-    read_policy(file, Limits())
-    _done(as_json, f"{file}: good", {"file": str(file), "good": True})
-
-
-@main.group()
-def journal() -> None:
-    """Check journals."""
-
-
-@journal.command("verify")
-@click.argument("folder", type=FOLDER)
-@json_option
-def journal_verify(folder: Path, as_json: bool) -> None:
-    """Read every file of a journal and say whether it is whole; changes nothing, and a gateway may be running."""
-    from maxam.journal.disk import OsDisk  # noqa: PLC0415 as above
-    from maxam.journal.files import verify  # noqa: PLC0415 as above
-
-    if not (folder / "segments").is_dir():
-        raise ConfigurationError(f"{folder} is not the folder of a journal: it has no folder `segments`")
-    try:
-        reports = list(verify(folder, OsDisk()))
-    except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be read: {error.strerror}") from error
-    damaged = [report for report in reports if report.problem is not None and not report.torn]
-    if as_json:
-        for report in reports:
-            print_json(asdict(report))
-    else:
-        print_table(
-            ["FILE", "#BYTES", "#RECORDS", "#FIRST", "#LAST", "STATE"],
-            [(str(Path(r.path).relative_to(folder)), r.length, r.records, r.first, r.last, _state(r)) for r in reports],
-        )
-    if damaged:
-        raise JournalError(f"{len(damaged)} of {len(reports)} files are damaged")
-
-
-def _state(report: "FileReport") -> str:
-    if report.problem is None:
-        return "good"
-    if report.torn:
-        return f"unfinished write at byte {report.offset}: the next start cuts it off"
-    return f"byte {report.offset}: {report.problem}"
-
-
-def _done(as_json: bool, text: str, answer: dict[str, object]) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(text)
-
-
-def _first_rows(rows: Iterator[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
-    yield from islice(rows, limit or TABLE_ROWS_MAX)
-    if limit is None and next(rows, None) is not None:
-        click.echo(f"only the first {TABLE_ROWS_MAX} are shown: --limit N shows more, --json all", err=True)
-
-
 def _value_cell(row: dict[str, Any]) -> object:
     match row["value_state"]:
         case "decoded":
@@ -418,3 +304,8 @@ def _value_cell(row: dict[str, Any]) -> object:
             return f"({row['problem']})"
         case state:
             return f"({state})"
+
+
+main.add_command(schemas)
+main.add_command(policy)
+main.add_command(journal)

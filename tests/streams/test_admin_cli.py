@@ -17,7 +17,8 @@ import trio
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from maxam.admin.api import ANY_CERTIFICATE, ROUTES
+from maxam.admin.answers import ANY_CERTIFICATE
+from maxam.admin.api import ROUTES
 from maxam.admin.certificates import Authority, issue_development_certificates
 from maxam.admin.main import main
 from maxam.admin.service import serve_admin

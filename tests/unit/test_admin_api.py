@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from maxam.admin import api, view
-from maxam.admin.api import ANY_CERTIFICATE, ANY_PRINCIPAL, ROUTES, make_application
+from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL
+from maxam.admin.api import ROUTES, make_application
 from maxam.admin.listener import FINGERPRINT
 from maxam.admin.view import View
 from maxam.avro.registry import load_registry

@@ -1,0 +1,57 @@
+"""What all families of the admin API's routes share: how they answer, which rights they name, how they read parameters."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final, final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from maxam.admin.view import View
+from maxam.records import Identity
+
+PAGE_MAX: Final = 200  # rows of one page: to make and write them takes 2 ms
+PAGE_DEFAULT: Final = 100
+ANY_CERTIFICATE: Final = "any certificate"
+ANY_PRINCIPAL: Final = "any principal"
+
+
+@final
+class ApiError(Exception):
+    """End a request with an error."""
+
+    def __init__(self, status: HTTPStatus, code: str, detail: str, **more: str) -> None:
+        super().__init__(detail)
+        self.status: Final = status
+        self.body: Final = {"error": code, "detail": detail, **more}
+
+
+class Answer(JSONResponse):
+    """JSON that no cache keeps and no browser takes for anything else."""
+
+    def init_headers(self, headers: Any = None) -> None:  # noqa: ANN401 as starlette declares it
+        """Add what keeps caches and browsers from making something else of it."""
+        super().init_headers(headers)
+        self.headers["cache-control"] = "no-store"
+        self.headers["x-content-type-options"] = "nosniff"
+
+
+Handler = Callable[[View, Request, Identity], Awaitable[Response]]
+# Method, path, right (an admin right of the policy, or one of the two ANY_), handler.
+RouteSpec = tuple[str, str, str, Handler]
+
+
+def limit_of(request: Request) -> int:
+    """Read how many rows a page shall have at most; raises ApiError."""
+    text = request.query_params.get("limit", str(PAGE_DEFAULT))
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= PAGE_MAX):
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"limit must be a number from 1 to {PAGE_MAX}")
+    return int(text)
+
+
+def flag_of(request: Request, name: str) -> bool:
+    """Read a parameter that is `true` or `false`, the default; raises ApiError."""
+    text = request.query_params.get(name, "false")
+    if text not in {"true", "false"}:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"{name} must be true or false")
+    return text == "true"

@@ -1,0 +1,49 @@
+"""What all families of `maxam-admin`'s verbs share: options, errors as one line, and how a verb says what it did."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, final
+
+import click
+
+from maxam.admin.escaping import shown
+from maxam.admin.output import print_json, print_line
+from maxam.admin.remote import Credentials
+from maxam.errors import MaxamError
+
+TABLE_ROWS_MAX: Final = 1000  # of a table for people unless --limit says otherwise
+
+
+@final
+class Group(click.Group):
+    """A group whose errors on purpose become one line on standard error and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the chosen verb."""
+        try:
+            return super().invoke(ctx)
+        except MaxamError as error:
+            raise click.ClickException(shown(str(error))) from error
+
+
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+limit_option: Final = click.option("--limit", type=click.IntRange(min=1), help="Print at most so many rows.")
+with_credentials: Final = click.make_pass_decorator(Credentials)
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+
+def done(as_json: bool, text: str, answer: dict[str, object]) -> None:
+    """Say what was done, as a line for people or as JSON."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_line(text)
+
+
+def first_rows(rows: Iterator[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
+    """Iterate over what a table shows; what it leaves out is told on standard error."""
+    yield from islice(rows, limit or TABLE_ROWS_MAX)
+    if limit is None and next(rows, None) is not None:
+        click.echo(f"only the first {TABLE_ROWS_MAX} are shown: --limit N shows more, --json all", err=True)
