@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import click
 from cryptography import x509
@@ -22,9 +22,6 @@ from maxam.admin.remote import Credentials, Remote, session_path, topic_path
 from maxam.admin.schema_commands import schemas
 from maxam.compiled import version
 from maxam.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_GATEWAY: Final = "localhost:8643"
 
