@@ -51,6 +51,11 @@ def read_policy(path: Path, limits: Limits) -> Policy:
 
 def read_registry(folder: Path, limits: Limits) -> Registry:
     """Read a schema folder; raise ConfigurationError when it cannot be used."""
+    return load_registry(read_schema_texts(folder), limits)
+
+
+def read_schema_texts(folder: Path) -> dict[str, bytes]:
+    """Read the files of a schema folder, by their paths in it; raise ConfigurationError when that cannot be done."""
     if not folder.is_dir():
         raise ConfigurationError(f"[schemas] folder: {folder} is not a folder; correct the path")
     # First: without it this is hardly a schema folder, and what else is in there is nobody's business.
@@ -72,7 +77,7 @@ def read_registry(folder: Path, limits: Limits) -> Registry:
                     f"[schemas] folder: {path} leads out of {folder}; put a copy of the file there"
                 )
             texts[path.relative_to(folder).as_posix()] = _read(path, "[schemas] folder", "make it readable")
-    return load_registry(texts, limits)
+    return texts
 
 
 def _read(path: Path, what: str, remedy: str) -> bytes:
