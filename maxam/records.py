@@ -36,7 +36,7 @@ class Judgement:
     One object per minor version for encodings with a fixed place of the datum, shared by every change that it judged.
 
     Attributes:
-        encoding: `datum`, `single-object`, `envelope` or `none`.
+        encoding: `datum`, `single-object`, `envelope`, `confluent` or `none`.
         schema: Full type name such as `egm.EGMStatus_v1`; empty when nothing was checked.
         schema_version: The minor, such as `1.0`; empty when nothing was checked, as with an empty body, which deletes.
         schema_fingerprint: Bytes of the registry's configured fingerprint; empty when nothing was checked.

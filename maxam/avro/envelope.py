@@ -1,6 +1,6 @@
-"""The GenericEnvelope and Avro's single-object encoding: where in a body the datum is and which schema wrote it.
+"""The GenericEnvelope, Avro's single-object encoding and Confluent's: where in a body the datum is and which schema wrote it.
 
-Spec: Avro 1.12 "Single-object encoding"
+Spec: Avro 1.12 "Single-object encoding", Confluent Schema Registry "Wire format"
 """
 
 from typing import Final, final
@@ -10,6 +10,9 @@ from maxam.avro.walker import Fault, Walker, read_number
 
 SINGLE_OBJECT_MARKER: Final = b"\xc3\x01"
 SINGLE_OBJECT_HEADER_BYTES: Final = 10  # marker and CRC-64-AVRO, little-endian
+CONFLUENT_MARKER: Final = b"\x00"
+ID_BYTES: Final = 4  # of a schema's id, big-endian
+CONFLUENT_HEADER_BYTES: Final = 5  # marker and id
 
 ENVELOPE_TEXT: Final = (
     b'{"type":"record","name":"GenericEnvelope","namespace":"com.tattsgroup.gaming.venueenvelope","fields":['

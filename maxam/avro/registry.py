@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
-from maxam.avro.envelope import EnvelopeKeys
+from maxam.avro.envelope import ID_BYTES, EnvelopeKeys
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES
-from maxam.avro.rule import ENCODINGS, NONE, Rule, SchemaVersion
+from maxam.avro.rule import ENCODINGS, NONE, Rule, SchemaVersion, schema_id_of
 from maxam.avro.schema import Source, full_name, parse_schema, read_source
 from maxam.config import Limits
 from maxam.errors import GlobError, SchemaError
@@ -102,6 +102,16 @@ class Registry:
         """Give all schemas with a fingerprint of 8 bytes (CRC-64-AVRO, little-endian) or 32 (SHA-256), newest first."""
         return list(self._by_fingerprint.get(fingerprint, ()))
 
+    def by_id(self, schema_id: int) -> list[SchemaVersion]:
+        """Give all schemas with an id, newest first: minors of one type that have the same text."""
+        key = schema_id.to_bytes(ID_BYTES, "big") if 0 <= schema_id < 2**31 else b""
+        return list(self._by_fingerprint.get(key, ()))
+
+    def by_text(self, text_sha256: str) -> list[SchemaVersion]:
+        """Give all schemas whose self-contained text has this SHA-256, in hexadecimal, newest first."""
+        same_id = self.by_id(schema_id_of(text_sha256))
+        return [version for version in same_id if version.text_sha256 == text_sha256]
+
     def compatibility(self, type_name: str) -> str:
         """Give the compatibility mode of a type."""
         return self._compatibility.get(type_name, COMPATIBILITY_DEFAULT)
@@ -149,6 +159,13 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
         for version in types[name]:
             by_fingerprint.setdefault(version.crc_64, []).append(version)
             by_fingerprint.setdefault(version.sha_256, []).append(version)
+            same_id = by_fingerprint.setdefault(version.schema_id_bytes, [])
+            if same_id and same_id[0].text_sha256 != version.text_sha256:
+                raise SchemaError(
+                    f"{version.path}: its schema id {version.schema_id} is that of {same_id[0].path} too, which bodies of "
+                    'encoding "confluent" could not tell apart; change the text of the one that is not released, a doc will do'
+                )
+            same_id.append(version)
     if LOCK_FILE in texts:
         _check_lock(texts[LOCK_FILE], types)
 

@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from maxam.avro.envelope import SINGLE_OBJECT_HEADER_BYTES, SINGLE_OBJECT_MARKER, EnvelopeKeys, open_envelope
+from maxam.avro.envelope import (
+    CONFLUENT_HEADER_BYTES,
+    CONFLUENT_MARKER,
+    ID_BYTES,
+    SINGLE_OBJECT_HEADER_BYTES,
+    SINGLE_OBJECT_MARKER,
+    EnvelopeKeys,
+    open_envelope,
+)
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES, crc_64_avro, sha_256
 from maxam.avro.schema import Schema
 from maxam.avro.walker import Fault, Walker
@@ -15,8 +23,14 @@ REASON_CHARACTERS_MAX: Final = 300  # a reason is one header line that people re
 DATUM: Final = "datum"
 SINGLE_OBJECT: Final = "single-object"
 ENVELOPE: Final = "envelope"
+CONFLUENT: Final = "confluent"
 NONE: Final = "none"
-ENCODINGS: Final = (DATUM, SINGLE_OBJECT, ENVELOPE, NONE)
+ENCODINGS: Final = (DATUM, SINGLE_OBJECT, ENVELOPE, CONFLUENT, NONE)
+
+
+def schema_id_of(text_sha256: str) -> int:
+    """Give the id of a schema whose self-contained text has this SHA-256, in hexadecimal."""
+    return int(text_sha256[-2 * ID_BYTES :], 16) & 0x7FFFFFFF  # Confluent's ids are signed numbers of 32 bits
 
 
 @final
@@ -32,9 +46,10 @@ class SchemaVersion:
         crc_64: CRC-64-AVRO fingerprint, 8 bytes, little-endian.
         sha_256: SHA-256 fingerprint, 32 bytes.
         text_sha256: SHA-256 of the self-contained text, 64 hexadecimal digits: its name in the journal.
+        schema_id: Low 31 bits of that SHA-256: what the encoding `confluent` and its registry's API call the text by.
     """
 
-    __slots__ = ("crc_64", "minor", "path", "schema", "sha_256", "text_sha256", "type_name", "walker")
+    __slots__ = ("crc_64", "minor", "path", "schema", "schema_id", "sha_256", "text_sha256", "type_name", "walker")
 
     def __init__(self, type_name: str, minor: str, path: str, schema: Schema) -> None:
         self.type_name: Final = type_name
@@ -45,6 +60,20 @@ class SchemaVersion:
         self.crc_64: Final = crc_64_avro(schema.canonical)
         self.sha_256: Final = sha_256(schema.canonical)
         self.text_sha256: Final = sha_256(schema.text).hex()
+        self.schema_id: Final = schema_id_of(self.text_sha256)
+
+    def head(self, encoding: str) -> bytes:
+        """Return what stands before the datum in a body of an encoding other than `envelope`: nothing in a bare one."""
+        if encoding == SINGLE_OBJECT:
+            return SINGLE_OBJECT_MARKER + self.crc_64
+        if encoding == CONFLUENT:
+            return CONFLUENT_MARKER + self.schema_id_bytes
+        return b""
+
+    @property
+    def schema_id_bytes(self) -> bytes:
+        """The id as bodies carry it."""
+        return self.schema_id.to_bytes(ID_BYTES, "big")
 
 
 @final
@@ -73,6 +102,7 @@ class Rule:
 
     __slots__ = (
         "_fingerprints",
+        "_ids",
         "_judges",
         "_keys",
         "_minors",
@@ -105,7 +135,7 @@ class Rule:
             version_required: A bare datum must come with a `schema-version` header.
             fingerprint_bytes: Length of the fingerprints that judgements carry: CRC_BYTES or SHA_BYTES.
             keys: Keys of an envelope's items.
-            known: Every schema of the registry by either fingerprint.
+            known: Every schema of the registry by either fingerprint, and by the 4 bytes of its id, big-endian.
         """
         self.glob: Final = glob
         self.encoding: Final = encoding
@@ -117,14 +147,17 @@ class Rule:
         self._judges: Final[list[_Judge]] = []
         self._minors: Final[dict[bytes, _Judge]] = {}
         self._fingerprints: Final[dict[bytes, _Judge]] = {}
-        offset = SINGLE_OBJECT_HEADER_BYTES if encoding == SINGLE_OBJECT else 0
+        self._ids: Final[dict[bytes, _Judge]] = {}
         for version in versions:
             fingerprint = version.crc_64 if fingerprint_bytes == CRC_BYTES else version.sha_256
+            offset = len(version.head(encoding))
             judge = _Judge(version, Judgement(encoding, schema, version.minor, fingerprint, offset))
             self._judges.append(judge)
             self._minors[version.minor.encode()] = judge
             self._fingerprints.setdefault(version.crc_64, judge)  # two minors may share one: the newest judges
             self._fingerprints.setdefault(version.sha_256, judge)
+            if encoding == CONFLUENT:
+                self._ids.setdefault(version.schema_id_bytes, judge)
 
     def judge(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
         """Tell whether a body is what its destination carries.
@@ -144,6 +177,8 @@ class Rule:
             return self._single_object(body)
         if self.encoding == ENVELOPE:
             return self._envelope(destination, headers, body)
+        if self.encoding == CONFLUENT:
+            return self._confluent(body)
         return UNJUDGED
 
     def _datum(self, headers: Headers, body: bytes, start: int, end: int) -> _Judge | Rejection:
@@ -178,6 +213,28 @@ class Rule:
             return judge
         if not judge.walker.accepts(body, SINGLE_OBJECT_HEADER_BYTES, len(body)):
             return self._mismatch(judge, body, SINGLE_OBJECT_HEADER_BYTES, len(body))
+        return judge.judgement
+
+    def _confluent(self, body: bytes) -> Judgement | Rejection:
+        if not body.startswith(CONFLUENT_MARKER) or len(body) < CONFLUENT_HEADER_BYTES:
+            return _rejection(
+                "bad-confluent",
+                f"expected 00 and a schema id of {ID_BYTES} bytes, found {body[:CONFLUENT_HEADER_BYTES].hex(' ')}",
+            )
+        key = body[len(CONFLUENT_MARKER) : CONFLUENT_HEADER_BYTES]
+        judge = self._ids.get(key)
+        if judge is None:
+            schema_id = int.from_bytes(key, "big")
+            known = ", ".join([f"{int.from_bytes(k, 'big')} ({j.minor})" for k, j in self._ids.items()])
+            strangers = self._strangers.get(key)
+            if strangers:
+                return _rejection(
+                    "schema-id-of-other-type",
+                    f"schema id {schema_id} is of {strangers[0].type_name}, expected {self.schema}: {known}",
+                )
+            return _rejection("unknown-schema-id", f"schema id {schema_id}; {self.schema} knows {known}")
+        if not judge.walker.accepts(body, CONFLUENT_HEADER_BYTES, len(body)):
+            return self._mismatch(judge, body, CONFLUENT_HEADER_BYTES, len(body))
         return judge.judgement
 
     def _envelope(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
@@ -217,7 +274,7 @@ class Rule:
             return judge
         known = ", ".join(f"{text} ({judge.minor})" for text, judge in self._known_fingerprints(len(fingerprint)))
         shown = fingerprint[:SHA_BYTES].hex() + ("..." if len(fingerprint) > SHA_BYTES else "")
-        strangers = self._strangers.get(fingerprint)
+        strangers = self._strangers.get(fingerprint) if len(fingerprint) in (CRC_BYTES, SHA_BYTES) else None
         if strangers:
             return _rejection(
                 "fingerprint-of-other-type",

@@ -23,9 +23,9 @@ import fastavro
 from rich.console import Console
 from rich.progress import Progress
 
-from maxam.avro.envelope import SINGLE_OBJECT_MARKER, EnvelopeKeys
+from maxam.avro.envelope import EnvelopeKeys
 from maxam.avro.registry import Registry
-from maxam.avro.rule import DATUM, ENVELOPE, SINGLE_OBJECT, SchemaVersion
+from maxam.avro.rule import ENVELOPE, NONE, SchemaVersion
 from maxam.bench.bodies import SCHEMAS, read_schemas
 from maxam.bench.errors import LoadError
 from maxam.demo.machines import PROTOCOLS, THEMES, Machine, Value
@@ -213,17 +213,14 @@ class _Topic:
         self.destination: Final = destination.encode()
         self.publisher: Final = publisher
         self.headers: Headers = ()
-        self.head = first_field
+        self.head = version.head(encoding) + first_field
         self.envelope = b""
-        if encoding == SINGLE_OBJECT:
-            self.head = SINGLE_OBJECT_MARKER + fingerprint + first_field
-        elif encoding == ENVELOPE:
+        if encoding == ENVELOPE:
             self.headers = ((b"content-type", b"avro/binary"),)
             items = long(keys.fingerprint) + text(fingerprint) + long(keys.topic) + text(self.destination)
             self.envelope = long(3) + items + long(keys.body)
-        self.judgement: Final = Judgement(
-            encoding, version.type_name, version.minor, fingerprint, 10 if encoding == SINGLE_OBJECT else 0
-        )
+        offset = len(version.head(encoding))
+        self.judgement: Final = Judgement(encoding, version.type_name, version.minor, fingerprint, offset)
         self.deletion: Final = Judgement(encoding, version.type_name, "", b"")
         self.rests: Sequence[_Rest] = ()
         self.step = 0
@@ -253,7 +250,7 @@ class _Machine:
             # half of the machines are read by newer software
             minor = "1.1" if attribute == "EGMMeterReading" and gmid % 2 else "1.0"
             version = registry.schema(rule.schema, minor) if rule is not None else None
-            if rule is None or version is None or rule.encoding not in (DATUM, SINGLE_OBJECT, ENVELOPE):
+            if rule is None or version is None or rule.encoding == NONE:
                 raise LoadError(f"the schemas have no {attribute} {minor}: an archive needs the shipped ones")
             topic = _Topic(
                 attribute, destination, first_field, publisher, rule.encoding, version, registry.envelope_keys

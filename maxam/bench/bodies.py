@@ -47,7 +47,7 @@ def avro_bodies(registry: Registry, type_name: str, destination: str, number: in
     encoding = "datum" if rule is None else rule.encoding
     if encoding == "envelope":
         raise LoadError(f"{type_name} travels in an envelope, which the load cannot make; choose another type")
-    head = b"\xc3\x01" + versions[0].crc_64 if encoding == "single-object" else b""
+    head = versions[0].head(encoding)
     maker = _Maker(json.loads(versions[0].schema.text))
     return [head + maker.body(None if size is None else size - len(head)) for _ in range(number)]
 

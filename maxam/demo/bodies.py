@@ -1,4 +1,4 @@
-"""Values to bodies and back, as the registry's rules say: bare datum, single-object or envelope."""
+"""Values to bodies and back, in the encodings that the registry's rules say."""
 
 import io
 import json
@@ -8,9 +8,9 @@ from typing import Any, Final, cast, final
 import fastavro
 from fastavro.types import Schema
 
-from maxam.avro.envelope import ENVELOPE_TEXT, SINGLE_OBJECT_MARKER
+from maxam.avro.envelope import ENVELOPE_TEXT
 from maxam.avro.registry import Registry, load_registry
-from maxam.avro.rule import ENVELOPE, SINGLE_OBJECT, Rule
+from maxam.avro.rule import ENVELOPE, Rule
 from maxam.demo.machines import Value
 from maxam.errors import ClientError, SchemaError
 from maxam.records import Rejection
@@ -53,12 +53,10 @@ class Bodies:
             return _written(_ENVELOPE, {"content": [{"key": keys.tombstone, "value": b""}]})
         newest = self._registry.versions(rule.schema)[0]
         datum = _written(self._schema(rule.schema, newest.minor), value)
-        if rule.encoding == SINGLE_OBJECT:
-            return SINGLE_OBJECT_MARKER + newest.crc_64 + datum
         if rule.encoding == ENVELOPE:
             items = ((keys.fingerprint, newest.crc_64), (keys.topic, destination.encode()), (keys.body, datum))
             return _written(_ENVELOPE, {"content": [{"key": key, "value": data} for key, data in items]})
-        return datum
+        return newest.head(rule.encoding) + datum
 
     def decode(self, destination: str, body: bytes) -> Value:
         """Return the value inside a body that is not a deletion.

@@ -17,9 +17,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final, NoReturn, final
 
-from maxam.avro.envelope import SINGLE_OBJECT_MARKER
 from maxam.avro.registry import FINGERPRINTS, REGISTRY_FILE, Registry
-from maxam.avro.rule import DATUM, ENVELOPE, NONE, SINGLE_OBJECT, Rule, SchemaVersion
+from maxam.avro.rule import DATUM, ENVELOPE, NONE, Rule, SchemaVersion
 from maxam.errors import SchemaError
 from maxam.pipeline.errors import PipelineError
 from maxam.records import Headers, Rejection
@@ -114,9 +113,7 @@ class BodyEncoder:
         write = self._writers.get(rule.schema)
         if write is None:
             write = self._writers[rule.schema] = compile_schema(newest.schema.text)
-        out = bytearray()
-        if rule.encoding == SINGLE_OBJECT:
-            out += SINGLE_OBJECT_MARKER + newest.crc_64
+        out = bytearray(newest.head(rule.encoding))
         try:
             write(value, out)
         except RecursionError:

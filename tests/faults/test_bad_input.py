@@ -659,7 +659,7 @@ def typed_schemas(files: GatewayFolder) -> None:
         (folder / "1.0.avsc").write_text(text)
         rules += [
             f'[[rule]]\ndestination = "X/{encoding}.{name}"\nschema = "t.{name}_v1"\nencoding = "{encoding}"\n'
-            for encoding in ("datum", "single-object", "envelope")
+            for encoding in ("datum", "single-object", "envelope", "confluent")
         ]
     (files.folder / "schemas" / "registry.toml").write_text(
         "".join(rules) + '[[rule]]\ndestination = "X/good"\nencoding = "none"\n'
@@ -677,18 +677,16 @@ def encoded(typed: Scene, encoding: str, name: str, datum: bytes) -> bytes:
     """Put a datum into a body."""
     root = typed.process.files.folder / "schemas"
     texts = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    fingerprint = load_registry(texts).versions(f"t.{name}_v1")[0].crc_64
-    if encoding == "single-object":
-        return b"\xc3\x01" + fingerprint + datum
+    version = load_registry(texts).versions(f"t.{name}_v1")[0]
     if encoding == "envelope":
         out = io.BytesIO()
-        items = [{"key": 2, "value": fingerprint}, {"key": 1, "value": datum}]
+        items = [{"key": 2, "value": version.crc_64}, {"key": 1, "value": datum}]
         fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(ENVELOPE_TEXT)), {"content": items})
         return out.getvalue()
-    return datum
+    return version.head(encoding) + datum
 
 
-@pytest.mark.parametrize("encoding", ["datum", "single-object", "envelope"])
+@pytest.mark.parametrize("encoding", ["datum", "single-object", "envelope", "confluent"])
 def test_hostile_bodies_are_refused_with_a_reason(typed: Scene, encoding: str) -> None:
     """Each is rejected-invalid with a reason of one line that names the schema; the next good body is accepted."""
     with typed.process.client() as client:

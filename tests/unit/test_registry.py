@@ -136,7 +136,7 @@ def test_settings_are_taken() -> None:
         (A_RULE.replace("e.A_v1", "e.B_v1"), "registry.toml: rule[0].schema: no such type 'e.B_v1'; known: e.A_v1"),
         (
             A_RULE.replace("datum", "json"),
-            "registry.toml: rule[0].encoding: expected one of datum, single-object, envelope, none, found 'json'",
+            "registry.toml: rule[0].encoding: expected one of datum, single-object, envelope, confluent, none, found 'json'",
         ),
         (A_RULE.replace("X/A.*", "X/[a"), "registry.toml: rule[0].destination: "),
         (A_RULE.replace("X/A.*", "nowhere"), "registry.toml: rule[0].destination: "),
