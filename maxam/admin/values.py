@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, cast
+from uuid import UUID
 
 import fastavro
 import fastavro.read
@@ -191,6 +192,7 @@ _READERS: Final[dict[str, _Reader]] = {
     "bytes-maxam-decimal": lambda data, writer, _reader: _decimal(data, _scale(writer)),
     "fixed-maxam-decimal": lambda data, writer, _reader: _decimal(data, _scale(writer)),
     "fixed-maxam-duration": lambda data, _writer, _reader: _duration(data) if len(data) == 12 else _base64(data),
+    "fixed-maxam-uuid": lambda data, _writer, _reader: str(UUID(bytes=data)) if len(data) == 16 else _base64(data),
     "int-maxam-date": lambda days, _writer, _reader: _date(days),
     "int-maxam-time-millis": lambda value, _writer, _reader: _time_of_day(value, 1_000),
     "long-maxam-time-micros": lambda value, _writer, _reader: _time_of_day(value, 1_000_000),
