@@ -82,13 +82,57 @@ UNJUDGED: Final = Judgement("none", "", "", b"")
 @final
 @mypyc_attr(acyclic=True)
 class Rejection:
-    """Why a SEND was refused: `result` is a code of the closed table in docs/protocol.md, `reason` one line of text."""
+    """Why a SEND was refused.
 
-    __slots__ = ("reason", "result")
+    Attributes:
+        result: A code of the closed table in docs/protocol.md.
+        reason: One line of text, which says all of the following too.
+        schema: Full name of the type that the destination's rule asks for; empty when there was no rule to ask.
+        schema_version: The minor that the body was held against; empty when none was.
+        path: The field at fault, such as `meters[3].credit`; empty for the body, or the item of an envelope, as a whole.
+        expected: What should have been there; empty when the fault has no place in the body.
+        found: What was there.
+        offset: Where in the body, in bytes; -1 when the fault has no place in it.
+        item: Which item of an envelope it lies in, counted from 0; -1 when in none.
+        item_key: The key of that item.
+    """
 
-    def __init__(self, result: str, reason: str) -> None:
+    __slots__ = (
+        "expected",
+        "found",
+        "item",
+        "item_key",
+        "offset",
+        "path",
+        "reason",
+        "result",
+        "schema",
+        "schema_version",
+    )
+
+    def __init__(
+        self,
+        result: str,
+        reason: str,
+        schema: str = "",
+        schema_version: str = "",
+        path: str = "",
+        expected: str = "",
+        found: str = "",
+        offset: int = -1,
+        item: int = -1,
+        item_key: int = 0,
+    ) -> None:
         self.result: Final = result
         self.reason: Final = reason
+        self.schema: Final = schema
+        self.schema_version: Final = schema_version
+        self.path: Final = path
+        self.expected: Final = expected
+        self.found: Final = found
+        self.offset: Final = offset
+        self.item: Final = item
+        self.item_key: Final = item_key
 
 
 Headers = tuple[tuple[bytes, bytes], ...]

@@ -26,13 +26,27 @@ _WALKER: Final = Walker(parse_schema(read_source("GenericEnvelope", ENVELOPE_TEX
 class EnvelopeKeys:
     """The numbers that items of an envelope have as keys: a setting, as the original's are not public."""
 
-    __slots__ = ("body", "fingerprint", "tombstone", "topic")
+    __slots__ = ("all", "body", "fingerprint", "tombstone", "topic")
 
     def __init__(self, body: int = 1, fingerprint: int = 2, topic: int = 3, tombstone: int = 4) -> None:
         self.body: Final = body
         self.fingerprint: Final = fingerprint
         self.topic: Final = topic
         self.tombstone: Final = tombstone
+        self.all: Final = frozenset((body, fingerprint, topic, tombstone))
+
+
+@final
+class Item:
+    """One item of an envelope: where it stands among them, counted from 0, its key, and where in the body its value begins."""
+
+    __slots__ = ("index", "key", "length", "offset")
+
+    def __init__(self, index: int, key: int, offset: int, length: int) -> None:
+        self.index: Final = index
+        self.key: Final = key
+        self.offset: Final = offset
+        self.length: Final = length
 
 
 @final
@@ -40,51 +54,45 @@ class Envelope:
     """What an envelope holds; items of other keys are the business of others.
 
     Attributes:
-        body_offset: Where the datum begins; -1 without body item.
-        body_length: Bytes of the datum.
-        fingerprint: Value of the fingerprint item, of any length.
-        topic: Value of the topic item.
-        tombstone: It holds a tombstone item, whatever its value.
-        duplicate: Which of the four is there more than once; empty when none is.
+        body: The item that holds the datum.
+        fingerprint: The one that names its schema.
+        topic: The one that names the destination.
+        tombstone: The one that deletes, whatever its value.
+        duplicate: The first item of these four kinds that is there a second time.
     """
 
-    __slots__ = ("body_length", "body_offset", "duplicate", "fingerprint", "tombstone", "topic")
+    __slots__ = ("body", "duplicate", "fingerprint", "tombstone", "topic")
 
-    def __init__(self) -> None:
-        self.body_offset = -1
-        self.body_length = 0
-        self.fingerprint: bytes | None = None
-        self.topic: bytes | None = None
-        self.tombstone = False
-        self.duplicate = ""
+    def __init__(self, items: dict[int, Item], duplicate: Item | None, keys: EnvelopeKeys) -> None:
+        self.body: Final = items.get(keys.body)
+        self.fingerprint: Final = items.get(keys.fingerprint)
+        self.topic: Final = items.get(keys.topic)
+        self.tombstone: Final = items.get(keys.tombstone)
+        self.duplicate: Final = duplicate
 
 
 def open_envelope(body: bytes, keys: EnvelopeKeys) -> Envelope | Fault:
     """Find the items of an envelope that say something to the broker."""
     if not _WALKER.accepts(body, 0, len(body)):
         return _WALKER.explain(body, 0, len(body)) or Fault("", "an envelope", "something else", 0)
-    envelope = Envelope()
+    items: dict[int, Item] = {}
+    duplicate: Item | None = None
+    index = 0
     pos = 0
     while True:  # the bytes are known to be an envelope: nothing can be short or out of range
         pos, count = read_number(body, pos)
         if count == 0:
-            return envelope
+            return Envelope(items, duplicate, keys)
         if count < 0:
             pos, _ = read_number(body, pos)
         for _ in range(abs(count)):
             pos, key = read_number(body, pos)
             pos, length = read_number(body, pos)
-            if key == keys.body:
-                envelope.duplicate = envelope.duplicate if envelope.body_offset < 0 else "body"
-                envelope.body_offset = pos
-                envelope.body_length = length
-            elif key == keys.fingerprint:
-                envelope.duplicate = envelope.duplicate if envelope.fingerprint is None else "fingerprint"
-                envelope.fingerprint = body[pos : pos + length]
-            elif key == keys.topic:
-                envelope.duplicate = envelope.duplicate if envelope.topic is None else "topic"
-                envelope.topic = body[pos : pos + length]
-            elif key == keys.tombstone:
-                envelope.duplicate = "tombstone" if envelope.tombstone else envelope.duplicate
-                envelope.tombstone = True
+            if key in keys.all:
+                item = Item(index, key, pos, length)
+                if key in items:
+                    duplicate = duplicate or item
+                else:
+                    items[key] = item
+            index += 1
             pos += length

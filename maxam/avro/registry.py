@@ -28,8 +28,18 @@ COMPATIBILITIES: Final = (
     "FULL",
     "FULL_TRANSITIVE",
 )
+CANDIDATE_SUFFIX: Final = ".candidate.avsc"  # of a minor that is not released: it judges nothing, a rule may try it
 FRESH_WITHIN_S_MAX: Final = 1e10  # three centuries; infinity and nan are no limits
 _ENVELOPE_KEYS: Final = ("body", "fingerprint", "topic", "tombstone")
+_RULE_KEYS: Final = (
+    "destination",
+    "encoding",
+    "fresh_within_s",
+    "require_version",
+    "schema",
+    "shadow",
+    "store_rejected_bodies",
+)
 _MINOR: Final = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PLACE: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z_][A-Za-z0-9_]*_v(0|[1-9][0-9]{0,8})")
 
@@ -50,6 +60,7 @@ class Registry:
 
     __slots__ = (
         "_by_fingerprint",
+        "_candidates",
         "_compatibility",
         "_types",
         "envelope_keys",
@@ -67,6 +78,7 @@ class Registry:
         fingerprint: str,
         envelope_keys: EnvelopeKeys,
         fresh_within_s: tuple[float | None, ...],
+        candidates: Mapping[str, tuple[SchemaVersion, ...]],
     ) -> None:
         self.rules: Final = rules
         self.fresh_within_s: Final = fresh_within_s
@@ -74,6 +86,7 @@ class Registry:
         self.envelope_keys: Final = envelope_keys
         self._types: Final = types
         self._by_fingerprint: Final = by_fingerprint
+        self._candidates: Final = candidates
         self._compatibility: Final = compatibility
 
     def rule_for(self, destination: str) -> Rule | None:
@@ -97,6 +110,10 @@ class Registry:
             if version.minor == minor:
                 return version
         return None
+
+    def candidates(self, type_name: str) -> tuple[SchemaVersion, ...]:
+        """Give the minors of a type that are not released and judge nothing, newest first."""
+        return self._candidates.get(type_name, ())
 
     def by_fingerprint(self, fingerprint: bytes) -> list[SchemaVersion]:
         """Give all schemas with a fingerprint of 8 bytes (CRC-64-AVRO, little-endian) or 32 (SHA-256), newest first."""
@@ -150,7 +167,7 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
     document = _toml(REGISTRY_FILE, texts[REGISTRY_FILE])
     _only(REGISTRY_FILE, "", document, ("registry", "rule", "type"))
 
-    sources = _sources(texts)
+    sources = _sources(texts, ".avsc")
     types: dict[str, tuple[SchemaVersion, ...]] = {}
     by_fingerprint: dict[bytes, list[SchemaVersion]] = {}
     for name, minors in sources.items():
@@ -169,6 +186,8 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
     if LOCK_FILE in texts:
         _check_lock(texts[LOCK_FILE], types)
 
+    candidates = _candidates(texts, sources)
+
     settings = _value(REGISTRY_FILE, "registry", document.get("registry", {}), dict)
     _only(REGISTRY_FILE, "registry", settings, ("envelope_keys", "fingerprint"))
     fingerprint = settings.get("fingerprint", "CRC-64-AVRO")
@@ -182,18 +201,39 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
     for index, entry in enumerate(_value(REGISTRY_FILE, "rule", document.get("rule", []), list)):
         place = f"rule[{index}]"
         table = _value(REGISTRY_FILE, place, entry, dict)
-        rules.append(_rule(place, table, types, FINGERPRINTS[fingerprint], keys, by_fingerprint, limits or Limits()))
+        size = FINGERPRINTS[fingerprint]
+        rules.append(_rule(place, table, types, candidates, size, keys, by_fingerprint, limits or Limits()))
         fresh_within_s.append(_fresh_within_s(place, table))
-    return Registry(tuple(rules), types, by_fingerprint, compatibility, fingerprint, keys, tuple(fresh_within_s))
+    return Registry(
+        tuple(rules), types, by_fingerprint, compatibility, fingerprint, keys, tuple(fresh_within_s), candidates
+    )
 
 
-def _sources(texts: Mapping[str, bytes]) -> dict[str, dict[str, Source]]:
-    """Read all `.avsc` files: sorted by name, their minors from oldest to newest."""
+def _candidates(
+    texts: Mapping[str, bytes], sources: Mapping[str, Mapping[str, Source]]
+) -> dict[str, tuple[SchemaVersion, ...]]:
+    """Parse the minors that are not released; what they refer to must be."""
+    candidates: dict[str, tuple[SchemaVersion, ...]] = {}
+    for name, minors in _sources(texts, CANDIDATE_SUFFIX).items():
+        for source in minors.values():
+            released = sources.get(name, {}).get(source.minor)
+            if released is not None:
+                raise SchemaError(
+                    f"{source.path}: {name} {source.minor} is there as {released.path} too; remove the candidate, or give it "
+                    "the next minor"
+                )
+        newest_first = reversed(minors.values())
+        candidates[name] = tuple([SchemaVersion(name, s.minor, s.path, parse_schema(s, sources)) for s in newest_first])
+    return candidates
+
+
+def _sources(texts: Mapping[str, bytes], suffix: str) -> dict[str, dict[str, Source]]:
+    """Read all files of a suffix, candidates only by theirs: sorted by name, their minors from oldest to newest."""
     found: dict[str, dict[tuple[int, int], Source]] = {}
     for path in sorted(texts):
-        if not path.endswith(".avsc"):
+        if not path.endswith(suffix) or path.endswith(CANDIDATE_SUFFIX) != (suffix == CANDIDATE_SUFFIX):
             continue
-        place, _, file = path.removesuffix(".avsc").rpartition("/")
+        place, _, file = path.removesuffix(suffix).rpartition("/")
         minor = _MINOR.fullmatch(file)
         major = _PLACE.fullmatch(place)
         if minor is None or major is None or minor[1] != major[1]:
@@ -280,12 +320,13 @@ def _rule(
     place: str,
     table: _Toml,
     types: Mapping[str, tuple[SchemaVersion, ...]],
+    candidates: Mapping[str, tuple[SchemaVersion, ...]],
     fingerprint_bytes: int,
     keys: EnvelopeKeys,
     known: Mapping[bytes, Sequence[SchemaVersion]],
     limits: Limits,
 ) -> Rule:
-    _only(REGISTRY_FILE, place, table, ("destination", "encoding", "fresh_within_s", "require_version", "schema"))
+    _only(REGISTRY_FILE, place, table, _RULE_KEYS)
     for key in ("destination", "encoding"):
         if key not in table:
             raise SchemaError(f"{REGISTRY_FILE}: {place}: {key!r} is missing")
@@ -295,9 +336,9 @@ def _rule(
     version_required = _value(REGISTRY_FILE, f"{place}.require_version", table.get("require_version", False), bool)
     schema = _value(REGISTRY_FILE, f"{place}.schema", table.get("schema", ""), str)
     if encoding == NONE:
-        if "schema" in table or version_required:
+        if "schema" in table or "shadow" in table or version_required:
             raise SchemaError(
-                f'{REGISTRY_FILE}: {place}: with encoding "none" nothing is checked: no schema, no version'
+                f'{REGISTRY_FILE}: {place}: with encoding "none" nothing is checked: no schema, no version, no shadow'
             )
     elif "schema" not in table:
         raise SchemaError(f"{REGISTRY_FILE}: {place}: 'schema' is missing; only encoding \"none\" needs none")
@@ -310,7 +351,31 @@ def _rule(
         glob = compile_glob(destination, limits)
     except GlobError as error:
         raise SchemaError(f"{REGISTRY_FILE}: {place}.destination: {error}") from None
-    return Rule(glob, encoding, schema, types.get(schema, ()), version_required, fingerprint_bytes, keys, known)
+    stored = _value(REGISTRY_FILE, f"{place}.store_rejected_bodies", table.get("store_rejected_bodies", True), bool)
+    versions = types.get(schema, ())
+    candidate = None
+    if "shadow" in table:
+        minor = _value(REGISTRY_FILE, f"{place}.shadow", table["shadow"], str)
+        candidate = _candidate(place, minor, (*candidates.get(schema, ()), *versions))
+        versions = tuple([version for version in versions if version is not candidate])
+        if not versions:
+            raise SchemaError(
+                f"{REGISTRY_FILE}: {place}.shadow: {schema} has no other version than {minor}, so nothing would judge; a "
+                "version that is only tried needs one in force beside it"
+            )
+    return Rule(glob, encoding, schema, versions, version_required, fingerprint_bytes, keys, known, candidate, stored)
+
+
+def _candidate(place: str, minor: str, versions: Sequence[SchemaVersion]) -> SchemaVersion:
+    """Find the version that a rule tries: one that is not released, or a released one, which does not judge there."""
+    for version in versions:
+        if version.minor == minor:
+            return version
+    known = ", ".join([version.minor for version in versions])
+    raise SchemaError(
+        f"{REGISTRY_FILE}: {place}.shadow: no version {minor!r} of the rule's type; known: {known}; a new one is put there as "
+        f"<minor>{CANDIDATE_SUFFIX}"
+    )
 
 
 def _fresh_within_s(place: str, table: _Toml) -> float | None:

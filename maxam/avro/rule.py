@@ -10,6 +10,7 @@ from maxam.avro.envelope import (
     SINGLE_OBJECT_HEADER_BYTES,
     SINGLE_OBJECT_MARKER,
     EnvelopeKeys,
+    Item,
     open_envelope,
 )
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES, crc_64_avro, sha_256
@@ -18,7 +19,9 @@ from maxam.avro.walker import Fault, Walker
 from maxam.globs import Glob
 from maxam.records import UNJUDGED, Headers, Judgement, Rejection
 
-REASON_CHARACTERS_MAX: Final = 300  # a reason is one header line that people read
+REASON_CHARACTERS_MAX: Final = 400  # a reason is one header line that people read
+_KNOWN_SHOWN_MAX: Final = 4  # versions that a reason names, the newest first; listings have them all
+_FOUND_CHARACTERS_MAX: Final = 100  # of what a sender wrote
 
 DATUM: Final = "datum"
 SINGLE_OBJECT: Final = "single-object"
@@ -98,6 +101,8 @@ class Rule:
         schema: Full type name; empty for encoding `none`.
         version_required: A bare datum must come with a `schema-version` header.
         deletion: Judgement of an empty body, which no schema checks: whose it would be.
+        shadow: The same rule as if the candidate were the only version, for trials without effect; None without a candidate.
+        rejected_bodies_stored: What is rejected here may be kept for operators; else only its length and SHA-256 are.
     """
 
     __slots__ = (
@@ -110,7 +115,9 @@ class Rule:
         "deletion",
         "encoding",
         "glob",
+        "rejected_bodies_stored",
         "schema",
+        "shadow",
         "version_required",
     )
 
@@ -124,6 +131,8 @@ class Rule:
         fingerprint_bytes: int,
         keys: EnvelopeKeys,
         known: Mapping[bytes, Sequence[SchemaVersion]],
+        candidate: SchemaVersion | None = None,
+        rejected_bodies_stored: bool = True,
     ) -> None:
         """Bind a glob to the versions of its type.
 
@@ -136,12 +145,20 @@ class Rule:
             fingerprint_bytes: Length of the fingerprints that judgements carry: CRC_BYTES or SHA_BYTES.
             keys: Keys of an envelope's items.
             known: Every schema of the registry by either fingerprint, and by the 4 bytes of its id, big-endian.
+            candidate: A version of the same type that judges nothing and is only tried; not among `versions`.
+            rejected_bodies_stored: What is rejected here may be kept for operators.
         """
         self.glob: Final = glob
         self.encoding: Final = encoding
         self.schema: Final = schema
         self.version_required: Final = version_required
         self.deletion: Final = UNJUDGED if encoding == NONE else Judgement(encoding, schema, "", b"")
+        self.rejected_bodies_stored: Final = rejected_bodies_stored
+        self.shadow: Final[Rule | None] = (
+            None
+            if candidate is None
+            else Rule(glob, encoding, schema, (candidate,), False, fingerprint_bytes, keys, known)
+        )
         self._keys: Final = keys
         self._strangers: Final = known
         self._judges: Final[list[_Judge]] = []
@@ -171,7 +188,7 @@ class Rule:
             The judgement, shared by bodies of the same minor unless the body is an envelope; or the rejection.
         """
         if self.encoding == DATUM:
-            judge = self._datum(headers, body, 0, len(body))
+            judge = self._datum(headers, body, 0, len(body), None)
             return judge if isinstance(judge, Rejection) else judge.judgement
         if self.encoding == SINGLE_OBJECT:
             return self._single_object(body)
@@ -181,122 +198,259 @@ class Rule:
             return self._confluent(body)
         return UNJUDGED
 
-    def _datum(self, headers: Headers, body: bytes, start: int, end: int) -> _Judge | Rejection:
+    def _datum(self, headers: Headers, body: bytes, start: int, end: int, item: Item | None) -> _Judge | Rejection:
         for name, value in headers:
             if name == b"schema-version":
                 judge = self._minors.get(value)
                 if judge is None:
-                    text = value.decode(errors="backslashreplace")
-                    return _rejection(
+                    text = _quoted(value)
+                    candidate = " is the candidate that is only tried here;" if self._tries("minor", value) else ""
+                    return self._rejection(
                         "unknown-schema-version",
-                        f"{self.schema} has no version {text!r}; known: {self._known_minors()}",
+                        f"{self.schema} has no version {text};{candidate} known: {self._known_minors()}",
+                        expected=f"schema-version {self._known_minors()}",
+                        found=text,
                     )
-                return judge if judge.walker.accepts(body, start, end) else self._mismatch(judge, body, start, end)
+                if judge.walker.accepts(body, start, end):
+                    return judge
+                return self._mismatch(judge, body, start, end, item)
         if self.version_required:
-            return _rejection(
+            return self._rejection(
                 "schema-version-required",
                 f"{self.schema} must be sent with a schema-version header; known: {self._known_minors()}",
+                expected=f"schema-version {self._known_minors()}",
+                found="no such header",
             )
         for judge in self._judges:
             if judge.walker.accepts(body, start, end):
                 return judge
-        return self._mismatch(self._judges[0], body, start, end)
+        return self._mismatch(self._judges[0], body, start, end, item, len(self._judges) - 1)
 
     def _single_object(self, body: bytes) -> Judgement | Rejection:
         if not body.startswith(SINGLE_OBJECT_MARKER) or len(body) < SINGLE_OBJECT_HEADER_BYTES:
-            return _rejection(
-                "bad-single-object",
-                f"expected C3 01 and a fingerprint of 8 bytes, found {body[:SINGLE_OBJECT_HEADER_BYTES].hex(' ')}",
+            return self._misshapen(
+                "bad-single-object", "C3 01 and a fingerprint of 8 bytes", body[:SINGLE_OBJECT_HEADER_BYTES]
             )
-        judge = self._writer(body[len(SINGLE_OBJECT_MARKER) : SINGLE_OBJECT_HEADER_BYTES])
+        judge = self._writer(body[len(SINGLE_OBJECT_MARKER) : SINGLE_OBJECT_HEADER_BYTES], 2, None)
         if isinstance(judge, Rejection):
             return judge
         if not judge.walker.accepts(body, SINGLE_OBJECT_HEADER_BYTES, len(body)):
-            return self._mismatch(judge, body, SINGLE_OBJECT_HEADER_BYTES, len(body))
+            return self._mismatch(judge, body, SINGLE_OBJECT_HEADER_BYTES, len(body), None)
         return judge.judgement
 
     def _confluent(self, body: bytes) -> Judgement | Rejection:
         if not body.startswith(CONFLUENT_MARKER) or len(body) < CONFLUENT_HEADER_BYTES:
-            return _rejection(
-                "bad-confluent",
-                f"expected 00 and a schema id of {ID_BYTES} bytes, found {body[:CONFLUENT_HEADER_BYTES].hex(' ')}",
+            return self._misshapen(
+                "bad-confluent", f"00 and a schema id of {ID_BYTES} bytes", body[:CONFLUENT_HEADER_BYTES]
             )
         key = body[len(CONFLUENT_MARKER) : CONFLUENT_HEADER_BYTES]
         judge = self._ids.get(key)
         if judge is None:
-            schema_id = int.from_bytes(key, "big")
-            known = ", ".join([f"{int.from_bytes(k, 'big')} ({j.minor})" for k, j in self._ids.items()])
-            strangers = self._strangers.get(key)
-            if strangers:
-                return _rejection(
-                    "schema-id-of-other-type",
-                    f"schema id {schema_id} is of {strangers[0].type_name}, expected {self.schema}: {known}",
-                )
-            return _rejection("unknown-schema-id", f"schema id {schema_id}; {self.schema} knows {known}")
+            return self._unknown("schema-id", "schema id", str(int.from_bytes(key, "big")), key, 1, None)
         if not judge.walker.accepts(body, CONFLUENT_HEADER_BYTES, len(body)):
-            return self._mismatch(judge, body, CONFLUENT_HEADER_BYTES, len(body))
+            return self._mismatch(judge, body, CONFLUENT_HEADER_BYTES, len(body), None)
         return judge.judgement
 
     def _envelope(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
         envelope = open_envelope(body, self._keys)
         if isinstance(envelope, Fault):
-            return _rejection("bad-envelope", f"GenericEnvelope: {envelope}")
-        if envelope.duplicate:
-            return _rejection("envelope-duplicate-item", f"the envelope has more than one {envelope.duplicate} item")
-        if envelope.topic is not None and envelope.topic != destination:
-            topic = envelope.topic.decode(errors="backslashreplace")
-            return _rejection("envelope-topic-mismatch", f"the envelope's topic is {topic!r}, not the destination")
-        if envelope.body_offset < 0 and not envelope.tombstone:
-            return _rejection("envelope-empty", "the envelope has neither a body nor a tombstone item")
+            return self._rejection(
+                "bad-envelope",
+                f"GenericEnvelope: {envelope}",
+                path=envelope.path,
+                expected=envelope.expected,
+                found=envelope.found,
+                offset=envelope.offset,
+            )
+        item = envelope.duplicate
+        if item is not None:
+            name = self._item_name(item)
+            return self._rejection(
+                "envelope-duplicate-item",
+                f"the envelope has more than one {name} item: item {item.index} (key {item.key}) is the second",
+                expected=f"one {name} item",
+                found="another",
+                offset=item.offset,
+                item=item,
+            )
+        topic = envelope.topic
+        if topic is not None and body[topic.offset : topic.offset + topic.length] != destination:
+            found = _quoted(body[topic.offset : topic.offset + topic.length])
+            return self._rejection(
+                "envelope-topic-mismatch",
+                f"the envelope's topic is {found}, not the destination (item {topic.index}, key {topic.key})",
+                expected=_quoted(destination),
+                found=found,
+                offset=topic.offset,
+                item=topic,
+            )
+        tombstone = envelope.tombstone is not None
+        datum = envelope.body
+        if datum is None and not tombstone:
+            return self._rejection(
+                "envelope-empty",
+                "the envelope has neither a body nor a tombstone item; their keys are "
+                f"{self._keys.body} and {self._keys.tombstone}",
+                expected=f"an item of key {self._keys.body} or {self._keys.tombstone}",
+                found="neither",
+            )
 
-        start = max(envelope.body_offset, 0)
-        end = start + envelope.body_length
+        start = 0 if datum is None else datum.offset
+        length = 0 if datum is None else datum.length
         judge: _Judge | Rejection | None = None
-        if envelope.fingerprint is not None:
-            judge = self._writer(envelope.fingerprint)
-            if isinstance(judge, _Judge) and envelope.body_offset >= 0 and not judge.walker.accepts(body, start, end):
-                return self._mismatch(judge, body, start, end)
-        elif envelope.body_offset >= 0:
-            judge = self._datum(headers, body, start, end)
+        item = envelope.fingerprint
+        if item is not None:
+            judge = self._writer(body[item.offset : item.offset + item.length], item.offset, item)
+            if (
+                isinstance(judge, _Judge)
+                and datum is not None
+                and not judge.walker.accepts(body, start, start + length)
+            ):
+                return self._mismatch(judge, body, start, start + length, datum)
+        elif datum is not None:
+            judge = self._datum(headers, body, start, start + length, datum)
         if isinstance(judge, Rejection):
             return judge
         if judge is None:
             return Judgement(ENVELOPE, "", "", b"", 0, 0, tombstone=True)
         by = judge.judgement
-        return Judgement(
-            ENVELOPE, by.schema, by.schema_version, by.schema_fingerprint, start, end - start, envelope.tombstone
-        )
+        return Judgement(ENVELOPE, by.schema, by.schema_version, by.schema_fingerprint, start, length, tombstone)
 
-    def _writer(self, fingerprint: bytes) -> _Judge | Rejection:
+    @property
+    def minors(self) -> list[str]:
+        """The minors that judge here, newest first."""
+        return [judge.minor for judge in self._judges]
+
+    def knows(self, what: str, key: bytes) -> bool:
+        """Tell whether a `minor`, a `schema id` or a `fingerprint` names one of the versions that judge here."""
+        if what == "minor":
+            return key in self._minors
+        return key in (self._ids if what == "schema id" else self._fingerprints)
+
+    # Why not.
+
+    def _writer(self, fingerprint: bytes, offset: int, item: Item | None) -> _Judge | Rejection:
         """Find the minor that a fingerprint names."""
         judge = self._fingerprints.get(fingerprint)
         if judge is not None:
             return judge
-        known = ", ".join(f"{text} ({judge.minor})" for text, judge in self._known_fingerprints(len(fingerprint)))
         shown = fingerprint[:SHA_BYTES].hex() + ("..." if len(fingerprint) > SHA_BYTES else "")
-        strangers = self._strangers.get(fingerprint) if len(fingerprint) in (CRC_BYTES, SHA_BYTES) else None
-        if strangers:
-            return _rejection(
-                "fingerprint-of-other-type",
-                f"fingerprint {shown} is of {strangers[0].type_name}, expected {self.schema}: {known}",
-            )
-        return _rejection("unknown-fingerprint", f"fingerprint {shown or 'of no bytes'}; {self.schema} knows {known}")
+        return self._unknown("fingerprint", "fingerprint", shown or "of no bytes", fingerprint, offset, item)
 
-    def _known_fingerprints(self, size: int) -> list[tuple[str, _Judge]]:
+    def _unknown(self, code: str, what: str, shown: str, key: bytes, offset: int, item: Item | None) -> Rejection:
+        """Say which versions the rule knows, and what can be said about one that it does not know."""
+        texts = [f"{text} ({judge.minor})" for text, judge in self._known(len(key))]
+        known = _some(texts)
+        possible = len(key) == ID_BYTES if self.encoding == CONFLUENT else len(key) in (CRC_BYTES, SHA_BYTES)
+        if not possible:
+            known = f"{known}; it has {len(key)} bytes, not {CRC_BYTES} or {SHA_BYTES}"
+        elif key[::-1] in self._fingerprints:
+            known = f"{known}; its bytes are in reverse order"
+        elif self._tries(what, key):
+            known = f"{known}; it is the candidate, which is only tried here"
+        strangers = self._strangers.get(key) if possible else None
+        if strangers and strangers[0].type_name != self.schema:
+            result = f"{code}-of-other-type"
+            other = f"{strangers[0].type_name} {strangers[0].minor}"
+            reason = f"{what} {shown} is of {other}, expected {self.schema}: {known}"
+        else:
+            result = f"unknown-{code}"
+            reason = f"{what} {shown}; {self.schema} knows {known}"
+        if item is not None:
+            reason = f"{reason} (item {item.index}, key {item.key})"
+        return self._rejection(result, reason, expected=f"{what} {_some(texts)}", found=shown, offset=offset, item=item)
+
+    def _known(self, size: int) -> list[tuple[str, _Judge]]:
+        """Give what names the rule's versions, newest first, in the form that a name of so many bytes has."""
+        if size == ID_BYTES and self.encoding == CONFLUENT:
+            return [(str(int.from_bytes(key, "big")), judge) for key, judge in self._ids.items()]
         size = size if size == SHA_BYTES else CRC_BYTES
         return [(text.hex(), judge) for text, judge in self._fingerprints.items() if len(text) == size]
 
     def _known_minors(self) -> str:
-        return ", ".join([judge.minor for judge in self._judges])
+        return _some(self.minors)
 
-    def _mismatch(self, judge: _Judge, body: bytes, start: int, end: int) -> Rejection:
-        return _rejection("schema-mismatch", f"{self.schema} {judge.minor}: {judge.walker.explain(body, start, end)}")
+    def _tries(self, what: str, key: bytes) -> bool:
+        return self.shadow is not None and self.shadow.knows(what, key)
+
+    def _item_name(self, item: Item) -> str:
+        keys = self._keys
+        if item.key == keys.body:
+            return "body"
+        if item.key == keys.fingerprint:
+            return "fingerprint"
+        return "topic" if item.key == keys.topic else "tombstone"
+
+    def _mismatch(
+        self, judge: _Judge, body: bytes, start: int, end: int, item: Item | None, older: int = 0
+    ) -> Rejection:
+        """Say why a minor did not accept a datum; `older` ones were asked too, and did not either."""
+        fault = judge.walker.explain(body, start, end) or Fault("", "a value", "something else", start)
+        reason = f"{_end(self.schema)} {judge.minor}: {fault}"
+        if item is not None:
+            reason = f"{reason} (item {item.index}, key {item.key})"
+        if older:
+            reason = f"{reason}; nor is it of {_some(self.minors[1:])}"
+        return self._rejection(
+            "schema-mismatch",
+            reason,
+            schema_version=judge.minor,
+            path=fault.path,
+            expected=fault.expected,
+            found=fault.found,
+            offset=fault.offset,
+            item=item,
+        )
+
+    def _misshapen(self, result: str, expected: str, head: bytes) -> Rejection:
+        found = head.hex(" ")
+        return self._rejection(result, f"expected {expected}, found {found}", expected=expected, found=found, offset=0)
+
+    def _rejection(
+        self,
+        result: str,
+        text: str,
+        schema_version: str = "",
+        path: str = "",
+        expected: str = "",
+        found: str = "",
+        offset: int = -1,
+        item: Item | None = None,
+    ) -> Rejection:
+        return Rejection(
+            result,
+            _line(text, REASON_CHARACTERS_MAX),
+            self.schema,
+            schema_version,
+            _line(path, REASON_CHARACTERS_MAX),
+            _line(expected, REASON_CHARACTERS_MAX),
+            _line(found, REASON_CHARACTERS_MAX),
+            offset,
+            -1 if item is None else item.index,
+            0 if item is None else item.key,
+        )
 
 
-def _rejection(result: str, text: str) -> Rejection:
-    """Make the reason one printable line of bounded length, whatever a sender put into it."""
+def _line(text: str, characters_max: int) -> str:
+    """Make one printable line of bounded length, whatever a sender put into it."""
     if not text.isprintable():
         text = "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in text])
-    if len(text) > REASON_CHARACTERS_MAX:
-        text = text[: REASON_CHARACTERS_MAX - 3] + "..."
-    return Rejection(result, text)
+    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
+
+
+def _quoted(data: bytes) -> str:
+    """Show what a sender wrote where text was expected."""
+    text = data[: 4 * _FOUND_CHARACTERS_MAX].decode(errors="backslashreplace")
+    return repr(text if len(text) <= _FOUND_CHARACTERS_MAX else text[:_FOUND_CHARACTERS_MAX] + "...")
+
+
+def _some(names: list[str]) -> str:
+    """List names, but not more than people read."""
+    if len(names) <= _KNOWN_SHOWN_MAX:
+        return ", ".join(names)
+    return f"{', '.join(names[:_KNOWN_SHOWN_MAX])} and {len(names) - _KNOWN_SHOWN_MAX} more"
+
+
+def _end(name: str) -> str:
+    """Keep the end of a long name, which says most: what follows must have room too."""
+    return name if len(name) <= _FOUND_CHARACTERS_MAX else f"...{name[-_FOUND_CHARACTERS_MAX:]}"

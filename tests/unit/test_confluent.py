@@ -111,7 +111,7 @@ def test_an_id_must_be_of_the_rules_type() -> None:
     other = version("1.0", "e.Other_v1")
     assert rejected(other.head(CONFLUENT) + b"\0") == (
         "schema-id-of-other-type",
-        f"schema id {other.schema_id} is of e.Other_v1, expected e.Thing_v1: {known}",
+        f"schema id {other.schema_id} is of e.Other_v1 1.0, expected e.Thing_v1: {known}",
     )
 
 

@@ -127,7 +127,9 @@ def test_a_mismatch_tells_field_expected_found_and_schema() -> None:
     """A body that no minor accepts is refused with field path, expected, found, schema name and version."""
     result, reason = rejected("datum", b"\x02\x09hi")
     assert result == "schema-mismatch"
-    assert reason == "e.Thing_v1 1.1: text: expected string, found length -5 with 2 bytes left at byte 1"
+    assert reason == (
+        "e.Thing_v1 1.1: text: expected string, found length -5 with 2 bytes left at byte 1; nor is it of 1.0"
+    )
 
 
 def test_single_object_names_its_schema() -> None:
@@ -158,7 +160,7 @@ def test_a_fingerprint_must_be_of_the_rules_type() -> None:
     other = fingerprint("1.0", "e.Other_v1")
     result, reason = rejected("single-object", b"\xc3\x01" + other + b"\x00")
     assert result == "fingerprint-of-other-type"
-    assert reason == f"fingerprint {other.hex()} is of e.Other_v1, expected e.Thing_v1: {known}"
+    assert reason == f"fingerprint {other.hex()} is of e.Other_v1 1.0, expected e.Thing_v1: {known}"
 
 
 def test_envelope_is_judged_by_its_fingerprint() -> None:
@@ -232,7 +234,7 @@ def test_an_envelope_of_another_type_is_refused() -> None:
     body = envelope((1, b"\x00"), (2, fingerprint("1.0", "e.Other_v1", sha=True)))
     result, reason = rejected("envelope", body)
     assert result == "fingerprint-of-other-type"
-    assert "is of e.Other_v1, expected e.Thing_v1" in reason
+    assert "is of e.Other_v1 1.0, expected e.Thing_v1" in reason
 
 
 def test_without_a_check_everything_is_accepted() -> None:
