@@ -43,7 +43,19 @@ class PolicyError(ConfigurationError):
 
 @final
 class SchemaError(ConfigurationError):
-    """Say that a schema folder or a text in it cannot be used."""
+    """Say that a schema folder or a text in it cannot be used.
+
+    Attributes:
+        problem: What is wrong.
+        file: Path of the file, relative to the folder; empty when the problem says it.
+        place: Path into the file, such as `fields[2].type` or `rule[0].schema`; empty for the whole, or when the problem says it.
+    """
+
+    def __init__(self, problem: str, file: str = "", place: str = "") -> None:
+        super().__init__(": ".join([part for part in (file, place, problem) if part]))
+        self.problem: Final = problem
+        self.file: Final = file
+        self.place: Final = place
 
 
 @final
