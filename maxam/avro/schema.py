@@ -41,15 +41,18 @@ _LOGICAL_SIZES: Final = {"duration": 12, "uuid": 16}
 
 @final
 class Field:
-    """A record's field. `default` means something only when `defaulted`."""
+    """A record's field. `default` means something only when `defaulted`; `aliases` are older names that a reader goes by."""
 
-    __slots__ = ("default", "defaulted", "name", "type")
+    __slots__ = ("aliases", "default", "defaulted", "name", "type")
 
-    def __init__(self, name: str, of: "Type", defaulted: bool, default: Json) -> None:
+    def __init__(
+        self, name: str, of: "Type", defaulted: bool, default: Json = None, aliases: tuple[str, ...] = ()
+    ) -> None:
         self.name: Final = name
         self.type: Final = of
         self.defaulted: Final = defaulted
         self.default: Final = default
+        self.aliases: Final = aliases
 
 
 @final
@@ -63,16 +66,47 @@ class Type:
         symbols: Symbols of an enum.
         fields: Fields of a record.
         branches: Branches of a union; the only one of an array or map is its items' type.
+        aliases: Full names that a named type had before.
+        symbol_default: What an enum's reader takes a symbol for that it does not know; empty without.
+        logical: Name of its logical type, if that is one the specification knows.
+        precision: Digits of a decimal.
+        scale: Digits behind the point of a decimal.
         empty: Every value takes no bytes, so that any number of items costs a sender nothing.
     """
 
-    __slots__ = ("branches", "empty", "fields", "kind", "name", "size", "symbols")
+    __slots__ = (
+        "aliases",
+        "branches",
+        "empty",
+        "fields",
+        "kind",
+        "logical",
+        "name",
+        "precision",
+        "scale",
+        "size",
+        "symbol_default",
+        "symbols",
+    )
 
-    def __init__(self, kind: str, name: str = "", size: int = 0, symbols: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str = "",
+        size: int = 0,
+        symbols: tuple[str, ...] = (),
+        aliases: tuple[str, ...] = (),
+        symbol_default: str = "",
+    ) -> None:
         self.kind: Final = kind
         self.name: Final = name
         self.size: Final = size
         self.symbols: Final = symbols
+        self.aliases: Final = aliases
+        self.symbol_default: Final = symbol_default
+        self.logical = ""
+        self.precision = 0
+        self.scale = 0
         self.fields: Final[list[Field]] = []
         self.branches: Final[list[Type]] = []
         self.empty = kind == "null" or (kind == "fixed" and size == 0)
@@ -306,16 +340,16 @@ class _Parser:
             self.types_of_files.setdefault(name, source)
         elif name in self._sources:
             raise _error(source, path, f"{name} has a file of its own; refer to it by name")
-        _aliases(source, document, path)
+        aliases = tuple([a if "." in a or not inner else f"{inner}.{a}" for a in _aliases(source, document, path)])
         if kind == "enum":
-            of = _enum(source, document, name, path)
+            of = _enum(source, document, name, aliases, path)
         elif kind == "fixed":
             size = document.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 2**31:
                 raise _error(source, _at(path, "size"), "expected a number of bytes")
-            of = Type("fixed", name, size=size)
+            of = Type("fixed", name, size=size, aliases=aliases)
         else:
-            of = Type("record", name)
+            of = Type("record", name, aliases=aliases)
         self._types[name] = of
         self.origins[name] = source
         out = {key: value for key, value in document.items() if key != "references" or document is not source.document}
@@ -343,10 +377,10 @@ class _Parser:
                 raise _error(source, _at(place, "order"), "expected ascending, descending or ignore")
             if "type" not in document:
                 raise _error(source, place, "field without 'type'")
-            _aliases(source, document, place)
+            aliases = tuple(_aliases(source, document, place))
             field, text = self.parse(source, document["type"], namespace, _at(place, "type"), depth + 1)
             defaulted = "default" in document
-            of.fields.append(Field(name, field, defaulted, document.get("default")))
+            of.fields.append(Field(name, field, defaulted, document.get("default"), aliases))
             if defaulted:
                 self._defaults.append((source, _at(place, "default"), field, document["default"]))
             out.append({**document, "type": text})
@@ -401,16 +435,19 @@ def _name(source: Source, document: dict[str, Json], namespace: str, path: str) 
     return name
 
 
-def _aliases(source: Source, document: dict[str, Json], path: str) -> None:
+def _aliases(source: Source, document: dict[str, Json], path: str) -> list[str]:
     aliases = document.get("aliases", [])
     if not isinstance(aliases, list):
         raise _error(source, _at(path, "aliases"), "expected an array of names")
+    names: list[str] = []
     for alias in aliases:
         if not isinstance(alias, str) or not all(_NAME.fullmatch(part) for part in alias.split(".")):
             raise _error(source, _at(path, "aliases"), f"{alias!r} is not a name")
+        names.append(alias)
+    return names
 
 
-def _enum(source: Source, document: dict[str, Json], name: str, path: str) -> Type:
+def _enum(source: Source, document: dict[str, Json], name: str, aliases: tuple[str, ...], path: str) -> Type:
     symbols = document.get("symbols")
     if not isinstance(symbols, list):
         raise _error(source, _at(path, "symbols"), "expected an array of names")
@@ -422,13 +459,14 @@ def _enum(source: Source, document: dict[str, Json], name: str, path: str) -> Ty
         if symbol in texts:
             raise _error(source, place, f"symbol {symbol!r} is there twice")
         texts.append(symbol)
-    if "default" in document and document["default"] not in texts:
-        raise _error(source, _at(path, "default"), f"{document['default']!r} is not one of the symbols")
-    return Type("enum", name, symbols=tuple(texts))
+    default = document.get("default", "")
+    if not isinstance(default, str) or ("default" in document and default not in texts):
+        raise _error(source, _at(path, "default"), f"{default!r} is not one of the symbols")
+    return Type("enum", name, symbols=tuple(texts), aliases=aliases, symbol_default=default)
 
 
 def _check_logical(source: Source, document: dict[str, Json], of: Type, path: str) -> None:
-    """Refuse a known logical type on a base that it cannot have, which Avro would silently ignore."""
+    """Note a known logical type; refuse one on a base that it cannot have, which Avro would silently ignore."""
     logical = document.get("logicalType")
     if logical is None:
         return
@@ -450,6 +488,9 @@ def _check_logical(source: Source, document: dict[str, Json], of: Type, path: st
             raise _error(source, _at(path, "scale"), "expected 0 to the precision")
         if of.kind == "fixed" and precision > math.floor(math.log10(2) * (8 * of.size - 1)):
             raise _error(source, _at(path, "precision"), f"{precision} digits do not fit in {of.size} bytes")
+        of.precision = precision
+        of.scale = scale
+    of.logical = logical
 
 
 def _integer_problem(value: Json, bits: int) -> str | None:

@@ -1,0 +1,75 @@
+"""Do the minors of a type go together: the seven compatibility modes, by Avro's rules of schema resolution.
+
+Spec: Avro 1.12 "Schema Resolution"
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from maxam.avro.resolution import Incompatibility, Resolution
+from maxam.avro.rule import SchemaVersion
+from maxam.avro.schema import Schema
+
+COMPATIBILITY_DEFAULT: Final = "FULL_TRANSITIVE"
+COMPATIBILITIES: Final = (
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+)
+BACKWARD: Final = "backward"
+FORWARD: Final = "forward"
+
+
+class MinorFinding(NamedTuple):
+    """One reason why a minor does not go together with an older one.
+
+    Attributes:
+        minor: The newer one, which is to blame.
+        against: The older one.
+        direction: `backward`: the newer one cannot read what the older one wrote; `forward`: the other way round.
+        incompatibility: What cannot be read, and where.
+    """
+
+    minor: SchemaVersion
+    against: SchemaVersion
+    direction: str
+    incompatibility: Incompatibility
+
+    def __str__(self) -> str:
+        reader, writer = (self.minor, self.against) if self.direction == BACKWARD else (self.against, self.minor)
+        return f"{self.incompatibility} ({self.direction}: {reader.minor} could not read everything that {writer.minor} writes)"
+
+
+def check(reader: Schema, writer: Schema) -> list[Incompatibility]:
+    """Name everything that one schema can write and another one could not read; nothing when they are compatible."""
+    return Resolution(writer.type, reader.type).incompatibilities()
+
+
+def check_minors(versions: Sequence[SchemaVersion], mode: str) -> list[MinorFinding]:
+    """Compare the minors of a type as its mode asks.
+
+    Args:
+        versions: Oldest first.
+        mode: One of COMPATIBILITIES.
+
+    Returns:
+        All findings, those of the oldest minor first, and of its nearest predecessor first.
+    """
+    found: list[MinorFinding] = []
+    if mode == "NONE":
+        return found
+    transitive = mode.endswith("_TRANSITIVE")
+    backward = not mode.startswith("FORWARD")
+    forward = not mode.startswith("BACKWARD")
+    for index, newer in enumerate(versions):
+        for before in range(index - 1, -1 if transitive else max(index - 2, -1), -1):
+            older = versions[before]
+            if backward:
+                found += [MinorFinding(newer, older, BACKWARD, i) for i in check(newer.schema, older.schema)]
+            if forward:
+                found += [MinorFinding(newer, older, FORWARD, i) for i in check(older.schema, newer.schema)]
+    return found
