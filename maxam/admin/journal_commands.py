@@ -11,7 +11,7 @@ from maxam.admin.output import print_json, print_table
 from maxam.errors import ConfigurationError, JournalError
 
 if TYPE_CHECKING:
-    from maxam.journal.files import FileReport
+    from maxam.journal.verify import FileReport
 
 
 @click.group()
@@ -25,7 +25,7 @@ def journal() -> None:
 def journal_verify(folder: Path, as_json: bool) -> None:
     """Read every file of a journal and say whether it is whole; changes nothing, and a gateway may be running."""
     from maxam.journal.disk import OsDisk  # noqa: PLC0415 the broker takes 100 ms to import
-    from maxam.journal.files import verify  # noqa: PLC0415 the broker takes 100 ms to import
+    from maxam.journal.verify import verify  # noqa: PLC0415 the broker takes 100 ms to import
 
     if not (folder / "segments").is_dir():
         raise ConfigurationError(f"{folder} is not the folder of a journal: it has no folder `segments`")

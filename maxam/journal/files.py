@@ -18,6 +18,8 @@ snapshots/<revision>.avro              stands for all segments up to that revisi
 schemas/<sha256>.avsc                  self-contained texts
 rejected/...                           rejected SENDs, with a counter of their own (see `rejects`)
 index/<first>-<last>.index             what a sealed segment holds, for readers in a hurry (see `index`); never needed
+damaged/<when>/...                     what a repair took away, and its report (see `repair`)
+restoring                              a backup is being copied here: no journal yet (see `backup`)
 ```
 """
 
@@ -25,12 +27,11 @@ import errno
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from typing import Final, final
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
-from maxam.journal.decoding import Decoder, decode_rejected
+from maxam.journal.decoding import Decoder
 from maxam.journal.disk import Disk, is_full
 from maxam.journal.encoding import START, Block, Encoder, Position, end_block, header
 from maxam.journal.scan import HEADER_BYTES, Scanner
@@ -40,8 +41,9 @@ _OPEN: Final = ".open.avro"
 _SEGMENT: Final = re.compile(r"([0-9]{20})(?:-([0-9]{20})|\.open)\.avro")
 _SEALED: Final = ".avro"
 _TEMPORARY: Final = ".tmp"
-_OTHER_NAME: Final = "its header and its name tell different things"
-_SNAPSHOTS_KEPT: Final = 2
+RESTORING: Final = "restoring"  # a file that is there while a backup is copied into a folder
+OTHER_NAME: Final = "its header and its name tell different things"
+SNAPSHOTS_KEPT: Final = 2  # the older one is used when the newer one is damaged
 _SNAPSHOT_BLOCK_RECORDS: Final = 1000
 _SNAPSHOT_BLOCK_BYTES: Final = 1 << 20
 
@@ -91,65 +93,9 @@ class SealedSegment:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileReport:
-    """What `verify` found in one file.
-
-    Attributes:
-        path: The file.
-        length: Its bytes.
-        records: Whole ones, the end mark not counted.
-        first: Revision of the first change, 0 without one.
-        last: Of the last change.
-        problem: None when all is well.
-        offset: Byte at which the problem begins.
-        torn: The problem is an uncommitted write, which the next start will cut off (or which is just under way).
-    """
-
-    path: str
-    length: int
-    records: int = 0
-    first: int = 0
-    last: int = 0
-    problem: str | None = None
-    offset: int = 0
-    torn: bool = False
-
-
 def sealed_segments(folder: str | os.PathLike[str], disk: Disk) -> list[SealedSegment]:
     """Return the sealed segments in order of revision."""
     return list_segments(f"{os.fspath(folder)}/segments", disk)[0]
-
-
-def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
-    """Read every file of a journal's folder and report on each; changes nothing and takes no lock."""
-    root = os.fspath(folder)
-    covered = 0
-    for revision, path in _snapshots(f"{root}/snapshots", disk):
-        covered = revision
-        yield _examine(path, disk, Decoder(0, 0), None, revision)
-    sealed, opened = list_segments(f"{root}/segments", disk)
-    decoder = Decoder(0, 0)
-    for segment in [*sealed, *opened]:
-        missing = None
-        if segment.first != decoder.revision + 1:
-            # what snapshots stand for may have been dropped from the archive's beginning; within it nothing may be missing
-            if decoder.revision or segment.first - 1 > covered:
-                missing = f"revisions {decoder.revision + 1} to {segment.first - 1} are missing before it"
-            decoder = Decoder(segment.first - 1, 0)
-        report = _examine(segment.path, disk, decoder, segment, 0)
-        if report.problem is not None:
-            decoder = Decoder(segment.last, 0)
-        elif missing is not None:
-            report = replace(report, problem=missing)
-        yield report
-    yield from _verify_rejected(root, disk)
-    for name in sorted(disk.names(f"{root}/schemas")):
-        path = f"{root}/schemas/{name}"
-        if name.endswith(".avsc"):
-            length = disk.size(path)
-            right = sha256(disk.read(path, 0, length)).hexdigest() + ".avsc" == name
-            yield FileReport(path, length, problem=None if right else "the text does not match the SHA-256 in its name")
 
 
 def write_snapshot(
@@ -188,13 +134,32 @@ def write_snapshot(
     for name in disk.names(snapshots):
         if name.endswith(_TEMPORARY):
             disk.unlink(f"{snapshots}/{name}")
-    path = f"{snapshots}/{revision:020}{_SEALED}"
-    encoder = Encoder(START, sync_marker, gapless=False)
-    write_file(disk, path, _snapshot_parts(Position(revision, accepted_at_us, 0), records, encoder))
-    disk.fsync_folder(snapshots)
-    for _, old in _snapshots(snapshots, disk)[:-_SNAPSHOTS_KEPT]:
+    path = put_snapshot(root, disk, Position(revision, accepted_at_us, 0), records, sync_marker)
+    for _, old in list_snapshots(snapshots, disk)[:-SNAPSHOTS_KEPT]:
         disk.unlink(old)
     return path
+
+
+def put_snapshot(root: str, disk: Disk, end: Position, records: Iterable[Record], sync_marker: bytes) -> str:
+    """Store a snapshot as `write_snapshot` does, wherever segments end, and drop none; return its path."""
+    path = f"{root}/snapshots/{end.revision:020}{_SEALED}"
+    encoder = Encoder(START, sync_marker, gapless=False)
+    write_file(disk, path, _snapshot_parts(end, records, encoder))
+    disk.fsync_folder(f"{root}/snapshots")
+    return path
+
+
+def whole_snapshot(path: str, revision: int, disk: Disk) -> JournalDamagedError | None:
+    """Read a snapshot block by block; return what is wrong with it."""
+    try:
+        scanner = open_scanner(path, disk)
+        require_snapshot(scanner, revision)
+        while scanner.next_block() is not None:
+            pass
+        require_end(scanner)
+    except JournalDamagedError as error:
+        return error
+    return None
 
 
 @final
@@ -276,6 +241,12 @@ class Journal:
                 f"the journal folder {root} is in use by another process{f' (pid {holder})' if holder.isdigit() else ''}; "
                 "stop that one, or give this one a folder of its own"
             ) from error
+        if RESTORING in disk.names(root):
+            disk.close(lock)
+            raise JournalError(
+                f"{root} holds a journal that was not restored to its end (file {RESTORING}); "
+                "remove the folder and restore the backup again"
+            )
         for name in ("segments", "snapshots", "schemas"):
             disk.make_folder(f"{root}/{name}")
         disk.fsync_folder(root)
@@ -475,18 +446,12 @@ class Journal:
 
     def _choose_snapshot(self) -> tuple[int, str]:
         """Return the newest whole snapshot, or 0 and "" when there is none."""
-        for revision, path in reversed(_snapshots(f"{self._folder}/snapshots", self._disk)):
-            try:
-                scanner = _scanner(path, self._disk)
-                _require_snapshot(scanner, revision)
-                while scanner.next_block() is not None:
-                    pass
-                _require_end(scanner)
-            except JournalDamagedError as error:
-                self.damaged_snapshots.append(self._damaged(error, f"all values up to revision {revision}"))
-                self._needed = max(self._needed, revision)
-            else:
+        for revision, path in reversed(list_snapshots(f"{self._folder}/snapshots", self._disk)):
+            error = whole_snapshot(path, revision, self._disk)
+            if error is None:
                 return revision, path
+            self.damaged_snapshots.append(self._damaged(error, f"all values up to revision {revision}"))
+            self._needed = max(self._needed, revision)
         return 0, ""
 
     def _recover_snapshot(self, path: str, revision: int, decoder: Decoder) -> Iterator[Record]:
@@ -547,7 +512,7 @@ class Journal:
         """Open the next segment and see that it continues the one before."""
         scanner = self._scanner(segment.path)
         if scanner.snapshot or scanner.start.revision != segment.first - 1:
-            raise self._damaged(JournalDamagedError(segment.path, 0, _OTHER_NAME), self._stake(decoder))
+            raise self._damaged(JournalDamagedError(segment.path, 0, OTHER_NAME), self._stake(decoder))
         if chain and scanner.start.chain not in {0, chain}:  # 0: begun when only a snapshot was there to follow
             problem = "it does not follow the segment before it"
             raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake(decoder))
@@ -556,16 +521,16 @@ class Journal:
 
     def _walk(self, scanner: Scanner, decoder: Decoder, stake: str, sealed: bool = True) -> Iterator[Record]:
         try:
-            for records in _blocks(scanner, decoder):
+            for records in read_blocks(scanner, decoder):
                 yield from records
             if sealed:
-                _require_end(scanner)
+                require_end(scanner)
         except JournalDamagedError as error:
             raise self._damaged(error, stake) from error
 
     def _scanner(self, path: str) -> Scanner:
         try:
-            return _scanner(path, self._disk)
+            return open_scanner(path, self._disk)
         except JournalDamagedError as error:
             raise self._damaged(error, "every record in it") from error
 
@@ -576,8 +541,8 @@ class Journal:
         """Add to a finding what an operator needs to decide."""
         problem = str(error).removeprefix(f"{error.path}: byte {error.offset}: ")
         remedy = (
-            f"at stake: {stake}; `maxam-admin journal verify {self._folder}` lists all that is damaged; keep the folder as it "
-            "is and start from a copy of it that is whole, as there is no repair command yet"
+            f"at stake: {stake}; `maxam-admin journal repair {self._folder}` shows what would be lost, topic by topic, and changes "
+            "nothing without --apply; or start from a backup (`maxam-admin journal restore`)"
         )
         return JournalDamagedError(error.path, error.offset, f"{problem}; {remedy}")
 
@@ -709,12 +674,21 @@ class Journal:
         return True
 
 
-def _scanner(path: str, disk: Disk) -> Scanner:
+def open_scanner(path: str, disk: Disk) -> Scanner:
+    """Return a scanner of a file of the journal.
+
+    Raises:
+        JournalDamagedError: Its header is not whole.
+    """
     return Scanner(path, disk.size(path), lambda offset, length: disk.read(path, offset, length))
 
 
-def _blocks(scanner: Scanner, decoder: Decoder) -> Iterator[list[Record]]:
-    """Yield the records of each block, none of which may speak of a revision that is not there."""
+def read_blocks(scanner: Scanner, decoder: Decoder) -> Iterator[list[Record]]:
+    """Yield the records of each block, none of which may speak of a revision that is not there.
+
+    Raises:
+        JournalDamagedError: A block is not what was written, or does not follow.
+    """
     while True:
         offset = scanner.offset
         records = scanner.records(decoder)
@@ -727,91 +701,16 @@ def _blocks(scanner: Scanner, decoder: Decoder) -> Iterator[list[Record]]:
         yield records
 
 
-def _require_end(scanner: Scanner) -> None:
+def require_end(scanner: Scanner) -> None:
+    """Raise JournalDamagedError unless the mark of a finished file was read."""
     if not scanner.ended:
         raise JournalDamagedError(scanner.path, scanner.size, "it is cut short: the mark of a finished file is missing")
 
 
-def _require_snapshot(scanner: Scanner, revision: int) -> None:
+def require_snapshot(scanner: Scanner, revision: int) -> None:
+    """Raise JournalDamagedError unless the file is a snapshot of this revision."""
     if not scanner.snapshot or scanner.start.revision != revision:
-        raise JournalDamagedError(scanner.path, 0, _OTHER_NAME)
-
-
-def _examine(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int) -> FileReport:
-    """Read a whole file: a segment, or else a snapshot of a revision."""
-    length = disk.size(path)
-    count = first = 0
-    opened = segment is not None and not segment.last
-    scanner: Scanner | None = None
-    try:
-        scanner = _scanner(path, disk)
-        if segment is None:
-            decoder.gapless = False
-            _require_snapshot(scanner, revision)
-        elif scanner.snapshot or scanner.start.revision != segment.first - 1:
-            raise JournalDamagedError(path, 0, _OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
-        for records in _blocks(scanner, decoder):
-            count += len(records)
-            if not first:
-                first = next((record.revision for record in records if isinstance(record, Change)), 0)
-        if not opened:
-            _require_end(scanner)
-        last = segment.last if segment is not None else revision
-        if not opened and (decoder.revision > last or (segment is not None and decoder.revision < last)):
-            raise JournalDamagedError(path, length, f"it ends with revision {decoder.revision}")  # noqa: TRY301
-    except JournalDamagedError as error:
-        torn = opened and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
-        problem = str(error).removeprefix(f"{path}: byte {error.offset}: ")
-        return FileReport(path, length, count, first, decoder.revision if first else 0, problem, error.offset, torn)
-    return FileReport(path, length, count, first, decoder.revision if first else 0)
-
-
-def _verify_rejected(root: str, disk: Disk) -> Iterator[FileReport]:
-    """Report on each file of the journal of rejected SENDs; one that is removed for its age meanwhile is passed over."""
-    if "rejected" not in disk.names(root):
-        return
-    sealed, opened = list_segments(f"{root}/rejected", disk)
-    head = 0
-    for segment in [*sealed, *opened]:
-        try:
-            report = _examine_rejected(segment, disk)
-        except FileNotFoundError:
-            continue
-        if report.problem is None and head and segment.first != head + 1:
-            report = replace(report, problem=f"revisions {head + 1} to {segment.first - 1} are missing before it")
-        head = segment.last
-        yield report
-
-
-def _examine_rejected(segment: SealedSegment, disk: Disk) -> FileReport:
-    path = segment.path
-    length = disk.size(path)
-    revision = segment.first - 1
-    scanner: Scanner | None = None
-    problem: str | None = None
-    offset = 0
-    try:
-        scanner = _scanner(path, disk)
-        if scanner.snapshot or scanner.start.revision != revision:
-            raise JournalDamagedError(path, 0, _OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
-        offset = scanner.offset
-        while (block := scanner.next_block()) is not None and not scanner.ended:
-            revision += len(decode_rejected(*block, revision))
-            offset = scanner.offset
-        if segment.last:
-            _require_end(scanner)
-            if revision != segment.last:
-                raise JournalDamagedError(path, length, f"it ends with revision {revision}")  # noqa: TRY301
-    except JournalDamagedError as error:
-        problem, offset = str(error).removeprefix(f"{path}: byte {error.offset}: "), error.offset
-    except (ValueError, IndexError) as error:
-        problem = f"the block is whole, but its records are wrong: {error}"
-    count = revision - segment.first + 1
-    first, last = (segment.first, revision) if count else (0, 0)
-    if problem is None:
-        return FileReport(path, length, count, first, last)
-    torn = not segment.last and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
-    return FileReport(path, length, count, first, last, problem, offset, torn)
+        raise JournalDamagedError(scanner.path, 0, OTHER_NAME)
 
 
 def list_segments(folder: str, disk: Disk) -> tuple[list[SealedSegment], list[SealedSegment]]:
@@ -837,7 +736,7 @@ def parse_snapshot_name(name: str) -> int | None:
     return int(stem) if stem != name and stem.isascii() and stem.isdecimal() else None
 
 
-def _snapshots(folder: str, disk: Disk) -> list[tuple[int, str]]:
+def list_snapshots(folder: str, disk: Disk) -> list[tuple[int, str]]:
     """Return revision and path of the snapshots, oldest first."""
     found = [(parse_snapshot_name(name), f"{folder}/{name}") for name in disk.names(folder)]
     return sorted((revision, path) for revision, path in found if revision is not None)

@@ -118,7 +118,7 @@ class IndexBuilder:
             _filter(self._destinations),
         )
         disk.make_folder(f"{folder}/index")
-        write_file(disk, _path(folder, segment), [_encode(index, *_seal(segment, disk))])
+        write_file(disk, index_path(folder, segment), [_encode(index, *_seal(segment, disk))])
         return index
 
 
@@ -164,7 +164,7 @@ def load(folder: str, segment: SealedSegment, disk: Disk) -> SegmentIndex | None
         segment: One of its sealed segments.
         disk: Where it is.
     """
-    path = _path(folder, segment)
+    path = index_path(folder, segment)
     try:
         size, check = _seal(segment, disk)
         data = disk.read(path, 0, disk.size(path))
@@ -223,7 +223,9 @@ def unindexed(folder: str, disk: Disk) -> list[SealedSegment]:
     """Return the sealed segments that have no index, newest first: those are read most."""
     there = set(disk.names(f"{folder}/index")) if "index" in disk.names(folder) else set()
     return [
-        one for one in reversed(sealed_segments(folder, disk)) if _path(folder, one).rpartition("/")[2] not in there
+        one
+        for one in reversed(sealed_segments(folder, disk))
+        if index_path(folder, one).rpartition("/")[2] not in there
     ]
 
 
@@ -232,13 +234,14 @@ def drop_strays(folder: str, disk: Disk) -> None:
     if "index" not in disk.names(folder):
         return
     names = set(disk.names(f"{folder}/index"))
-    kept = {_path(folder, segment).rpartition("/")[2] for segment in sealed_segments(folder, disk)}
+    kept = {index_path(folder, segment).rpartition("/")[2] for segment in sealed_segments(folder, disk)}
     for name in names - kept:
         if name.endswith((_SUFFIX, _SUFFIX + ".tmp")):
             disk.unlink(f"{folder}/index/{name}")
 
 
-def _path(folder: str, segment: SealedSegment) -> str:
+def index_path(folder: str, segment: SealedSegment) -> str:
+    """Return where the index of a sealed segment is, or would be."""
     return f"{folder}/index/{segment.first:020}-{segment.last:020}{_SUFFIX}"
 
 

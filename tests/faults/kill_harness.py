@@ -41,7 +41,8 @@ from maxam.broker.policy import load_policy
 from maxam.client.transport import dial
 from maxam.config import Limits
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments, verify
+from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.verify import verify
 from maxam.records import Headers
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2

@@ -14,7 +14,8 @@ from maxam.bench.archive import START, archive_command, write_archive
 from maxam.bench.bodies import SCHEMAS, read_schemas
 from maxam.bench.errors import LoadError
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, verify
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Change, Judgement, Record, SessionEndRecord, SubscriptionRecord
 
 RECORDS = 12_000

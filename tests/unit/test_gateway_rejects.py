@@ -15,8 +15,8 @@ import pytest
 from maxam.avro.registry import load_registry
 from maxam.config import JournalSettings, Limits
 from maxam.gateway.rejects import RETRY_S, Allowance, Losses, RejectedEvent, RejectedSends, RejectedStore
-from maxam.journal.files import verify
 from maxam.journal.rejects import RejectedSettings
+from maxam.journal.verify import verify
 from maxam.metrics import Counters
 from maxam.records import Rejection
 from maxam.stomp.events import Send

@@ -11,7 +11,8 @@ import pytest
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments, verify, write_snapshot
+from maxam.journal.files import Journal, JournalSettings, sealed_segments, write_snapshot
+from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Change, Record
 from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain_all
 from tests.simulation.disk import Choose, PowerCut, SimulatedDisk
@@ -369,7 +370,7 @@ def test_a_damaged_snapshot_is_passed_over_when_segments_make_up_for_it() -> Non
     assert [error.path for error in journal.damaged_snapshots] == [path]
     journal.close()
     disk.unlink(sealed_segments(ROOT, disk)[0].path)
-    with pytest.raises(JournalDamagedError, match=r"maxam-admin journal verify .* a copy of it that is whole"):
+    with pytest.raises(JournalDamagedError, match=r"maxam-admin journal repair .* changes nothing without --apply"):
         opened(disk.killed())
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from maxam.journal.decoding import decode_rejected
 from maxam.journal.encoding import START, Position, encode_rejected
-from maxam.journal.files import FileReport, Journal, JournalSettings, list_segments, verify
+from maxam.journal.files import Journal, JournalSettings, list_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.journal.verify import FileReport, verify
 from maxam.records import UNJUDGED, RejectedSend, Rejection
 from tests.journal_records import BOB, MISMATCH, NOW_US, SYNC, plain, rejected
 from tests.simulation.disk import PowerCut, SimulatedDisk

@@ -1,0 +1,221 @@
+"""Read every file of a journal's folder, and say which of them are what was written; changes nothing."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from maxam.errors import JournalDamagedError
+from maxam.journal.decoding import Decoder, decode_rejected
+from maxam.journal.disk import Disk
+from maxam.journal.files import (
+    OTHER_NAME,
+    SealedSegment,
+    list_segments,
+    list_snapshots,
+    open_scanner,
+    parse_segment_name,
+    parse_snapshot_name,
+    read_blocks,
+    require_end,
+    require_snapshot,
+    sealed_segments,
+)
+from maxam.journal.index import index_path, load
+from maxam.journal.losses import FOLDER, Losses, read_losses
+from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.records import Change
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What `verify` found in one file.
+
+    Attributes:
+        path: The file.
+        length: Its bytes.
+        records: Whole ones, the end mark not counted.
+        first: Revision of the first change, 0 without one.
+        last: Of the last change.
+        problem: None when all is well.
+        offset: Byte at which the problem begins.
+        torn: The problem is an uncommitted write, which the next start will cut off (or which is just under way).
+        note: What is odd, but no damage.
+    """
+
+    path: str
+    length: int
+    records: int = 0
+    first: int = 0
+    last: int = 0
+    problem: str | None = None
+    offset: int = 0
+    torn: bool = False
+    note: str = ""
+
+
+def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
+    """Read every file of a journal's folder and report on each; changes nothing and takes no lock.
+
+    Files that retention removes or the gateway seals meanwhile are passed over.
+    """
+    root = os.fspath(folder)
+    losses = read_losses(root, disk)
+    for path in losses.unreadable:
+        yield FileReport(
+            path, disk.size(path), problem="the report of a repair cannot be believed: what it lost is told as missing"
+        )
+    covered = 0
+    for revision, path in list_snapshots(f"{root}/snapshots", disk):
+        covered = revision
+        yield _examine(path, disk, Decoder(0, 0), None, revision)
+    for name in sorted(disk.names(f"{root}/snapshots")):
+        if parse_snapshot_name(name) is None and name != "lock":  # of the process that builds them
+            yield _foreign(f"{root}/snapshots/{name}", disk)
+    yield from _verify_segments(root, disk, covered, losses)
+    yield from _verify_rejected(root, disk, losses)
+    for name in sorted(disk.names(f"{root}/schemas")):
+        path = f"{root}/schemas/{name}"
+        if name.endswith(".avsc"):
+            length = disk.size(path)
+            right = sha256(disk.read(path, 0, length)).hexdigest() + ".avsc" == name
+            yield FileReport(path, length, problem=None if right else "the text does not match the SHA-256 in its name")
+        else:
+            yield _foreign(path, disk)
+    yield from _verify_indexes(root, disk)
+
+
+def is_torn_tail(name: str) -> bool:
+    """Tell whether a name is of what a start cut off and kept."""
+    return ".open.avro.torn-" in name or name.endswith(".open.avro.damaged")
+
+
+def _verify_segments(root: str, disk: Disk, covered: int, losses: Losses) -> Iterator[FileReport]:
+    folder = f"{root}/segments"
+    sealed, opened = list_segments(folder, disk)
+    decoder = Decoder(0, 0)
+    for segment in [*sealed, *opened]:
+        missing = None
+        note = ""
+        first, last = decoder.revision + 1, segment.first - 1
+        if first != segment.first:
+            # what snapshots stand for may have been dropped from the archive's beginning; within it nothing may be missing
+            if losses.cover("segments", first, last):
+                note = f"revisions {first} to {last} before it were lost: see {FOLDER}/"
+            elif decoder.revision or last > covered:
+                missing = (
+                    f"revisions {first} to {last} are missing before it"
+                    if first <= last
+                    else f"it begins within the segment before it, which ends with revision {decoder.revision}"
+                )
+            decoder = Decoder(last, 0)
+        report = _examine(segment.path, disk, decoder, segment, 0)
+        if report.problem is not None:
+            decoder = Decoder(max(segment.last, last), 0)
+        elif missing is not None:
+            report = replace(report, problem=missing)
+        yield replace(report, note=note)
+    for name in sorted(disk.names(folder)):
+        if parse_segment_name(folder, name) is None:
+            yield _foreign(f"{folder}/{name}", disk)
+
+
+def _verify_indexes(root: str, disk: Disk) -> Iterator[FileReport]:
+    if "index" not in disk.names(root):
+        return
+    segments = {index_path(root, segment): segment for segment in sealed_segments(root, disk)}
+    for name in sorted(disk.names(f"{root}/index")):
+        path = f"{root}/index/{name}"
+        segment = segments.get(path)
+        if segment is None:
+            yield _foreign(path, disk)
+            continue
+        length = disk.size(path)
+        index = load(root, segment, disk)
+        if index is None:
+            yield FileReport(path, length, problem="it is damaged or of another segment; readers do without")
+        else:
+            yield FileReport(path, length, index.records, index.first, index.last)
+
+
+def _foreign(path: str, disk: Disk) -> FileReport:
+    note = "cut off by a start, for whoever wants to look" if is_torn_tail(path) else "no file of this journal: ignored"
+    return FileReport(path, disk.size(path), note=note)
+
+
+def _examine(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int) -> FileReport:
+    """Read a whole file: a segment, or else a snapshot of a revision."""
+    length = disk.size(path)
+    count = first = 0
+    opened = segment is not None and not segment.last
+    scanner: Scanner | None = None
+    try:
+        scanner = open_scanner(path, disk)
+        if segment is None:
+            decoder.gapless = False
+            require_snapshot(scanner, revision)
+        elif scanner.snapshot or scanner.start.revision != segment.first - 1:
+            raise JournalDamagedError(path, 0, OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
+        for records in read_blocks(scanner, decoder):
+            count += len(records)
+            if not first:
+                first = next((record.revision for record in records if isinstance(record, Change)), 0)
+        if not opened:
+            require_end(scanner)
+        last = segment.last if segment is not None else revision
+        if not opened and (decoder.revision > last or (segment is not None and decoder.revision < last)):
+            raise JournalDamagedError(path, length, f"it ends with revision {decoder.revision}")  # noqa: TRY301
+    except JournalDamagedError as error:
+        torn = opened and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
+        problem = str(error).removeprefix(f"{path}: byte {error.offset}: ")
+        return FileReport(path, length, count, first, decoder.revision if first else 0, problem, error.offset, torn)
+    return FileReport(path, length, count, first, decoder.revision if first else 0)
+
+
+def _verify_rejected(root: str, disk: Disk, losses: Losses) -> Iterator[FileReport]:
+    """Report on each file of the journal of rejected SENDs; one that is removed for its age meanwhile is passed over."""
+    if "rejected" not in disk.names(root):
+        return
+    sealed, opened = list_segments(f"{root}/rejected", disk)
+    head = 0
+    for segment in [*sealed, *opened]:
+        try:
+            report = _examine_rejected(segment, disk)
+        except FileNotFoundError:
+            continue
+        first, last = head + 1, segment.first - 1
+        if report.problem is None and head and first != segment.first and not losses.cover("rejected", first, last):
+            report = replace(report, problem=f"revisions {first} to {last} are missing before it")
+        head = segment.last
+        yield report
+
+
+def _examine_rejected(segment: SealedSegment, disk: Disk) -> FileReport:
+    path = segment.path
+    length = disk.size(path)
+    revision = segment.first - 1
+    scanner: Scanner | None = None
+    problem: str | None = None
+    offset = 0
+    try:
+        scanner = open_scanner(path, disk)
+        if scanner.snapshot or scanner.start.revision != revision:
+            raise JournalDamagedError(path, 0, OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
+        offset = scanner.offset
+        while (block := scanner.next_block()) is not None and not scanner.ended:
+            revision += len(decode_rejected(*block, revision))
+            offset = scanner.offset
+        if segment.last:
+            require_end(scanner)
+            if revision != segment.last:
+                raise JournalDamagedError(path, length, f"it ends with revision {revision}")  # noqa: TRY301
+    except JournalDamagedError as error:
+        problem, offset = str(error).removeprefix(f"{path}: byte {error.offset}: "), error.offset
+    except (ValueError, IndexError) as error:
+        problem = f"the block is whole, but its records are wrong: {error}"
+    count = revision - segment.first + 1
+    first, last = (segment.first, revision) if count else (0, 0)
+    if problem is None:
+        return FileReport(path, length, count, first, last)
+    torn = not segment.last and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
+    return FileReport(path, length, count, first, last, problem, offset, torn)
