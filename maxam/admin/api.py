@@ -1,7 +1,8 @@
 """The admin HTTP API: routes, the right that each needs, and their JSON.
 
 Who asks is the fingerprint that the listener found in the TLS handshake; what they may do is the policy's. A certificate
-without the right gets 403 whether or not what it asked for exists. Every error is `{"error": <code>, "detail": <text>}`.
+without the right gets 403 whether or not what it asked for exists. Every error is `{"error": <code>, "detail": <text>}`;
+where Confluent's API is spoken, in its form.
 """
 
 import logging
@@ -20,7 +21,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from maxam import __version__
+from maxam.admin import confluent_api, registry_api
 from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL, Answer, ApiError, Handler, RouteSpec, flag_of, limit_of
+from maxam.admin.confluent_api import ConfluentError, error_answer, speaks_confluent
 from maxam.admin.listener import FINGERPRINT
 from maxam.admin.values import ValueDecodeError, decode_value, iso_time
 from maxam.admin.view import SessionRow, View
@@ -55,7 +58,12 @@ def make_application(view: View) -> Starlette:
             Route(path, _guarded(view, method, right, handler), methods=[method])
             for method, path, right, handler in ROUTES
         ],
-        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_bug},
+        exception_handlers={
+            ApiError: _on_api_error,
+            ConfluentError: _on_confluent_error,
+            HTTPException: _on_http_error,
+            Exception: _on_bug,
+        },
     )
 
 
@@ -73,7 +81,7 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
                     "forbidden",
                     f"this needs {right}" if right == ANY_PRINCIPAL else f"this needs the admin right {right}",
                 )
-        writes = method != "GET"
+        writes = method != "GET" and right != ANY_PRINCIPAL  # what every principal may do changes nothing
         _check_request(request, writes)
         if writes:
             path = request.scope["path"]
@@ -108,14 +116,22 @@ def _check_request(request: Request, writes: bool) -> None:
         )
 
 
-async def _on_api_error(_request: Request, error: Exception) -> Response:
+async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)  # noqa: S101 registered for nothing else
-    return Answer(error.body, error.status)
+    confluent = {"error_code": error.status, "message": str(error)} if speaks_confluent(request.scope["path"]) else {}
+    return Answer(error.body | confluent, error.status)
 
 
-async def _on_http_error(_request: Request, error: Exception) -> Response:
+async def _on_confluent_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ConfluentError)  # noqa: S101 registered for nothing else
+    return error_answer(error.status, error.code, str(error))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 registered for nothing else
     status = HTTPStatus(error.status_code)
+    if speaks_confluent(request.scope["path"]):
+        return error_answer(status, status, error.detail)
     code = {HTTPStatus.NOT_FOUND: "not-found", HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed"}.get(status, "bad")
     return Answer({"error": code, "detail": "no such path" if code == "not-found" else error.detail}, status)
 
@@ -151,18 +167,6 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
             **view.figures(),
         }
     )
-
-
-async def _schemas(view: View, _request: Request, _caller: Identity) -> Response:
-    return Answer(view.registry())
-
-
-async def _schema(view: View, request: Request, _caller: Identity) -> Response:
-    name, minor = request.path_params["name"], request.path_params["minor"]
-    text = view.schema_text(name, minor)
-    if text is None:
-        raise ApiError(HTTPStatus.NOT_FOUND, "not-found", f"there is no schema {name} {minor}")
-    return Response(text, media_type="application/json", headers={"x-content-type-options": "nosniff"})
 
 
 # Topics.
@@ -334,8 +338,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/livez", ANY_CERTIFICATE, _livez),
     ("GET", "/readyz", "metrics", _readyz),
     ("GET", "/v1/about", "read", _about),
-    ("GET", "/v1/schemas", ANY_PRINCIPAL, _schemas),
-    ("GET", "/v1/schemas/{name}/{minor}", ANY_PRINCIPAL, _schema),
     ("GET", "/v1/topics", "read", _topics),
     ("GET", "/v1/topics/{destination:path}", "read", _topic),
     ("DELETE", "/v1/topics/{destination:path}", "write", _topic_delete),
@@ -343,4 +345,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", SESSIONS_PATH + "/{key:path}", "read", _session),
     ("POST", SESSIONS_PATH + "/{key:path}", "write", _session_kick),
     ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
+    *registry_api.ROUTES,
+    *confluent_api.ROUTES,
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
+from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.delivery import Connection
 from maxam.broker.session import Session
@@ -138,29 +139,10 @@ class View:
         version = self._broker.registry.schema(name, minor)
         return None if version is None else version.schema.text
 
-    def registry(self) -> dict[str, object]:
-        """Return what a client needs to judge bodies as the gateway does, but for the texts of the schemas."""
-        registry = self._broker.registry
-        keys = registry.envelope_keys
-        return {
-            "fingerprint": registry.fingerprint,
-            "envelope_keys": {
-                "body": keys.body,
-                "fingerprint": keys.fingerprint,
-                "topic": keys.topic,
-                "tombstone": keys.tombstone,
-            },
-            "rules": [
-                {
-                    "destination": rule.glob.text,
-                    "schema": rule.schema,
-                    "encoding": rule.encoding,
-                    "require_version": rule.version_required,
-                }
-                for rule in registry.rules
-            ],
-            "types": {name: [version.minor for version in registry.versions(name)] for name in registry.types()},
-        }
+    @property
+    def registry(self) -> Registry:
+        """The schema registry in force, which is immutable."""
+        return self._broker.registry
 
     # Sessions.
 

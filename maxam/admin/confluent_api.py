@@ -1,0 +1,265 @@
+"""Routes of the Confluent Schema Registry's API, as far as it reads, so that tools made for it can use our schemas.
+
+A subject is a type, version n its minor n - 1, and an id the low 31 bits of the SHA-256 of a schema's self-contained text:
+what bodies of the encoding `confluent` carry. The lookup is a POST that changes nothing. Everything else of that API,
+registering above all, is answered 404: schemas come from the gateway's schema folder.
+
+Spec: Confluent Schema Registry "API Reference"
+"""
+
+import json
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any, Final, final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from maxam.admin.answers import ANY_PRINCIPAL, RouteSpec
+from maxam.admin.registry_api import IMMUTABLE, JSON_TYPE, NEWEST, REVALIDATED, cacheable, rendered
+from maxam.admin.view import View
+from maxam.avro.fingerprint import sha_256
+from maxam.avro.registry import COMPATIBILITY_DEFAULT, Registry
+from maxam.avro.rule import SchemaVersion
+from maxam.avro.schema import parse_schema, read_source
+from maxam.errors import SchemaError
+from maxam.records import Identity
+
+CONFLUENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+ROOTS: Final = ("/compatibility", "/config", "/contexts", "/exporters", "/mode", "/schemas", "/subjects")
+# Parsed in place, which takes some 2 ms at this length; longer ones are only compared with the texts that we know.
+PARSED_BYTES_MAX: Final = 16_384
+_VERSION_MAX: Final = 2**31 - 1
+_SUBJECT_NOT_FOUND: Final = 40401
+_VERSION_NOT_FOUND: Final = 40402
+_SCHEMA_NOT_FOUND: Final = 40403
+_INVALID_SCHEMA: Final = 42201
+_INVALID_VERSION: Final = 42202
+_READ_ONLY: Final = "no such path: this registry is read-only, its schemas come from the gateway's schema folder"
+
+
+@final
+class ConfluentError(Exception):
+    """End a request with an error as Confluent's registry tells it.
+
+    Args:
+        code: Three digits of the HTTP status, or five of which they are the first.
+        message: What is wrong.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code: Final = code
+        self.status: Final = HTTPStatus(code // 100 if code > 999 else code)
+
+
+def speaks_confluent(path: str) -> bool:
+    """Say whether a path is of Confluent's API, so that its errors have that API's form."""
+    return any(path == root or path.startswith(root + "/") for root in ROOTS)
+
+
+def error_answer(status: HTTPStatus, code: int, message: str) -> Response:
+    """Return an error in Confluent's form. What is not there in any way is a 404: nothing here can be written."""
+    if status == HTTPStatus.METHOD_NOT_ALLOWED or (status == HTTPStatus.NOT_FOUND and code == HTTPStatus.NOT_FOUND):
+        status, code, message = HTTPStatus.NOT_FOUND, HTTPStatus.NOT_FOUND, _READ_ONLY
+    content, _ = rendered({"error_code": int(code), "message": message})
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    return Response(content, status, headers, CONFLUENT_TYPE)
+
+
+def _answer(request: Request, document: object, caching: str = REVALIDATED) -> Response:
+    content, tag = rendered(document)
+    return cacheable(request, content, tag, CONFLUENT_TYPE, caching)
+
+
+def _version_number(version: SchemaVersion) -> int:
+    return int(version.minor.rpartition(".")[2]) + 1
+
+
+def _row(version: SchemaVersion) -> dict[str, object]:
+    return {
+        "subject": version.type_name,
+        "version": _version_number(version),
+        "id": version.schema_id,
+        "schema": version.schema.text.decode(),
+    }
+
+
+# Subjects.
+
+
+async def _subjects(view: View, request: Request, _caller: Identity) -> Response:
+    prefix = request.query_params.get("subjectPrefix", "")
+    return _answer(request, _page(request, [name for name in view.registry.types() if name.startswith(prefix)]))
+
+
+async def _versions(view: View, request: Request, _caller: Identity) -> Response:
+    versions = _of_subject(view.registry, request)
+    return _answer(request, _page(request, [_version_number(version) for version in reversed(versions)]))
+
+
+async def _version(view: View, request: Request, _caller: Identity) -> Response:
+    return _answer(request, _row(_wanted(view.registry, request)))
+
+
+async def _version_text(view: View, request: Request, _caller: Identity) -> Response:
+    version = _wanted(view.registry, request)
+    return cacheable(request, version.schema.text, version.text_sha256)
+
+
+async def _referenced_by(view: View, request: Request, _caller: Identity) -> Response:
+    _wanted(view.registry, request)
+    return _answer(request, [])  # what is served is self-contained: nothing refers to anything
+
+
+async def _lookup(view: View, request: Request, _caller: Identity) -> Response:
+    versions = _of_subject(view.registry, request)
+    given = await _given_schema(request)
+    try:
+        found = _known(versions, given)
+    except SchemaError as error:
+        raise ConfluentError(_INVALID_SCHEMA, f"Invalid schema: {error}") from None
+    if found is None:
+        raise ConfluentError(_SCHEMA_NOT_FOUND, f"Schema not found among the versions of {versions[0].type_name}")
+    return _answer(request, _row(found))
+
+
+def _known(versions: tuple[SchemaVersion, ...], given: str) -> SchemaVersion | None:
+    """Find the version with the text that was given, or else the newest one that writes the same bytes."""
+    source = read_source("schema", given.encode())
+    text = json.dumps(source.document, ensure_ascii=False, separators=(",", ":")).encode()
+    text_sha256 = sha256(text).hexdigest()
+    for version in versions:
+        if version.text_sha256 == text_sha256:
+            return version
+    if len(text) > PARSED_BYTES_MAX:
+        return None
+    fingerprint = sha_256(parse_schema(source).canonical)
+    return next((version for version in versions if version.sha_256 == fingerprint), None)
+
+
+async def _given_schema(request: Request) -> str:
+    """Read the text of a schema that a client sent."""
+    try:
+        document: Any = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise ConfluentError(HTTPStatus.BAD_REQUEST, "expected a JSON object") from None
+    if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
+        raise ConfluentError(_INVALID_SCHEMA, 'expected {"schema": "<the text of a schema>"}')
+    if document.get("schemaType", "AVRO") not in (None, "AVRO"):
+        raise ConfluentError(_INVALID_SCHEMA, "expected schemaType AVRO: this registry has no other")
+    if document.get("references"):
+        raise ConfluentError(_INVALID_SCHEMA, "references: send the self-contained text, as this registry serves it")
+    text: str = document["schema"]
+    return text
+
+
+def _of_subject(registry: Registry, request: Request) -> tuple[SchemaVersion, ...]:
+    subject: str = request.path_params["subject"]
+    versions = registry.versions(subject)
+    if not versions:
+        raise ConfluentError(_SUBJECT_NOT_FOUND, f"Subject '{subject}' not found: the subjects are the types' names")
+    return versions
+
+
+def _wanted(registry: Registry, request: Request) -> SchemaVersion:
+    versions = _of_subject(registry, request)
+    text: str = request.path_params["version"]
+    if text in (NEWEST, "-1"):
+        return versions[0]
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= _VERSION_MAX):
+        raise ConfluentError(
+            _INVALID_VERSION,
+            f"The specified version '{text}' is not a valid version id. "
+            f'Allowed values are between [1, 2^31-1] and the string "{NEWEST}"',
+        )
+    for version in versions:
+        if _version_number(version) == int(text):
+            return version
+    raise ConfluentError(_VERSION_NOT_FOUND, f"Version {text} not found.")
+
+
+def _page(request: Request, rows: list[Any]) -> list[Any]:
+    """Give the rows that `offset` and `limit` ask for; a negative limit, as with Confluent's, is none."""
+    try:
+        offset = int(request.query_params.get("offset", "0"))
+        limit = int(request.query_params.get("limit", "-1"))
+    except ValueError:
+        raise ConfluentError(HTTPStatus.BAD_REQUEST, "offset and limit must be whole numbers") from None
+    offset = max(offset, 0)
+    return rows[offset:] if limit < 0 else rows[offset : offset + limit]
+
+
+# Ids.
+
+
+async def _types(_view: View, request: Request, _caller: Identity) -> Response:
+    return _answer(request, ["AVRO"])
+
+
+async def _schema(view: View, request: Request, _caller: Identity) -> Response:
+    versions = _of_id(view.registry, request)
+    return _answer(request, {"schema": versions[0].schema.text.decode()}, IMMUTABLE)
+
+
+async def _schema_text(view: View, request: Request, _caller: Identity) -> Response:
+    first = _of_id(view.registry, request)[0]
+    return cacheable(request, first.schema.text, first.text_sha256, JSON_TYPE, IMMUTABLE)
+
+
+async def _id_versions(view: View, request: Request, _caller: Identity) -> Response:
+    versions = _of_id(view.registry, request)
+    return _answer(request, [{"subject": one.type_name, "version": _version_number(one)} for one in reversed(versions)])
+
+
+async def _id_subjects(view: View, request: Request, _caller: Identity) -> Response:
+    return _answer(request, sorted({version.type_name for version in _of_id(view.registry, request)}))
+
+
+def _of_id(registry: Registry, request: Request) -> list[SchemaVersion]:
+    text: str = request.path_params["id"]
+    known = text.isascii() and text.isdigit() and len(text) <= 10
+    versions = registry.by_id(int(text)) if known else []
+    if not versions:
+        raise ConfluentError(_SCHEMA_NOT_FOUND, f"Schema {text} not found")
+    return versions
+
+
+# Settings.
+
+
+async def _config(_view: View, request: Request, _caller: Identity) -> Response:
+    return _answer(request, {"compatibilityLevel": COMPATIBILITY_DEFAULT})
+
+
+async def _subject_config(view: View, request: Request, _caller: Identity) -> Response:
+    name = _of_subject(view.registry, request)[0].type_name
+    return _answer(request, {"compatibilityLevel": view.registry.compatibility(name)})
+
+
+async def _mode(_view: View, request: Request, _caller: Identity) -> Response:
+    return _answer(request, {"mode": "READONLY"})
+
+
+async def _subject_mode(view: View, request: Request, caller: Identity) -> Response:
+    _of_subject(view.registry, request)
+    return await _mode(view, request, caller)
+
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (
+    ("GET", "/subjects", ANY_PRINCIPAL, _subjects),
+    ("POST", "/subjects/{subject}", ANY_PRINCIPAL, _lookup),
+    ("GET", "/subjects/{subject}/versions", ANY_PRINCIPAL, _versions),
+    ("GET", "/subjects/{subject}/versions/{version}", ANY_PRINCIPAL, _version),
+    ("GET", "/subjects/{subject}/versions/{version}/schema", ANY_PRINCIPAL, _version_text),
+    ("GET", "/subjects/{subject}/versions/{version}/referencedby", ANY_PRINCIPAL, _referenced_by),
+    ("GET", "/schemas/types", ANY_PRINCIPAL, _types),
+    ("GET", "/schemas/ids/{id}", ANY_PRINCIPAL, _schema),
+    ("GET", "/schemas/ids/{id}/schema", ANY_PRINCIPAL, _schema_text),
+    ("GET", "/schemas/ids/{id}/versions", ANY_PRINCIPAL, _id_versions),
+    ("GET", "/schemas/ids/{id}/subjects", ANY_PRINCIPAL, _id_subjects),
+    ("GET", "/config", ANY_PRINCIPAL, _config),
+    ("GET", "/config/{subject}", ANY_PRINCIPAL, _subject_config),
+    ("GET", "/mode", ANY_PRINCIPAL, _mode),
+    ("GET", "/mode/{subject}", ANY_PRINCIPAL, _subject_mode),
+)
