@@ -119,6 +119,8 @@ async def _lookup(view: View, request: Request, _caller: Identity) -> Response:
         found = _known(versions, given)
     except SchemaError as error:
         raise ConfluentError(_INVALID_SCHEMA, f"Invalid schema: {error}") from None
+    except RecursionError:
+        raise ConfluentError(_INVALID_SCHEMA, "Invalid schema: schema: nested too deeply") from None
     if found is None:
         raise ConfluentError(_SCHEMA_NOT_FOUND, f"Schema not found among the versions of {versions[0].type_name}")
     return _answer(request, _row(found))
@@ -126,8 +128,8 @@ async def _lookup(view: View, request: Request, _caller: Identity) -> Response:
 
 def _known(versions: tuple[SchemaVersion, ...], given: str) -> SchemaVersion | None:
     """Find the version with the text that was given, or else the newest one that writes the same bytes."""
-    source = read_source("schema", given.encode())
-    text = json.dumps(source.document, ensure_ascii=False, separators=(",", ":")).encode()
+    source = read_source("schema", given.encode(errors="surrogatepass"))
+    text = json.dumps(source.document, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
     text_sha256 = sha256(text).hexdigest()
     for version in versions:
         if version.text_sha256 == text_sha256:
