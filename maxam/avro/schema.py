@@ -137,10 +137,10 @@ class Source:
         references: Json = document.get("references", {}) if isinstance(document, dict) else {}
         self.references: Final[dict[str, str]] = {}
         if not isinstance(references, dict):
-            raise SchemaError(f'{path}: references: expected an object such as {{"egm.EGMStateBase_v1": "1.0"}}')
+            raise SchemaError('expected an object such as {"egm.EGMStateBase_v1": "1.0"}', path, "references")
         for name, pinned in references.items():
             if not isinstance(pinned, str):
-                raise SchemaError(f'{path}: references.{name}: expected a minor version as text such as "1.0"')
+                raise SchemaError('expected a minor version as text such as "1.0"', path, f"references.{name}")
             self.references[name] = pinned
 
 
@@ -178,9 +178,9 @@ def read_source(path: str, text: bytes, minor: str = "") -> Source:
             text.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
         )
     except RecursionError:
-        raise SchemaError(f"{path}: nested too deeply") from None
+        raise SchemaError("nested too deeply", path) from None
     except ValueError as error:
-        raise SchemaError(f"{path}: not UTF-8 JSON: {error}") from None
+        raise SchemaError(f"not UTF-8 JSON: {error}", path) from None
     return Source(path, minor, document)
 
 
@@ -202,13 +202,34 @@ def parse_schema(source: Source, sources: Sources | None = None) -> Schema:
         parser.check_defaults()
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     except RecursionError:
-        raise SchemaError(f"{source.path}: nested too deeply") from None
+        raise SchemaError("nested too deeply", source.path) from None
     except UnicodeEncodeError:
-        raise SchemaError(f"{source.path}: a text in it holds half a surrogate pair") from None
+        raise SchemaError("a text in it holds half a surrogate pair", source.path) from None
     for name in source.references:
         if name not in parser.origins or parser.origins[name] is source:
-            raise SchemaError(f"{source.path}: references.{name}: the schema does not refer to this type")
+            raise SchemaError("the schema does not refer to this type", source.path, f"references.{name}")
     return Schema(of, text, tuple(name for name, file in parser.types_of_files.items() if file is not source))
+
+
+def find_problems(source: Source, sources: Sources | None = None) -> list[SchemaError]:
+    """Name everything that is wrong with a schema, where `parse_schema` stops at the first mistake; nothing when it is good.
+
+    A type that stands in a wrong field is unknown to what follows.
+    """
+    parser = _Parser(sources or {}, lenient=True)
+    try:
+        parser.parse(source, source.document, "", "", 1)
+        parser.check_defaults()
+    except RecursionError:
+        parser.problems.append(SchemaError("nested too deeply", source.path))
+    except SchemaError as error:
+        parser.problems.append(error)
+    if not parser.problems:
+        try:
+            parse_schema(source, sources)
+        except SchemaError as error:
+            parser.problems.append(error)
+    return parser.problems
 
 
 def full_name(source: Source) -> str:
@@ -219,14 +240,16 @@ def full_name(source: Source) -> str:
     """
     document = source.document
     if not isinstance(document, dict) or document.get("type") not in {"record", "enum", "fixed"}:
-        raise SchemaError(f"{source.path}: a schema file must define a record, an enum or a fixed")
+        raise SchemaError("a schema file must define a record, an enum or a fixed", source.path)
     return _name(source, document, "", "")
 
 
 @final
 class _Parser:
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, lenient: bool = False) -> None:
         self._sources = sources
+        self._lenient = lenient
+        self.problems: list[SchemaError] = []  # of fields and defaults: a lenient parser goes on behind them
         self._types: dict[str, Type] = {}
         self.origins: dict[str, Source] = {}  # in which file each named type met so far is defined
         self.types_of_files: dict[str, Source] = {}
@@ -265,7 +288,13 @@ class _Parser:
         for source, path, of, default in self._defaults:
             problem = _default_problem(of, default, 1)
             if problem:
-                raise _error(source, path, problem)
+                self._refuse(_error(source, path, problem))
+
+    def _refuse(self, error: SchemaError) -> None:
+        """Raise an error, or note it and go on."""
+        if not self._lenient:
+            raise error
+        self.problems.append(error)
 
     def _reference(self, source: Source, text: str, namespace: str, path: str, depth: int) -> tuple[Type, Json]:
         name = text if "." in text or not namespace else f"{namespace}.{text}"
@@ -291,7 +320,7 @@ class _Parser:
         if pinned is not None:
             if pinned not in minors:
                 known = ", ".join(minors) or "none"
-                raise SchemaError(f"{source.path}: references.{name}: no minor {pinned!r}; there are: {known}")
+                raise SchemaError(f"no minor {pinned!r}; there are: {known}", source.path, f"references.{name}")
             return minors[pinned]
         if len(minors) > 1:
             example = f'"references": {{"{name}": "{list(minors)[-1]}"}}'
@@ -364,31 +393,38 @@ class _Parser:
         out: list[Json] = []
         names: set[str] = set()
         for index, document in enumerate(documents):
-            place = f"{path}[{index}]"
-            if not isinstance(document, dict):
-                raise _error(source, place, "expected an object with name and type")
-            name = document.get("name")
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise _error(source, _at(place, "name"), f"{name!r} is not a name")
-            if name in names:
-                raise _error(source, _at(place, "name"), f"field {name!r} is there twice")
-            names.add(name)
-            if document.get("order", "ascending") not in {"ascending", "descending", "ignore"}:
-                raise _error(source, _at(place, "order"), "expected ascending, descending or ignore")
-            if "type" not in document:
-                raise _error(source, place, "field without 'type'")
-            aliases = tuple(_aliases(source, document, place))
-            field, text = self.parse(source, document["type"], namespace, _at(place, "type"), depth + 1)
-            defaulted = "default" in document
-            of.fields.append(Field(name, field, defaulted, document.get("default"), aliases))
-            if defaulted:
-                self._defaults.append((source, _at(place, "default"), field, document["default"]))
-            out.append({**document, "type": text})
+            try:
+                out.append(self._field(source, document, of, names, namespace, f"{path}[{index}]", depth))
+            except SchemaError as error:
+                self._refuse(error)
         return out
+
+    def _field(
+        self, source: Source, document: Json, of: Type, names: set[str], namespace: str, place: str, depth: int
+    ) -> Json:
+        if not isinstance(document, dict):
+            raise _error(source, place, "expected an object with name and type")
+        name = document.get("name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _error(source, _at(place, "name"), f"{name!r} is not a name")
+        if name in names:
+            raise _error(source, _at(place, "name"), f"field {name!r} is there twice")
+        names.add(name)
+        if document.get("order", "ascending") not in {"ascending", "descending", "ignore"}:
+            raise _error(source, _at(place, "order"), "expected ascending, descending or ignore")
+        if "type" not in document:
+            raise _error(source, place, "field without 'type'")
+        aliases = tuple(_aliases(source, document, place))
+        field, text = self.parse(source, document["type"], namespace, _at(place, "type"), depth + 1)
+        defaulted = "default" in document
+        of.fields.append(Field(name, field, defaulted, document.get("default"), aliases))
+        if defaulted:
+            self._defaults.append((source, _at(place, "default"), field, document["default"]))
+        return {**document, "type": text}
 
 
 def _error(source: Source, path: str, problem: str) -> SchemaError:
-    return SchemaError(f"{source.path}: {path}: {problem}" if path else f"{source.path}: {problem}")
+    return SchemaError(problem, source.path, path)
 
 
 def _at(path: str, key: str) -> str:
