@@ -40,15 +40,23 @@ class Limits:
     connections_max: int = 10_000  # of clients, in all; fewer when the system allows fewer open files
     # what the broker as a whole may hold
     topics_max: int = 5_000_000  # live topics: a runaway publisher stops here, not at the machine's memory
+    schema_files_max: int = 20_000  # files and folders in the schema folder, of any kind: a mistaken path ends soon
+    schema_bytes_max: int = 67_108_864  # what all files of the schema folder hold together
     # rejected SENDs on their way to a journal of their own
     rejected_queue_records_max: int = 10_000  # waiting for the disk
     rejected_queue_bytes_max: int = 8_388_608  # the same, or one SEND alone
     rejected_principal_bytes_per_s: int = 4096  # of one principal in the long run: it must not crowd out others
     rejected_principal_burst_bytes: int = 4_194_304  # of one principal before that rate holds
+    # rejected SENDs that operators can look at and send again
+    quarantine_records_max: int = 1000  # the last ones, a fair share of each principal's
+    quarantine_bytes_max: int = 16_777_216  # that they may take, some 1 KiB of each beside headers and body
+    # candidate versions that are tried on live traffic
+    shadow_bytes_per_s_max: int = 262_144  # of bodies, each counted with 256 more: less than one percent of a processor's time
     # waits
     tls_handshake_timeout_s: float = 10.0  # absolute
     connect_timeout_s: float = 10.0  # absolute, from the handshake to CONNECTED
     write_timeout_s: float = 30.0  # a peer that takes nothing for so long is closed
+    expel_timeout_s: float = 4.0  # for whoever is entitled no more to take what is under way; the whole stays below 5 s
     linger_timeout_s: float = 1.0  # after ERROR or the last RECEIPT, for the peer to read it
     session_expiry_s: float = 604_800.0  # a detached session with durable subscriptions
     source_retention_s: float = 604_800.0  # what a deleted topic keeps of its sources: no retry comes later than that
@@ -80,6 +88,7 @@ class TlsSettings:
     key: Path
     client_ca: Path
     crl: Path | None = None
+    crl_expired: Literal["warn", "refuse"] = "warn"  # an authority that is late with its list must not stop a venue
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,7 @@ class SchemaSettings:
     """The registry folder."""
 
     folder: Path
+    allow_orphans: bool = False  # may a reload take the rule from topics with values
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,15 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadSettings:
+    """When changed files come into force by themselves."""
+
+    watch: bool = True  # False: on SIGHUP and `maxam-admin reload` only
+    quiet_s: float = 1.0  # without another change, so that a half-finished pull is not taken
+    poll_interval_s: float = 30.0  # the files are looked at so often anyway: network file systems tell of no change
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration of a gateway; every path is absolute or relative to the working folder."""
 
@@ -129,6 +148,7 @@ class Settings:
     listener: ListenerSettings = ListenerSettings()
     journal: JournalSettings = JournalSettings()
     admin: AdminSettings = AdminSettings()
+    reload: ReloadSettings = ReloadSettings()
     limits: Limits = Limits()
 
 
@@ -142,9 +162,13 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "journal.segment_bytes_max": (65_536, 2**40, "a segment holds at least a few batches"),
     "limits.frame_body_bytes_max": (1024, 2**30, "one body is held in memory as a whole"),
     "limits.connect_frame_bytes_max": (1024, 65_536, "a stranger may not make us hold more"),
+    "limits.quarantine_records_max": (1, 100_000, "they are held in memory, and looked through for every page"),
+    "limits.quarantine_bytes_max": (65_536, 2**34, "they are held in memory"),
     "limits.window": (1, 100_000, "more in flight only makes values stale"),
     "limits.send_unsent_bytes_max": (4096, 2**20, "what the kernel holds unsent is stale when it leaves"),
     "limits.send_buffer_bytes_max": (8192, 2**24, "what the kernel holds is stale when it leaves"),
+    "limits.expel_timeout_s": (1, 4, "who is entitled no more is gone within 5 s"),
+    "reload.quiet_s": (0, 3600, "0 takes changes as they come"),
     "limits.stop_timeout_s": (1, 8, "the whole stop stays below 10 s"),
 }
 # A limit that can never be reached, because another one comes first, is a mistake: (smaller, larger).
@@ -223,6 +247,10 @@ def _value(place: str, key: str, hint: Any, value: Any) -> Any:  # noqa: ANN401 
             raise ConfigurationError(
                 f"{place}: expected {' or '.join(map(repr, allowed))}, found {_shown(value)}{remedy}"
             )
+        return value
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{place}: expected true or false without quotes, found {_shown(value)}")
         return value
     if hint is int or hint is float:
         return _number(place, key, hint, value)

@@ -21,6 +21,8 @@ class Counters:
         "sends_unauthorised",
         "sends_unavailable",
         "sessions_expired",
+        "shadow_rejections",
+        "shadow_trials",
         "takeovers",
     )
 
@@ -35,6 +37,8 @@ class Counters:
         self.rejects_failed = 0  # not stored: no room, or the disk failed
         self.rejects_over_rate = 0  # not stored: their principal had too many
         self.rejects_over_queue = 0  # not stored: too many waited
+        self.shadow_trials = 0  # SENDs on which a candidate version was tried
+        self.shadow_rejections = 0  # of these, what it would have rejected
         self.messages = 0  # MESSAGE frames handed to connections
         self.acks = 0
         self.acks_ignored = 0

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from maxam.avro.envelope import ID_BYTES, EnvelopeKeys
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES
 from maxam.avro.rule import ENCODINGS, NONE, Rule, SchemaVersion, schema_id_of
-from maxam.avro.schema import Source, full_name, parse_schema, read_source
+from maxam.avro.schema import Source, find_problems, full_name, parse_schema, read_source
 from maxam.config import Limits
 from maxam.errors import GlobError, SchemaError
 from maxam.globs import compile_glob
@@ -28,6 +28,7 @@ COMPATIBILITIES: Final = (
     "FULL",
     "FULL_TRANSITIVE",
 )
+SCHEMA_SUFFIX: Final = ".avsc"
 CANDIDATE_SUFFIX: Final = ".candidate.avsc"  # of a minor that is not released: it judges nothing, a rule may try it
 FRESH_WITHIN_S_MAX: Final = 1e10  # three centuries; infinity and nan are no limits
 _ENVELOPE_KEYS: Final = ("body", "fingerprint", "topic", "tombstone")
@@ -54,6 +55,7 @@ class Registry:
         rules: In the order of the file.
         fingerprint: `CRC-64-AVRO` or `SHA-256`: what judgements carry and listings show first.
         envelope_keys: Keys of an envelope's items.
+        rejected_bodies_stored: No rule says that what is rejected may not be kept.
         fresh_within_s: For each rule, in seconds, how old the newest value of its destinations may be before it is stale; None: any
             age. The broker does not act on it.
     """
@@ -66,6 +68,7 @@ class Registry:
         "envelope_keys",
         "fingerprint",
         "fresh_within_s",
+        "rejected_bodies_stored",
         "rules",
     )
 
@@ -81,6 +84,7 @@ class Registry:
         candidates: Mapping[str, tuple[SchemaVersion, ...]],
     ) -> None:
         self.rules: Final = rules
+        self.rejected_bodies_stored: Final = all([rule.rejected_bodies_stored for rule in rules])
         self.fresh_within_s: Final = fresh_within_s
         self.fingerprint: Final = fingerprint
         self.envelope_keys: Final = envelope_keys
@@ -162,110 +166,255 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
     Raises:
         SchemaError: Something in it is wrong; names file and place.
     """
-    if REGISTRY_FILE not in texts:
-        raise SchemaError(f"{REGISTRY_FILE}: missing in the schema folder")
-    document = _toml(REGISTRY_FILE, texts[REGISTRY_FILE])
-    _only(REGISTRY_FILE, "", document, ("registry", "rule", "type"))
+    registry, problems = inspect_registry(texts, limits)
+    if registry is None:
+        raise problems[0]
+    return registry
 
-    sources = _sources(texts, ".avsc")
-    types: dict[str, tuple[SchemaVersion, ...]] = {}
-    by_fingerprint: dict[bytes, list[SchemaVersion]] = {}
-    for name, minors in sources.items():
-        newest_first = reversed(minors.values())
-        types[name] = tuple([SchemaVersion(name, s.minor, s.path, parse_schema(s, sources)) for s in newest_first])
-        for version in types[name]:
-            by_fingerprint.setdefault(version.crc_64, []).append(version)
-            by_fingerprint.setdefault(version.sha_256, []).append(version)
-            same_id = by_fingerprint.setdefault(version.schema_id_bytes, [])
-            if same_id and same_id[0].text_sha256 != version.text_sha256:
-                raise SchemaError(
-                    f"{version.path}: its schema id {version.schema_id} is that of {same_id[0].path} too, which bodies of "
-                    'encoding "confluent" could not tell apart; change the text of the one that is not released, a doc will do'
-                )
-            same_id.append(version)
-    if LOCK_FILE in texts:
-        _check_lock(texts[LOCK_FILE], types)
 
-    candidates = _candidates(texts, sources)
+def inspect_registry(
+    texts: Mapping[str, bytes], limits: Limits | None = None
+) -> tuple[Registry | None, list[SchemaError]]:
+    """Build the registry of a schema folder, and go on behind each mistake to find the next.
 
-    settings = _value(REGISTRY_FILE, "registry", document.get("registry", {}), dict)
-    _only(REGISTRY_FILE, "registry", settings, ("envelope_keys", "fingerprint"))
-    fingerprint = settings.get("fingerprint", "CRC-64-AVRO")
-    if not isinstance(fingerprint, str) or fingerprint not in FINGERPRINTS:
-        raise _mistaken(REGISTRY_FILE, "registry.fingerprint", " or ".join(FINGERPRINTS), fingerprint)
-    keys = _envelope_keys(settings.get("envelope_keys", {}))
-    compatibility = _compatibility(document.get("type", {}), types)
+    Args:
+        texts: As of `load_registry`.
+        limits: Bound the rules' globs.
 
-    rules: list[Rule] = []
-    fresh_within_s: list[float | None] = []
-    for index, entry in enumerate(_value(REGISTRY_FILE, "rule", document.get("rule", []), list)):
-        place = f"rule[{index}]"
-        table = _value(REGISTRY_FILE, place, entry, dict)
+    Returns:
+        The registry, None when anything is wrong with it; and all that is wrong, but for what only follows from something
+        that is named already.
+    """
+    loader = _Loader(texts, limits or Limits())
+    registry = loader.load()
+    return (None, loader.problems) if loader.problems else (registry, loader.problems)
+
+
+_Versions = dict[str, tuple[SchemaVersion, ...]]
+
+
+@final
+class _Loader:
+    """Makes a registry. A file that cannot be used is stood in for by an empty record, so that nothing else is blamed for it."""
+
+    def __init__(self, texts: Mapping[str, bytes], limits: Limits) -> None:
+        self._texts = texts
+        self._limits = limits
+        self.problems: list[SchemaError] = []
+        self._broken: set[str] = set()  # paths of files that cannot be used
+
+    def load(self) -> Registry:
+        """Make the registry, which is good if nothing was noted."""
+        document: _Toml = {}
+        if REGISTRY_FILE in self._texts:
+            try:
+                document = _toml(REGISTRY_FILE, self._texts[REGISTRY_FILE])
+                _only(REGISTRY_FILE, "", document, ("registry", "rule", "type"))
+            except SchemaError as error:
+                self._note(error)
+        else:
+            self._note(SchemaError("missing in the schema folder", REGISTRY_FILE))
+
+        sources = self._sources(SCHEMA_SUFFIX)
+        types = self._parsed(sources, sources)
+        known = self._known(types)
+        if LOCK_FILE in self._texts:
+            self._check_lock(self._texts[LOCK_FILE], types)
+        candidates = self._candidates(sources)
+
+        fingerprint = "CRC-64-AVRO"
+        keys = EnvelopeKeys()
+        try:
+            settings = _value(REGISTRY_FILE, "registry", document.get("registry", {}), dict)
+            _only(REGISTRY_FILE, "registry", settings, ("envelope_keys", "fingerprint"))
+            fingerprint = _fingerprint(settings)
+            keys = _envelope_keys(settings.get("envelope_keys", {}))
+        except SchemaError as error:
+            self._note(error)
+        compatibility = self._compatibility(document.get("type", {}), types)
+
+        rules: list[Rule] = []
+        fresh_within_s: list[float | None] = []
+        entries: list[Any] = []
+        try:
+            entries = _value(REGISTRY_FILE, "rule", document.get("rule", []), list)
+        except SchemaError as error:
+            self._note(error)
         size = FINGERPRINTS[fingerprint]
-        rules.append(_rule(place, table, types, candidates, size, keys, by_fingerprint, limits or Limits()))
-        fresh_within_s.append(_fresh_within_s(place, table))
-    return Registry(
-        tuple(rules), types, by_fingerprint, compatibility, fingerprint, keys, tuple(fresh_within_s), candidates
-    )
+        for index, entry in enumerate(entries):
+            place = f"rule[{index}]"
+            try:
+                table = _value(REGISTRY_FILE, place, entry, dict)
+                rules.append(_rule(place, table, types, candidates, size, keys, known, self._limits))
+                fresh_within_s.append(_fresh_within_s(place, table))
+            except SchemaError as error:
+                self._note(error)
+        return Registry(tuple(rules), types, known, compatibility, fingerprint, keys, tuple(fresh_within_s), candidates)
 
+    def _note(self, error: SchemaError) -> None:
+        if str(error) not in [str(noted) for noted in self.problems]:  # of a file that several others refer to
+            self.problems.append(error)
 
-def _candidates(
-    texts: Mapping[str, bytes], sources: Mapping[str, Mapping[str, Source]]
-) -> dict[str, tuple[SchemaVersion, ...]]:
-    """Parse the minors that are not released; what they refer to must be."""
-    candidates: dict[str, tuple[SchemaVersion, ...]] = {}
-    for name, minors in _sources(texts, CANDIDATE_SUFFIX).items():
-        for source in minors.values():
-            released = sources.get(name, {}).get(source.minor)
-            if released is not None:
-                raise SchemaError(
-                    f"{source.path}: {name} {source.minor} is there as {released.path} too; remove the candidate, or give it "
-                    "the next minor"
+    def _sources(self, suffix: str) -> dict[str, dict[str, Source]]:
+        """Read all files of a suffix, candidates only by theirs: sorted by name, their minors from oldest to newest."""
+        found: dict[str, dict[tuple[int, int], Source]] = {}
+        for path in sorted(self._texts):
+            if not path.endswith(suffix) or path.endswith(CANDIDATE_SUFFIX) != (suffix == CANDIDATE_SUFFIX):
+                continue
+            place, _, file = path.removesuffix(suffix).rpartition("/")
+            minor = _MINOR.fullmatch(file)
+            major = _PLACE.fullmatch(place)
+            if minor is None or major is None or minor[1] != major[1]:
+                self._note(
+                    SchemaError(
+                        "expected <namespace path>/<type name>_v<major>/<major>.<minor>.avsc, such as "
+                        "egm/EGMStatus_v1/1.0.avsc",
+                        path,
+                    )
                 )
-        newest_first = reversed(minors.values())
-        candidates[name] = tuple([SchemaVersion(name, s.minor, s.path, parse_schema(s, sources)) for s in newest_first])
-    return candidates
+                continue
+            name = place.replace("/", ".")
+            try:
+                source = read_source(path, self._texts[path], minor[0])
+                said = full_name(source)
+                if said != name:
+                    raise SchemaError(f"the file's place says {name}, its text says {said}", path)
+            except SchemaError as error:
+                self._note(error)
+                self._broken.add(path)
+                source = _stand_in(name, path, minor[0])
+            found.setdefault(name, {})[int(minor[1]), int(minor[2])] = source
+        return {
+            name: {source.minor: source for _, source in sorted(found[name].items(), key=lambda item: item[0])}
+            for name in sorted(found)
+        }
+
+    def _parsed(
+        self, wanted: Mapping[str, Mapping[str, Source]], sources: Mapping[str, Mapping[str, Source]]
+    ) -> _Versions:
+        """Parse files: each type's minors, newest first."""
+        versions: _Versions = {}
+        for name, minors in wanted.items():
+            parsed: list[SchemaVersion] = []
+            for source in reversed(minors.values()):
+                try:
+                    schema = parse_schema(source, sources)
+                except SchemaError:
+                    for problem in find_problems(source, sources):
+                        self._note(problem)
+                    self._broken.add(source.path)
+                    schema = parse_schema(_stand_in(name, source.path, source.minor))
+                parsed.append(SchemaVersion(name, source.minor, source.path, schema))
+            versions[name] = tuple(parsed)
+        return versions
+
+    def _known(self, types: _Versions) -> dict[bytes, list[SchemaVersion]]:
+        """Find each schema by either fingerprint and by its id."""
+        known: dict[bytes, list[SchemaVersion]] = {}
+        for minors in types.values():
+            for version in minors:
+                known.setdefault(version.crc_64, []).append(version)
+                known.setdefault(version.sha_256, []).append(version)
+                same_id = known.setdefault(version.schema_id_bytes, [])
+                if same_id and same_id[0].text_sha256 != version.text_sha256:
+                    self._note(
+                        SchemaError(
+                            f"its schema id {version.schema_id} is that of {same_id[0].path} too, which bodies of encoding "
+                            '"confluent" could not tell apart; change the text of the one that is not released, a doc will do',
+                            version.path,
+                        )
+                    )
+                same_id.append(version)
+        return known
+
+    def _candidates(self, sources: Mapping[str, Mapping[str, Source]]) -> _Versions:
+        """Parse the minors that are not released; what they refer to must be."""
+        candidates = self._sources(CANDIDATE_SUFFIX)
+        for name, minors in candidates.items():
+            for source in minors.values():
+                released = sources.get(name, {}).get(source.minor)
+                if released is not None:
+                    self._note(
+                        SchemaError(
+                            f"{name} {source.minor} is there as {released.path} too; remove the candidate, or give it the next "
+                            "minor",
+                            source.path,
+                        )
+                    )
+        return self._parsed(candidates, sources)
+
+    def _compatibility(self, value: object, types: _Versions) -> dict[str, str]:
+        modes: dict[str, str] = {}
+        try:
+            entries = _value(REGISTRY_FILE, "type", value, dict)
+        except SchemaError as error:
+            self._note(error)
+            return modes
+        for name, entry in entries.items():
+            try:
+                modes[name] = _mode(name, entry, types)
+            except SchemaError as error:
+                self._note(error)
+        return modes
+
+    def _check_lock(self, text: bytes, types: _Versions) -> None:
+        """Compare the folder with what was released."""
+        try:
+            document = _toml(LOCK_FILE, text)
+            _only(LOCK_FILE, "", document, ("released",))
+            released = _value(LOCK_FILE, "released", document.get("released", {}), dict)
+        except SchemaError as error:
+            self._note(error)
+            return
+        for name, minors in released.items():
+            try:
+                entries = _value(LOCK_FILE, f'released."{name}"', minors, dict)
+            except SchemaError as error:
+                self._note(error)
+                continue
+            for minor, entry in entries.items():
+                try:
+                    self._check_released(name, minor, entry, types)
+                except SchemaError as error:
+                    self._note(error)
+
+    def _check_released(self, name: str, minor: str, entry: object, types: _Versions) -> None:
+        place = f'released."{name}"."{minor}"'
+        table = _value(LOCK_FILE, place, entry, dict)
+        _only(LOCK_FILE, place, table, ("fingerprint", "sha256"))
+        version = next((v for v in types.get(name, ()) if v.minor == minor), None)
+        if version is None:
+            raise SchemaError("released, but there is no such file any more; restore it", LOCK_FILE, place)
+        if version.path in self._broken:
+            return
+        found = {"fingerprint": version.crc_64.hex(), "sha256": version.text_sha256}
+        for key, value in found.items():
+            if table.get(key) != value:
+                raise SchemaError(
+                    f"differs from what was released ({LOCK_FILE}: {place}.{key} is {table.get(key)!r}, the text gives "
+                    f"{value!r}); restore it and make a new minor",
+                    version.path,
+                )
 
 
-def _sources(texts: Mapping[str, bytes], suffix: str) -> dict[str, dict[str, Source]]:
-    """Read all files of a suffix, candidates only by theirs: sorted by name, their minors from oldest to newest."""
-    found: dict[str, dict[tuple[int, int], Source]] = {}
-    for path in sorted(texts):
-        if not path.endswith(suffix) or path.endswith(CANDIDATE_SUFFIX) != (suffix == CANDIDATE_SUFFIX):
-            continue
-        place, _, file = path.removesuffix(suffix).rpartition("/")
-        minor = _MINOR.fullmatch(file)
-        major = _PLACE.fullmatch(place)
-        if minor is None or major is None or minor[1] != major[1]:
-            raise SchemaError(
-                f"{path}: expected <namespace path>/<type name>_v<major>/<major>.<minor>.avsc, "
-                "such as egm/EGMStatus_v1/1.0.avsc"
-            )
-        source = read_source(path, texts[path], minor[0])
-        name = full_name(source)
-        if name != place.replace("/", "."):
-            raise SchemaError(f"{path}: the file's place says {place.replace('/', '.')}, its text says {name}")
-        found.setdefault(name, {})[int(minor[1]), int(minor[2])] = source
-    return {
-        name: {source.minor: source for _, source in sorted(found[name].items(), key=lambda item: item[0])}
-        for name in sorted(found)
-    }
+def _stand_in(name: str, path: str, minor: str) -> Source:
+    return Source(path, minor, {"type": "record", "name": name, "fields": []})
 
 
 def _toml(file: str, text: bytes) -> _Toml:
     try:
         return tomllib.loads(text.decode())
     except RecursionError:
-        raise SchemaError(f"{file}: nested too deeply") from None
+        raise SchemaError("nested too deeply", file) from None
     except ValueError as error:
-        raise SchemaError(f"{file}: not UTF-8 TOML: {error}") from None
+        raise SchemaError(f"not UTF-8 TOML: {error}", file) from None
 
 
 def _only(file: str, place: str, table: _Toml, keys: tuple[str, ...]) -> None:
     for key in table:
         if key not in keys:
             where = f"{place}.{key}" if place else key
-            raise SchemaError(f"{file}: {where}: unknown key; known here: {', '.join(keys)}")
+            raise SchemaError(f"unknown key; known here: {', '.join(keys)}", file, where)
 
 
 _NAMES: Final = {dict: "a table", list: "an array of tables", str: "text", bool: "true or false", int: "a whole number"}
@@ -279,9 +428,7 @@ def _value(file: str, place: str, value: Any, of: type) -> Any:  # noqa: ANN401 
 
 def _mistaken(file: str, place: str, expected: str, value: object) -> SchemaError:
     found = repr(value)
-    return SchemaError(
-        f"{file}: {place}: expected {expected}, found {found if len(found) <= 80 else found[:77] + '...'}"
-    )
+    return SchemaError(f"expected {expected}, found {found if len(found) <= 80 else found[:77] + '...'}", file, place)
 
 
 def _envelope_keys(value: object) -> EnvelopeKeys:
@@ -292,28 +439,32 @@ def _envelope_keys(value: object) -> EnvelopeKeys:
     for default, name in enumerate(_ENVELOPE_KEYS, start=1):
         number = _value(REGISTRY_FILE, f"{place}.{name}", table.get(name, default), int)
         if not -(2**31) <= number < 2**31:
-            raise SchemaError(f"{REGISTRY_FILE}: {place}.{name}: an item's key has 32 bits")
+            raise SchemaError("an item's key has 32 bits", REGISTRY_FILE, f"{place}.{name}")
         if number in numbers:
             raise SchemaError(
-                f"{REGISTRY_FILE}: {place}.{name}: {_ENVELOPE_KEYS[numbers.index(number)]} has {number} too"
+                f"{_ENVELOPE_KEYS[numbers.index(number)]} has {number} too", REGISTRY_FILE, f"{place}.{name}"
             )
         numbers.append(number)
     return EnvelopeKeys(*numbers)
 
 
-def _compatibility(value: object, types: Mapping[str, object]) -> dict[str, str]:
-    modes: dict[str, str] = {}
-    for name, entry in _value(REGISTRY_FILE, "type", value, dict).items():
-        place = f'type."{name}"'
-        if name not in types:
-            raise SchemaError(f"{REGISTRY_FILE}: {place}: no such type; known: {', '.join(types) or 'none'}")
-        table = _value(REGISTRY_FILE, place, entry, dict)
-        _only(REGISTRY_FILE, place, table, ("compatibility",))
-        mode = table.get("compatibility", COMPATIBILITY_DEFAULT)
-        if mode not in COMPATIBILITIES:
-            raise _mistaken(REGISTRY_FILE, f"{place}.compatibility", f"one of {', '.join(COMPATIBILITIES)}", mode)
-        modes[name] = mode
-    return modes
+def _fingerprint(settings: _Toml) -> str:
+    fingerprint = settings.get("fingerprint", "CRC-64-AVRO")
+    if not isinstance(fingerprint, str) or fingerprint not in FINGERPRINTS:
+        raise _mistaken(REGISTRY_FILE, "registry.fingerprint", " or ".join(FINGERPRINTS), fingerprint)
+    return fingerprint
+
+
+def _mode(name: str, entry: object, types: _Versions) -> str:
+    place = f'type."{name}"'
+    if name not in types:
+        raise SchemaError(f"no such type; known: {', '.join(types) or 'none'}", REGISTRY_FILE, place)
+    table = _value(REGISTRY_FILE, place, entry, dict)
+    _only(REGISTRY_FILE, place, table, ("compatibility",))
+    mode = table.get("compatibility", COMPATIBILITY_DEFAULT)
+    if not isinstance(mode, str) or mode not in COMPATIBILITIES:
+        raise _mistaken(REGISTRY_FILE, f"{place}.compatibility", f"one of {', '.join(COMPATIBILITIES)}", mode)
+    return mode
 
 
 def _rule(
@@ -329,7 +480,7 @@ def _rule(
     _only(REGISTRY_FILE, place, table, _RULE_KEYS)
     for key in ("destination", "encoding"):
         if key not in table:
-            raise SchemaError(f"{REGISTRY_FILE}: {place}: {key!r} is missing")
+            raise SchemaError(f"{key!r} is missing", REGISTRY_FILE, place)
     encoding = table["encoding"]
     if encoding not in ENCODINGS:
         raise _mistaken(REGISTRY_FILE, f"{place}.encoding", f"one of {', '.join(ENCODINGS)}", encoding)
@@ -338,19 +489,19 @@ def _rule(
     if encoding == NONE:
         if "schema" in table or "shadow" in table or version_required:
             raise SchemaError(
-                f'{REGISTRY_FILE}: {place}: with encoding "none" nothing is checked: no schema, no version, no shadow'
+                'with encoding "none" nothing is checked: no schema, no version, no shadow', REGISTRY_FILE, place
             )
     elif "schema" not in table:
-        raise SchemaError(f"{REGISTRY_FILE}: {place}: 'schema' is missing; only encoding \"none\" needs none")
+        raise SchemaError("'schema' is missing; only encoding \"none\" needs none", REGISTRY_FILE, place)
     elif schema not in types:
         raise SchemaError(
-            f"{REGISTRY_FILE}: {place}.schema: no such type {schema!r}; known: {', '.join(types) or 'none'}"
+            f"no such type {schema!r}; known: {', '.join(types) or 'none'}", REGISTRY_FILE, f"{place}.schema"
         )
     destination = _value(REGISTRY_FILE, f"{place}.destination", table["destination"], str)
     try:
         glob = compile_glob(destination, limits)
     except GlobError as error:
-        raise SchemaError(f"{REGISTRY_FILE}: {place}.destination: {error}") from None
+        raise SchemaError(str(error), REGISTRY_FILE, f"{place}.destination") from None
     stored = _value(REGISTRY_FILE, f"{place}.store_rejected_bodies", table.get("store_rejected_bodies", True), bool)
     versions = types.get(schema, ())
     candidate = None
@@ -360,8 +511,10 @@ def _rule(
         versions = tuple([version for version in versions if version is not candidate])
         if not versions:
             raise SchemaError(
-                f"{REGISTRY_FILE}: {place}.shadow: {schema} has no other version than {minor}, so nothing would judge; a "
-                "version that is only tried needs one in force beside it"
+                f"{schema} has no other version than {minor}, so nothing would judge; a version that is only tried needs one "
+                "in force beside it",
+                REGISTRY_FILE,
+                f"{place}.shadow",
             )
     return Rule(glob, encoding, schema, versions, version_required, fingerprint_bytes, keys, known, candidate, stored)
 
@@ -373,8 +526,9 @@ def _candidate(place: str, minor: str, versions: Sequence[SchemaVersion]) -> Sch
             return version
     known = ", ".join([version.minor for version in versions])
     raise SchemaError(
-        f"{REGISTRY_FILE}: {place}.shadow: no version {minor!r} of the rule's type; known: {known}; a new one is put there as "
-        f"<minor>{CANDIDATE_SUFFIX}"
+        f"no version {minor!r} of the rule's type; known: {known}; a new one is put there as <minor>{CANDIDATE_SUFFIX}",
+        REGISTRY_FILE,
+        f"{place}.shadow",
     )
 
 
@@ -385,24 +539,3 @@ def _fresh_within_s(place: str, table: _Toml) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < FRESH_WITHIN_S_MAX:
         raise _mistaken(REGISTRY_FILE, f"{place}.fresh_within_s", "a number of seconds above zero", value)
     return float(value)
-
-
-def _check_lock(text: bytes, types: Mapping[str, tuple[SchemaVersion, ...]]) -> None:
-    """Compare the folder with what was released."""
-    document = _toml(LOCK_FILE, text)
-    _only(LOCK_FILE, "", document, ("released",))
-    for name, minors in _value(LOCK_FILE, "released", document.get("released", {}), dict).items():
-        for minor, entry in _value(LOCK_FILE, f'released."{name}"', minors, dict).items():
-            place = f'released."{name}"."{minor}"'
-            table = _value(LOCK_FILE, place, entry, dict)
-            _only(LOCK_FILE, place, table, ("fingerprint", "sha256"))
-            version = next((v for v in types.get(name, ()) if v.minor == minor), None)
-            if version is None:
-                raise SchemaError(f"{LOCK_FILE}: {place}: released, but there is no such file any more; restore it")
-            found = {"fingerprint": version.crc_64.hex(), "sha256": version.text_sha256}
-            for key, value in found.items():
-                if table.get(key) != value:
-                    raise SchemaError(
-                        f"{version.path}: differs from what was released ({LOCK_FILE}: {place}.{key} is "
-                        f"{table.get(key)!r}, the text gives {value!r}); restore it and make a new minor"
-                    )

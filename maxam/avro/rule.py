@@ -101,6 +101,7 @@ class Rule:
         schema: Full type name; empty for encoding `none`.
         version_required: A bare datum must come with a `schema-version` header.
         deletion: Judgement of an empty body, which no schema checks: whose it would be.
+        candidate: The version that is only tried, if there is one.
         shadow: The same rule as if the candidate were the only version, for trials without effect; None without a candidate.
         rejected_bodies_stored: What is rejected here may be kept for operators; else only its length and SHA-256 are.
     """
@@ -112,6 +113,7 @@ class Rule:
         "_keys",
         "_minors",
         "_strangers",
+        "candidate",
         "deletion",
         "encoding",
         "glob",
@@ -154,6 +156,7 @@ class Rule:
         self.version_required: Final = version_required
         self.deletion: Final = UNJUDGED if encoding == NONE else Judgement(encoding, schema, "", b"")
         self.rejected_bodies_stored: Final = rejected_bodies_stored
+        self.candidate: Final = candidate
         self.shadow: Final[Rule | None] = (
             None
             if candidate is None

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, final
 
 from maxam.avro.registry import Registry
+from maxam.avro.rule import Rule
 from maxam.broker.delivery import SUBSCRIPTION_REFUSED, Chunk, Compared, Connection
 from maxam.broker.destinations import MatchIndex
 from maxam.broker.marks import Marks, tells_marks
@@ -95,6 +96,9 @@ Operation = Record | Barrier
 OnRejected = Callable[
     [Identity, Send, bytes, Rejection, int], None
 ]  # sender, SEND, disposition, why, microseconds since the epoch
+OnShadowed = Callable[
+    [Identity, Send, Rule, Judgement | Rejection, int], None
+]  # sender, SEND, its rule, what that said, microseconds since the epoch
 
 
 @final
@@ -130,6 +134,7 @@ class Broker:
         scanning: `scan` has something to do now.
         chunks: What was handed out since the last commit, by its first topic.
         on_rejected: Told of every SEND that is answered, or would be, `rejected-invalid` or `rejected-unauthorised`; it must not call back.
+        on_shadowed: Told of every SEND with a body that was judged by a rule with a candidate version, likewise.
     """
 
     def __init__(self, limits: Limits, policy: Policy, registry: Registry) -> None:
@@ -141,6 +146,7 @@ class Broker:
         self.sessions: Final[dict[tuple[str, str], Session]] = {}
         self.counters: Final = Counters()
         self.on_rejected: OnRejected | None = None
+        self.on_shadowed: OnShadowed | None = None
         self.head = 0
         self.revision = 0
         self.accepted_at_us = 0
@@ -210,7 +216,7 @@ class Broker:
     def send(self, connection: Connection, event: Send, wall_us: int) -> None:
         """Admit a SEND, and append it if it is accepted."""
         topic = self.store.topics.get(event.destination)
-        verdict = self._judge(connection, event, topic)
+        verdict = self._judge(connection, event, topic, wall_us)
         if type(verdict) is Rejection:
             self._reject(connection, event, verdict, wall_us)
             return
@@ -630,6 +636,13 @@ class Broker:
             self.pending.append(record)
             self.appended += 1
 
+    def coming_values(self) -> Iterator[bytes]:
+        """Iterate over the destinations of values that are accepted and not yet applied."""
+        for batch in (*self._taken, self.pending):
+            for operation in batch:
+                if type(operation) is Change and not operation.deleted:
+                    yield operation.destination
+
     def replace_registry(self, registry: Registry) -> None:
         """Judge every SEND from now on by another registry."""
         self.registry = registry
@@ -652,7 +665,7 @@ class Broker:
 
     # Admission.
 
-    def _judge(self, connection: Connection, event: Send, topic: Topic | None) -> Judgement | Rejection:
+    def _judge(self, connection: Connection, event: Send, topic: Topic | None, wall_us: int) -> Judgement | Rejection:
         """Decide in this order: is the destination well-formed, may the principal send there, is the body valid."""
         destination = event.destination
         if topic is None:
@@ -678,7 +691,10 @@ class Broker:
             return UNJUDGED if rule is None else rule.deletion
         if rule is None:
             return Rejection("no-rule", "no rule of the schema registry covers this destination")
-        return rule.judge(destination, event.headers, event.body)
+        verdict = rule.judge(destination, event.headers, event.body)
+        if rule.shadow is not None and self.on_shadowed is not None:
+            self.on_shadowed(connection.identity, event, rule, verdict, wall_us)
+        return verdict
 
     def _holds(
         self,
@@ -734,6 +750,10 @@ class Broker:
         if coming is not None:
             return coming
         return (REVISION_NONE if topic is None or topic.change.deleted else topic.change.revision, 0)
+
+    def newest(self, destination: bytes) -> int:
+        """Return the revision of a topic's newest value, committed or only appended; 0 for none."""
+        return self._newest(destination, self.store.topics.get(destination))[0]
 
     def _index_coming(self) -> None:
         """Look up the topics of what was appended since the last SEND that asked: the others pay nothing for it."""

@@ -1,7 +1,8 @@
 """Rejected SENDs on their way to a journal of their own, beside everything that the broker promises.
 
-The event loop only decides whether a rejected SEND is to be kept, by its principal's rate and by what already waits, and puts it in a queue. A
-thread does the rest: it hashes the bodies of unauthorised ones, which are never stored, looks up what the rule expected, and writes.
+What must not be kept ends where a `RejectedEvent` is made, before anything queues or keeps it: bodies of unauthorised SENDs, and of those
+whose rule says so, are hashed there and let go. The event loop then only decides whether it is to be stored, by its principal's rate and by
+what already waits, and puts it in a queue. A thread does the rest: it looks up what the rule expected, and writes.
 Whatever the disk does, the broker goes on; what was not stored is counted, and told once.
 """
 
@@ -9,7 +10,6 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, final
 
@@ -20,7 +20,7 @@ from maxam.gateway.log import log_bug, log_event
 from maxam.journal.disk import Disk
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.metrics import Counters
-from maxam.records import UNJUDGED, Identity, Judgement, RejectedSend, Rejection
+from maxam.records import UNJUDGED, Headers, Identity, Judgement, RejectedSend, Rejection
 from maxam.stomp.events import Send
 
 TIDY_S: Final = 60.0  # how often what was written is synced, and what is old is sealed or removed
@@ -34,14 +34,25 @@ _SEGMENTS_MIN: Final = 8  # that the room for all is divided into at least, as w
 CLOSE_TIMEOUT_S: Final = 0.5
 _UNAUTHORISED: Final = b"rejected-unauthorised"
 
+BODY_KEPT: Final = "kept"
+BODY_UNAUTHORISED: Final = "unauthorised"  # what somebody without rights sends is not kept, only how to recognise it
+BODY_PRIVATE: Final = "private"  # its rule says that rejected bodies are not kept
+
 
 @final
 class RejectedEvent:
-    """One rejected SEND in the queue.
+    """One rejected SEND, without what may not be kept of it.
 
     Attributes:
         identity: Who sent it.
-        event: The SEND.
+        destination: As sent.
+        headers: User headers; without the body only its length and SHA-256.
+        body: As sent; empty unless `body_state` is BODY_KEPT.
+        body_bytes: Its length as sent.
+        body_sha256: In hexadecimal; empty while the body is kept.
+        body_state: BODY_KEPT, BODY_UNAUTHORISED or BODY_PRIVATE.
+        deleted: It had no body, and would have deleted the topic.
+        condition: What it wanted to be compared with.
         disposition: What it was answered, or would have been.
         rejection: Why.
         registry: What judged it.
@@ -49,26 +60,59 @@ class RejectedEvent:
         queued_bytes: What it counts for while it waits.
     """
 
-    __slots__ = ("at_us", "disposition", "event", "identity", "queued_bytes", "registry", "rejection")
+    __slots__ = (
+        "at_us",
+        "body",
+        "body_bytes",
+        "body_sha256",
+        "body_state",
+        "condition",
+        "deleted",
+        "destination",
+        "disposition",
+        "headers",
+        "identity",
+        "queued_bytes",
+        "registry",
+        "rejection",
+    )
 
     def __init__(
         self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, registry: Registry, at_us: int
     ) -> None:
         self.identity: Final = identity
-        self.event: Final = event
+        self.destination: Final = event.destination
+        self.body_bytes: Final = len(event.body)
+        self.deleted: Final = not event.body
+        self.condition: Final = event.condition
         self.disposition: Final = disposition
         self.rejection: Final = rejection
         self.registry: Final = registry
         self.at_us: Final = at_us
-        sizes = [len(name) + len(value) for name, value in event.headers]
-        self.queued_bytes: Final = _RECORD_BYTES + len(event.destination) + len(event.body) + sum(sizes)
+        self.body_state: Final = _body_state(event.destination, disposition, registry)
+        if self.body_state == BODY_KEPT:
+            self.headers: Headers = event.headers
+            self.body = event.body
+            self.body_sha256 = ""
+        else:
+            self.body_sha256 = self.digest(event.body)
+            digest = self.body_sha256.encode()
+            self.headers = ((b"content-length", b"%d" % self.body_bytes), (b"body-sha256", digest))
+            self.body = b""
+        sizes = [len(name) + len(value) for name, value in self.headers]
+        self.queued_bytes: Final = _RECORD_BYTES + len(self.destination) + len(self.body) + sum(sizes)
+
+    @staticmethod
+    def digest(body: bytes) -> str:
+        """Return the SHA-256 of a body in hexadecimal."""
+        return sha256(body).hexdigest()
 
     @property
     def cost_bytes(self) -> int:
-        """About what it takes on the disk; of an unauthorised one, whose body is only hashed, a share of that too."""
-        if self.disposition == _UNAUTHORISED:
-            return _RECORD_BYTES + len(self.event.destination) + len(self.event.body) // 64
-        return self.queued_bytes
+        """About what it takes on the disk; of one whose body is only hashed, a share of that too."""
+        if self.body_state == BODY_KEPT:
+            return self.queued_bytes
+        return _RECORD_BYTES + len(self.destination) + self.body_bytes // 64
 
 
 @final
@@ -225,7 +269,6 @@ class RejectedSends:
         settings: Settings,
         disk: Disk,
         counters: Counters,
-        registry: Callable[[], Registry],
         sync_marker: bytes,
     ) -> None:
         """Prepare; nothing is stored before `start`.
@@ -234,7 +277,6 @@ class RejectedSends:
             settings: Of the gateway.
             disk: Where the journal is.
             counters: Where losses are counted.
-            registry: Gives the one in force.
             sync_marker: 16 random bytes.
         """
         stored = settings.journal
@@ -248,7 +290,6 @@ class RejectedSends:
         self._store: Final = RejectedStore(str(stored.folder), disk, how, counters, sync_marker)
         self._limits: Final = settings.limits
         self._counters: Final = counters
-        self._registry: Final = registry
         self._allowances: Final[dict[str, Allowance]] = {}
         self._full: Final = Losses()
         self._queue: Final[queue.SimpleQueue[RejectedEvent | None]] = queue.SimpleQueue()
@@ -266,9 +307,10 @@ class RejectedSends:
         self._queue.put(None)
         self._thread.join(timeout_s)
 
-    def tell(self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
-        """Queue one rejected SEND, or count why not. As `OnRejected` of the broker."""
-        principal = identity.principal
+    def tell(self, told: RejectedEvent) -> None:
+        """Queue one rejected SEND, or count why not."""
+        principal = told.identity.principal
+        wall_us = told.at_us
         allowance = self._allowances.get(principal) or self._allow(principal, wall_us)
         if allowance.empty(wall_us):  # first of all: a flood should cost little
             self._counters.rejects_over_rate += 1
@@ -284,10 +326,8 @@ class RejectedSends:
             log_event(logging.INFO, "rejects-stored-again", principal=principal, lost=count)
         waiting = self._in_records - self._out_records
         room = self._limits.rejected_queue_bytes_max - (self._in_bytes - self._out_bytes)
-        told: RejectedEvent | None = None
-        if waiting < self._limits.rejected_queue_records_max and room > 0:
-            told = RejectedEvent(identity, event, disposition, rejection, self._registry(), wall_us)
-        if told is None or (waiting and told.queued_bytes > room):
+        full = waiting >= self._limits.rejected_queue_records_max or room <= 0
+        if full or (waiting and told.queued_bytes > room):
             self._counters.rejects_over_queue += 1
             if self._full.lost(wall_us):
                 log_event(logging.WARNING, "rejects-not-stored", reason="too many wait for the disk")
@@ -352,29 +392,33 @@ def _records(batch: list[RejectedEvent], head: int, at_us: int) -> list[Rejected
     """Return the records of a batch that follows a position."""
     records: list[RejectedSend] = []
     for told in batch:
-        event = told.event
         head += 1
         at_us = max(at_us, told.at_us)
-        unauthorised = told.disposition == _UNAUTHORISED
-        headers = event.headers
-        if unauthorised:  # what somebody without rights sends is not kept, only how to recognise it
-            digest = sha256(event.body).hexdigest().encode()
-            headers = ((b"content-length", b"%d" % len(event.body)), (b"body-sha256", digest))
         records.append(
             RejectedSend(
                 head,
                 at_us,
-                event.destination,
-                not event.body,
+                told.destination,
+                told.deleted,
                 told.identity,
-                _expected(told.registry, event.destination),
-                headers,
-                b"" if unauthorised else event.body,
+                _expected(told.registry, told.destination),
+                told.headers,
+                told.body,
                 told.disposition.decode(),
                 told.rejection,
             )
         )
     return records
+
+
+def _body_state(destination: bytes, disposition: bytes, registry: Registry) -> str:
+    """Say whether the body of a rejected SEND may be kept. A destination without a rule has none that could forbid it."""
+    if disposition == _UNAUTHORISED:
+        return BODY_UNAUTHORISED
+    if registry.rejected_bodies_stored:
+        return BODY_KEPT  # no rule forbids it: a flood should not cost looking for one
+    rule = registry.rule_for(destination.decode())
+    return BODY_KEPT if rule is None or rule.rejected_bodies_stored else BODY_PRIVATE
 
 
 def _expected(registry: Registry, destination: bytes) -> Judgement:

@@ -1,0 +1,267 @@
+"""Trials of candidate versions on live traffic, which change nothing: what would become of it, whose and why.
+
+A rule of the registry may name a candidate (`shadow`). Each SEND that the rule judges is *seen*; as many as `shadow_bytes_per_s_max` allows are
+*tried*, the first of each second, and of each principal no more than its share of them. What a trial tells:
+
+* `fits`: the candidate alone would accept the SEND as it is;
+* `older`: it would not, as the body is of an older version; but all that is in it can be read as the candidate, by Avro's schema resolution.
+  Such a SEND is accepted for as long as the older version stays, and its publisher has yet to move;
+* `rejected`: what is in it is no value of the candidate; or it names the candidate and is none;
+* `mended`: the SEND is rejected today, and the candidate would accept it.
+
+A SEND that is rejected today for another reason says nothing about the candidate and is not counted as tried. Figures are of this run; a reload keeps those
+of a rule whose destination, encoding and candidate stay the same. Belongs to the event loop.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, final
+
+from maxam.avro.registry import Registry
+from maxam.avro.resolution import Resolution
+from maxam.avro.rule import Rule, SchemaVersion
+from maxam.metrics import Counters
+from maxam.records import Identity, Judgement, Rejection
+from maxam.stomp.events import Send
+
+PRINCIPALS_MAX: Final = 1000  # told apart in one rule; what others send is counted as OTHERS'
+REASONS_MAX: Final = 500  # the same, of pairs of principal and reason
+OTHERS: Final = "(others)"
+_TRIAL_BYTES: Final = 256  # what a trial counts for beside the body
+_SECOND_US: Final = 1_000_000
+# Results by which a SEND that names the candidate is refused today.
+_UNKNOWN: Final = frozenset(("unknown-fingerprint", "unknown-schema-id", "unknown-schema-version"))
+_INDEX: Final = re.compile(r"\[[0-9]+\]")
+
+
+@final
+class Tally:
+    """What became of the SENDs of one principal, or of all."""
+
+    __slots__ = ("fits", "mended", "older", "rejected", "seen", "tried")
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.tried = 0
+        self.fits = 0
+        self.older = 0
+        self.rejected = 0
+        self.mended = 0
+
+
+@final
+class Reason:
+    """Why SENDs of one principal would have been rejected, with the last of them as an example."""
+
+    __slots__ = ("at_us", "count", "destination", "first_at_us", "principal", "problem", "reason")
+
+    def __init__(self, principal: str, problem: str, at_us: int) -> None:
+        self.principal: Final = principal
+        self.problem: Final = problem  # without what differs from one SEND to the next
+        self.first_at_us: Final = at_us
+        self.count = 0
+        self.at_us = at_us
+        self.destination = b""
+        self.reason = ""
+
+
+@final
+class Trials:
+    """The figures of one rule's candidate.
+
+    Attributes:
+        rule: As it is in force.
+        candidate: What is tried.
+        total: Of all principals.
+        principals: By name.
+        reasons: By principal and problem.
+    """
+
+    def __init__(self, rule: Rule, candidate: SchemaVersion) -> None:
+        self.rule = rule
+        self.candidate: Final = candidate
+        self.total: Final = Tally()
+        self.principals: Final[dict[str, Tally]] = {}
+        self.reasons: Final[dict[tuple[str, str], Reason]] = {}
+        self._resolutions: dict[str, Resolution] = {}
+
+    def tally(self, principal: str) -> Tally:
+        """Return the figures of a principal, which may be all that is told of OTHERS."""
+        tally = self.principals.get(principal)
+        if tally is None:
+            if len(self.principals) >= PRINCIPALS_MAX:
+                principal = OTHERS
+            tally = self.principals.setdefault(principal, Tally())
+        return tally
+
+    def blame(self, principal: str, problem: str, reason: str, destination: bytes, at_us: int) -> None:
+        """Count one that would have been rejected, and keep it as the example of its kind."""
+        if principal not in self.principals:
+            principal = OTHERS
+        found = self.reasons.get((principal, problem))
+        if found is None:
+            if len(self.reasons) >= REASONS_MAX:
+                principal, problem = OTHERS, "other reasons"
+            found = self.reasons.setdefault((principal, problem), Reason(principal, problem, at_us))
+        found.count += 1
+        found.at_us = at_us
+        found.destination = destination
+        found.reason = reason
+
+    def resolution(self, writer: SchemaVersion) -> Resolution:
+        """Return how the candidate reads what a version wrote."""
+        found = self._resolutions.get(writer.text_sha256)
+        if found is None:
+            found = Resolution(writer.schema.type, self.candidate.schema.type)
+            self._resolutions[writer.text_sha256] = found
+        return found
+
+    def go_on(self, rule: Rule) -> None:
+        """Go on with the same rule of another registry, whose older versions may be others."""
+        self.rule = rule
+        self._resolutions = {}
+
+
+@final
+class Shadows:
+    """Tries candidates within a budget, and counts."""
+
+    def __init__(self, bytes_per_s_max: int, counters: Counters, registry: Callable[[], Registry]) -> None:
+        """Begin with no figures.
+
+        Args:
+            bytes_per_s_max: Of bodies that are tried, each with 256 more than it has.
+            counters: Where trials are counted.
+            registry: Gives the one in force.
+        """
+        self._budget: Final = bytes_per_s_max
+        self._counters: Final = counters
+        self._registry: Final = registry
+        self._bound: Registry | None = None
+        self._trials: dict[Rule, Trials] = {}
+        self._second = 0
+        self._left = bytes_per_s_max
+        self._share = bytes_per_s_max
+        self._used: Final[dict[str, int]] = {}  # in this second, by principal
+
+    def trials(self) -> list[Trials]:
+        """Return the figures of each rule that has a candidate, in the order of the registry."""
+        self._bind()
+        return list(self._trials.values())
+
+    def tell(self, identity: Identity, event: Send, rule: Rule, verdict: Judgement | Rejection, wall_us: int) -> None:
+        """Take note of a SEND that a rule with a candidate has judged. As `OnShadowed` of the broker."""
+        if self._bound is not self._registry():
+            self._bind()
+        trials = self._trials[rule]
+        principal = identity.principal
+        tally = trials.tally(principal)
+        tally.seen += 1
+        trials.total.seen += 1
+        if self._affordable(principal, len(event.body) + _TRIAL_BYTES, wall_us):
+            self._try(trials, tally, principal, event, verdict, wall_us)
+
+    def _bind(self) -> None:
+        """Begin figures for the rules of the registry in force, or go on with those there are."""
+        registry = self._registry()
+        before = {_key(trials.rule, trials.candidate): trials for trials in self._trials.values()}
+        self._trials = {}
+        for rule in registry.rules:
+            if rule.candidate is not None:
+                trials = before.pop(_key(rule, rule.candidate), None)
+                if trials is None:
+                    trials = Trials(rule, rule.candidate)
+                else:
+                    trials.go_on(rule)
+                self._trials[rule] = trials
+        self._bound = registry
+
+    def _affordable(self, principal: str, cost: int, wall_us: int) -> bool:
+        """Say whether there is budget for a trial, and take it."""
+        second = wall_us // _SECOND_US
+        if second != self._second:
+            elapsed = max(1, second - self._second)  # the clock may be set back
+            self._second = second
+            self._left = min(self._budget, self._left + elapsed * self._budget)
+            self._share = self._budget // max(1, len(self._used))
+            self._used.clear()
+        used = self._used.get(principal, 0)
+        if self._left <= 0 or (used and used + cost > self._share):
+            return False
+        if used or len(self._used) < PRINCIPALS_MAX:
+            self._used[principal] = used + cost
+        self._left -= cost  # a large body may be owed for
+        return True
+
+    def _try(
+        self,
+        trials: Trials,
+        tally: Tally,
+        principal: str,
+        event: Send,
+        verdict: Judgement | Rejection,
+        wall_us: int,
+    ) -> None:
+        shadow = trials.rule.shadow
+        if shadow is None:
+            return
+        alone = shadow.judge(event.destination, event.headers, event.body)
+        total = trials.total
+        if isinstance(alone, Judgement):
+            if isinstance(verdict, Judgement):
+                tally.fits += 1
+                total.fits += 1
+            else:
+                tally.mended += 1
+                total.mended += 1
+        elif isinstance(verdict, Rejection):
+            if verdict.result not in _UNKNOWN or alone.result != "schema-mismatch":
+                return
+            problem = f"{_INDEX.sub('[]', alone.path) or 'value'}: expected {alone.expected}"
+            self._blame(trials, tally, principal, problem, alone.reason, event.destination, wall_us)
+        else:
+            problem = self._unreadable(trials, event.body, verdict)
+            if problem:
+                reason = f"{verdict.schema} {verdict.schema_version} as {trials.candidate.minor}: {problem}"
+                self._blame(trials, tally, principal, problem, reason, event.destination, wall_us)
+            else:
+                tally.older += 1
+                total.older += 1
+        tally.tried += 1
+        total.tried += 1
+        self._counters.shadow_trials += 1
+
+    def _blame(
+        self,
+        trials: Trials,
+        tally: Tally,
+        principal: str,
+        problem: str,
+        reason: str,
+        destination: bytes,
+        wall_us: int,
+    ) -> None:
+        tally.rejected += 1
+        trials.total.rejected += 1
+        self._counters.shadow_rejections += 1
+        trials.blame(principal, problem, reason, destination, wall_us)
+
+    def _unreadable(self, trials: Trials, body: bytes, verdict: Judgement) -> str:
+        """Say why a body of an older version cannot be read as the candidate; nothing when it can."""
+        writer = self._registry().schema(verdict.schema, verdict.schema_version)
+        if writer is None:
+            return ""  # a tombstone alone
+        resolution = trials.resolution(writer)
+        if resolution.certain:
+            return ""
+        start = verdict.value_offset
+        datum = body[start:] if verdict.value_length < 0 else body[start : start + verdict.value_length]
+        failures = resolution.failures(datum)
+        if not failures:
+            return ""
+        first = failures[0]
+        return f"{first.path or 'value'}: {first.problem}"
+
+
+def _key(rule: Rule, candidate: SchemaVersion) -> tuple[str, str, str, str]:
+    return rule.glob.text, rule.encoding, candidate.minor, candidate.text_sha256
