@@ -84,7 +84,7 @@ class Registry:
         candidates: Mapping[str, tuple[SchemaVersion, ...]],
     ) -> None:
         self.rules: Final = rules
-        self.rejected_bodies_stored: Final = all([rule.rejected_bodies_stored for rule in rules])
+        self.rejected_bodies_stored: Final = all(rule.rejected_bodies_stored for rule in rules)
         self.fresh_within_s: Final = fresh_within_s
         self.fingerprint: Final = fingerprint
         self.envelope_keys: Final = envelope_keys
@@ -275,10 +275,7 @@ class _Loader:
                 continue
             name = place.replace("/", ".")
             try:
-                source = read_source(path, self._texts[path], minor[0])
-                said = full_name(source)
-                if said != name:
-                    raise SchemaError(f"the file's place says {name}, its text says {said}", path)
+                source = _source(path, self._texts[path], minor[0], name)
             except SchemaError as error:
                 self._note(error)
                 self._broken.add(path)
@@ -296,7 +293,7 @@ class _Loader:
         versions: _Versions = {}
         for name, minors in wanted.items():
             parsed: list[SchemaVersion] = []
-            for source in reversed(minors.values()):
+            for source in reversed(list(minors.values())):
                 try:
                     schema = parse_schema(source, sources)
                 except SchemaError:
@@ -395,6 +392,14 @@ class _Loader:
                     f"{value!r}); restore it and make a new minor",
                     version.path,
                 )
+
+
+def _source(path: str, text: bytes, minor: str, name: str) -> Source:
+    source = read_source(path, text, minor)
+    said = full_name(source)
+    if said != name:
+        raise SchemaError(f"the file's place says {name}, its text says {said}", path)
+    return source
 
 
 def _stand_in(name: str, path: str, minor: str) -> Source:
