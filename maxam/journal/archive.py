@@ -18,10 +18,10 @@ from itertools import pairwise
 from typing import Final, Literal, final
 
 from maxam.errors import JournalDamagedError, JournalError
-from maxam.journal.decoding import Decoder, decode_rejected, read_unsigned
-from maxam.journal.encoding import CHECK_BYTES, KIND_DELETE, KIND_END, KIND_VALUE, SYNC_BYTES, Position, header
+from maxam.journal.decoding import Decoder, decode_rejected, first_record, read_unsigned
+from maxam.journal.encoding import CHECK_BYTES, KIND_END, SYNC_BYTES, Position
 from maxam.journal.files import parse_segment_name, parse_snapshot_name
-from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner
+from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner, headless
 from maxam.records import Change, Record, RejectedSend
 
 Records = Literal["changes", "sessions", "rejected"]
@@ -424,22 +424,10 @@ class SegmentReader:
     def _without_header(self, fault: str) -> Scanner | None:
         """Return a scanner of the blocks behind a damaged header, or None when there are none."""
         segment, file = self.segment, self._file
-        if file.size <= HEADER_BYTES:
-            return None
-        places = [HEADER_BYTES - SYNC_BYTES, file.size - SYNC_BYTES]  # of copies of the sync marker
-        for sync_marker in {file.read(max(0, place), SYNC_BYTES) for place in places}:
-            start = header(Position(segment.first - 1, 0, 0), sync_marker, snapshot=False)
-
-            def read(offset: int, length: int, start: bytes = start) -> bytes:
-                if offset >= len(start):
-                    return file.read(offset, length)
-                return start[offset : offset + length] + file.read(len(start), max(0, offset + length - len(start)))
-
-            scanner = Scanner(segment.path, file.size, read)
-            if scanner.skip_damage():
-                self._scanner = scanner
-                if self._resume(scanner, fault):
-                    return scanner
+        for scanner in headless(segment.path, file.size, file.read, segment.first - 1):
+            self._scanner = scanner
+            if self._resume(scanner, fault):
+                return scanner
         return None
 
     def _decode(self, data: bytes, count: int) -> Block | None:
@@ -493,7 +481,7 @@ class SegmentReader:
         block = scanner.next_block()
         if block is None:
             return False
-        revision, _, _ = _first_record(block[0])  # of the first change in it or behind it
+        revision, _, _ = first_record(block[0])  # of the first change in it or behind it
         if not self.revision < revision <= (self.segment.last or REVISION_MAX) + 1:
             return False
         scanner.offset, scanner.chain = offset, chain
@@ -551,17 +539,6 @@ def _whole_lost(segment: Segment, kind: ProblemKind, text: str) -> Problem:
     return Problem(kind, segment.path, 0, first, last, text + lost)
 
 
-def _first_record(data: bytes) -> tuple[int, int, int]:
-    """Return the revision of the first change in or behind a block, the time of its first record, and its kind; 0, 0, 0 if garbled."""
-    try:
-        revision, place = read_unsigned(data, 0)
-        at_us, place = read_unsigned(data, place)
-        kind = data[place]
-    except (ValueError, IndexError):
-        return 0, 0, 0
-    return (revision >> 1) + (kind not in {KIND_VALUE, KIND_DELETE}), at_us >> 1, kind
-
-
 def time_text(at_us: int) -> str:
     """Return a time as people and Spark read it; a garbled one as the number it is."""
     try:
@@ -588,7 +565,7 @@ class _Clock:
 
     def block(self, offset: int, data: bytes) -> None:
         """Look at the beginning of the next block; one whose time is later than that of the block before may be left out."""
-        revision, at_us, kind = _first_record(data)
+        revision, at_us, kind = first_record(data)
         if not kind:
             return
         if at_us == self._at_us:
@@ -704,7 +681,7 @@ class _Check:
                 clock.block(base + at, head)
             last_stamp = stamp
             last_head = (base + at, head)
-            if count == 2 and KIND_END in head and _first_record(head)[2] == KIND_END:
+            if count == 2 and KIND_END in head and first_record(head)[2] == KIND_END:
                 self.ended = True
             else:
                 self.records += count >> 1
@@ -827,7 +804,7 @@ def _last_position(records: Records, check: _Check, scanner: Scanner, start: Pos
     block = scanner.next_block()
     if block is None:
         return None
-    before = _first_record(block[0])[0] - 1
+    before = first_record(block[0])[0] - 1
     decoder = Decoder(before, 0)
     try:
         if records == "rejected":
@@ -1105,7 +1082,7 @@ def _ended_at_us(file: _File) -> int | None:
         if tail[start + 1] & 1 == 0 and place + (tail[start + 1] >> 1) == end:
             check, seed, _ = _TAIL.unpack_from(tail, end - CHECK_BYTES)
             if zlib.crc32(tail[start : end - CHECK_BYTES], seed) == check:
-                _, at_us, kind = _first_record(tail[place:end])
+                _, at_us, kind = first_record(tail[place:end])
                 return at_us if kind == KIND_END else None
         start = tail.find(b"\x02", start + 1, end)
     return None

@@ -355,6 +355,17 @@ class Decoder:
         return place
 
 
+def first_record(data: bytes) -> tuple[int, int, int]:
+    """Return the revision of the first change in or behind a block, the time of its first record, and its kind; 0, 0, 0 if garbled."""
+    try:
+        revision, place = read_unsigned(data, 0)
+        at_us, place = read_unsigned(data, place)
+        kind = data[place]
+    except (ValueError, IndexError):
+        return 0, 0, 0
+    return (revision >> 1) + (kind not in {KIND_VALUE, KIND_DELETE}), at_us >> 1, kind
+
+
 def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend]:
     """Return the records of a block of the journal of rejected SENDs whose check was found right.
 

@@ -227,6 +227,50 @@ class Scanner:
         return self._window[place : place + length]
 
 
+def scan_from(path: str, size: int, read: Read, before: Position, sync_marker: bytes, offset: int) -> Scanner:
+    """Return a scanner that stands before the block at an offset, whatever the header of the file looks like.
+
+    Args:
+        path: For the texts of errors.
+        size: Bytes of the file.
+        read: How to get them.
+        before: Where that block belongs.
+        sync_marker: Of the file.
+        offset: Of the block.
+    """
+    start = header(before, sync_marker, snapshot=False)
+
+    def read_on(at: int, length: int) -> bytes:
+        if at >= len(start):
+            return read(at, length)
+        return start[at : at + length] + read(len(start), max(0, at + length - len(start)))
+
+    scanner = Scanner(path, max(size, len(start)), read_on)
+    scanner.offset = offset
+    scanner.chain = before.chain
+    return scanner
+
+
+def headless(path: str, size: int, read: Read, revision: int) -> list[Scanner]:
+    """Return scanners of a segment whose header cannot be believed, each before the first whole block that it finds.
+
+    Which marker stands between its blocks is told by the header's place and by the end of the file.
+
+    Args:
+        path: For the texts of errors.
+        size: Bytes of the file.
+        read: How to get them.
+        revision: Of the change before its first.
+    """
+    if size <= HEADER_BYTES:
+        return []
+    places = [HEADER_BYTES - SYNC_BYTES, size - SYNC_BYTES]
+    markers = list(dict.fromkeys([read(place, SYNC_BYTES) for place in places]))
+    before = Position(revision, 0, 0)
+    scanners = [scan_from(path, size, read, before, marker, HEADER_BYTES) for marker in markers]
+    return [scanner for scanner in scanners if scanner.skip_damage()]
+
+
 def _is_end(data: bytes) -> bool:
     place = read_unsigned(data, read_unsigned(data, 0)[1])[1]
     return data[place] == KIND_END

@@ -68,7 +68,7 @@ def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
     covered = 0
     for revision, path in list_snapshots(f"{root}/snapshots", disk):
         covered = revision
-        yield _examine(path, disk, Decoder(0, 0), None, revision)
+        yield examine_file(path, disk, Decoder(0, 0), None, revision)
     for name in sorted(disk.names(f"{root}/snapshots")):
         if parse_snapshot_name(name) is None and name != "lock":  # of the process that builds them
             yield _foreign(f"{root}/snapshots/{name}", disk)
@@ -109,7 +109,7 @@ def _verify_segments(root: str, disk: Disk, covered: int, losses: Losses) -> Ite
                     else f"it begins within the segment before it, which ends with revision {decoder.revision}"
                 )
             decoder = Decoder(last, 0)
-        report = _examine(segment.path, disk, decoder, segment, 0)
+        report = examine_file(segment.path, disk, decoder, segment, 0)
         if report.problem is not None:
             decoder = Decoder(max(segment.last, last), 0)
         elif missing is not None:
@@ -143,7 +143,7 @@ def _foreign(path: str, disk: Disk) -> FileReport:
     return FileReport(path, disk.size(path), note=note)
 
 
-def _examine(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int) -> FileReport:
+def examine_file(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int) -> FileReport:
     """Read a whole file: a segment, or else a snapshot of a revision."""
     length = disk.size(path)
     count = first = 0
