@@ -58,6 +58,8 @@ _RUN_MIN: Final = 3  # numbers in a row from which on an expression is quicker t
 # Short enough that no number is out of range; whatever else there is, the loop judges.
 _RUNS: Final = {_LONGS: rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]){%d}", _INTS: rb"(?:[\x80-\xff]{0,3}[\x00-\x7f]){%d}"}
 
+_KEY: Final = Type("string")  # of a map
+
 # By its first byte: how far a string of up to 63 bytes reaches with its length; 0 for every other start.
 _REACH: Final = bytes([0 if first > 127 or first & 1 else 1 + (first >> 1) for first in range(256)])
 
@@ -85,6 +87,26 @@ class Fault:
         path = self.path if len(self.path) <= 100 else f"...{self.path[-97:]}"  # the end says most
         expected = self.expected if len(self.expected) <= 80 else f"{self.expected[:77]}..."
         return f"{path or 'value'}: expected {expected}, found {self.found} at byte {self.offset}"
+
+
+@final
+class Leaf:
+    """One value in a datum that holds no others.
+
+    Attributes:
+        path: The field, as of `Fault`.
+        type: What it is.
+        start: Where it begins, in the bytes given; an enum's or union's index is a part of the value, the length of a string too.
+        end: Where it ends.
+    """
+
+    __slots__ = ("end", "path", "start", "type")
+
+    def __init__(self, path: str, of: Type, start: int, end: int) -> None:
+        self.path: Final = path
+        self.type: Final = of
+        self.start: Final = start
+        self.end: Final = end
 
 
 @final
@@ -151,7 +173,19 @@ class Walker:
         Returns:
             The fault; None when the bytes are a value. For more than EXPLAINED_VALUES_MAX values always a fault.
         """
-        explainer = _Explainer(body[:end], start)
+        return self._explain(body, start, end, None)
+
+    def trace(self, body: bytes, start: int, end: int) -> "tuple[list[Leaf], Fault | None]":
+        """Tell what `body[start:end]` holds up to the end, or to the fault, in order; and the fault, as `explain` does.
+
+        There are at most EXPLAINED_VALUES_MAX leaves.
+        """
+        leaves: list[Leaf] = []
+        fault = self._explain(body, start, end, leaves)
+        return leaves, fault
+
+    def _explain(self, body: bytes, start: int, end: int, leaves: list[Leaf] | None) -> Fault | None:
+        explainer = _Explainer(body[:end], start, leaves)
         if explainer.value(self._type, 0) and explainer.pos != end:
             explainer.fail("the end of the value", f"{end - explainer.pos} bytes more")
         return explainer.fault
@@ -409,11 +443,12 @@ def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, left: lis
 class _Explainer:
     """Follow the schema's tree over bytes until something is wrong."""
 
-    __slots__ = ("_body", "_empty_left", "_path", "_repeated_left", "_values_left", "fault", "pos")
+    __slots__ = ("_body", "_empty_left", "_leaves", "_path", "_repeated_left", "_values_left", "fault", "pos")
 
-    def __init__(self, body: bytes, pos: int) -> None:
+    def __init__(self, body: bytes, pos: int, leaves: list[Leaf] | None) -> None:
         self._body: Final = body
         self._path: Final[list[str]] = []
+        self._leaves: Final = leaves
         self._empty_left = EMPTY_ITEMS_MAX
         self._repeated_left = REPEATED_VALUES_MAX  # counts items, so the fast walk may refuse before
         self._values_left = EXPLAINED_VALUES_MAX
@@ -425,8 +460,20 @@ class _Explainer:
         self.fault = Fault("".join(self._path).removeprefix("."), expected, found, self.pos)
         return False
 
-    def value(self, of: Type, depth: int) -> bool:  # noqa: C901, PLR0912 - one case for each kind of type
+    def value(self, of: Type, depth: int) -> bool:
         """Go over one value; False when there is a fault."""
+        start = self.pos
+        if not self._value(of, depth):
+            return False
+        if of.kind not in {"record", "array", "map", "union"}:
+            self._note(of, start)
+        return True
+
+    def _note(self, of: Type, start: int, label: str = "") -> None:
+        if self._leaves is not None:
+            self._leaves.append(Leaf("".join(self._path).removeprefix(".") + label, of, start, self.pos))
+
+    def _value(self, of: Type, depth: int) -> bool:  # noqa: C901, PLR0912 - one case for each kind of type
         if of.empty:
             return True
         self._values_left -= 1
@@ -581,8 +628,11 @@ class _Explainer:
             return self.fail(f"at most {REPEATED_VALUES_MAX} values in arrays and maps", f"{count} items in one block")
         for index in range(done, done + count):
             self._path.append(f"[{index}]")
-            if of.kind == "map" and not self._text("string"):
-                return False
+            if of.kind == "map":
+                begin = self.pos
+                if not self._text("string"):
+                    return False
+                self._note(_KEY, begin, " (key)")
             if not self.value(items, depth):
                 return False
             self._path.pop()
