@@ -4,7 +4,7 @@ and fingerprint.
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
 from maxam.avro.envelope import ID_BYTES, EnvelopeKeys
@@ -142,13 +142,15 @@ class Registry:
         texts = {version.text_sha256: version.schema.text for minors in self._types.values() for version in minors}
         return texts.items()
 
-    def lock(self) -> bytes:
-        """Write the text of `registry.lock` that releases every minor there is."""
+    def lock(self, released: Container[tuple[str, str]] | None = None) -> bytes:
+        """Write the text of `registry.lock` that releases these minors of these types, or every minor there is."""
         lines = [
             "# Written by `maxam-admin schemas`. A minor that stands here is released and may not change any more.\n"
         ]
         for name, minors in self._types.items():
             for version in reversed(minors):
+                if released is not None and (name, version.minor) not in released:
+                    continue
                 lines.append(f'\n[released."{name}"."{version.minor}"]\n')
                 lines.append(f'fingerprint = "{version.crc_64.hex()}"\n')
                 lines.append(f'sha256 = "{version.text_sha256}"\n')

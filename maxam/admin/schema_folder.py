@@ -1,0 +1,218 @@
+"""A schema folder as integrators see it: everything that is wrong or odd in it, with file, line and place."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from maxam.avro.registry import LOCK_FILE, REGISTRY_FILE, SCHEMA_SUFFIX, Registry, inspect_registry
+from maxam.config import Limits
+from maxam.errors import ConfigurationError, SchemaError
+from maxam.gateway.sources import read_schema_texts
+from maxam.globs import Glob, destination_problem
+
+Texts = Mapping[str, bytes]  # content of each file by its path relative to the folder, with `/`
+
+_HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*(.*?)\s*\]")
+_KEY: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong or odd."""
+
+    severity: Literal["error", "warning"]
+    file: str  # relative to the folder; empty when it is about the folder
+    line: int | None  # from 1; None when it is about the whole file
+    place: str  # path into the file, such as `fields[2].type` or `rule[0].schema`; empty for the whole
+    problem: str  # what is wrong, what was expected, what to do
+
+    def __str__(self) -> str:
+        file = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (file, self.place, self.problem) if part)
+
+
+def load_folder(folder: Path) -> Registry:
+    """Load a schema folder as the gateway would; raise ConfigurationError with the first mistake, and how many more there are."""
+    registry, findings = inspect(read_schema_texts(folder))
+    if registry is None:
+        errors = [finding for finding in findings if finding.severity == "error"]
+        more = f" ({len(errors) - 1} more: maxam-admin schemas check {folder})" if len(errors) > 1 else ""
+        raise ConfigurationError(f"{folder}: {errors[0]}{more}")
+    return registry
+
+
+def inspect(texts: Texts) -> tuple[Registry | None, list[Finding]]:
+    """Name all that is wrong with a folder, and what is odd when nothing is wrong.
+
+    Returns:
+        The registry, None when anything is wrong; and the findings.
+    """
+    registry, problems = inspect_registry(texts, Limits())
+    findings = [_finding(error, texts) for error in problems]
+    if registry is not None:
+        findings += _warnings(registry, texts)
+    return registry, findings
+
+
+def _finding(error: SchemaError, texts: Texts) -> Finding:
+    line = line_of(error.file, texts.get(error.file, b""), error.place) if error.file else None
+    return Finding("error", error.file, line, error.place, error.problem)
+
+
+# Where.
+
+
+def line_of(file: str, text: bytes, place: str) -> int | None:
+    """Find the line of a place in a file, or of the innermost thing around it that can be found; None without a place."""
+    places = _schema_lines(text) if file.endswith(SCHEMA_SUFFIX) else _toml_lines(text)
+    lines: dict[str, int] = {}
+    for found, line in places:
+        lines.setdefault(found, line)
+    while place:
+        if place in lines:
+            return lines[place]
+        place = place[: max(place.rfind("."), place.rfind("["), 0)]
+    return None
+
+
+def _schema_lines(text: bytes) -> Iterator[tuple[str, int]]:
+    """Iterate over the places of all values in JSON with their lines; text that is none ends early."""
+    open_places: list[tuple[str, int]] = []  # of objects (-1) and arrays (index of the next item)
+    place, key, line, at = "", "", 1, 0
+    content = text.decode(errors="replace")
+    named = False
+    for token in _TOKEN.finditer(content):
+        line += content.count("\n", at, token.start())
+        at = token.start()
+        mark = token[0]
+        if mark in "}]":
+            if open_places:
+                open_places.pop()
+        elif mark == ":":
+            named = True
+        elif mark == ",":
+            named = False
+            if open_places and open_places[-1][1] >= 0:
+                open_places[-1] = (open_places[-1][0], open_places[-1][1] + 1)
+        else:
+            around, index = open_places[-1] if open_places else ("", -1)
+            if open_places and index < 0 and not named:
+                key = mark[1:-1]
+                continue
+            named = False
+            if not open_places:
+                place = ""
+            elif index < 0:
+                place = f"{around}.{key}" if around else key
+            else:
+                place = f"{around}[{index}]"
+            yield place, line
+            if mark in "{[":
+                open_places.append((place, -1 if mark == "{" else 0))
+
+
+def _toml_lines(text: bytes) -> Iterator[tuple[str, int]]:
+    """Iterate over the places of all tables and keys that begin a line in TOML, with their lines."""
+    table = ""
+    counts: dict[str, int] = {}
+    for number, line in enumerate(text.decode(errors="replace").split("\n"), start=1):
+        header = _HEADER.match(line)
+        if header:
+            table = header[2]
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = f"{table}[{counts[table]}]"
+            yield table, number
+        elif key := _KEY.match(line):
+            yield f"{table}.{key[1]}" if table else key[1], number
+
+
+# What is odd.
+
+
+def _warnings(registry: Registry, texts: Texts) -> Iterator[Finding]:
+    registry_text = texts[REGISTRY_FILE]
+    for index, rule in enumerate(registry.rules):
+        before = covering(registry, rule.glob, index)
+        if before is not None:
+            place = f"rule[{index}].destination"
+            yield Finding(
+                "warning",
+                REGISTRY_FILE,
+                line_of(REGISTRY_FILE, registry_text, place),
+                place,
+                f"never decides: rule[{before}] ({registry.rules[before].glob.text}) comes first and matches every destination"
+                f" of {rule.glob.text}; put this one before it, or remove it",
+            )
+    used = {rule.schema for rule in registry.rules}
+    for name in registry.types():
+        for version in registry.versions(name):
+            used.update(version.schema.uses)
+    for name in registry.types():
+        newest = registry.versions(name)[0]
+        if name not in used:
+            yield Finding(
+                "warning",
+                newest.path,
+                None,
+                "",
+                f"no rule carries {name} and no other type holds it; add a rule to {REGISTRY_FILE}, or remove the folder",
+            )
+    if LOCK_FILE in texts:
+        released = released_minors(texts)
+        for name in registry.types():
+            for version in registry.versions(name)[1:]:
+                if (name, version.minor) not in released:
+                    yield Finding(
+                        "warning",
+                        version.path,
+                        None,
+                        "",
+                        f"not in {LOCK_FILE}, though there is a newer minor: nothing keeps it from being changed; release it with"
+                        f" `maxam-admin schemas release {name}`",
+                    )
+
+
+def released_minors(texts: Texts) -> set[tuple[str, str]]:
+    """Tell which minors of which types the lock names; of a folder that `inspect` found good."""
+    import tomllib  # noqa: PLC0415 only for verbs that look at the lock
+
+    released = tomllib.loads(texts.get(LOCK_FILE, b"").decode()).get("released", {})
+    return {(name, minor) for name, minors in released.items() for minor in minors}
+
+
+def covering(registry: Registry, glob: Glob, before: int) -> int | None:
+    """Find a rule that takes everything from a glob that stands at a place in the order, as far as samples can tell."""
+    samples = _samples(glob)
+    if not samples:
+        return None
+    for index, rule in enumerate(registry.rules[:before]):
+        if all(rule.glob.matches(sample) for sample in samples):
+            return index
+    return None
+
+
+_UNUSUAL: Final = "\u03be"  # a letter that no glob is likely to name
+_STARS: Final = tuple(text.replace("x", _UNUSUAL) for text in ("", "x", "x.x", "xxx.xx", ".x", "x.", "X/x", "X/x.x"))
+
+
+def _samples(glob: Glob) -> list[str]:
+    """Make destinations that a glob matches, with text in place of its wildcards that no other glob names."""
+    samples: list[str] = []
+    for star in _STARS:
+        text = ""
+        for element in glob.elements:
+            if element in {"*", "**"}:
+                text += star
+            elif element == "?":
+                text += _UNUSUAL
+            elif len(element) > 1:  # a set: what stands first in it, or what is not in it
+                text += _UNUSUAL if element[1] in "!^" else element[1]
+            else:
+                text += element
+        if glob.matches(text) and destination_problem(text.encode(), glob.bytes_max) is None:
+            samples.append(text)
+    return samples
