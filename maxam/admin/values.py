@@ -23,6 +23,7 @@ import fastavro.read
 from fastavro.schema import SchemaParseException
 from fastavro.types import Schema
 
+from maxam.avro.schema import PII
 from maxam.errors import MaxamError
 from maxam.records import Judgement
 
@@ -36,7 +37,7 @@ class ValueDecodeError(MaxamError):
     """Say why a body could not be shown as a value."""
 
 
-def decode_value(schema_text: bytes, body: bytes, judgement: Judgement) -> Json:
+def decode_value(schema_text: bytes, body: bytes, judgement: Judgement, *, without_pii: bool = False) -> Json:
     """Decode the datum inside `body` as the schema says.
 
     The body must be one that the gateway accepted: fastavro does not bound what hostile bytes make it do, the walker did.
@@ -45,6 +46,7 @@ def decode_value(schema_text: bytes, body: bytes, judgement: Judgement) -> Json:
         schema_text: Self-contained text of the schema that judged the body.
         body: The whole body.
         judgement: Where the datum lies in it.
+        without_pii: Leave out the fields that the schema marks as personal, whatever they hold.
 
     Raises:
         ValueDecodeError: Text and datum do not belong together.
@@ -54,7 +56,7 @@ def decode_value(schema_text: bytes, body: bytes, judgement: Judgement) -> Json:
     stream = io.BytesIO(datum)
     try:
         value = fastavro.schemaless_reader(
-            stream, _parsed(schema_text), None, return_record_name=True, return_record_name_override=True
+            stream, _parsed(schema_text, without_pii), None, return_record_name=True, return_record_name_override=True
         )
     except (ValueError, LookupError, EOFError, ArithmeticError, TypeError, struct.error) as error:
         raise ValueDecodeError(f"{type(error).__name__}: {error}") from error
@@ -93,30 +95,32 @@ _BASES: Final = {"bytes": "bytes", "fixed": "bytes", "float": "real", "double": 
 
 
 @lru_cache(maxsize=256)
-def _parsed(schema_text: bytes) -> Schema:
+def _parsed(schema_text: bytes, without_pii: bool) -> Schema:
     try:
         schema = json.loads(schema_text)
-        return fastavro.parse_schema(_marked(schema))
+        return fastavro.parse_schema(_marked(schema, without_pii))
     except (ValueError, RecursionError, SchemaParseException) as error:
         raise ValueDecodeError(f"the schema cannot be used: {error}") from error
 
 
-def _marked(schema: Any) -> Any:  # noqa: ANN401 parsed JSON of any shape
+def _marked(schema: Any, without_pii: bool) -> Any:  # noqa: ANN401 parsed JSON of any shape
     match schema:
         case str():
             base = _BASES.get(schema)
             return schema if base is None else {"type": schema, "logicalType": _PREFIX + base}
         case list():
-            return [_marked(branch) for branch in schema]
+            return [_marked(branch, without_pii) for branch in schema]
         case {"type": "record" | "error", "fields": list() as fields}:
             # defaults and aliases are for readers of another version: not needed to decode, and a default's form
             # would have to follow the marked type
-            marked = [{"name": field["name"], "type": _marked(field["type"])} for field in fields]
-            return {key: schema[key] for key in ("type", "name", "namespace") if key in schema} | {"fields": marked}
+            marked = [{"name": field["name"], "type": _marked(field["type"], without_pii)} for field in fields]
+            kept = {key: schema[key] for key in ("type", "name", "namespace") if key in schema} | {"fields": marked}
+            personal = [field["name"] for field in fields if without_pii and field.get(PII) is True]
+            return kept | {"logicalType": _PREFIX + "bare", PII: personal} if personal else kept
         case {"type": "array", "items": items}:
-            return {"type": "array", "items": _marked(items)}
+            return {"type": "array", "items": _marked(items, without_pii)}
         case {"type": "map", "values": values}:
-            return {"type": "map", "values": _marked(values)}
+            return {"type": "map", "values": _marked(values, without_pii)}
         case {"type": str() as base} if base not in _LEAVES:
             return base  # a wrapped reference to a named type
         case {"type": str() as base}:
@@ -126,7 +130,7 @@ def _marked(schema: Any) -> Any:  # noqa: ANN401 parsed JSON of any shape
             kept = {key: item for key, item in schema.items() if key not in {"logicalType", "default"}}
             return kept if logical is None else kept | {"logicalType": _PREFIX + logical}
         case {"type": inner}:
-            return _marked(inner)
+            return _marked(inner, without_pii)
         case _:
             return schema
 
@@ -185,6 +189,7 @@ def _scale(schema: dict[str, object]) -> int:
 
 _Reader = Callable[..., Json]
 _READERS: Final[dict[str, _Reader]] = {
+    "record-maxam-bare": lambda record, writer, _reader: {k: v for k, v in record.items() if k not in writer[PII]},
     "bytes-maxam-bytes": lambda data, _writer, _reader: _base64(data),
     "fixed-maxam-bytes": lambda data, _writer, _reader: _base64(data),
     "float-maxam-real": lambda number, _writer, _reader: _real(number),

@@ -20,6 +20,7 @@ DEPTH_MAX: Final = (
 )
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+PII: Final = "pii"  # attribute of a field that says whether what it holds tells of a person; absent: it does not
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOGICAL: Final = {
     "big-decimal": ("bytes",),
@@ -412,6 +413,8 @@ class _Parser:
         names.add(name)
         if document.get("order", "ascending") not in {"ascending", "descending", "ignore"}:
             raise _error(source, _at(place, "order"), "expected ascending, descending or ignore")
+        if not isinstance(document.get(PII, False), bool):
+            raise _error(source, _at(place, PII), "expected true or false")
         if "type" not in document:
             raise _error(source, place, "field without 'type'")
         aliases = tuple(_aliases(source, document, place))

@@ -17,13 +17,14 @@ VALUE: Final = "value"
 _NEEDED: Final = ("schema", "schema_version", "schema_fingerprint", "encoding", "value_offset", "value_length", "body")
 
 
-def with_values(frame: "DataFrame", catalogue: "Catalogue") -> "DataFrame":
+def with_values(frame: "DataFrame", catalogue: "Catalogue", *, without_pii: bool = False) -> "DataFrame":
     """Decode the datum inside each body.
 
     Args:
         frame: Rows with the columns of changes that say what a body is: `schema`, `schema_version`, `schema_fingerprint`,
             `encoding`, `value_offset`, `value_length` and `body`.
         catalogue: The schemas.
+        without_pii: Leave out the fields that the schemas mark as personal.
 
     Returns:
         The rows with one more column `value`: JSON text as `maxam-admin topics get --json` has values; null for a body without
@@ -32,14 +33,14 @@ def with_values(frame: "DataFrame", catalogue: "Catalogue") -> "DataFrame":
 
     def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            values = pa.array(json_values(batch, catalogue), pa.string())
+            values = pa.array(json_values(batch, catalogue, without_pii=without_pii), pa.string())
             yield pa.RecordBatch.from_arrays([*batch.columns, values], [*batch.schema.names, VALUE])
 
     columns = StructType([*frame.schema.fields, StructField(VALUE, StringType())])
     return with_optional(with_json(frame.mapInArrow(decoded, columns), VALUE), VALUE)
 
 
-def json_values(batch: pa.RecordBatch, catalogue: "Catalogue") -> list[str | None]:
+def json_values(batch: pa.RecordBatch, catalogue: "Catalogue", *, without_pii: bool = False) -> list[str | None]:
     """Return the datum of each row as JSON text, or None; see `with_values`."""
     from maxam.admin.escaping import json_line  # noqa: PLC0415  # the driver has no use for fastavro
     from maxam.admin.values import ValueDecodeError, decode_value  # noqa: PLC0415  # likewise
@@ -62,7 +63,8 @@ def json_values(batch: pa.RecordBatch, catalogue: "Catalogue") -> list[str | Non
             values.append(None)
             continue
         try:
-            value = decode_value(text_bytes, body, Judgement(encoding, name, version, fingerprint, offset, length))
+            judgement = Judgement(encoding, name, version, fingerprint, offset, length)
+            value = decode_value(text_bytes, body, judgement, without_pii=without_pii)
         except ValueDecodeError:
             values.append(None)
         else:

@@ -34,9 +34,14 @@ _EXPENDABLE: Final = (
 )
 @click.option("--values", is_flag=True, help="Decode bodies into a column value, JSON.")
 @click.option("--bodies/--no-bodies", default=True, show_default=True, help="Give the bodies as they were sent.")
+@click.option(
+    "--drop-pii",
+    is_flag=True,
+    help="Leave the fields that schemas mark as personal out of the values, and the bodies and user headers out altogether.",
+)
 @click.option("--rejected", is_flag=True, help="Rejected SENDs instead, with disposition, result and reason.")
 def export_command(
-    job: Job, selection: Selection, only_latest: bool, values: bool, bodies: bool, rejected: bool
+    job: Job, selection: Selection, only_latest: bool, values: bool, bodies: bool, drop_pii: bool, rejected: bool
 ) -> None:
     """Export changes, values and deletes, with all that the journal says about them.
 
@@ -47,9 +52,14 @@ def export_command(
     \b
     maxam-pipeline export --journal var/journal --out changes.parquet
     maxam-pipeline export --journal var/journal --values --no-bodies --since 2026-11-21T00:00:00Z --out today.jsonl
+    maxam-pipeline export --journal var/journal --values --drop-pii --out for-analysts.jsonl
     """  # noqa: D301  # a mark of click's: the lines stay as they are
     if rejected and (only_latest or values):
         raise click.UsageError("--rejected goes with neither --latest nor --values: rejected bodies are no values")
+    if rejected and drop_pii:
+        raise click.UsageError(
+            "--rejected goes not with --drop-pii: what was rejected may hold anything, its reason too"
+        )
     if only_latest:
         archive = job.examine(**selection.prune())
         with job.progress("finding the newest changes"):
@@ -59,7 +69,9 @@ def export_command(
         if not job.writes_folder:
             rows = rows.orderBy("revision")
     if values:
-        rows = with_values(rows, Catalogue.load(job.journal, job.schemas))
-    if not bodies:
+        rows = with_values(rows, Catalogue.load(job.journal, job.schemas), without_pii=drop_pii)
+    if not bodies or drop_pii:
         rows = rows.drop("body")
+    if drop_pii:
+        rows = rows.drop("headers")
     job.emit(rows.withColumn("schema_fingerprint", F.lower(F.hex("schema_fingerprint"))), expendable=_EXPENDABLE)

@@ -30,7 +30,11 @@ from tests.pipeline.typed_journal import START_US, Minor, record_type, write_jou
 ALICE, BOB = Identity("alice", "a" * 64), Identity("bob", "b" * 64)
 DOOR = {"type": "enum", "name": "Door", "symbols": ["OPEN", "SHUT", "AJAR"]}
 V10 = Minor("Door_v1", "1.0", record_type("Door_v1", ("door", DOOR)))
-V11 = Minor("Door_v1", "1.1", record_type("Door_v1", ("door", DOOR), {"name": "by", "type": "string", "default": ""}))
+V11 = Minor(
+    "Door_v1",
+    "1.1",
+    record_type("Door_v1", ("door", DOOR), {"name": "by", "type": "string", "default": "", "pii": True}),
+)
 S = 1_000_000
 START = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=START_US)
 
@@ -390,6 +394,11 @@ def test_export_has_what_the_journal_has(spark: SparkSession, journal: Path, tmp
         (5, "delete", None),
         (6, "value", {"door": "SHUT", "by": "x"}),
     ]
+    rows = lines(
+        run("export", "--journal", journal, "--values", "--drop-pii", "--from-revision", 6, "--format", "json")
+    )
+    assert rows[0]["value"] == {"door": "SHUT"}
+    assert not {"body", "headers"} & set(rows[0])
     rows = lines(run("export", "--journal", journal, "--rejected", "--format", "json"))
     assert [(row["revision"], row["result"]) for row in rows] == [
         (1, "schema-mismatch"),

@@ -104,6 +104,32 @@ def test_a_record_out_of_a_union_of_several_is_named() -> None:
     }
 
 
+def test_personal_fields_can_be_left_out() -> None:
+    """Fields with `"pii": true` are left out wherever their record stands, though their own type is defined there."""
+    name = {"name": "name", "type": ["null", "string"], "pii": True}
+    person = {"type": "record", "name": "P", "fields": [name, {"name": "role", "type": "int", "pii": False}]}
+    other = {"type": "record", "name": "Q", "fields": [{"name": "n", "type": "int"}]}
+    fields: list[dict[str, object]] = [
+        {"name": "owner", "type": ["null", person], "pii": True},
+        {"name": "either", "type": ["null", "P", other]},
+        {"name": "list", "type": {"type": "array", "items": "P"}},
+        {"name": "map", "type": {"type": "map", "values": ["P", "null"]}},
+    ]
+    schema = {"type": "record", "name": "T_v1", "namespace": "t", "fields": fields}
+    p = {"name": "x", "role": 1}
+    stream = io.BytesIO()
+    value = {"owner": p, "either": ("t.P", p), "list": [p, p], "map": {"a": p, "b": None}}
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    text, judgement = json.dumps(schema).encode(), Judgement("datum", "t.T_v1", "1.0", b"")
+    assert decode_value(text, stream.getvalue(), judgement) == value | {"either": {"t.P": p}}
+    bare = {"role": 1}
+    assert decode_value(text, stream.getvalue(), judgement, without_pii=True) == {
+        "either": {"t.P": bare},
+        "list": [bare, bare],
+        "map": {"a": bare, "b": None},
+    }
+
+
 def test_the_datum_is_taken_out_of_the_body() -> None:
     """Offset and length of the judgement say where in the body the datum lies."""
     judgement = Judgement("envelope", "t.T_v1", "1.0", b"", value_offset=3, value_length=2)

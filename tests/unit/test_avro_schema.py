@@ -72,6 +72,7 @@ POINT = {
         ({"type": "record", "name": "R", "aliases": ["a b"], "fields": []}, "main.avsc: aliases: 'a b' is not a name"),
         (with_field("int", aliases="x"), "main.avsc: fields[0].aliases: expected an array of names"),
         (with_field("int", order="up"), "main.avsc: fields[0].order: expected ascending"),
+        (with_field("int", pii="yes"), "main.avsc: fields[0].pii: expected true or false"),
         (with_field(with_field("int")), "main.avsc: fields[0].type: R is defined twice"),
         (
             {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]},
