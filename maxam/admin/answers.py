@@ -12,6 +12,11 @@ from maxam.records import Identity
 
 PAGE_MAX: Final = 200  # rows of one page: to make and write them takes 2 ms
 PAGE_DEFAULT: Final = 100
+DISPOSITION_STATUS: Final = {
+    "rejected-unauthorised": HTTPStatus.FORBIDDEN,
+    "rejected-invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "rejected-unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+}
 ANY_CERTIFICATE: Final = "any certificate"
 ANY_PRINCIPAL: Final = "any principal"
 

@@ -21,8 +21,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from maxam import __version__
-from maxam.admin import confluent_api, registry_api
-from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL, Answer, ApiError, Handler, RouteSpec, flag_of, limit_of
+from maxam.admin import confluent_api, registry_api, rejects_api
+from maxam.admin.answers import (
+    ANY_CERTIFICATE,
+    ANY_PRINCIPAL,
+    DISPOSITION_STATUS,
+    Answer,
+    ApiError,
+    Handler,
+    RouteSpec,
+    flag_of,
+    limit_of,
+)
 from maxam.admin.confluent_api import ConfluentError, error_answer, speaks_confluent
 from maxam.admin.listener import FINGERPRINT
 from maxam.admin.values import ValueDecodeError, decode_value, iso_time
@@ -41,11 +51,6 @@ PAGE_BODY_BYTES_MAX: Final = 32_768  # of bodies behind the values of one page, 
 SESSIONS_PER_SLICE: Final = 50
 EVERY_TOPIC: Final = "**"
 SESSIONS_PATH: Final = "/v1/sessions"
-DISPOSITION_STATUS: Final = {
-    "rejected-unauthorised": HTTPStatus.FORBIDDEN,
-    "rejected-invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
-    "rejected-unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
-}
 # Larger values are decoded by whoever asks, with the schema's text: a value of 1-byte numbers takes 0.2 us a byte here.
 DECODED_BYTES_MAX: Final = 8192
 WRITE_HEADER: Final = "maxam-admin"  # a browser sends certificates by itself, but this header only from our own pages
@@ -346,5 +351,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("POST", SESSIONS_PATH + "/{key:path}", "write", _session_kick),
     ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
     *registry_api.ROUTES,
+    *rejects_api.ROUTES,
     *confluent_api.ROUTES,
 )

@@ -37,7 +37,7 @@ class Judge:
                 matching,
                 rule["encoding"],
                 rule["schema"],
-                versions.get(rule["schema"], []),
+                [version for version in versions.get(rule["schema"], []) if version.minor != rule.get("shadow")],
                 rule["require_version"],
                 size,
                 keys,

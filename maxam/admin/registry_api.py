@@ -86,6 +86,9 @@ def _rule_row(rule: Rule) -> dict[str, object]:
         "schema": rule.schema,
         "encoding": rule.encoding,
         "require_version": rule.version_required,
+        "versions": rule.minors,
+        "shadow": None if rule.candidate is None else rule.candidate.minor,
+        "store_rejected_bodies": rule.rejected_bodies_stored,
     }
 
 
@@ -99,6 +102,11 @@ def _version_row(version: SchemaVersion) -> dict[str, object]:
         "text_sha256": version.text_sha256,
         "schema_id": version.schema_id,
     }
+
+
+def _judging(registry: Registry, rule: Rule) -> list[SchemaVersion]:
+    """Return the versions that judge by a rule: all but one that it only tries."""
+    return [version for version in registry.versions(rule.schema) if version is not rule.candidate]
 
 
 async def _schemas(view: View, request: Request, _caller: Identity) -> Response:
@@ -126,7 +134,7 @@ async def _by_destination(view: View, request: Request, _caller: Identity) -> Re
     rule = registry.rule_for(destination)
     if rule is None:
         raise ApiError(HTTPStatus.NOT_FOUND, "no-rule", f"no rule of the registry covers {destination}")
-    versions = [{"type": rule.schema} | _version_row(version) for version in registry.versions(rule.schema)]
+    versions = [{"type": rule.schema} | _version_row(version) for version in _judging(registry, rule)]
     return cacheable(request, *rendered({"destination": destination, "rule": _rule_row(rule), "versions": versions}))
 
 

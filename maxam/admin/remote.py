@@ -143,9 +143,9 @@ class Remote:
                 return
             parameters["after"] = page["next"]
 
-    def post(self, path: str) -> None:
-        """Have something done."""
-        self._ask("POST", path)
+    def post(self, path: str, **parameters: str | int) -> Any:  # noqa: ANN401 as above
+        """Have something done; return what the gateway says of it."""
+        return json.loads(self._ask("POST", f"{path}?{urlencode(parameters)}" if parameters else path))
 
     def delete(self, path: str) -> None:
         """Have something deleted."""

@@ -16,14 +16,17 @@ from maxam.broker.session import Session
 from maxam.errors import ProtocolError
 from maxam.gateway.bell import Bell
 from maxam.gateway.connection import ClientConnection
+from maxam.gateway.quarantine import Quarantine, Quarantined
+from maxam.gateway.shadow import Shadows
 from maxam.globs import Glob, compile_glob
 from maxam.records import Change, Identity
-from maxam.stomp.events import VERSION_1_2, Connect, Send
+from maxam.stomp.events import VERSION_1_2, Condition, Connect, Send
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
 if TYPE_CHECKING:
     from maxam.gateway.server import Gateway
 
+RESUBMISSIONS_MAX: Final = 10  # of one rejected SEND that are remembered, the last ones
 SLICE_TOPICS: Final = 500  # looked at before the event loop has its turn: about 1 ms
 
 
@@ -130,7 +133,50 @@ class View:
             ProtocolError: The caller's principal has too many sessions.
         """
         with _Errand(self._gateway, caller) as errand:
-            return await errand.delete(destination)
+            return await errand.send(Send(destination, b"", (), b"delete"))
+
+    # Rejected SENDs and trials of candidates.
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The last rejected SENDs."""
+        return self._gateway.quarantine
+
+    @property
+    def shadows(self) -> Shadows:
+        """The trials of candidate versions."""
+        return self._gateway.shadows
+
+    def started_at_us(self) -> int:
+        """Return since when the gateway runs; microseconds since the epoch."""
+        return self._gateway.started_at_us
+
+    def changed_since(self, record: Quarantined) -> bool:
+        """Say whether a topic has been changed, or a change of it appended, since a SEND to it was rejected."""
+        newest = self._broker.newest(record.destination)
+        if newest:
+            return newest > record.head
+        topic = self._broker.store.topics.get(record.destination)
+        return record.revision > 0 or (topic is not None and topic.change.revision > record.head)
+
+    async def resubmit(self, caller: Identity, record: Quarantined) -> dict[str, str]:
+        """Send a rejected SEND again as the caller; return the headers of its RECEIPT, once that is due.
+
+        It keeps the number of its source, so that what that has sent since is not undone; its `if-revision` is not asked again. It is
+        admitted before this first yields, so what the caller has just found out still holds.
+
+        Raises:
+            ProtocolError: The caller's principal has too many sessions.
+        """
+        condition = record.condition
+        if condition is not None and not condition.problem:
+            source = condition.source
+            condition = None if source is None else Condition(source, condition.number, -1)
+        with _Errand(self._gateway, caller) as errand:
+            answer = await errand.send(Send(record.destination, record.body, record.headers, b"resubmit", condition))
+        record.resubmitted.append((caller.principal, time.time_ns() // 1000, answer))
+        del record.resubmitted[:-RESUBMISSIONS_MAX]
+        return answer
 
     # Schemas.
 
@@ -218,6 +264,7 @@ class View:
             "topics": broker.store.live,
             "tombstones": len(broker.store.tombstones),
             "sessions": len(broker.sessions),
+            "rejects_quarantined": len(self.quarantine),
             "rejects_stored": counters.rejects_stored,
             "rejects_failed": counters.rejects_failed,
             "rejects_over_rate": counters.rejects_over_rate,
@@ -268,9 +315,9 @@ class _Errand:
     def __exit__(self, *_: object) -> None:
         self._broker.detach(self._connection, trio.current_time())
 
-    async def delete(self, destination: bytes) -> dict[str, str]:
-        """Send an empty body; return the RECEIPT's headers."""
-        self._broker.send(self._connection, Send(destination, b"", (), b"delete"), time.time_ns() // 1000)
+    async def send(self, event: Send) -> dict[str, str]:
+        """Send with a receipt; return the RECEIPT's headers."""
+        self._broker.send(self._connection, event, time.time_ns() // 1000)
         return await self._receipt()
 
     async def committed(self) -> None:

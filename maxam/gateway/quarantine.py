@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, final
 
-from maxam.gateway.rejects import BODY_KEPT, RejectedEvent
+from maxam.broker.broker import Broker, OnRejected
+from maxam.gateway.rejects import BODY_KEPT, RejectedEvent, RejectedSends
 from maxam.records import Headers, Identity, Rejection
-from maxam.stomp.events import Condition
+from maxam.stomp.events import Condition, Send
 
 BODY_GIVEN_UP: Final = "given-up"  # there was no room for it
 _RECORD_BYTES: Final = 1024  # of a record beside what a client wrote: objects, reason, its place in share and heap
@@ -83,10 +84,14 @@ class Quarantined:
         self.resubmitted: Final[list[tuple[str, int, dict[str, str]]]] = []
         self.size = told.queued_bytes + _RECORD_BYTES
 
+    def digest(self) -> str:
+        """Return the SHA-256 of the body in hexadecimal, kept or not."""
+        return self.body_sha256 or RejectedEvent.digest(self.body)
+
     def give_up_body(self) -> None:
         """Keep only the body's length and SHA-256."""
         self.size -= len(self.body)
-        self.body_sha256 = RejectedEvent.digest(self.body)
+        self.body_sha256 = self.digest()
         self.body = b""
         self.body_state = BODY_GIVEN_UP
 
@@ -214,3 +219,17 @@ class Quarantine:
             self._weigh(name, share)
         else:
             del self._shares[name]
+
+
+def take_rejected(broker: Broker, quarantine: Quarantine, journal: RejectedSends | None) -> OnRejected:
+    """Return what hands rejected SENDs of a broker over to the quarantine and, if they are stored, to their journal."""
+
+    def take(identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
+        told = RejectedEvent(identity, event, disposition, rejection, broker.registry, wall_us)
+        topic = broker.store.topics.get(event.destination)
+        revision = 0 if topic is None or topic.change.deleted else topic.change.revision
+        quarantine.keep(told, broker.head, revision)
+        if journal is not None:
+            journal.tell(told)
+
+    return take

@@ -23,16 +23,14 @@ from maxam.gateway.connection import ClientConnection
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.peer import Peer, unknown_principal
-from maxam.gateway.quarantine import Quarantine
-from maxam.gateway.rejects import RejectedEvent, RejectedSends
+from maxam.gateway.quarantine import Quarantine, take_rejected
+from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import keep_snapshots
 from maxam.gateway.sources import Sources, read_sources
 from maxam.gateway.tls import TlsSocket
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
-from maxam.records import Identity, Rejection
-from maxam.stomp.events import Send
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -84,7 +82,7 @@ class Gateway:
         self._rejects: RejectedSends | None = None
         if settings.journal.rejected_bytes_max:
             self._rejects = RejectedSends(settings, OsDisk(), broker.counters, secrets.token_bytes(16))
-        broker.on_rejected = self._rejected
+        broker.on_rejected = take_rejected(broker, self.quarantine, self._rejects)
         broker.on_shadowed = self.shadows.tell
         self._strangers: Final[dict[ClientConnection, None]] = {}  # not CONNECTED yet, oldest first
         self._connections_max: Final = affordable_connections(settings.limits.connections_max)
@@ -101,18 +99,6 @@ class Gateway:
     def registry(self) -> Registry:
         """The schema registry in force."""
         return self.broker.registry
-
-    def _rejected(
-        self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int
-    ) -> None:
-        """Keep what may be kept of a rejected SEND: the last ones in memory, all in their journal."""
-        broker = self.broker
-        told = RejectedEvent(identity, event, disposition, rejection, broker.registry, wall_us)
-        topic = broker.store.topics.get(event.destination)
-        revision = 0 if topic is None or topic.change.deleted else topic.change.revision
-        self.quarantine.keep(told, broker.head, revision)
-        if self._rejects is not None:
-            self._rejects.tell(told)
 
     async def run(self, services: Sequence[Service], ready: Callable[[list[str]], None]) -> None:
         """Serve until `stop`, then end gracefully within `limits.stop_timeout_s` and close the journal.

@@ -20,7 +20,9 @@ from maxam.broker.broker import Broker, Operation
 from maxam.broker.delivery import Connection
 from maxam.broker.policy import load_policy
 from maxam.config import Limits, ListenerSettings
+from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.server import Gateway
+from maxam.gateway.shadow import Shadows
 from maxam.records import Identity, SessionEndRecord
 from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe
 
@@ -108,6 +110,11 @@ class World:
         self.address = ("127.0.0.1", 61614)
         self.settings = self
         self.listener = ListenerSettings()
+        self.started_at_us = 1_700_000_000_000_000
+        self.quarantine = Quarantine(limits.quarantine_records_max, limits.quarantine_bytes_max, "run")
+        self.shadows = Shadows(limits.shadow_bytes_per_s_max, self.broker.counters, lambda: self.broker.registry)
+        self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
+        self.broker.on_shadowed = self.shadows.tell
         self.application = make_application(View(cast("Gateway", self)))
         self.publisher = self.connect("sender", "publisher")
 

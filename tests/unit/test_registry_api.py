@@ -119,6 +119,9 @@ def test_the_listing_tells_rules_and_minors(world: World) -> None:
         "schema": "t.T_v1",
         "encoding": "confluent",
         "require_version": False,
+        "versions": ["1.5", "1.4", "1.0"],
+        "shadow": None,
+        "store_rejected_bodies": True,
     }
 
 

@@ -1,0 +1,291 @@
+"""Routes of rejected SENDs, which are kept in memory for operators, and of the trials of candidate versions."""
+
+from base64 import b64encode
+from datetime import datetime
+from http import HTTPStatus
+from typing import Final
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, flag_of, limit_of
+from maxam.admin.values import iso_time
+from maxam.admin.view import View
+from maxam.errors import GlobError
+from maxam.gateway.quarantine import BODY_GIVEN_UP, Quarantined
+from maxam.gateway.rejects import BODY_KEPT, BODY_PRIVATE, BODY_UNAUTHORISED
+from maxam.gateway.shadow import Reason, Tally, Trials
+from maxam.globs import Glob
+from maxam.records import Identity
+
+REJECTS_PATH: Final = "/v1/rejects"
+LOOKED_AT_PER_SLICE: Final = 500  # before the event loop has its turn: about 1 ms
+BODY_WITHHELD: Final = "withheld"  # it is kept, but not for this caller
+TRIAL_ROWS_MAX: Final = 100  # of principals and of reasons, each, that one rule shows: those with most
+_DIGITS_MAX: Final = 18
+_WHY_NO_BODY: Final = {
+    BODY_UNAUTHORISED: "the body of an unauthorised SEND is never kept",
+    BODY_PRIVATE: "the rule of its destination says store_rejected_bodies = false",
+    BODY_GIVEN_UP: "there was no room for it in the quarantine; the journal's folder `rejected` may have it",
+    BODY_WITHHELD: "only who may receive the destination sees what is sent there",
+}
+
+
+async def _rejects(view: View, request: Request, _caller: Identity) -> Response:
+    limit = limit_of(request)
+    wanted = _Filter(view, request)
+    cursor = _cursor(request)
+    rows: list[dict[str, object]] = []
+    more = True
+    while more and len(rows) < limit:
+        more = False
+        for looked_at, record in enumerate(view.quarantine.before(cursor)):
+            if looked_at == LOOKED_AT_PER_SLICE or len(rows) == limit:
+                more = True
+                break
+            cursor = record.number
+            if wanted.since_us is not None and record.rejected_at_us < wanted.since_us:
+                break  # all others are older
+            if wanted.matches(record):
+                rows.append(_row(view, record))
+        await trio.lowlevel.checkpoint()
+    quarantine = view.quarantine
+    return Answer(
+        {
+            "rejects": rows,
+            "next": str(cursor) if more else None,
+            "kept": len(quarantine),
+            "forgotten": quarantine.forgotten,
+            "since": iso_time(view.started_at_us()),
+        }
+    )
+
+
+async def _reject(view: View, request: Request, caller: Identity) -> Response:
+    record = _present(view, request)
+    row = _row(view, record)
+    row["resubmissions"] = [
+        {"by": principal, "at": iso_time(at_us), **_answered(answer)} for principal, at_us, answer in record.resubmitted
+    ]
+    state = record.body_state
+    if state == BODY_KEPT and not view.may_receive(caller.principal, record.destination):
+        state = BODY_WITHHELD
+    row["body_state"] = state
+    row["body_sha256"] = record.digest()
+    if state == BODY_KEPT:
+        row["headers"] = [[name.decode(), value.decode()] for name, value in record.headers]
+        row["body"] = b64encode(record.body).decode()
+    else:
+        row["problem"] = _WHY_NO_BODY[state]
+    return Answer(row)
+
+
+async def _resubmit(view: View, request: Request, caller: Identity) -> Response:
+    record = _present(view, request)
+    force = flag_of(request, "force")
+    if record.body_state != BODY_KEPT:
+        raise ApiError(HTTPStatus.CONFLICT, "body-not-kept", _WHY_NO_BODY[record.body_state])
+    if not view.may_receive(caller.principal, record.destination):
+        raise ApiError(
+            HTTPStatus.FORBIDDEN, BODY_WITHHELD, f"{_WHY_NO_BODY[BODY_WITHHELD]}, and sends again what was sent there"
+        )
+    if not force and (record.rejection.result == "conflict" or view.changed_since(record)):
+        raise ApiError(
+            HTTPStatus.CONFLICT,
+            "topic-changed",
+            f"{record.destination.decode()} has been changed since; what was rejected is older than its value, and takes its place "
+            "only with force",
+        )
+    answer = await view.resubmit(caller, record)
+    disposition = answer["disposition"]
+    if disposition != "accepted":
+        raise ApiError(
+            DISPOSITION_STATUS[disposition],
+            answer.get("result", disposition),
+            answer.get("reason", disposition),
+            disposition=disposition,
+        )
+    return Answer({"id": view.quarantine.name(record), "destination": record.destination.decode(), **_answered(answer)})
+
+
+def _answered(answer: dict[str, str]) -> dict[str, str]:
+    return {key: answer[key] for key in ("disposition", "result", "reason") if key in answer}
+
+
+def _present(view: View, request: Request) -> Quarantined:
+    identifier: str = request.path_params["id"]
+    record = view.quarantine.get(identifier)
+    if record is None:
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            "not-found",
+            f"there is no reject {identifier}: it made room for newer ones, or is of an earlier run of the gateway, or there was none;"
+            " the journal's folder `rejected` may have it",
+        )
+    return record
+
+
+class _Filter:
+    """Which rejects a listing asks for."""
+
+    def __init__(self, view: View, request: Request) -> None:
+        parameters = request.query_params
+        self._principal: Final = parameters.get("principal")
+        self._result: Final = parameters.get("result")
+        self._glob: Final = _glob(view, parameters.get("destination"))
+        self.since_us: Final = _moment(parameters.get("since"))
+
+    def matches(self, record: Quarantined) -> bool:
+        """Say whether a reject is asked for, its time apart."""
+        return (
+            (self._principal is None or record.identity.principal == self._principal)
+            and (self._result is None or record.rejection.result == self._result)
+            and (self._glob is None or self._glob.matches(record.destination.decode()))
+        )
+
+
+def _glob(view: View, text: str | None) -> Glob | None:
+    if text is None:
+        return None
+    try:
+        return view.glob(text)
+    except GlobError as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+
+
+def _moment(text: str | None) -> int | None:
+    if text is None:
+        return None
+    since_us = 0
+    try:
+        moment = datetime.fromisoformat(text)
+        since_us = int(moment.timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", "since must be a time such as 2026-11-21T09:30:00Z")
+    return since_us
+
+
+def _cursor(request: Request) -> int | None:
+    text = request.query_params.get("after")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", "after must be the `next` of the page before")
+    return int(text)
+
+
+def _row(view: View, record: Quarantined) -> dict[str, object]:
+    rejection = record.rejection
+    fault: dict[str, object] | None = None
+    if rejection.expected:
+        fault = {
+            "path": rejection.path,
+            "expected": rejection.expected,
+            "found": rejection.found,
+            "offset": rejection.offset if rejection.offset >= 0 else None,
+            "item": rejection.item if rejection.item >= 0 else None,
+            "item_key": rejection.item_key if rejection.item >= 0 else None,
+        }
+    return {
+        "id": view.quarantine.name(record),
+        "rejected_at": iso_time(record.rejected_at_us),
+        "principal": record.identity.principal,
+        "fingerprint": record.identity.fingerprint,
+        "destination": record.destination.decode(),
+        "disposition": record.disposition.decode(),
+        "result": rejection.result,
+        "reason": rejection.reason,
+        "schema": rejection.schema,
+        "schema_version": rejection.schema_version,
+        "fault": fault,
+        "body_bytes": record.body_bytes,
+        "body_state": record.body_state,
+        "topic_changed": view.changed_since(record),
+        "resubmitted": len(record.resubmitted),
+    }
+
+
+# Trials.
+
+
+async def _shadow(view: View, request: Request, _caller: Identity) -> Response:
+    limit = limit_of(request)
+    begin = _cursor(request) or 0
+    trials = view.shadows.trials()
+    rows: list[dict[str, object]] = []
+    for one in trials[begin : begin + limit]:
+        rows.append(_trials_row(one))
+        await trio.lowlevel.checkpoint()
+    end = begin + limit
+    return Answer(
+        {
+            "rules": rows,
+            "next": str(end) if end < len(trials) else None,
+            "since": iso_time(view.started_at_us()),
+        }
+    )
+
+
+def _trials_row(trials: Trials) -> dict[str, object]:
+    rule = trials.rule
+    principals = sorted(trials.principals.items(), key=lambda item: (-item[1].rejected, -item[1].seen, item[0]))
+    reasons = sorted(trials.reasons.values(), key=lambda reason: (-reason.count, reason.principal, reason.problem))
+    return {
+        "destination": rule.glob.text,
+        "encoding": rule.encoding,
+        "schema": rule.schema,
+        "candidate": trials.candidate.minor,
+        "file": trials.candidate.path,
+        "judges": rule.minors,
+        **_tally_row(trials.total),
+        "rejected_share": _share(trials),
+        "principals_told": len(principals),
+        "principals": [{"principal": name, **_tally_row(tally)} for name, tally in principals[:TRIAL_ROWS_MAX]],
+        "reasons_told": len(reasons),
+        "reasons": [_reason_row(reason) for reason in reasons[:TRIAL_ROWS_MAX]],
+    }
+
+
+def _tally_row(tally: Tally) -> dict[str, int]:
+    return {
+        "seen": tally.seen,
+        "tried": tally.tried,
+        "fits": tally.fits,
+        "older": tally.older,
+        "rejected": tally.rejected,
+        "mended": tally.mended,
+    }
+
+
+def _share(trials: Trials) -> float | None:
+    """Return which share of all that was seen would have been rejected: of each principal as what was tried of its SENDs tells."""
+    known = [tally for tally in trials.principals.values() if tally.tried]
+    seen = sum([tally.seen for tally in known])
+    if not seen:
+        return None
+    return sum([tally.seen * tally.rejected / tally.tried for tally in known]) / seen
+
+
+def _reason_row(reason: Reason) -> dict[str, object]:
+    return {
+        "principal": reason.principal,
+        "problem": reason.problem,
+        "count": reason.count,
+        "first_at": iso_time(reason.first_at_us),
+        "example": {
+            "at": iso_time(reason.at_us),
+            "destination": reason.destination.decode(),
+            "reason": reason.reason,
+        },
+    }
+
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (
+    ("GET", REJECTS_PATH, "read", _rejects),
+    ("GET", REJECTS_PATH + "/{id}", "read", _reject),
+    ("POST", REJECTS_PATH + "/{id}/resubmit", "write", _resubmit),
+    ("GET", "/v1/shadow", "read", _shadow),
+)
