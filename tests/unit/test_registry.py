@@ -11,6 +11,7 @@ import fastavro
 import pytest
 
 from maxam.avro.registry import Registry, load_registry
+from maxam.avro.rule import ENCODINGS
 from maxam.errors import SchemaError
 from maxam.records import Judgement
 
@@ -200,7 +201,7 @@ def test_the_shipped_folder_is_released_as_it_is() -> None:
     texts = shipped()
     registry = load_registry(texts)
     assert registry.lock() == texts["registry.lock"]
-    assert {rule.encoding for rule in registry.rules} == {"datum", "single-object", "envelope"}
+    assert {rule.encoding for rule in registry.rules} == set(ENCODINGS)
     assert len(registry.versions("egm.EGMMeterReading_v1")) == 2
 
 
@@ -209,6 +210,7 @@ def test_the_shipped_folder_is_released_as_it_is() -> None:
     [
         ("X/EGM.Q.12345.EGMMeterReading", "egm.EGMMeterReading_v1"),
         ("X/EGM.S.12345.EGMStatus", "egm.EGMStatus_v1"),
+        ("X/EGM.S.12345.EGMHandPay", "egm.EGMHandPay_v1"),
         ("X/EGM.X.12345.Game.Gold:P92.GameDesiredConfig", "egm.GameDesiredConfig_v1"),
         ("X/EGM.X.12345.Game.Gold:P92.GameDetectedConfig", "egm.GameDetectedConfig_v1"),
         ("X/EGM.X.12345.EGMDetectedConfig", "egm.EGMDetectedConfig_v1"),
@@ -218,6 +220,7 @@ def test_the_shipped_folder_is_released_as_it_is() -> None:
         ("X/EGM.X.12345.EGMJackpotContributorMeterReading", "egm.EGMJackpotContributorMeterReading_v1"),
         ("X/Venue.VENUE-7.VenueMeterTotals", "venue.VenueMeterTotals_v1"),
         ("X/Venue.VENUE-7.Hour.VenueMeterTotals", "venue.VenueMeterTotals_v1"),
+        ("X/Venue.VENUE-7.FloorPlan", ""),
     ],
 )
 def test_the_shipped_rules_find_each_type(destination: str, schema: str) -> None:
