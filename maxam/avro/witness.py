@@ -43,14 +43,7 @@ def witness(writer: Schema, incompatibility: Incompatibility) -> Witness | None:
 
 def least_bytes(of: Type) -> dict[int, int]:
     """Tell how many bytes the shortest value takes of each type in a schema, by the types' `id`."""
-    types: dict[int, Type] = {}
-    todo = [of]
-    while todo:
-        one = todo.pop()
-        if id(one) not in types:
-            types[id(one)] = one
-            todo += [field.type for field in one.fields]
-            todo += one.branches
+    types = _types(of)
     least = dict.fromkeys(types, ENDLESS)
     changed = True
     while changed:  # each round settles at least one type
@@ -61,6 +54,18 @@ def least_bytes(of: Type) -> dict[int, int]:
                 least[key] = value
                 changed = True
     return least
+
+
+def _types(of: Type) -> dict[int, Type]:
+    types: dict[int, Type] = {}
+    todo = [of]
+    while todo:
+        one = todo.pop()
+        if id(one) not in types:
+            types[id(one)] = one
+            todo += [field.type for field in one.fields]
+            todo += one.branches
+    return types
 
 
 def _least_bytes(of: Type, least: dict[int, int]) -> int:
@@ -74,6 +79,44 @@ def _least_bytes(of: Type, least: dict[int, int]) -> int:
         case "enum":
             return 1 if of.symbols else ENDLESS
         case "array" | "map":
+            return 1
+        case _:
+            return _LEAST_BYTES[of.kind]
+
+
+def most_bytes(of: Type) -> dict[int, int]:
+    """Tell how many bytes the longest value takes of each type in a schema, by the types' `id`; ENDLESS when there is none.
+
+    Of numbers that are lengths or indices only those of one byte count, and nothing longer than its number needs.
+    """
+    types = _types(of)
+    most = dict.fromkeys(types, ENDLESS)
+    changed = True
+    while changed:
+        changed = False
+        for key, one in types.items():
+            value = _most_bytes(one, most)
+            if value < most[key]:
+                most[key] = value
+                changed = True
+    return most
+
+
+def _most_bytes(of: Type, most: dict[int, int]) -> int:
+    match of.kind:
+        case "record":
+            return min(sum([most[id(field.type)] for field in of.fields]), ENDLESS)
+        case "union":
+            return min(1 + max([most[id(branch)] for branch in of.branches]), ENDLESS)
+        case "fixed":
+            return of.size
+        case "array" | "map" | "bytes" | "string":
+            return ENDLESS
+        case "int":
+            return 5
+        case "long":
+            return 10
+        case "enum":
             return 1
         case _:
             return _LEAST_BYTES[of.kind]
