@@ -1,8 +1,9 @@
-"""Records to rows of one schema each, by copying: blocks of the journal in, Avro containers with typed values out.
+"""Records to rows of one schema each, by copying: blocks of the journal in, rows with typed values out.
 
-A row is the record `maxam_row`: what a change begins with (revision to publisher) is the same bytes there as in the journal, then
-come `schema_version` and the union `[null, <the type>]`, whose index stands before the stored datum. Nothing is decoded. What no
-schema is known for becomes a row of another record, with the body as bytes.
+A row is Avro: what a change begins with (revision, accepted_at, kind, destination, publisher) is the same bytes there as in the
+journal, then come the string `schema_version` and the union `[null, <the type>]`, whose index stands before the stored datum.
+Nothing is decoded. What no schema is known for becomes another row: behind the publisher the strings `encoding`, `schema` and
+`schema_version`, the bytes `schema_fingerprint`, and the union `[null, bytes]` with the body as it was sent.
 """
 
 from collections.abc import Callable
@@ -15,11 +16,8 @@ from maxam.journal.encoding import (
     KIND_DELETE,
     KIND_VALUE,
     LOW,
-    MAGIC,
     SESSION_MIDDLE,
-    long,
     text,
-    unsigned,
 )
 
 _NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
@@ -27,46 +25,10 @@ _NULL: Final = b"\0"  # index of null in the union of a row's value
 _VALUE: Final = b"\2"
 _SHARED_MAX: Final = 65_536  # destinations, and kinds of changes, that are remembered: more cost memory only
 
-_START_OF_ROW: Final = (
-    '{"type":"record","name":"maxam_row","fields":[{"name":"revision","type":"long"},'
-    '{"name":"accepted_at","type":{"type":"long","logicalType":"timestamp-micros"}},'
-    '{"name":"kind","type":{"type":"enum","name":"maxam_kind","symbols":["unknown","value","delete"]}},'
-    '{"name":"destination","type":"string"},{"name":"publisher","type":"string"},'
-)
-_UNTYPED: Final = (
-    '{"name":"encoding","type":"string"},{"name":"schema","type":"string"},{"name":"schema_version","type":"string"},'
-    '{"name":"schema_fingerprint","type":"bytes"},{"name":"value","type":["null","bytes"]}]}'
-)
-
-
-def typed_row_schema(value_type: str) -> str:
-    """Give the schema of rows whose value is of a type, JSON.
-
-    Args:
-        value_type: JSON of the type, without references to others. None of its names may begin with `maxam_`.
-    """
-    return (
-        f'{_START_OF_ROW}{{"name":"schema_version","type":"string"}},{{"name":"value","type":["null",{value_type}]}}]}}'
-    )
-
-
-def untyped_row_schema() -> str:
-    """Give the schema of rows whose value is a body as it was sent, JSON."""
-    return _START_OF_ROW + _UNTYPED
-
-
-def container_header(schema: str, sync_marker: bytes) -> bytes:
-    """Give what an Avro object container begins with.
-
-    Spec: Avro 1.12 "Object Container Files"
-    """
-    entries = text(b"avro.schema") + text(schema.encode()) + text(b"avro.codec") + text(b"null")
-    return MAGIC + long(2) + entries + b"\0" + sync_marker
-
 
 @final
 class Rows:
-    """The rows of one container that were spliced and not yet taken.
+    """Rows of one kind that were spliced and not yet taken.
 
     Attributes:
         typed: The value is a datum, not a body as it was sent.
@@ -84,14 +46,15 @@ class Rows:
         """Give the list that rows are put on, three parts each; it stays the same."""
         return self._parts
 
-    def take(self, sync_marker: bytes) -> tuple[bytes, int]:
-        """Return a container's block of the rows there are, and their count, and forget them; nothing when there is none."""
-        count = len(self._parts) // 3
-        if not count:
-            return b"", 0
-        data = b"".join(self._parts)
+    def count(self) -> int:
+        """Count the rows there are."""
+        return len(self._parts) // 3
+
+    def take(self) -> list[bytes]:
+        """Return the parts of the rows there are, in order, and forget them."""
+        taken = self._parts.copy()
         self._parts.clear()
-        return b"".join((long(count), unsigned(len(data) << 1), data, sync_marker)), count
+        return taken
 
 
 @final

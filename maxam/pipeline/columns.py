@@ -1,7 +1,7 @@
 """Avro types as columns: the one column type that holds all minors of a type, and how the values of each minor get into it.
 
-docs/pipeline-types.md says what becomes of every Avro type; this module is what it says. Pure: it turns schema texts into Avro
-schema texts, Spark SQL types and Spark SQL expressions, and needs no Spark.
+docs/pipeline-types.md says what becomes of every Avro type; this module is what it says, and `arrays` reads values by it. Pure: it
+turns schema texts into Spark SQL types and Spark SQL expressions, and needs no Spark.
 
 A *place* is where a value can stand: the type itself, a record's field, an array's item, a map's value. Every schema is seen as the
 alternatives that a place may hold: a plain type is one, a union has several. Merging minors collects the alternatives of a place
@@ -11,7 +11,7 @@ nothing splits: what a place holds only grows, so older tables always fit into y
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -26,7 +26,7 @@ NODES_MAX: Final = (
     5_000  # of one minor, written out: a type that names another twice, which names another twice, grows fast
 )
 DECIMAL_DIGITS_MAX: Final = 38  # Spark's and Parquet's common limit
-_MILLIS_MAX: Final = (2**63 - 1) // 1000
+MILLIS_MAX: Final = (2**63 - 1) // 1000
 
 _NUMBERS: Final = {"int": "int", "long": "bigint", "float": "float", "double": "double"}
 _LABELS: Final = {"bigint": "long", "double": "double", "binary": "bytes"}  # of what was widened
@@ -45,11 +45,6 @@ _LOGICAL: Final = {
     ("fixed", "uuid"): "string",
     ("fixed", "duration"): "struct<`months`:bigint,`days`:bigint,`millis`:bigint>",
 }
-_KEPT: Final = {"date", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"}
-"""Logical types that Spark's Avro reader is to see. All others it shall read as their base type: it refuses some of them."""
-
-_COMPUTED: Final = {"uuid", "duration"}  # of fixed bytes
-
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
@@ -153,9 +148,9 @@ class Alternative:
     def column_type(self) -> str:
         """Give the Spark SQL type."""
         if self.kind == "array":
-            return f"array<{_place(self).column_type()}>"
+            return f"array<{items_of(self).column_type()}>"
         if self.kind == "map":
-            return f"map<string,{_place(self).column_type()}>"
+            return f"map<string,{items_of(self).column_type()}>"
         if self.kind == "record":
             if not self.fields:
                 return "boolean"  # Parquet has no struct without fields
@@ -258,25 +253,9 @@ class ColumnType:
         """Find a minor by its text, which must have been added."""
         return next(minor for minor in self.minors if minor.text == text)
 
-    def wire_schema(self, text: str) -> str:
-        """Give an Avro schema, JSON, for the very bytes of a minor's values, as Spark's reader is to see them.
-
-        It differs from the minor's own in names (fields have the merged ones), has no logical types that the reader refuses, and has
-        a string where a record would hold itself: see `Transcoder`.
-        """
-        counter = iter(range(1_000_000))
-        return json.dumps(_wire(self.minor(text).root, counter), separators=(",", ":"))
-
-    def read_type(self, text: str) -> str:
-        """Give the Spark SQL type that a minor's values are to be read as by `wire_schema`: with the merged names."""
-        return _read_as(self.minor(text).root, self._root)
-
-    def expression(self, text: str, column: str) -> str:
-        """Give the Spark SQL expression that turns a column that was read as `read_type` into the merged one.
-
-        It is `column` itself when nothing is to do.
-        """
-        return _convert(_of_node(self.minor(text).root, self._root), self._root, column, 0)
+    def place(self) -> Place:
+        """Give what a value of any of the minors goes to."""
+        return self._root
 
     def carry(self, older: "ColumnType", column: str) -> str:
         """Give the Spark SQL expression that turns a column of an older state of this type into the present one.
@@ -525,7 +504,7 @@ def _merge(place: Place, node: Node, version: tuple[int, ...]) -> None:
         if branch.kind == "record":
             _merge_fields(alternative, branch, version)
         elif branch.kind in {"array", "map"}:
-            _merge(_place(alternative), branch.parts[0], version)
+            _merge(items_of(alternative), branch.parts[0], version)
 
 
 def _kin(one: Alternative, other: Alternative) -> bool:
@@ -565,48 +544,18 @@ def _merge_fields(alternative: Alternative, node: Node, version: tuple[int, ...]
         _merge(target.place, member.node, version)
 
 
-def _place(alternative: Alternative) -> Place:
+def items_of(alternative: Alternative) -> Place:
+    """Give what the items of an array, or the values of a map, go to."""
     if alternative.item is None:
         raise ValueError(f"{alternative.kind} has no items")
     return alternative.item
 
 
-# what Spark's Avro reader is given
-
-
-def _wire(node: Node, counter: Iterator[int]) -> Any:  # noqa: ANN401 - JSON
-    if node.kind == "union":
-        branches = node.branches()
-        if not branches:  # an index and nothing behind it: as an enum of one symbol
-            return {"type": "enum", "name": f"n{next(counter)}", "symbols": ["NULL"]}
-        return [_wire(part, counter) for part in node.parts]
-    if node.kind == "record":
-        name = f"n{next(counter)}"
-        names = _names_in(node)
-        fields = [{"name": names[i], "type": _wire(m.node, counter)} for i, m in enumerate(node.members)]
-        return {"type": "record", "name": name, "fields": fields}
-    if node.kind == "array":
-        return {"type": "array", "items": _wire(node.parts[0], counter)}
-    if node.kind == "map":
-        return {"type": "map", "values": _wire(node.parts[0], counter)}
-    if node.kind == "enum":
-        return {"type": "enum", "name": f"n{next(counter)}", "symbols": list(node.symbols)}
-    out: dict[str, Any] = {"type": "string" if node.kind == "recursive" else node.kind}
-    if node.kind == "fixed":
-        out |= {"name": f"n{next(counter)}", "size": node.size}
-    if node.logical in _KEPT:
-        out["logicalType"] = node.logical
-    elif node.logical == "decimal":
-        out |= {"logicalType": "decimal", "precision": node.precision, "scale": node.scale}
-    return out
-
-
-def _names_in(node: Node) -> list[str]:
-    """Give the column names of a minor's members, in their order."""
-    fields = _target(node).fields
-    names = unique_names([each.name for each in fields])
-    by_field = {id(each): name for each, name in zip(fields, names, strict=True)}
-    return [by_field[id(member.target)] for member in node.members]
+def target_of(node: Node) -> Alternative:
+    """Give the merged alternative that the values of a type go to, which must have been merged."""
+    if node.target is None:
+        raise ValueError("the type was not merged")
+    return node.target
 
 
 # what cannot be copied as it is
@@ -614,10 +563,9 @@ def _names_in(node: Node) -> list[str]:
 
 @final
 class Transcoder:
-    """Turns the bytes of a minor's values into what Spark's reader takes by `ColumnType.wire_schema`.
+    """Turns the bytes of a minor's values into those that `arrays` reads: of no record that holds itself.
 
-    Only for types that hold themselves, and to find values that Spark cannot hold: all others are copied as they are.
-    The bytes must be ones that the gateway accepted.
+    Only for types that hold themselves, and to find values that no column holds: all others are read as they are.
     """
 
     def __init__(self, text: str) -> None:
@@ -637,8 +585,8 @@ class Transcoder:
         """Return a value with a JSON text in place of each record that stands within one of its kind.
 
         Returns:
-            None when Spark cannot hold the value: a decimal of more digits than its precision or of no bytes, or a timestamp of
-            milliseconds that does not fit in microseconds.
+            None when no column holds the value: a decimal of more digits than its precision or of no bytes, a timestamp of
+            milliseconds that does not fit in microseconds, or bytes that are not of the type.
         """
         self._data = data
         self._out = []
@@ -646,7 +594,9 @@ class Transcoder:
         self._skipping = 0
         try:
             end = self._walk(self._reader.root, 0)
-        except ArithmeticError:
+        except (ArithmeticError, ValueError, IndexError):
+            return None
+        if end != len(data):
             return None
         self._out.append(data[self._copied : end])
         return b"".join(self._out)
@@ -672,7 +622,7 @@ class Transcoder:
                 return place + 8
             case "int" | "long" | "enum":
                 number, place = self._long(place)
-                if node.logical.endswith("timestamp-millis") and abs(number) > _MILLIS_MAX:
+                if node.logical.endswith("timestamp-millis") and abs(number) > MILLIS_MAX:
                     raise OverflowError
                 return place
             case "bytes" | "string":
@@ -742,72 +692,11 @@ class _Found:
     suffix: str
     kind: str
     type: str = ""
-    raw: Node | None = None
     members: list[tuple[Field, str, "_Column"]] = field(default_factory=list)
     item: "_Column | None" = None
 
 
 _Column = list[_Found]  # what a column at hand may hold
-
-
-def _member_name(place: Place, alternative: Alternative) -> str:
-    at = next(index for index, each in enumerate(place.alternatives) if each is alternative)
-    return place.member_names()[at]
-
-
-def _read_as(node: Node, place: Place) -> str:
-    """Give the type that Spark's reader is asked for. Members of unions it takes in their order, so that they can have any names."""
-    branches = node.branches()
-    if len(branches) > 1:
-        parts = [(_member_name(place, _target(branch)), branch) for branch in branches]
-        return f"struct<{','.join(f'{quoted(name)}:{_read_branch(branch)}' for name, branch in parts)}>"
-    if branches:
-        return _read_branch(branches[0])
-    return "string" if node.kind == "union" else "void"
-
-
-def _read_branch(node: Node) -> str:
-    if node.kind == "record":
-        fields = zip(_names_in(node), node.members, strict=True)
-        return (
-            f"struct<{','.join(f'{quoted(name)}:{_read_as(each.node, _field(each).place)}' for name, each in fields)}>"
-        )
-    if node.kind == "array":
-        return f"array<{_read_as(node.parts[0], _place(_target(node)))}>"
-    if node.kind == "map":
-        return f"map<string,{_read_as(node.parts[0], _place(_target(node)))}>"
-    return "binary" if node.kind == "fixed" and node.logical in _COMPUTED else _leaf_type(node)[1]
-
-
-def _of_node(node: Node, place: Place) -> _Column:
-    """See a column as Spark's reader gives it when asked for `_read_as`."""
-    branches = node.branches()
-    out: _Column = []
-    for branch in branches:
-        target = _target(branch)
-        suffix = f".{quoted(_member_name(place, target))}" if len(branches) > 1 else ""
-        found = _Found(target, suffix, target.kind, raw=branch)
-        if branch.kind == "record":
-            names = zip(_names_in(branch), branch.members, strict=True)
-            found.members = [(_field(each), name, _of_node(each.node, _field(each).place)) for name, each in names]
-        elif branch.kind in {"array", "map"}:
-            found.item = _of_node(branch.parts[0], _place(target))
-        else:
-            found.type = _leaf_type(branch)[1]
-        out.append(found)
-    return out
-
-
-def _target(node: Node) -> Alternative:
-    if node.target is None:
-        raise ValueError("the type was not merged")
-    return node.target
-
-
-def _field(member: Member) -> Field:
-    if member.target is None:
-        raise ValueError("the type was not merged")
-    return member.target
 
 
 def _of_place(older: Place, younger: Place) -> _Column:
@@ -827,7 +716,7 @@ def _of_place(older: Place, younger: Place) -> _Column:
             if not each.fields:
                 found.type = "boolean"
         elif each.kind in {"array", "map"}:
-            found.item = _of_place(_place(each), _place(target))
+            found.item = _of_place(items_of(each), items_of(target))
         out.append(found)
     return out
 
@@ -864,23 +753,18 @@ def _convert_one(found: _Found, alternative: Alternative, path: str, depth: int)
         if found.item is None:
             raise ValueError(f"{alternative.kind} has no items")
         variable = f"x{depth}"
-        item = _convert(found.item, _place(alternative), variable, depth + 1)
+        item = _convert(found.item, items_of(alternative), variable, depth + 1)
         if item == variable:
             return path
         if alternative.kind == "array":
             return f"transform({path}, {variable} -> {item})"
         return f"transform_values({path}, (k{depth}, {variable}) -> {item})"
-    raw = found.raw
-    if raw is not None and raw.kind == "fixed" and raw.logical in _COMPUTED:
-        value = _uuid(path) if raw.logical == "uuid" else _duration(path)
-    else:
-        value = path
-    return value if found.type == alternative.type else f"CAST({value} AS {alternative.type})"
+    return path if found.type == alternative.type else f"CAST({path} AS {alternative.type})"
 
 
 def _convert_record(found: _Found, alternative: Alternative, path: str, depth: int) -> str:
     if not alternative.fields:
-        return path if found.raw is None else f"CASE WHEN {path} IS NOT NULL THEN TRUE END"
+        return path
     by_field = {id(each): (name, column) for each, name, column in found.members}
     names = unique_names([each.name for each in alternative.fields])
     parts: list[str] = []
@@ -895,19 +779,4 @@ def _convert_record(found: _Found, alternative: Alternative, path: str, depth: i
         parts.append(f"'{name}', {value}")
     if unchanged:
         return path
-    return f"CASE WHEN {path} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
-
-
-def _uuid(path: str) -> str:
-    cuts = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-    parts = ", ".join([f"substring(lower(hex({path})), {start}, {length})" for start, length in cuts])
-    return f"concat_ws('-', {parts})" if not path else f"CASE WHEN {path} IS NOT NULL THEN concat_ws('-', {parts}) END"
-
-
-def _duration(path: str) -> str:
-    parts: list[str] = []
-    for index, name in enumerate(("months", "days", "millis")):
-        # little-endian: its bytes from the last to the first
-        places = [f"substring(hex({path}), {index * 8 + at * 2 + 1}, 2)" for at in (3, 2, 1, 0)]
-        parts.append(f"'{name}', CAST(conv(concat({', '.join(places)}), 16, 10) AS BIGINT)")
     return f"CASE WHEN {path} IS NOT NULL THEN named_struct({', '.join(parts)}) END"

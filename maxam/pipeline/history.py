@@ -1,8 +1,8 @@
 """The typed history: each message type of a journal as a Parquet table with real columns, brought up to date as often as one likes.
 
-It works in rounds of bounded bytes. A round takes the next segments, splices them (`splicing`) into Avro containers of one schema each,
-lets Spark's own Avro reader turn those into columns and write Parquet aside, and commits the files together with the state of the
-table (`table`). So every change is in the table exactly once, wherever a run was killed; nothing but counts comes to the driver.
+It works in rounds of bounded bytes. In a round Spark's workers take the next segments, splice them into rows of one schema each and
+write those as Parquet aside (`splicing`), and the driver commits the files together with the state of the table (`table`). So every
+change is in the table exactly once, wherever a run was killed; nothing but counts comes to the driver.
 
 All files of a type have the same columns. When a new minor changes them, the older files are rewritten first, each replaced by one
 of the same rows and the same name.
@@ -14,48 +14,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 import click
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from maxam.avro.schema import parse_schema, read_source
 from maxam.journal.archive import REVISION_MAX, Place, Problem, list_segments
-from maxam.journal.splice import typed_row_schema
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.columns import ColumnType
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.job import Job, job_options
-from maxam.pipeline.session import NATIVE_AVRO, native_avro
-from maxam.pipeline.splicing import Spliced, Splicing, Stretch, TypedRows, container_folder
+from maxam.pipeline.parquet import Written
+from maxam.pipeline.splicing import Spliced, Splicing, Stretch, Task
 from maxam.pipeline.table import UNTYPED, Minors, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROUND_BYTES: Final = 1 << 30
-"""Of segments in one round: as much room again is needed in the table's folder while it runs. Memory does not depend on it."""
+"""Of segments in one round, after which what was read is in the table. Memory does not depend on it."""
 
-_TASK_BYTES: Final = 64 << 20  # of rows in one task, which writes a file for each day
-_JOBS_AT_ONCE: Final = 3  # Spark jobs of one round, one for each type: some are small
 _FOOTERS_AT_ONCE: Final = 8
-_DAY_US: Final = 86_400_000_000
-_DATE: Final = f"date_from_unix_date(CAST(floor(unix_micros(accepted_at) / {_DAY_US}) AS INT)) AS date"
 _ROW: Final = ("revision", "accepted_at", "kind", "destination", "publisher")
-_READ: Final = (
-    "revision bigint, accepted_at timestamp, kind string, destination string, publisher string, schema_version string"
-)
 _COMPRESSION: Final = "zstd"  # a quarter smaller than Spark's default at the same cost
-_WRITING: Final = {
+_REWRITING: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default is one that most readers call outdated
-    "spark.sql.maxConcurrentOutputFileWriters": "8",  # days in one task, before its rows are sorted by day
-    "spark.sql.files.maxPartitionBytes": str(_TASK_BYTES),
-}
-_REWRITING: Final = _WRITING | {
     # each file a partition of its own, however large or small, so that each is replaced by one
     "spark.sql.files.maxPartitionBytes": str(1 << 50),
     "spark.sql.files.openCostInBytes": str(1 << 50),
@@ -117,8 +102,6 @@ def update_history(
         JournalError: There is no journal.
         OSError: A folder cannot be read or written.
     """
-    if not native_avro(spark):
-        raise PipelineError("the history needs the Avro reader that comes with Spark 4.3: this Spark has none")
     journal, out = journal.absolute(), out.absolute()  # Java may stand elsewhere than we
     catalogue = Catalogue.load(journal, schemas)
     wanted = None if types is None else tuple(sorted(set(types)))
@@ -352,21 +335,17 @@ class _Round:
         self._columns: Final = {name: c for name, c in columns.items() if wanted is None or name in wanted}
 
     def run(self, stretches: list[Stretch]) -> None:
-        """Splice, read, write, commit."""
+        """Splice, write, commit."""
         table = self._table
         with _settings(self._spark, _REWRITING):
             self._widen()
-        with _settings(self._spark, _WRITING):
-            work = table.work_folder()
-            spliced = self._splice(stretches, work, careful=False)
-            try:
-                files = self._write(spliced, work)
-            except (PySparkException, Py4JError):
-                # Spark tells of a value that no column holds by many kinds of errors. A second time, with each such value looked
-                # at: they go to the untyped rows. Any other fault shows again.
-                work = table.work_folder()
-                spliced = self._splice(stretches, work, careful=True)
-                files = self._write(spliced, work)
+        spliced, written = self._splice(stretches, table.work_folder())
+        files = [
+            (Path(file.path), f"{file.name}/date={file.date}/{file.first:020}-{file.last:020}.parquet")
+            for file in written
+        ]
+        for file in written:
+            self._report.rows[file.name] += file.rows
         last = max(*(each.last for each in spliced), table.state.revision)
         place = spliced[-1].place
         lost = tuple((p.first, p.last) for each in spliced for p in each.problems if p.lost and p.first)
@@ -380,8 +359,7 @@ class _Round:
             place_revision=0 if place is None else place.revision,
             lost=tuple(sorted({*table.state.lost, *lost, *missing})),
         )
-        names = {place.partition("/")[0] for _, place in files}
-        minors = {name: self._minors(name) for name in names if name != UNTYPED}
+        minors = {name: self._minors(name) for name in {file.name for file in written} if name != UNTYPED}
         changed = {name: each for name, each in minors.items() if table.minors.get(name) != each}
         if self._report.first == 0 and last > table.state.revision:
             self._report.first = table.state.revision + 1
@@ -417,81 +395,22 @@ class _Round:
 
     # splicing
 
-    def _splice(self, stretches: list[Stretch], work: Path, *, careful: bool) -> list[Spliced]:
-        typed: dict[str, TypedRows] = {}
-        deleted: dict[str, str] = {}
-        for name, column in self._columns.items():
-            for minor in column.minors:
-                schema = typed_row_schema(column.wire_schema(minor.text))
-                transcode = careful or minor.root.recursive()
-                typed[minor.text] = TypedRows(name, schema, transcode)
-            deleted[name] = column.minors[-1].text
-        state = self._table.state
+    def _splice(self, stretches: list[Stretch], work: Path) -> tuple[list[Spliced], list[Written]]:
         splicing = Splicing(
             os.path.abspath(self._journal),  # noqa: PTH100 - a string is wanted
-            str((work / "rows").absolute()),
+            str(work.absolute()),
             stretches,
-            state.revision,
+            self._table.state.revision,
             self._until,
             self._catalogue,
-            typed,
-            deleted,
-            None if state.types is None else frozenset(state.types),
+            {name: self._minors(name) for name in self._columns},
+            None if self._table.state.types is None else frozenset(self._table.state.types),
         )
-        frame = self._spark.range(0, len(stretches), 1, len(stretches))
-        rows = frame.mapInArrow(splicing, "number long, spliced string").collect()  # some counts for each stretch
-        by_number = {row["number"]: Spliced.from_json(row["spliced"]) for row in rows}
-        return [by_number[number] for number in range(len(stretches))]
-
-    # writing
-
-    def _write(self, spliced: list[Spliced], work: Path) -> list[tuple[Path, str]]:
-        """Write Parquet aside; return each file and its place in the table."""
-        counts: Counter[str] = Counter()
-        for each in spliced:
-            counts.update(each.rows)
-        texts = {
-            container_folder(minor.text): (name, minor.text) for name, c in self._columns.items() for minor in c.minors
-        }
-        found = sorted((texts[folder][0] if folder != UNTYPED else UNTYPED, folder) for folder in counts)
-        jobs = {name: [folder for _, folder in group] for name, group in groupby(found, key=lambda pair: pair[0])}
-        (work / "files").mkdir()
-
-        def write(name: str) -> list[tuple[Path, str]]:
-            frames = [self._read(work / "rows" / folder, texts.get(folder)) for folder in jobs[name]]
-            frame = frames[0]
-            for more in frames[1:]:
-                frame = frame.unionByName(more)
-            size = sum(path.stat().st_size for folder in jobs[name] for path in (work / "rows" / folder).iterdir())
-            frame = frame.coalesce(
-                1 + size // _TASK_BYTES
-            )  # else each minor and each few containers make a file of their own
-            frame.write.option("compression", _COMPRESSION).partitionBy("date").parquet(str(work / "files" / name))
-            files, rows = _finished(work / "files", name)
-            expected = sum(counts[folder] for folder in jobs[name])
-            if rows != expected:
-                raise PipelineError(
-                    f"{name}: {expected} rows were spliced and {rows} written: nothing of this round is kept"
-                )
-            return files
-
-        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-            files = [file for each in pool.map(write, jobs) for file in each]
-        for name, folders in jobs.items():
-            self._report.rows[name] += sum(counts[folder] for folder in folders)
-        return files
-
-    def _read(self, folder: Path, of: tuple[str, str] | None) -> "DataFrame":
-        """Read the containers of one schema as rows of its type's table."""
-        # dates before the Gregorian calendar as they are counted, not as Spark 2 would have
-        reader = self._spark.read.format(NATIVE_AVRO).option("datetimeRebaseMode", "CORRECTED")
-        if of is None:
-            frame = reader.load(str(folder))
-            return frame.selectExpr(*_ROW, "encoding", "schema", "schema_version", "schema_fingerprint", "value", _DATE)
-        name, text = of
-        column = self._columns[name]
-        frame = reader.schema(f"{_READ}, value {column.read_type(text)}").load(str(folder))
-        return frame.selectExpr(*_ROW, "schema_version", f"{column.expression(text, 'value')} AS value", _DATE)
+        tasks = len(splicing.tasks)
+        frame = self._spark.range(0, tasks, 1, tasks)
+        rows = frame.mapInArrow(splicing, "number long, spliced string").collect()  # of what was done, not the data
+        done = [Task.from_json(row["spliced"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
+        return [spliced for task in done for spliced in task.stretches], [file for task in done for file in task.files]
 
 
 def _finished(work: Path, name: str) -> tuple[list[tuple[Path, str]], int]:

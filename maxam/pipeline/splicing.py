@@ -1,30 +1,33 @@
-"""What a Spark worker does for the typed history: stretches of the journal in, Avro containers in a work folder out."""
+"""What a Spark worker does for the typed history: stretches of the journal in, Parquet files in a work folder out."""
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
+from uuid import uuid4
+
+import pyarrow as pa
 
 from maxam.errors import JournalDamagedError
 from maxam.journal.archive import Place, Problem, Segment, SegmentReader, find_segment
 from maxam.journal.decoding import read_unsigned
 from maxam.journal.encoding import SYNC_BYTES, Encoder, Position
 from maxam.journal.scan import Scanner
-from maxam.journal.splice import Rows, Splicer, container_header, untyped_row_schema
+from maxam.journal.splice import Rows, Splicer
+from maxam.pipeline.arrays import UnfitError
 from maxam.pipeline.catalogue import Catalogue
-from maxam.pipeline.columns import Transcoder
+from maxam.pipeline.columns import ColumnType, Transcoder
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.table import UNTYPED
+from maxam.pipeline.parquet import Files, Written
+from maxam.pipeline.table import UNTYPED, Minors
 from maxam.records import Change, RejectedSend
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_TAKEN_BYTES: Final = 1 << 20  # spliced before it is written: blocks of a container are then of some ten to hundred kB
+_TASK_BYTES: Final = 128 << 20  # of segments in one task, which writes a file for each type and day
+_TAKEN_BYTES: Final = 32 << 20  # of segments that are spliced before all is written: memory grows with it
 _PROBLEMS_MAX: Final = 20  # of values that cannot be read, told for each stretch
 
 
@@ -43,21 +46,6 @@ class Stretch:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TypedRows:
-    """How values that one schema judged are spliced.
-
-    Attributes:
-        name: Full name of the type.
-        schema: Of a row, JSON.
-        transcode: The values cannot be copied as they are.
-    """
-
-    name: str
-    schema: str
-    transcode: bool
-
-
 @dataclass(slots=True)
 class Spliced:
     """What came of one stretch.
@@ -65,37 +53,65 @@ class Spliced:
     Attributes:
         last: Revision of its last change that was read or known to be lost.
         place: Where the next read of the segment begins; None when it was read to its end.
-        rows: Count by name of the container's folder.
         problems: What could not be read.
     """
 
     last: int
     place: Place | None = None
-    rows: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Task:
+    """What came of some stretches that follow each other.
+
+    Attributes:
+        stretches: Of each.
+        files: All of their rows.
+    """
+
+    stretches: list[Spliced]
+    files: list[Written]
 
     def to_json(self) -> str:
         """Write it for the driver."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Spliced":
+    def from_json(cls, text: str) -> "Task":
         """Read it in the driver."""
         kept: dict[str, Any] = json.loads(text)
-        place = None if kept["place"] is None else Place(**kept["place"])
-        return cls(kept["last"], place, kept["rows"], [Problem(**problem) for problem in kept["problems"]])
+        stretches = []
+        for each in kept["stretches"]:
+            place = None if each["place"] is None else Place(**each["place"])
+            stretches.append(Spliced(each["last"], place, [Problem(**problem) for problem in each["problems"]]))
+        return cls(stretches, [Written(**each) for each in kept["files"]])
 
 
-def container_folder(text: str) -> str:
-    """Name the folder of the containers of one schema."""
-    return sha256(text.encode()).hexdigest()
+def divided(stretches: list[Stretch]) -> list[list[int]]:
+    """Divide stretches among tasks: the numbers of some that follow each other for each."""
+    tasks: list[list[int]] = []
+    size = _TASK_BYTES
+    for number, stretch in enumerate(stretches):
+        more = stretch.size - (stretch.place.offset if stretch.place is not None else 0)
+        if size + more > _TASK_BYTES:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(number)
+        size += more
+    return tasks
+
+
+class _WrongError(Exception):
+    """Whole blocks of a stretch hold records that are not what the journal writes."""
 
 
 @final
 class Splicing:
-    """The splicing of some stretches: pickled, and called by Spark's workers with batches of their numbers.
+    """The splicing of some stretches: pickled, and called by Spark's workers with batches of numbers of `tasks`.
 
-    Doing a stretch again gives the same files.
+    Attributes:
+        tasks: Numbers of the stretches of each.
     """
 
     def __init__(
@@ -106,8 +122,7 @@ class Splicing:
         after: int,
         until: int,
         catalogue: Catalogue,
-        typed: dict[str, TypedRows],
-        deleted: dict[str, str],
+        columns: dict[str, Minors],
         wanted: frozenset[str] | None,
     ) -> None:
         """Describe the work.
@@ -119,46 +134,79 @@ class Splicing:
             after: Changes above this revision,
             until: and up to this one, become rows.
             catalogue: The journal's.
-            typed: By self-contained text of the schema that judged. A text that is not in it counts as unknown.
-            deleted: By type, the text whose containers take deletions.
+            columns: By type, the minors that its columns hold. A schema that is not among them counts as unknown.
             wanted: The types that become rows; None for all, and what has none.
         """
         self.journal: Final = journal
-        self.work: Final = work
         self.stretches: Final = stretches
+        self.tasks: Final = divided(stretches)
         self.after: Final = after
         self.until: Final = until
         self.catalogue: Final = catalogue
-        self.typed: Final = typed
-        self.deleted: Final = deleted
         self.wanted: Final = wanted
+        self._work: Final = work
+        self._columns: Final = columns
+        self._names: Final = {text: name for name, minors in columns.items() for _, text in minors}
+        self._merged: Final[dict[str, ColumnType]] = {}
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Splice the stretches whose numbers are in the first column; yield what came of each."""
-        import pyarrow as pa  # noqa: PLC0415 - 100 ms that only Spark's workers need
-
+        """Splice the tasks whose numbers are in the first column; yield what came of each."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 told = self.splice(number).to_json()
                 yield pa.record_batch([pa.array([number], pa.int64()), pa.array([told])], names=["number", "spliced"])
 
-    def splice(self, number: int) -> Spliced:
-        """Splice one stretch.
+    def splice(self, number: int) -> Task:
+        """Do one task.
 
         Raises:
-            PipelineError: The segment is gone.
-            OSError: It cannot be read, or the work folder not be written.
+            PipelineError: A segment is gone.
+            OSError: One cannot be read, or the work folder not be written.
         """
-        stretch = self.stretches[number]
-        try:
-            run = _Run(self, number, stretch)
+        wrong: set[int] = set()
+        checked = False
+        while True:
+            # attempts of one task may run at once: each has a folder, and the driver takes what one of them tells
+            folder = Path(self._work, f"{number:06}-{uuid4().hex}")
             try:
-                with closing(run):
-                    return run.quickly()
-            except (ValueError, IndexError):  # whole blocks with wrong records: who reads each one finds out which
-                run = _Run(self, number, stretch)
-                with closing(run):
-                    return run.carefully(stretch.place)
+                with closing(Files(folder)) as files:
+                    done = [self._splice(at, files, wrong, checked) for at in self.tasks[number]]
+                    return Task(done, files.finish())
+            except _WrongError as error:
+                wrong.add(error.args[0])  # who reads each record finds out which
+            except UnfitError as error:
+                if checked:
+                    paths = [self.stretches[at].segment.path for at in self.tasks[number]]
+                    raise PipelineError(f"{paths[0]} to {paths[-1]}: a value was not found: {error}") from error
+                checked = True  # each value is looked at
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def name_of(self, text: str) -> str | None:
+        """Return the type whose columns hold the values of a schema, None for none."""
+        return self._names.get(text)
+
+    def column(self, name: str) -> ColumnType:
+        """Give the columns of a type."""
+        merged = self._merged.get(name)
+        if merged is None:
+            merged = self._merged[name] = ColumnType(self._columns[name])
+        return merged
+
+    def text_of_deletions(self, name: str) -> str | None:
+        """Return the schema whose rows take the deletions of a type, None for a type without columns."""
+        minors = self._columns.get(name)
+        return None if minors is None else minors[-1][1]
+
+    def _splice(self, number: int, files: Files, wrong: set[int], checked: bool) -> Spliced:
+        stretch = self.stretches[number]
+        run = _Run(self, stretch, files, checked)
+        try:
+            if number in wrong:
+                return run.carefully(stretch.place)
+            try:
+                return run.quickly()
+            except (ValueError, IndexError) as error:
+                raise _WrongError(number) from error
         except FileNotFoundError as error:
             raise PipelineError(
                 f"{stretch.segment.path}: removed while it was to be read: revisions {stretch.segment.first} to"
@@ -167,55 +215,17 @@ class Splicing:
 
 
 @final
-class _Container:
-    """A file of rows of one schema, visible when it is finished."""
-
-    def __init__(self, folder: Path, number: int, schema: str, rows: Rows) -> None:
-        self.rows: Final = rows
-        self.count = 0
-        self._path: Final = folder / f"{number:06}.avro"
-        # two attempts of a task may run at once: the last one to finish puts the same bytes in its place
-        self._temporary: Final = folder / f"_{number:06}-{os.getpid()}-{id(self)}"
-        self._schema: Final = schema
-        self._sync: Final = sha256(str(self._path).encode()).digest()[:SYNC_BYTES]
-        self._file: IO[bytes] | None = None
-
-    def write(self) -> None:
-        block, count = self.rows.take(self._sync)
-        if not count:
-            return
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._temporary.open("wb", buffering=0)
-            self._file.write(container_header(self._schema, self._sync))
-        view = memoryview(block)
-        while view:
-            view = view[self._file.write(view) :]
-        self.count += count
-
-    def finish(self) -> None:
-        self.write()
-        if self._file is not None:
-            self._file.close()
-            self._temporary.replace(self._path)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-@final
 class _Run:
     """One attempt to splice a stretch."""
 
-    def __init__(self, work: Splicing, number: int, stretch: Stretch) -> None:
+    def __init__(self, work: Splicing, stretch: Stretch, files: Files, checked: bool) -> None:
         self._work: Final = work
-        self._number: Final = number
+        self._files: Final = files
+        self._checked: Final = checked
         self._stretch: Final = stretch
         place = stretch.place
         start = stretch.segment.first - 1 if place is None else place.revision
         self._splicer: Final = Splicer(start, work.after, work.until, self._choose, self._choose_untyped)
-        self._containers: Final[dict[str, _Container]] = {}
         self._problems: Final[list[Problem]] = []
         self._told: Final[set[tuple[str, bytes]]] = set()
         self._path = stretch.segment.path
@@ -301,22 +311,16 @@ class _Run:
             done = not stretch.segment.open and last >= stretch.segment.last
             return self._finish(None if done else behind)
 
-    def close(self) -> None:
-        """Leave no file open, finished or not."""
-        for container in self._containers.values():
-            container.close()
-
     def _splice(self, data: bytes, count: int) -> None:
         self._splicer.splice(data, count)
         self._pending += len(data)
         if self._pending >= _TAKEN_BYTES:
             self._pending = 0
-            for container in self._containers.values():
-                container.write()
+            self._files.write(everything=True)
+        else:
+            self._files.write(everything=False)
 
     def _finish(self, place: Place | None) -> Spliced:
-        for container in self._containers.values():
-            container.finish()
         unreadable = self._splicer.unreadable
         for revision in unreadable[:_PROBLEMS_MAX]:
             text = "a decimal or a timestamp in the value is beyond what a column holds; it is among the untyped rows"
@@ -326,8 +330,7 @@ class _Run:
             self._problems.append(
                 Problem("unreadable", self._path, 0, unreadable[_PROBLEMS_MAX], unreadable[-1], text, lost=False)
             )
-        rows = {name: container.count for name, container in self._containers.items() if container.count}
-        return Spliced(min(self._splicer.revision, self._work.until), place, rows, self._problems)
+        return Spliced(min(self._splicer.revision, self._work.until), place, self._problems)
 
     def _choose(self, schema: str, version: str, fingerprint: bytes, deleted: bool) -> Rows | None:
         """Find the rows of a judgement."""
@@ -336,14 +339,16 @@ class _Run:
             return None
         if not schema:
             return self._choose_untyped(schema)
-        text = work.deleted.get(schema) if deleted else work.catalogue.writer(schema, version, fingerprint)
-        typed = None if text is None else work.typed.get(text)
-        if text is not None and typed is not None:
-            container = self._containers.get(container_folder(text))
-            if container is None:
-                convert = Transcoder(text).transcode if typed.transcode else None
-                container = self._container(container_folder(text), typed.schema, Rows(True, convert))
-            return container.rows
+        text = work.text_of_deletions(schema) if deleted else work.catalogue.writer(schema, version, fingerprint)
+        name = None if text is None else work.name_of(text)
+        if text is not None and name is not None:
+            rows = self._files.rows(text)
+            if rows is None:
+                column = work.column(name)
+                root = column.minor(text).root
+                convert = Transcoder(text).transcode if self._checked or root.recursive() else None
+                rows = self._files.add(text, name, Rows(True, convert), column, root)
+            return rows
         if (schema, fingerprint) not in self._told:
             self._told.add((schema, fingerprint))
             of = f"{schema} {version}".rstrip()
@@ -363,15 +368,7 @@ class _Run:
     def _choose_untyped(self, schema: str) -> Rows | None:
         if self._work.wanted is not None and schema not in self._work.wanted:
             return None
-        container = self._containers.get(UNTYPED)
-        if container is None:
-            container = self._container(UNTYPED, untyped_row_schema(), Rows(False))
-        return container.rows
-
-    def _container(self, name: str, schema: str, rows: Rows) -> _Container:
-        container = _Container(Path(self._work.work, name), self._number, schema, rows)
-        self._containers[name] = container
-        return container
+        return self._files.rows(UNTYPED) or self._files.add(UNTYPED, UNTYPED, Rows(False))
 
     def _tell(self, kind: Any, text: str, revision: int = 0, lost: bool = True) -> None:  # noqa: ANN401 - a literal of another module
         self._problems.append(Problem(kind, self._path, self._offset, revision, revision, text, lost))

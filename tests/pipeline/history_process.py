@@ -20,16 +20,16 @@ def kill_when(point: str, out: Path) -> None:
     """Arrange the end.
 
     Args:
-        point: `splicing`: workers write containers; `writing`: Spark writes Parquet; `listing`: all is written, the commit's list is
+        point: `splicing`: a worker writes the first file; `writing`: all but some files are there; `listing`: all is written, the commit's list is
             not; `moving`: half the files are in their places; `stating`: all are, the state is not written; `forgetting`: only the
             list is still there.
         out: The table.
     """
     if point in {"splicing", "writing"}:
-        names = {"splicing": "rows/*/*", "writing": "files/*/_temporary/**/*.parquet"}[point]
+        wanted = {"splicing": 1, "writing": 4}[point]
 
         def watch() -> None:
-            while not any((out / "_maxam" / "work").glob(f"*/{names}")):
+            while len(list((out / "_maxam" / "work").glob("*/*/*.parquet"))) < wanted:
                 time.sleep(0.001)
             kill()
 
