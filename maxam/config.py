@@ -51,7 +51,9 @@ class Limits:
     quarantine_records_max: int = 1000  # the last ones, a fair share of each principal's
     quarantine_bytes_max: int = 16_777_216  # that they may take, some 1 KiB of each beside headers and body
     # candidate versions that are tried on live traffic
-    shadow_bytes_per_s_max: int = 262_144  # of bodies, each counted with 256 more: less than one percent of a processor's time
+    shadow_bytes_per_s_max: int = (
+        262_144  # of bodies, each counted with 256 more: less than one percent of a processor's time
+    )
     # waits
     tls_handshake_timeout_s: float = 10.0  # absolute
     connect_timeout_s: float = 10.0  # absolute, from the handshake to CONNECTED

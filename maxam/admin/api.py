@@ -34,7 +34,7 @@ from maxam.admin.answers import (
     limit_of,
 )
 from maxam.admin.confluent_api import ConfluentError, error_answer, speaks_confluent
-from maxam.admin.listener import FINGERPRINT
+from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.values import ValueDecodeError, decode_value, iso_time
 from maxam.admin.view import SessionRow, View
 from maxam.compiled import core
@@ -77,6 +77,9 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         fingerprint = request.scope.get("state", {}).get(FINGERPRINT)
         if fingerprint is None:
             raise ApiError(HTTPStatus.UNAUTHORIZED, "unauthenticated", "no client certificate was presented")
+        objection = view.objection(request.scope["state"][CHAIN])
+        if objection is not None:
+            raise ApiError(HTTPStatus.FORBIDDEN, "certificate-refused", objection)
         principal = view.principal_of(fingerprint)
         if right != ANY_CERTIFICATE:
             known = principal is not None and (right == ANY_PRINCIPAL or right in view.admin_rights(principal))

@@ -26,13 +26,15 @@ from hypercorn.typing import ASGIFramework, ConnectionState
 
 from maxam.gateway.listener import address_text
 from maxam.gateway.log import LogLimit, log_bug, log_event
-from maxam.gateway.tls import fingerprint, handshake_problem
+from maxam.gateway.revocation import read_chain
+from maxam.gateway.tls import fingerprint, handshake_problem, verified_chain
 
 logger: Final = logging.getLogger("maxam.admin")
 
 FINGERPRINT: Final = (
     "fingerprint"  # key in the ASGI scope's state: SHA-256 of the client certificate's DER, lower-case hex
 )
+CHAIN: Final = "chain"  # the same: a `revocation.Chain`, as it was verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ async def serve_https(
 ) -> None:
     """Serve `application` until cancelled; then requests under way get `graceful_timeout_s` to end.
 
-    Each request's scope has the fingerprint of the client's certificate as `state["fingerprint"]`. No lifespan events
+    Each request's scope has the fingerprint of the client's certificate as `state["fingerprint"]`, its chain as `state["chain"]`. No lifespan events
     are sent: the application lives inside the gateway, which has a lifetime of its own.
 
     Args:
@@ -150,7 +152,10 @@ class _Server:
             await self._refuse(transport, tls._outgoing.read())  # noqa: SLF001 trio drops the alert that says why
             return
         certificate: bytes | None = tls.getpeercert(binary_form=True)
-        state = ConnectionState({} if certificate is None else {FINGERPRINT: fingerprint(certificate)})
+        state = ConnectionState({})
+        if certificate is not None:
+            chain = read_chain(verified_chain(tls._ssl_object))  # noqa: SLF001 trio hands out nothing else of the chain
+            state = ConnectionState({FINGERPRINT: fingerprint(certificate), CHAIN: chain})
         connection = _Connection(self._application, self._config, self._worker, state, tls)
         connection.write_timeout_s = self._limits.write_timeout_s
         await connection.run()

@@ -17,6 +17,7 @@ from maxam.errors import ProtocolError
 from maxam.gateway.bell import Bell
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.quarantine import Quarantine, Quarantined
+from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
 from maxam.globs import Glob, compile_glob
 from maxam.records import Change, Identity
@@ -79,6 +80,11 @@ class View:
     def principal_of(self, fingerprint: str) -> str | None:
         """Return the principal of a certificate, or None when the policy knows none."""
         return self._broker.policy.principal_of(fingerprint)
+
+    def objection(self, chain: Chain) -> str | None:
+        """Say why a certificate that was verified when its connection began does not count (any more), or None."""
+        failure = self._gateway.objection(chain)
+        return None if failure is None else failure.detail
 
     def admin_rights(self, principal: str) -> frozenset[str]:
         """Return the admin rights of a principal."""

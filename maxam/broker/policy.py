@@ -55,6 +55,10 @@ class Rights:
         known = self._receive_decisions.get(destination)
         return self._decide_receive(destination) if known is None else known
 
+    def receives_all_of(self, other: "Rights") -> bool:
+        """Tell whether it may surely receive whatever `other` may: it was granted the same globs, or more."""
+        return set(other._receive) <= set(self._receive)  # noqa: SLF001  # of its own kind
+
     def can_receive_any(self, glob: Glob) -> bool:
         """Tell whether there is a destination that the glob matches and that it may receive."""
         return any(granted.overlaps(glob) for granted in self._receive)

@@ -62,13 +62,16 @@ class Store:
         topics: By destination, tombstones included.
         live: How many hold a value.
         tombstones: Those whose newest change is a delete.
+        newcomers: Destinations that have got a value and had none, in order, for whoever walks over all topics in slices and
+            must not miss one; None while nobody asks.
     """
 
-    __slots__ = ("_arrivals", "_names", "_sorted", "_sweep_at", "live", "tombstones", "topics")
+    __slots__ = ("_arrivals", "_names", "_sorted", "_sweep_at", "live", "newcomers", "tombstones", "topics")
 
     def __init__(self) -> None:
         self.topics: Final[dict[bytes, Topic]] = {}
         self.live = 0
+        self.newcomers: list[bytes] | None = None
         self.tombstones: Final[set[Topic]] = set()
         self._names: SortedList[bytes] = SortedList()
         self._arrivals: list[bytes] = []  # not yet in _names
@@ -85,7 +88,7 @@ class Store:
         if change.deleted:
             self.tombstones.add(topic)
         else:
-            self.live += 1
+            self._live(change.destination)
         return topic
 
     def put(self, topic: Topic, change: Change) -> None:
@@ -96,8 +99,13 @@ class Store:
                 self.live -= 1
             else:
                 self.tombstones.discard(topic)
-                self.live += 1
+                self._live(change.destination)
         topic.change = change
+
+    def _live(self, destination: bytes) -> None:
+        self.live += 1
+        if self.newcomers is not None:
+            self.newcomers.append(destination)
 
     def sort(self) -> None:
         """Put the destinations of topics that have come since into order, as `names_after` needs them; from now on, soon.

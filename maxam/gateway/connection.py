@@ -19,6 +19,7 @@ from maxam.errors import ProtocolError
 from maxam.gateway.bell import Bell
 from maxam.gateway.log import log_bug
 from maxam.gateway.peer import Peer
+from maxam.gateway.revocation import Chain, read_chain
 from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 
 # One encryption and one send: what a large body may add to the memory of a connection and hold up the loop.
@@ -42,6 +43,8 @@ class ClientConnection:
         host: The peer's address alone.
         opened_at_s: When it was accepted, on the clock of the event loop.
         fingerprint: Its identity; empty before the handshake is complete.
+        chain: Its certificates as they were verified; empty before the handshake is complete.
+        large_messages: How many messages larger than SLICE_BYTES were begun.
         peer: Its protocol; None before the handshake is complete.
         reason: Why it ended; empty while it lives.
         opened_at_us: The same, microseconds since the epoch.
@@ -65,8 +68,10 @@ class ClientConnection:
         "address",
         "bytes_in",
         "bytes_out",
+        "chain",
         "fingerprint",
         "host",
+        "large_messages",
         "opened_at_s",
         "opened_at_us",
         "peer",
@@ -83,6 +88,8 @@ class ClientConnection:
         self.bytes_out = 0
         self.tls_version = ""
         self.fingerprint = ""
+        self.chain: Chain = ()
+        self.large_messages = 0
         self.peer: Peer | None = None
         self.reason = ""
         self._tls: Final = tls
@@ -100,7 +107,7 @@ class ClientConnection:
     async def run(
         self,
         turns: trio.CapacityLimiter,
-        make_peer: Callable[[str, Callable[[], None], float], Peer],
+        make_peer: Callable[[str, Chain, Callable[[], None], float], Peer],
         touch: Callable[[], None],
         connected: Callable[["ClientConnection"], None],
     ) -> None:
@@ -108,14 +115,14 @@ class ClientConnection:
 
         Args:
             turns: Shared turns of costly handshake steps.
-            make_peer: Makes the Peer from fingerprint, wake-up and time.
+            make_peer: Makes the Peer from fingerprint, chain of certificates, wake-up and time.
             touch: Called after anything that may have appended to the broker.
             connected: Called once, when CONNECT was accepted.
         """
         try:
             with self._scope:
                 if await self._handshake(turns):
-                    peer = make_peer(self.fingerprint, self._wake, trio.current_time())
+                    peer = make_peer(self.fingerprint, self.chain, self._wake, trio.current_time())
                     self.peer = peer
                     await self._converse(peer, touch, connected)
                     with trio.move_on_after(self._limits.linger_timeout_s):
@@ -125,6 +132,11 @@ class ClientConnection:
         finally:
             self._note("cut off")
             self._tls.close(abort=self._scope.cancel_called)
+
+    @property
+    def message_under_way(self) -> bool:
+        """Whether a large message was begun and is not wholly encrypted yet."""
+        return len(self._slices) > 0
 
     def expel(self, failure: ProtocolError) -> None:
         """End gracefully: what was read is completed and answered, then comes the ERROR. Strangers are cut off."""
@@ -147,6 +159,7 @@ class ClientConnection:
             try:
                 await self._tls.handshake(turns)
                 self.fingerprint = self._tls.peer_fingerprint
+                self.chain = read_chain(self._tls.peer_chain)
                 self.tls_version = self._tls.version
             except ssl.SSLError as error:
                 problem = handshake_problem(error)
@@ -301,6 +314,7 @@ class ClientConnection:
                     break
                 last = parts[-1]  # only this one may be large: more is handed out until there is enough
                 if len(last) > SLICE_BYTES:
+                    self.large_messages += 1
                     view = memoryview(last)  # a large body is shared by its subscribers: no copy
                     self._slices.extend(view[at : at + SLICE_BYTES] for at in range(0, len(last), SLICE_BYTES))
                     parts.pop()

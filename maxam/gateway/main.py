@@ -78,7 +78,7 @@ async def _obey_signals(gateway: Gateway, *, task_status: trio.TaskStatus[None])
         task_status.started()
         async for number in signals:
             if number == signal.SIGHUP:
-                await gateway.reload()
+                gateway.reloader.ask("SIGHUP")
             elif stopping:
                 log_event(logging.WARNING, "stopped-at-once", signal=signal.Signals(number).name)
                 os._exit(128 + number)

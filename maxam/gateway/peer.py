@@ -65,6 +65,7 @@ class Peer:
         "_flush_by_s",
         "_heart_beat",
         "_leaving",
+        "_objection",
         "_output",
         "_protocol",
         "_session_id",
@@ -89,6 +90,7 @@ class Peer:
         session_id: str,
         wake: Callable[[], None],
         now_s: float,
+        objection: Callable[[], ProtocolError | None] | None = None,
     ) -> None:
         """Make the state of a connection whose TLS handshake has just ended.
 
@@ -99,8 +101,10 @@ class Peer:
             session_id: 128 random bits as text, to name its session unless the client does.
             wake: Called when `data_to_send` or the attributes are worth another look.
             now_s: Monotonic seconds.
+            objection: Asked when the client says CONNECT: why its certificate, though verified, does not count.
         """
         self._broker: Final = broker
+        self._objection: Final = objection
         self._settings: Final = settings
         self._session_id: Final = session_id
         self._wake: Final = wake
@@ -303,6 +307,9 @@ class Peer:
             self._leave(now_s, self._settings.limits.write_timeout_s, "disconnect")
 
     def _connect(self, event: Connect, now_s: float) -> None:
+        objection = None if self._objection is None else self._objection()
+        if objection is not None:
+            raise objection
         principal = self._broker.policy.principal_of(self.fingerprint)
         if principal is None:
             if self._settings.policy.unknown_clients == "refuse":

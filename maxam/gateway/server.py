@@ -4,6 +4,7 @@ import gc
 import logging
 import secrets
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.config import Settings
-from maxam.errors import ConfigurationError, DiskFullError, ProtocolError
+from maxam.errors import ProtocolError
 from maxam.gateway.committer import Committer
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
@@ -25,10 +26,13 @@ from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.peer import Peer, unknown_principal
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rejects import RejectedSends
+from maxam.gateway.reload import Reloader
+from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import keep_snapshots
-from maxam.gateway.sources import Sources, read_sources
+from maxam.gateway.sources import Sources
 from maxam.gateway.tls import TlsSocket
+from maxam.gateway.watch import FileWatch
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 
@@ -40,6 +44,8 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 # topics hold, up to 0.3 s for a million.
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)
 _COLLECT_ALL_INTERVAL_S: Final = 900
+_RECHECKS_PER_SLICE: Final = 200  # connections looked at after a reload before others have their turn: about 1 ms
+_UNDER_WAY_INTERVAL_S: Final = 0.01  # between looks whether a large message has left
 
 
 class Service(Protocol):
@@ -60,7 +66,7 @@ class Gateway:
         connections: Of clients, oldest first, those in their handshake included.
         address: Where clients connect, `(host, port)`.
         started_at_us: Microseconds since the epoch.
-        tls: The context of new connections; the admin listener uses it too.
+        reloader: Puts changed files into force; knows what is in force.
         quarantine: The last rejected SENDs.
         shadows: Trials of candidate versions.
     """
@@ -70,7 +76,7 @@ class Gateway:
         self.broker: Final = broker
         self.committer: Final = Committer(broker, journal, settings.limits)
         self.connections: Final[dict[ClientConnection, None]] = {}
-        self.tls = sources.tls
+        self.reloader: Final = Reloader(settings, sources, broker, journal.keep_schemas, self.settle)
         self.started_at_us: Final = time.time_ns() // 1000
         self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
         self._journal: Final = journal
@@ -89,6 +95,7 @@ class Gateway:
         self._turns: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
         self._log_limit: Final = LogLimit(settings.limits.log_lines_per_minute_max)
         self._stopping: Final = trio.Event()
+        self._lasting: trio.Nursery  # while it runs
 
     @property
     def policy(self) -> Policy:
@@ -99,6 +106,11 @@ class Gateway:
     def registry(self) -> Registry:
         """The schema registry in force."""
         return self.broker.registry
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """The context of new connections; the admin listener uses it too."""
+        return self.reloader.sources.tls
 
     async def run(self, services: Sequence[Service], ready: Callable[[list[str]], None]) -> None:
         """Serve until `stop`, then end gracefully within `limits.stop_timeout_s` and close the journal.
@@ -121,6 +133,10 @@ class Gateway:
             lasting.start_soon(self.committer.run)
             lasting.start_soon(keep_snapshots, self.settings.journal, self.settings.limits)
             lasting.start_soon(_collect_garbage)
+            lasting.start_soon(self.reloader.run)
+            if self.settings.reload.watch:
+                lasting.start_soon(FileWatch(self.settings, self.reloader.watched).run)
+            self._lasting = lasting
             addresses = [address_text(host, port)]
             for service in services:
                 addresses += [await lasting.start(service, self)]
@@ -143,43 +159,76 @@ class Gateway:
         """Begin a graceful stop."""
         self._stopping.set()
 
-    async def reload(self) -> bool:
-        """Read policy, schemas and certificates anew and put them in force; return whether that was possible.
+    def objection(self, chain: Chain) -> ProtocolError | None:
+        """Say why a client with this verified chain of certificates may not be served (any more), or None.
 
-        When any of them cannot be used all the old ones stay. Clients whose certificate the new policy no longer knows
-        are closed.
+        Asked before CONNECT is answered, at each request of the admin listener, and of all connections after a reload.
         """
-        try:
-            sources = await trio.to_thread.run_sync(read_sources, self.settings)
-        except ConfigurationError as error:
-            log_event(logging.ERROR, "reload-refused", error=error, action="the old files stay in force")
-            return False
-        try:
-            await trio.to_thread.run_sync(self._journal.keep_schemas, sources.registry.texts())
-        except DiskFullError as error:
-            log_event(logging.ERROR, "reload-refused", error=error, action="make room, then reload again")
-            return False
-        self.broker.replace_policy(sources.policy)
-        self.broker.replace_registry(sources.registry)
-        self.tls = sources.tls
-        self.committer.touch()
-        for connection in self.connections:
-            self._recheck(connection)
-        log_event(logging.INFO, "reloaded")
-        return True
+        sources = self.reloader.sources
+        if not sources.authorities.trusts(chain):
+            return ProtocolError(
+                "certificate not trusted", "the authority of this certificate is trusted no more; renew the certificate"
+            )
+        refuse_expired = self.settings.tls.crl_expired == "refuse"
+        problem = sources.revocations.problem(chain, time.time(), refuse_expired)
+        return None if problem is None else ProtocolError("certificate revoked", problem)
 
-    def _recheck(self, connection: ClientConnection) -> None:
-        """Close a connected client whose certificate stands for somebody else now; one not yet connected is judged then."""
+    async def settle(self, before: Sources) -> None:
+        """Take the connections along after a swap; when it returns, nothing more is done under what was in force before.
+
+        Whoever may not be connected any more gets an ERROR, and is cut off after `expel_timeout_s`. A MESSAGE under way to somebody
+        who may have lost the right to it is waited for as long, and cut off with its connection then: a stream cannot go on behind
+        half a frame.
+        """
+        self.committer.touch()
+        policy = self.broker.policy
+        expelled: list[ClientConnection] = []
+        under_way: list[tuple[ClientConnection, int]] = []
+        for at, connection in enumerate(list(self.connections), 1):
+            failure = self._recheck(connection)
+            if failure is not None:
+                connection.expel(failure)
+                expelled.append(connection)
+            peer = connection.peer
+            if connection.message_under_way and peer is not None:
+                was, now = before.policy.rights(peer.principal), policy.rights(peer.principal)
+                if failure is not None or not now.receives_all_of(was):
+                    under_way.append((connection, connection.large_messages))
+            if at % _RECHECKS_PER_SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        if expelled:
+            self._lasting.start_soon(self._see_off, expelled)
+        deadline_s = trio.current_time() + self.settings.limits.expel_timeout_s
+        for connection, number in under_way:
+            while connection.message_under_way and connection.large_messages == number:
+                if trio.current_time() >= deadline_s:
+                    connection.cut("took too long to read a message that it may not receive any more")
+                    break
+                await trio.sleep(_UNDER_WAY_INTERVAL_S)
+
+    def _recheck(self, connection: ClientConnection) -> ProtocolError | None:
+        """Say why a connected client may not be any more; one that is not yet connected is judged then."""
         peer = connection.peer
         if peer is None or peer.connection is None:
-            return
+            return None
+        objection = self.objection(connection.chain)
+        if objection is not None:
+            return objection
         principal = self.broker.policy.principal_of(peer.fingerprint)
         if principal is None and self.settings.policy.unknown_clients == "refuse":
-            connection.expel(ProtocolError("unknown client", "the policy no longer names this certificate"))
-        elif (principal or unknown_principal(peer.fingerprint)) != peer.principal:
-            connection.expel(
-                ProtocolError("policy changed", "this certificate stands for another principal now; connect again")
+            return ProtocolError("unknown client", "the policy no longer names this certificate")
+        if (principal or unknown_principal(peer.fingerprint)) != peer.principal:
+            return ProtocolError(
+                "policy changed, reconnect", "this certificate stands for another principal now; connect again"
             )
+        return None
+
+    async def _see_off(self, expelled: list[ClientConnection]) -> None:
+        """Cut off whoever has not taken its ERROR in time."""
+        await trio.sleep(self.settings.limits.expel_timeout_s)
+        for connection in expelled:
+            if connection in self.connections:
+                connection.cut("did not take the ERROR that ended it")
 
     def _say_goodbye(self) -> None:
         log_event(logging.INFO, "stopping", connections=len(self.connections))
@@ -225,8 +274,9 @@ class Gateway:
             self._strangers.pop(connection, None)
             self._log_end(connection)
 
-    def _make_peer(self, fingerprint: str, wake: Callable[[], None], now_s: float) -> Peer:
-        return Peer(self.broker, self.settings, fingerprint, secrets.token_hex(16), wake, now_s)
+    def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> Peer:
+        objection = partial(self.objection, chain)
+        return Peer(self.broker, self.settings, fingerprint, secrets.token_hex(16), wake, now_s, objection)
 
     def _connected(self, connection: ClientConnection) -> None:
         self._strangers.pop(connection, None)

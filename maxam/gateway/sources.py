@@ -1,33 +1,83 @@
-"""Read what operators and integrators wrote: configuration, policy, schema folder, certificates."""
+"""Read what operators and integrators wrote: configuration, policy, schema folder, certificates, revocation lists."""
 
-import os
+import hashlib
 import ssl
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 from maxam.avro.registry import REGISTRY_FILE, Registry, load_registry
 from maxam.broker.policy import Policy, load_policy
 from maxam.config import Limits, Settings, load_settings
 from maxam.errors import ConfigurationError
-from maxam.gateway.tls import server_context
+from maxam.gateway.files import Mark, Places, mark_file, mark_folder, places_of_file, read_file, read_folder
+from maxam.gateway.revocation import Revocations, load_revocations, refuse_older
+from maxam.gateway.tls import Authorities, ServerCertificate, server_context
+
+POLICY: Final = "policy"
+SCHEMAS: Final = "schemas"
+CERTIFICATE: Final = "certificate"
+CLIENT_CA: Final = "client_ca"
+CRL: Final = "crl"
+ITEMS: Final = (
+    POLICY,
+    SCHEMAS,
+    CERTIFICATE,
+    CLIENT_CA,
+    CRL,
+)  # what is reloaded, each by itself; lists after who signs them
 
 _SCHEMA_SUFFIXES: Final = (".avsc", ".toml", ".lock")
-_FILE_BYTES_MAX: Final = 16_777_216  # of one such file: a mistaken path must not fill the memory
+_CERTIFICATE_REMEDY: Final = (
+    "correct the path (relative to the configuration file), or make development certificates with"
+    " `maxam-admin dev-certs FOLDER`"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything that can be reloaded, read and checked as a whole."""
+    """Everything that can be reloaded, checked; immutable, so that whoever holds one sees all of one moment.
+
+    Attributes:
+        policy: Who may do what.
+        registry: Which destination carries what.
+        certificate: The server's.
+        authorities: Whose clients are accepted.
+        revocations: Lists of those that are accepted no more.
+        tls: Context of new connections.
+        digests: Of what each item was made of.
+    """
 
     policy: Policy
     registry: Registry
+    certificate: ServerCertificate
+    authorities: Authorities
+    revocations: Revocations
     tls: ssl.SSLContext
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the files of one item hold: by the name of the setting, or by the path in the schema folder."""
+
+    texts: Mapping[str, bytes]
+
+    def digest(self, *others: str) -> str:
+        """Return what tells it from other content; `others` is what it was judged by."""
+        digest = hashlib.sha256()
+        for part in (*others, *(part for name, text in sorted(self.texts.items()) for part in (name, text))):
+            data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+            digest.update(b"%d:" % len(data))
+            digest.update(data)
+        return digest.hexdigest()
 
 
 def read_settings(path: Path) -> Settings:
     """Read the configuration file; raise ConfigurationError when it cannot be used."""
-    data = _read(path, "the configuration file", "give its path with --config")
+    data = read_file(path, "the configuration file", "give its path with --config")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -37,55 +87,168 @@ def read_settings(path: Path) -> Settings:
 
 def read_sources(settings: Settings) -> Sources:
     """Read policy, schemas and certificates; raise ConfigurationError when any of them cannot be used."""
-    return Sources(
-        read_policy(settings.policy.file, settings.limits),
-        read_registry(settings.schemas.folder, settings.limits),
-        server_context(settings.tls),
-    )
+    sources, refused = reread_sources(settings, None)
+    for error in refused.values():
+        raise error
+    if sources is None:
+        raise AssertionError("nothing was refused and nothing read")
+    return sources
+
+
+def reread_sources(settings: Settings, before: Sources | None) -> tuple[Sources | None, dict[str, ConfigurationError]]:
+    """Read everything anew, each item by itself. Blocks for as long as the disk does.
+
+    Args:
+        settings: Where to read.
+        before: What is in force; None at start, where everything must be good.
+
+    Returns:
+        What may come into force, with what is in force in place of every item that cannot be used (None: there is no such
+        thing); and why not, by item.
+    """
+    reading = _Reading(settings, before)
+    refused: dict[str, ConfigurationError] = {}
+    for item in ITEMS:
+        try:
+            reading.read(item)
+        except ConfigurationError as error:
+            refused[item] = error
+    return reading.sources(), refused
 
 
 def read_policy(path: Path, limits: Limits) -> Policy:
     """Read a policy; raise ConfigurationError when it cannot be used."""
-    return load_policy(_read(path, "[policy] file", "correct the path or write one"), str(path), limits)
+    return load_policy(read_file(path, "[policy] file", "correct the path or write one"), str(path), limits)
 
 
 def read_registry(folder: Path, limits: Limits) -> Registry:
     """Read a schema folder; raise ConfigurationError when it cannot be used."""
-    return load_registry(read_schema_texts(folder), limits)
+    return load_registry(read_schema_texts(folder, limits), limits)
 
 
-def read_schema_texts(folder: Path) -> dict[str, bytes]:
+def read_schema_texts(folder: Path, limits: Limits | None = None) -> dict[str, bytes]:
     """Read the files of a schema folder, by their paths in it; raise ConfigurationError when that cannot be done."""
     if not folder.is_dir():
         raise ConfigurationError(f"[schemas] folder: {folder} is not a folder; correct the path")
     # First: without it this is hardly a schema folder, and what else is in there is nobody's business.
-    registry = _read(folder / REGISTRY_FILE, "[schemas] folder", "correct the path of the folder or write one")
-    root = folder.resolve()
-    texts = {REGISTRY_FILE: registry}
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(parent, name)
-            if path.suffix not in _SCHEMA_SUFFIXES or name.startswith("."):
-                continue
-            try:
-                target = path.resolve()
-            except (OSError, RuntimeError) as error:  # a loop of links
-                raise ConfigurationError(f"[schemas] folder: cannot follow {path}: {error}; remove the link") from error
-            if not target.is_relative_to(root):
-                raise ConfigurationError(
-                    f"[schemas] folder: {path} leads out of {folder}; put a copy of the file there"
-                )
-            texts[path.relative_to(folder).as_posix()] = _read(path, "[schemas] folder", "make it readable")
-    return texts
-
-
-def _read(path: Path, what: str, remedy: str) -> bytes:
+    if not (folder / REGISTRY_FILE).exists():
+        raise ConfigurationError(
+            f"[schemas] folder: cannot read {folder / REGISTRY_FILE}: No such file or directory; correct the path of the"
+            " folder or write one"
+        )
     try:
-        with path.open("rb") as file:
-            data = file.read(_FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{what}: cannot read {path}: {error.strerror}; {remedy}") from error
-    if len(data) > _FILE_BYTES_MAX:
-        raise ConfigurationError(f"{what}: {path} is larger than {_FILE_BYTES_MAX} bytes; is it the right file?")
-    return data
+        return read_folder(folder, _SCHEMA_SUFFIXES, limits or Limits())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"[schemas] folder: {error}") from error
+
+
+def mark_sources(settings: Settings) -> tuple[Mark, Places]:
+    """Tell what state all files of all items are in, and where a change of them shows. Blocks for as long as the disk does."""
+    marks, places = mark_folder(settings.schemas.folder, _SCHEMA_SUFFIXES, settings.limits)
+    names = set(places.names)
+    for paths in _files(settings).values():
+        for path in paths.values():
+            marks = (*marks, mark_file(path))
+            names |= places_of_file(path).names
+    return marks, Places(places.folders, frozenset(names))
+
+
+def _files(settings: Settings) -> dict[str, dict[str, Path]]:
+    """Return the files of each item but the schemas, by the name of their setting."""
+    tls = settings.tls
+    return {
+        POLICY: {"file": settings.policy.file},
+        CERTIFICATE: {"certificate": tls.certificate, "key": tls.key},
+        CLIENT_CA: {"client_ca": tls.client_ca},
+        CRL: {} if tls.crl is None else {"crl": tls.crl},
+    }
+
+
+def files_of(item: str, settings: Settings) -> list[Path]:
+    """Return the files of an item, or its folder."""
+    return [settings.schemas.folder] if item == SCHEMAS else list(_files(settings)[item].values())
+
+
+def _read_item(item: str, settings: Settings) -> dict[str, bytes]:
+    if item == SCHEMAS:
+        return read_schema_texts(settings.schemas.folder, settings.limits)
+    section, remedy = ("policy", "correct the path or write one") if item == POLICY else ("tls", _CERTIFICATE_REMEDY)
+    paths = _files(settings)[item]
+    return {name: read_file(path, f"[{section}] {name}", remedy) for name, path in paths.items()}
+
+
+@final
+class _Reading:
+    """One reading of everything: what each item is in the end."""
+
+    def __init__(self, settings: Settings, before: Sources | None) -> None:
+        self._settings: Final = settings
+        self._before: Final = before
+        self._now_s: Final = time.time()
+        self._digests: Final[dict[str, str]] = {} if before is None else dict(before.digests)
+        self._policy = None if before is None else before.policy
+        self._registry = None if before is None else before.registry
+        self._certificate = None if before is None else before.certificate
+        self._authorities = None if before is None else before.authorities
+        self._revocations = None if before is None else before.revocations
+
+    def read(self, item: str) -> None:
+        """Read one item, and take it instead of what is in force unless it is the same; raises ConfigurationError."""
+        content = Content(_read_item(item, self._settings))
+        # A list is judged by who may sign it, too.
+        digest = content.digest(self._digests.get(CLIENT_CA, "")) if item == CRL else content.digest()
+        if self._digests.get(item) == digest:
+            return
+        texts = content.texts
+        if item == POLICY:
+            self._policy = load_policy(texts["file"], str(self._settings.policy.file), self._settings.limits)
+        elif item == SCHEMAS:
+            self._registry = load_registry(texts, self._settings.limits)
+        elif item == CERTIFICATE:
+            self._certificate = self._load_certificate(texts)
+        elif item == CLIENT_CA:
+            self._authorities = Authorities(texts["client_ca"], str(self._settings.tls.client_ca))
+        elif self._authorities is not None:
+            self._revocations = self._load_revocations(texts, self._authorities)
+        self._digests[item] = digest
+
+    def sources(self) -> Sources | None:
+        """Return the whole, None if something is missing."""
+        before, certificate, authorities = self._before, self._certificate, self._authorities
+        if self._policy is None or self._registry is None or certificate is None or authorities is None:
+            return None
+        if self._revocations is None:
+            return None
+        if before is not None and certificate is before.certificate and authorities is before.authorities:
+            context = before.tls
+        else:
+            context = server_context(certificate, authorities)
+        return Sources(
+            self._policy, self._registry, certificate, authorities, self._revocations, context, self._digests
+        )
+
+    def _load_certificate(self, texts: Mapping[str, bytes]) -> ServerCertificate:
+        tls = self._settings.tls
+        where = f"certificate {tls.certificate} and key {tls.key}"
+        certificate = ServerCertificate(texts["certificate"], texts["key"], where)
+        if self._before is None:
+            return certificate  # a start is not made impossible by time alone
+        if certificate.valid_until.timestamp() < self._now_s:  # but what works is not given up for what cannot
+            raise ConfigurationError(
+                f"[tls] certificate {tls.certificate}: expired on {certificate.valid_until:%Y-%m-%d %H:%M}Z; renew it"
+            )
+        if certificate.valid_from.timestamp() > self._now_s:
+            raise ConfigurationError(
+                f"[tls] certificate {tls.certificate}: is not valid before {certificate.valid_from:%Y-%m-%d %H:%M}Z;"
+                " wait, or compare the clocks"
+            )
+        return certificate
+
+    def _load_revocations(self, texts: Mapping[str, bytes], authorities: Authorities) -> Revocations:
+        path = self._settings.tls.crl
+        if path is None:
+            return Revocations()
+        found = load_revocations(texts["crl"], str(path), authorities.certificates)
+        if self._revocations is not None:
+            refuse_older(str(path), found, self._revocations, authorities.certificates, self._now_s)
+        return found

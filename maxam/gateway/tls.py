@@ -5,20 +5,23 @@ this simple: any task may decrypt, and nothing is sent while an earlier send wai
 alerts) waits in `unsent` until the sender takes it.
 """
 
+import _ssl
 import contextlib
 import hashlib
 import math
+import os
 import select
 import socket
 import ssl
 import sys
-from pathlib import Path
-from typing import Final, final
+from collections.abc import Iterator
+from typing import Any, Final, final
 
 import trio
+from cryptography import x509
 
-from maxam.config import TlsSettings
 from maxam.errors import ConfigurationError
+from maxam.gateway.revocation import Chain, facts_of, shown_name
 
 RECORD_BYTES_MAX: Final = 16_384  # plaintext of one TLS record
 HANDSHAKE_READ_BYTES: Final = 4096
@@ -37,55 +40,122 @@ def fingerprint(der: bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Make the context of a listener that accepts only clients with a certificate of `client_ca`.
+@final
+class ServerCertificate:
+    """The server's certificate chain with its key, proven to belong together. Immutable.
 
-    Raises:
-        ConfigurationError: A file is missing or is not what its key says.
+    Attributes:
+        name: Subject of the certificate, for people.
+        valid_from: First moment of its validity.
+        valid_until: Last moment of its validity.
+    """
+
+    __slots__ = ("_chain", "_key", "name", "valid_from", "valid_until")
+
+    def __init__(self, chain: bytes, key: bytes, where: str) -> None:
+        """Take PEM texts; `where` names their files.
+
+        Raises:
+            ConfigurationError: They are not a certificate chain and its key.
+        """
+        self._chain: Final = chain
+        self._key: Final = key
+        try:
+            self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            leaf = x509.load_pem_x509_certificates(chain)[0]
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"[tls] {where} do not work together: {error};"
+                f" expected a PEM certificate chain and its PEM key without a password"
+            ) from error
+        self.name: Final = shown_name(leaf.subject)
+        self.valid_from: Final = leaf.not_valid_before_utc
+        self.valid_until: Final = leaf.not_valid_after_utc
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Have a context present it. Python takes files only: these are in memory, so that what is used is what was checked."""
+        with _in_memory(self._chain) as chain, _in_memory(self._key) as key:
+            # An encrypted key must fail here, not ask on a terminal that a service does not have.
+            context.load_cert_chain(chain, key, password=lambda: b"")
+
+
+@final
+class Authorities:
+    """Whose client certificates are accepted: the certificates of `client_ca`. Immutable.
+
+    Attributes:
+        certificates: All of them, in the order of the file.
+    """
+
+    __slots__ = ("_pem", "_roots", "certificates")
+
+    def __init__(self, pem: bytes, where: str) -> None:
+        """Take a PEM text; `where` names its file.
+
+        Raises:
+            ConfigurationError: It holds no authority that could be trusted.
+        """
+        expected = "expected PEM certificates of the authority that signs clients"
+        try:
+            self._pem: Final = pem.decode("ascii", "replace")
+            if "BEGIN CERTIFICATE" not in self._pem:
+                raise ConfigurationError(f"[tls] client_ca {where}: holds none; {expected}")
+            self.certificates: Final = tuple(x509.load_pem_x509_certificates(pem))
+            found = [facts_of(certificate) for certificate in self.certificates]
+            self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(f"[tls] client_ca {where}: {error}; {expected}") from error
+        self._roots: Final = frozenset([(one.subject, one.public_key) for one in found if one.subject == one.issuer])
+        if not self._roots:
+            raise ConfigurationError(
+                f"[tls] client_ca {where}: holds no self-signed authority, so nobody could connect; add it"
+            )
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Have a context trust them."""
+        context.load_verify_locations(cadata=self._pem)
+
+    def trusts(self, chain: Chain) -> bool:
+        """Say whether a chain that was verified, perhaps under authorities that were in force before, leads to one of these."""
+        return any((certificate.subject, certificate.public_key) in self._roots for certificate in chain)
+
+
+def server_context(certificate: ServerCertificate, authorities: Authorities) -> ssl.SSLContext:
+    """Make the context of a listener that accepts only clients with a certificate of `authorities`.
+
+    Revocation is not its business: see `revocation`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0  # resumption would skip the certificate
     context.verify_mode = ssl.CERT_REQUIRED
-    _readable("certificate", settings.certificate)
-    _readable("key", settings.key)
-    try:
-        # An encrypted key must fail here, not ask on a terminal that a service does not have.
-        context.load_cert_chain(settings.certificate, settings.key, password=lambda: b"")
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"[tls] certificate {settings.certificate} and key {settings.key} do not work together: {error};"
-            f" expected a PEM certificate chain and its PEM key without a password"
-        ) from error
-    _load_trust(context, "client_ca", settings.client_ca, "PEM certificates of the authority that signs clients")
-    if settings.crl is not None:
-        _load_trust(context, "crl", settings.crl, "a PEM revocation list of that authority")
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    certificate.load_into(context)
+    authorities.load_into(context)
     return context
 
 
-def _load_trust(context: ssl.SSLContext, key: str, path: Path, expected: str) -> None:
-    _readable(key, path)
-    before = context.cert_store_stats()
+@contextlib.contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """Give the path of a file that is nowhere on disk, for as long as the context lasts."""
+    descriptor = os.memfd_create("maxam", os.MFD_CLOEXEC)
     try:
-        context.load_verify_locations(path)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigurationError(f"[tls] {key} {path}: {error}; expected {expected}") from error
-    counted = "crl" if key == "crl" else "x509"
-    if context.cert_store_stats()[counted] == before[counted]:
-        raise ConfigurationError(f"[tls] {key} {path}: holds none; expected {expected}")
+        os.write(descriptor, content)  # to memory: all of it
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
-def _readable(key: str, path: Path) -> None:
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise ConfigurationError(
-            f"[tls] {key}: cannot read {path}: {error.strerror}; correct the path (relative to the configuration"
-            f" file), or make development certificates with `maxam-admin dev-certs FOLDER`"
-        ) from error
+def verified_chain(tls: ssl.SSLObject) -> list[bytes]:
+    """Return the DER of a peer's certificates up to the trusted authority, its own first; none if it sent none.
+
+    Public in Python 3.13; before, under the same name on the object that `SSLObject` wraps.
+    """
+    chain: Any = getattr(tls, "get_verified_chain", None)
+    if chain is not None:
+        return list(chain())
+    certificates: Any = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001  # see above
+    return [certificate.public_bytes(_ssl.ENCODING_DER) for certificate in certificates or ()]
 
 
 _REASONS: Final = {
@@ -182,6 +252,11 @@ class TlsSocket:
         if der is None:
             raise TransportClosedError("no client certificate")  # unreachable with CERT_REQUIRED, and must stay so
         return fingerprint(der)
+
+    @property
+    def peer_chain(self) -> list[bytes]:
+        """DER of the peer's certificates up to the trusted authority, its own first; the handshake must be complete."""
+        return verified_chain(self._tls)
 
     @property
     def version(self) -> str:

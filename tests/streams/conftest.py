@@ -13,8 +13,7 @@ import pytest
 import trio
 
 from maxam.admin.certificates import Authority, issue_development_certificates
-from maxam.gateway.tls import server_context
-from tests.streams.tls_pairs import Client, client_context, tls_settings
+from tests.streams.tls_pairs import Client, client_context, context_of, tls_settings
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +35,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def context(certificates: Path) -> ssl.SSLContext:
     """The server's context."""
-    return server_context(tls_settings(certificates))
+    return context_of(tls_settings(certificates))
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from hypercorn.trio.tcp_server import TCPServer
 from trio.testing import wait_all_tasks_blocked
 
 from maxam.admin.certificates import Authority, issue_development_certificates
-from maxam.admin.listener import FINGERPRINT, ListenerLimits, serve_https
+from maxam.admin.listener import CHAIN, FINGERPRINT, ListenerLimits, serve_https
 from maxam.config import TlsSettings
-from maxam.gateway.tls import server_context
+from tests.streams.tls_pairs import context_of
 
 LARGE_BYTES = 32_000_000
 NOW = dt.datetime.now(dt.UTC)
@@ -34,7 +34,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def admin_context(folder: Path) -> ssl.SSLContext:
     """Return what the gateway would serve the admin port with."""
-    return server_context(TlsSettings(folder / "server.pem", folder / "server.key", folder / "ca.pem"))
+    return context_of(TlsSettings(folder / "server.pem", folder / "server.key", folder / "ca.pem"))
 
 
 def client_context(folder: Path, name: str | None = "operator") -> ssl.SSLContext:
@@ -51,7 +51,8 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     del receive
     if scope["path"] == "/bug":
         raise RuntimeError("a bug")
-    body = json.dumps({"state": scope["state"], "path": scope["path"], "scheme": scope["scheme"]}).encode()
+    state = {name: value for name, value in scope["state"].items() if name != CHAIN}
+    body = json.dumps({"state": state, "path": scope["path"], "scheme": scope["scheme"]}).encode()
     if scope["path"] == "/large":
         body = bytes(LARGE_BYTES)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from maxam.config import Limits
 from maxam.gateway.connection import SLICE_BYTES, ClientConnection
 from maxam.gateway.peer import Peer
+from maxam.gateway.revocation import Chain
 from maxam.gateway.tls import TlsSocket
 from tests.streams.tls_pairs import Client
 
@@ -88,7 +89,7 @@ class _Scene:
         assert self.peer is not None
         return self.peer
 
-    def _make_peer(self, fingerprint: str, wake: Callable[[], None], now_s: float) -> Peer:
+    def _make_peer(self, fingerprint: str, _chain: Chain, wake: Callable[[], None], now_s: float) -> Peer:
         assert len(fingerprint) == 64
         assert now_s == trio.current_time()
         self.peer = _ScriptedPeer(wake)

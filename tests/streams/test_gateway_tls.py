@@ -1,6 +1,5 @@
 """TLS by hand: who gets in, what refusal looks like, and what a peer cannot make us hold."""
 
-import shutil
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -10,9 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from maxam.errors import ConfigurationError
-from maxam.gateway.tls import TlsSocket, TransportClosedError, fingerprint, handshake_problem, server_context
-from tests.streams.tls_pairs import Client, tls_settings
+from maxam.gateway.tls import TlsSocket, TransportClosedError, fingerprint, handshake_problem
+from tests.streams.tls_pairs import Client
 
 Pair = Callable[..., tuple[socket.socket, Client]]
 
@@ -78,34 +76,17 @@ def test_identity_is_the_digest_of_the_certificate(
         (None, "the client sent no certificate"),
         ("foreign", "client certificate refused: unable to get local issuer certificate"),
         ("expired", "client certificate refused: certificate has expired"),
-        ("revoked", "client certificate refused: certificate revoked"),
         ("server", "client certificate refused: unsuitable certificate purpose"),
     ],
 )
 def test_refusals_name_the_reason(
-    name: str | None, problem: str, version: ssl.TLSVersion, pair: Pair, certificates: Path
+    name: str | None, problem: str, version: ssl.TLSVersion, pair: Pair, context: ssl.SSLContext
 ) -> None:
     """Without a valid certificate of our authority nobody gets in, and the operator reads why."""
-    context = server_context(tls_settings(certificates, "crl-revoked.pem"))
 
     async def test() -> None:
         ours, client = pair(name, maximum_version=version)
         assert await meet(TlsSocket(context, ours), client) == problem
-        await trio.aclose_forcefully(client)
-
-    run(test)
-
-
-@pytest.mark.parametrize("crl", [None, "crl.pem"])
-def test_nobody_is_revoked_by_an_empty_list(crl: str | None, pair: Pair, certificates: Path) -> None:
-    """An empty revocation list refuses nobody, and neither does none."""
-    context = server_context(tls_settings(certificates, crl))
-
-    async def test() -> None:
-        ours, client = pair("revoked")
-        server = TlsSocket(context, ours)
-        assert await meet(server, client) == ""
-        server.close()
         await trio.aclose_forcefully(client)
 
     run(test)
@@ -233,35 +214,6 @@ def test_a_close_notify_is_an_end_though_the_socket_stays_open(pair: Pair, conte
         assert b"".join([data for data in told if data]) == b"last words"
 
     run(test)
-
-
-@pytest.mark.parametrize(
-    ("key", "file", "told"),
-    [
-        ("certificate", None, "[tls] certificate: cannot read"),
-        ("key", None, "[tls] key: cannot read"),
-        ("client_ca", None, "[tls] client_ca: cannot read"),
-        ("crl", None, "[tls] crl: cannot read"),
-        ("certificate", "ca.key", "do not work together"),
-        ("key", "publisher.key", "do not work together"),
-        ("client_ca", "server.key", "[tls] client_ca"),
-        ("client_ca", "crl.pem", "holds none"),
-        ("crl", "ca.pem", "holds none"),
-    ],
-)
-def test_files_that_cannot_be_used_are_named(
-    key: str, file: str | None, told: str, certificates: Path, tmp_path: Path
-) -> None:
-    """A missing or mistaken file is a ConfigurationError that names its key."""
-    names = {"certificate": "server.pem", "key": "server.key", "client_ca": "ca.pem", "crl": "crl.pem"}
-    for name in {*names.values(), "publisher.key", "ca.key"}:
-        shutil.copy(certificates / name, tmp_path)
-    names[key] = file or "absent.pem"
-    settings = tls_settings(tmp_path)
-    values = {name: tmp_path / path for name, path in names.items()}
-    with pytest.raises(ConfigurationError) as caught:
-        server_context(type(settings)(**values))
-    assert told in str(caught.value)
 
 
 def test_key_update_floods_end_the_connection(pair: Pair, context: ssl.SSLContext) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import trio
 
 from maxam.config import TlsSettings
+from maxam.gateway.tls import Authorities, ServerCertificate, server_context
 
 Client = trio.SSLStream[trio.SocketStream]
 
@@ -18,6 +19,12 @@ def tls_settings(certificates: Path, crl: str | None = "crl.pem") -> TlsSettings
         certificates / "ca.pem",
         None if crl is None else certificates / crl,
     )
+
+
+def context_of(settings: TlsSettings) -> ssl.SSLContext:
+    """The context that a gateway with these settings would serve with."""
+    certificate = ServerCertificate(settings.certificate.read_bytes(), settings.key.read_bytes(), "server")
+    return server_context(certificate, Authorities(settings.client_ca.read_bytes(), "ca"))
 
 
 def client_context(certificates: Path, name: str | None) -> ssl.SSLContext:

@@ -13,13 +13,14 @@ import trio
 from maxam.admin import api, view
 from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL
 from maxam.admin.api import ROUTES, make_application
-from maxam.admin.listener import FINGERPRINT
+from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.view import View
 from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker, Operation
 from maxam.broker.delivery import Connection
 from maxam.broker.policy import load_policy
 from maxam.config import Limits, ListenerSettings
+from maxam.errors import ProtocolError
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.server import Gateway
 from maxam.gateway.shadow import Shadows
@@ -110,6 +111,7 @@ class World:
         self.address = ("127.0.0.1", 61614)
         self.settings = self
         self.listener = ListenerSettings()
+        self.refusal: ProtocolError | None = None
         self.started_at_us = 1_700_000_000_000_000
         self.quarantine = Quarantine(limits.quarantine_records_max, limits.quarantine_bytes_max, "run")
         self.shadows = Shadows(limits.shadow_bytes_per_s_max, self.broker.counters, lambda: self.broker.registry)
@@ -117,6 +119,10 @@ class World:
         self.broker.on_shadowed = self.shadows.tell
         self.application = make_application(View(cast("Gateway", self)))
         self.publisher = self.connect("sender", "publisher")
+
+    def objection(self, _chain: object) -> ProtocolError | None:
+        """Refuse whoever was revoked meanwhile."""
+        return self.refusal
 
     def connect(self, principal: str, client_id: str, address: str | None = None) -> Connection:
         """Connect a client."""
@@ -147,7 +153,9 @@ class World:
         """Send one request as the holder of a certificate."""
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
-            await self.application({**scope, "state": {} if who is None else {FINGERPRINT: who}}, receive, send)
+            await self.application(
+                {**scope, "state": {} if who is None else {FINGERPRINT: who, CHAIN: ()}}, receive, send
+            )
 
         transport = httpx.ASGITransport(application, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="https://admin") as client:
