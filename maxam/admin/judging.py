@@ -27,7 +27,7 @@ class Judge:
         rules = [(compile_glob(rule["destination"], limits), rule) for rule in listing["rules"]]
         rules = [(matching, rule) for matching, rule in rules if matching.overlaps(wanted)]
         versions = {
-            name: [_version(remote, name, minor) for minor in listing["types"][name]]
+            name: [read_version(remote, name, minor) for minor in listing["types"][name]]
             for name in sorted({str(rule["schema"]) for _, rule in rules if rule["schema"]})
         }
         self._texts: Final = {(v.type_name, v.minor): v.schema.text for minors in versions.values() for v in minors}
@@ -64,7 +64,8 @@ class Judge:
         raise ValueDecodeError("no rule of the registry covers it")
 
 
-def _version(remote: Remote, name: str, minor: str) -> SchemaVersion:
+def read_version(remote: Remote, name: str, minor: str) -> SchemaVersion:
+    """Fetch one version of a type."""
     text: Any = remote.text(schema_path(name, minor))
     return SchemaVersion(name, minor, f"{name}/{minor}", parse_schema(read_source(f"{name} {minor}", text, minor)))
 

@@ -212,6 +212,11 @@ def _alert(error: ssl.SSLError) -> str:
     return (error.reason or "").rpartition("ALERT_")[2].lower().replace("_", " ")
 
 
+def reject_path(reject_id: str) -> str:
+    """Return the path of a rejected SEND."""
+    return f"/v1/rejects/{quote(reject_id, safe='')}"
+
+
 def topic_path(destination: str) -> str:
     """Return the path of a topic."""
     return "/v1/topics/" + quote(destination, safe="/")

@@ -6,7 +6,7 @@ Spec: Avro 1.12 "Single-object encoding", Confluent Schema Registry "Wire format
 from typing import Final, final
 
 from maxam.avro.schema import parse_schema, read_source
-from maxam.avro.walker import Fault, Walker, read_number
+from maxam.avro.walker import Fault, Leaf, Walker, read_number
 
 SINGLE_OBJECT_MARKER: Final = b"\xc3\x01"
 SINGLE_OBJECT_HEADER_BYTES: Final = 10  # marker and CRC-64-AVRO, little-endian
@@ -96,3 +96,8 @@ def open_envelope(body: bytes, keys: EnvelopeKeys) -> Envelope | Fault:
                     items[key] = item
             index += 1
             pos += length
+
+
+def trace_envelope(body: bytes) -> tuple[list[Leaf], Fault | None]:
+    """Tell what an envelope holds up to its fault, whatever its items mean; as `Walker.trace`."""
+    return _WALKER.trace(body, 0, len(body))

@@ -1,0 +1,201 @@
+"""A body that was rejected, taken apart as far as it goes: each value with its place, up to the fault."""
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from maxam.admin.values import Json, ValueDecodeError, decode_value
+from maxam.avro.envelope import (
+    CONFLUENT_HEADER_BYTES,
+    CONFLUENT_MARKER,
+    SINGLE_OBJECT_HEADER_BYTES,
+    SINGLE_OBJECT_MARKER,
+    Envelope,
+    EnvelopeKeys,
+    Item,
+    open_envelope,
+    trace_envelope,
+)
+from maxam.avro.rule import CONFLUENT, DATUM, ENVELOPE, NONE, SINGLE_OBJECT, SchemaVersion
+from maxam.avro.schema import Type
+from maxam.avro.walker import Fault, Leaf
+from maxam.records import Judgement
+
+VERSION_HEADER: Final = "schema-version"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing in a body: a value, or what stands before the datum.
+
+    Attributes:
+        path: The field; in parentheses what is none.
+        offset: Where in the body.
+        length: In bytes.
+        type: Its Avro type; empty for what is no value.
+        value: As JSON.
+    """
+
+    path: str
+    offset: int
+    length: int
+    type: str
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Dissection:
+    """What a body holds.
+
+    Attributes:
+        version: What it was held against, None when it holds no datum, or nothing to hold it against.
+        why: How that version was found.
+        parts: In order.
+        fault: What ended it; None when all of it is good.
+    """
+
+    version: SchemaVersion | None
+    why: str
+    parts: list[Part]
+    fault: Fault | None
+
+
+def dissect(
+    body: bytes,
+    encoding: str,
+    keys: EnvelopeKeys,
+    versions: Sequence[SchemaVersion],
+    headers: Sequence[Sequence[str]],
+    chosen: SchemaVersion | None,
+) -> Dissection:
+    """Take a body apart.
+
+    Args:
+        body: As it was sent; it may be anything.
+        encoding: What the rule of its destination says.
+        keys: Keys of an envelope's items.
+        versions: Of the rule's type, the newest first.
+        headers: Names and values of the SEND's headers.
+        chosen: The version to hold it against; None: the one that it names, else the newest.
+    """
+    parts: list[Part] = []
+    place = _datum_place(body, encoding, keys, parts)
+    if isinstance(place, Fault):
+        return Dissection(None, "", parts, place)
+    start, end, named = place
+    version, why = _version(versions, headers, named, encoding, chosen)
+    if start < 0 or version is None:
+        return Dissection(None, why, parts, None)
+    leaves, fault = version.walker.trace(body, start, end)
+    parts += [_part(leaf, body) for leaf in leaves]
+    return Dissection(version, why, parts, fault)
+
+
+def _datum_place(
+    body: bytes, encoding: str, keys: EnvelopeKeys, parts: list[Part]
+) -> tuple[int, int, bytes | None] | Fault:
+    """Return where the datum begins (-1: there is none) and ends, and by what the body names its schema; or why there is no telling."""
+    if encoding in (DATUM, NONE):
+        return 0, len(body), None
+    if encoding == ENVELOPE:
+        return _open(body, keys, parts)
+    marker, size = SINGLE_OBJECT_MARKER, SINGLE_OBJECT_HEADER_BYTES
+    if encoding == CONFLUENT:
+        marker, size = CONFLUENT_MARKER, CONFLUENT_HEADER_BYTES
+    name = body[len(marker) : size]
+    if not body.startswith(marker) or len(body) < size:
+        expected = f"{marker.hex(' ').upper()} and {size - len(marker)} bytes that name a schema"
+        return Fault("", expected, body[:size].hex(" ") or "nothing", 0)
+    shown = str(int.from_bytes(name, "big")) if encoding == CONFLUENT else name.hex()
+    label = "(schema id)" if encoding == CONFLUENT else "(fingerprint)"
+    parts += [Part("(marker)", 0, len(marker), "", marker.hex(" ")), Part(label, len(marker), len(name), "", shown)]
+    return size, len(body), name
+
+
+def _open(body: bytes, keys: EnvelopeKeys, parts: list[Part]) -> tuple[int, int, bytes | None] | Fault:
+    envelope = open_envelope(body, keys)
+    if not isinstance(envelope, Envelope):
+        leaves, fault = trace_envelope(body)
+        parts += [_part(leaf, body) for leaf in leaves]
+        return fault or envelope
+    named: bytes | None = None
+    found: list[tuple[Item, str]] = []
+    for item, name in (
+        (envelope.body, "body"),
+        (envelope.fingerprint, "fingerprint"),
+        (envelope.topic, "topic"),
+        (envelope.tombstone, "tombstone"),
+    ):
+        if item is not None:
+            found.append((item, name))
+    if envelope.duplicate is not None:
+        found.append((envelope.duplicate, "a second one"))
+    for item, name in sorted(found, key=lambda pair: pair[0].index):
+        value = body[item.offset : item.offset + item.length]
+        text = f"{item.length} bytes" if name == "body" else value.decode(errors="backslashreplace")
+        if name == "fingerprint":
+            named = value
+            text = value.hex()
+        parts.append(Part(f"(item {item.index}, key {item.key}: {name})", item.offset, item.length, "", text))
+    if envelope.duplicate is not None:
+        return Fault("", "each item once", "a second one", envelope.duplicate.offset)
+    datum = envelope.body
+    return (-1, -1, named) if datum is None else (datum.offset, datum.offset + datum.length, named)
+
+
+def _version(
+    versions: Sequence[SchemaVersion],
+    headers: Sequence[Sequence[str]],
+    named: bytes | None,
+    encoding: str,
+    chosen: SchemaVersion | None,
+) -> tuple[SchemaVersion | None, str]:
+    if chosen is not None:
+        return chosen, "asked for"
+    if not versions:
+        return None, "no schema is known for it"
+    if named is not None:
+        for version in versions:
+            if named in (version.crc_64, version.sha_256) or (
+                encoding == CONFLUENT and named == version.schema_id_bytes
+            ):
+                return version, "named by the body"
+        return versions[0], "the newest; the body names one that is not known here"
+    if encoding != SINGLE_OBJECT:
+        for name, value in headers:
+            if name == VERSION_HEADER:
+                for version in versions:
+                    if version.minor == value:
+                        return version, "named by the header schema-version"
+                return versions[0], "the newest; the header schema-version names one that is not known here"
+    return versions[0], "the newest"
+
+
+def _part(leaf: Leaf, body: bytes) -> Part:
+    of = leaf.type
+    title = of.label if not of.logical else f"{of.label} ({of.logical})"
+    try:
+        value = decode_value(_text(of), body, Judgement("", "", "", b"", leaf.start, leaf.end - leaf.start))
+    except ValueDecodeError:
+        value = b64encode(body[leaf.start : leaf.end]).decode()
+    return Part(leaf.path or "value", leaf.start, leaf.end - leaf.start, title, value)
+
+
+@lru_cache(maxsize=1024)
+def _text(of: Type) -> bytes:
+    """Return the schema of a type that holds no others."""
+    schema: dict[str, object] = {"type": of.kind}
+    if of.name:
+        schema["name"] = of.name
+    if of.kind == "fixed":
+        schema["size"] = of.size
+    if of.kind == "enum":
+        schema["symbols"] = list(of.symbols)
+    if of.logical:
+        schema |= {"logicalType": of.logical}
+        if of.logical == "decimal":
+            schema |= {"precision": of.precision, "scale": of.scale}
+    return json.dumps(schema).encode()
