@@ -9,7 +9,7 @@ import trio
 
 from maxam.admin.api import make_application
 from maxam.admin.confluent_api import CONFLUENT_TYPE, PARSED_BYTES_MAX
-from maxam.admin.listener import FINGERPRINT
+from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.registry_api import IMMUTABLE, REVALIDATED
 from maxam.admin.view import View
 from maxam.avro.registry import Registry, load_registry
@@ -64,6 +64,9 @@ class World:
         """The registry in force."""
         return self.broker.registry
 
+    def objection(self, _chain: object) -> None:
+        """Stand in for the gateway, which knows of no revocation here."""
+
     def version(self, minor: str, name: str = "t.T_v1") -> SchemaVersion:
         """Give one of the schemas."""
         found = self.registry.schema(name, minor)
@@ -74,7 +77,7 @@ class World:
         """Send one request as a principal without any capability."""
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
-            await self.application({**scope, "state": {FINGERPRINT: MEMBER}}, receive, send)
+            await self.application({**scope, "state": {FINGERPRINT: MEMBER, CHAIN: ()}}, receive, send)
 
         async def main() -> httpx.Response:
             transport = httpx.ASGITransport(application, raise_app_exceptions=False)
