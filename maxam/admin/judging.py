@@ -6,12 +6,55 @@ from urllib.parse import quote
 from maxam.admin.remote import Remote
 from maxam.admin.values import Json, ValueDecodeError, decode_value
 from maxam.avro.envelope import EnvelopeKeys
-from maxam.avro.registry import FINGERPRINTS
+from maxam.avro.registry import FINGERPRINTS, Registry
 from maxam.avro.rule import Rule, SchemaVersion
 from maxam.avro.schema import parse_schema, read_source
 from maxam.config import Limits
 from maxam.globs import compile_glob
 from maxam.records import Headers, Rejection
+
+EVERYTHING: Final = "**"
+
+
+def fetch_registry(remote: Remote, glob: str = EVERYTHING) -> Registry:
+    """Fetch the gateway's rules that may match a topic of `glob`, in their order, and the schemas that they need.
+
+    For every topic all types there are. What is only tried and how fresh values must be are not in it.
+
+    Raises:
+        RemoteError: The gateway cannot be asked.
+        GlobError: `glob` is no good.
+    """
+    limits = Limits()
+    wanted = None if glob == EVERYTHING else compile_glob(glob, limits)
+    listing = remote.get("/v1/schemas")
+    keys = EnvelopeKeys(**listing["envelope_keys"])
+    rows = [(compile_glob(row["destination"], limits), row) for row in listing["rules"]]
+    if wanted is not None:
+        rows = [(matching, row) for matching, row in rows if matching.overlaps(wanted)]
+    needed = listing["types"] if wanted is None else sorted({str(row["schema"]) for _, row in rows if row["schema"]})
+    types = {name: tuple([read_version(remote, name, minor) for minor in listing["types"][name]]) for name in needed}
+    known: dict[bytes, list[SchemaVersion]] = {}
+    for versions in types.values():
+        for version in versions:
+            for key in (version.crc_64, version.sha_256, version.schema_id_bytes):
+                known.setdefault(key, []).append(version)
+    size = FINGERPRINTS[listing["fingerprint"]]
+    rules = [
+        Rule(
+            matching,
+            row["encoding"],
+            row["schema"],
+            [version for version in types.get(row["schema"], ()) if version.minor in row["versions"]],
+            row["require_version"],
+            size,
+            keys,
+            known,
+        )
+        for matching, row in rows
+    ]
+    unknown = (None,) * len(rules)
+    return Registry(tuple(rules), types, known, listing["compatibility"], listing["fingerprint"], keys, unknown, {})
 
 
 @final
@@ -20,31 +63,7 @@ class Judge:
 
     def __init__(self, remote: Remote, glob: str) -> None:
         """Fetch the rules that may match a topic of `glob`, and their schemas; raises RemoteError and GlobError."""
-        limits = Limits()
-        wanted = compile_glob(glob, limits)
-        listing = remote.get("/v1/schemas")
-        keys = EnvelopeKeys(**listing["envelope_keys"])
-        rules = [(compile_glob(rule["destination"], limits), rule) for rule in listing["rules"]]
-        rules = [(matching, rule) for matching, rule in rules if matching.overlaps(wanted)]
-        versions = {
-            name: [read_version(remote, name, minor) for minor in listing["types"][name]]
-            for name in sorted({str(rule["schema"]) for _, rule in rules if rule["schema"]})
-        }
-        self._texts: Final = {(v.type_name, v.minor): v.schema.text for minors in versions.values() for v in minors}
-        size = FINGERPRINTS[listing["fingerprint"]]
-        self._rules: Final = [
-            Rule(
-                matching,
-                rule["encoding"],
-                rule["schema"],
-                [version for version in versions.get(rule["schema"], []) if version.minor != rule.get("shadow")],
-                rule["require_version"],
-                size,
-                keys,
-                {},
-            )
-            for matching, rule in rules
-        ]
+        self._registry: Final = fetch_registry(remote, glob)
 
     def decode(self, destination: str, headers: Headers, body: bytes) -> tuple[str, Json]:
         """Return the name and minor of the schema that a body follows, and its value.
@@ -52,16 +71,16 @@ class Judge:
         Raises:
             ValueDecodeError: There is none, or the gateway's registry is another one by now.
         """
-        for rule in self._rules:
-            if rule.glob.matches(destination):
-                judgement = rule.judge(destination.encode(), headers, body)
-                if isinstance(judgement, Rejection):
-                    raise ValueDecodeError(judgement.reason)
-                text = self._texts.get((judgement.schema, judgement.schema_version))
-                if text is None:
-                    raise ValueDecodeError("it is accepted without a schema")
-                return f"{judgement.schema} {judgement.schema_version}", decode_value(text, body, judgement)
-        raise ValueDecodeError("no rule of the registry covers it")
+        rule = self._registry.rule_for(destination)
+        if rule is None:
+            raise ValueDecodeError("no rule of the registry covers it")
+        judgement = rule.judge(destination.encode(), headers, body)
+        if isinstance(judgement, Rejection):
+            raise ValueDecodeError(judgement.reason)
+        version = self._registry.schema(judgement.schema, judgement.schema_version)
+        if version is None:
+            raise ValueDecodeError("it is accepted without a schema")
+        return f"{judgement.schema} {judgement.schema_version}", decode_value(version.schema.text, body, judgement)
 
 
 def read_version(remote: Remote, name: str, minor: str) -> SchemaVersion:

@@ -76,6 +76,7 @@ def _listing(registry: Registry) -> tuple[bytes, str]:
             },
             "rules": [_rule_row(rule) for rule in registry.rules],
             "types": {name: [version.minor for version in registry.versions(name)] for name in registry.types()},
+            "compatibility": {name: registry.compatibility(name) for name in registry.types()},
         }
     )
 
