@@ -56,6 +56,9 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Give a file another name in the same folder, at once and replacing."""
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name, in any folder of the same file system."""
+
     def unlink(self, path: str) -> None:
         """Remove a file."""
 
@@ -130,6 +133,9 @@ class OsDisk:
 
     def rename(self, old: str, new: str) -> None:  # noqa: D102
         Path(old).replace(new)
+
+    def link(self, old: str, new: str) -> None:  # noqa: D102
+        Path(new).hardlink_to(old)
 
     def unlink(self, path: str) -> None:  # noqa: D102
         Path(path).unlink()

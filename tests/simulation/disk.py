@@ -237,6 +237,14 @@ class SimulatedDisk:
         self._call("rename", new)
         self._change_names({old: None, new: self._file(old)})
 
+    def link(self, old: str, new: str) -> None:
+        """As of `Disk`."""
+        self._call("link", new)
+        self._file(_parent(new))
+        if new in self.files:
+            raise FileExistsError(errno.EEXIST, new)
+        self._change_names({new: self._file(old)})
+
     def unlink(self, path: str) -> None:
         """As of `Disk`."""
         self._call("unlink", path)

@@ -1,0 +1,110 @@
+"""What damaged bytes still tell of the records that were in them: names for a report, never a value.
+
+A block whose check is wrong is not believed. But when it has to be left out somebody wants to know which topics and sessions it was about, and
+mostly a few bytes of it are wrong and all others right. A place counts as a record when its revision and time are ones that are missing there
+and what follows reads like a topic or a session: by chance that is so once in some 10^15 bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from maxam.journal.decoding import read_unsigned
+from maxam.journal.encoding import (
+    KIND_ACKNOWLEDGEMENT,
+    KIND_DELETE,
+    KIND_OWED,
+    KIND_SESSION_END,
+    KIND_SUBSCRIPTION,
+    KIND_UNSUBSCRIPTION,
+    KIND_VALUE,
+    SESSION_MIDDLE,
+)
+
+_SESSION_KINDS: Final = {
+    KIND_SUBSCRIPTION: "subscription",
+    KIND_UNSUBSCRIPTION: "unsubscription",
+    KIND_ACKNOWLEDGEMENT: "acknowledgement",
+    KIND_OWED: "owed",
+    KIND_SESSION_END: "session_end",
+}
+_EARLIEST_US: Final = 10**15  # 2001: when nothing tells the time before
+_SPAN_US: Final = 10**15  # 31 years: when nothing tells the time behind
+_NAME_BYTES_MAX: Final = 4096  # longer than any destination, principal or client-id
+
+
+@dataclass(frozen=True, slots=True)
+class LostChange:
+    """A value or delete that damaged bytes speak of."""
+
+    revision: int
+    destination: bytes
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LostSession:
+    """What a session did, as damaged bytes tell."""
+
+    kind: str
+    principal: str
+    client_id: str
+    subscription: bytes
+
+
+def glimpse(data: bytes, first: int, last: int, since_us: int, until_us: int) -> Iterator[LostChange | LostSession]:
+    """Yield what can be made out.
+
+    Args:
+        data: The damaged bytes.
+        first: First revision that is missing.
+        last: The last one; below `first` when only records of sessions are.
+        since_us: Time of the record before, 0 when unknown; microseconds since the epoch.
+        until_us: Of the one behind, 0 when unknown.
+    """
+    low_us = since_us or _EARLIEST_US
+    high_us = until_us or low_us + _SPAN_US
+    place = 0
+    while place < len(data):
+        try:
+            revision, at = read_unsigned(data, place)
+            if first - 1 <= revision >> 1 <= last or revision >> 1 == first - 1:
+                at_us, at = read_unsigned(data, at)
+                if low_us <= at_us >> 1 <= high_us and not (revision | at_us) & 1:
+                    found, behind = _record(data, at, revision >> 1)
+                    if not isinstance(found, LostChange) or found.revision >= first:
+                        yield found
+                    place = behind
+                    continue
+        except (ValueError, IndexError):
+            pass
+        place += 1
+
+
+def _record(data: bytes, place: int, revision: int) -> tuple[LostChange | LostSession, int]:
+    """Return the record whose kind is at a place, and a place behind what was read of it."""
+    kind = data[place]
+    if kind in {KIND_VALUE, KIND_DELETE}:
+        destination, place = _name(data, place + 1)
+        if not destination:
+            raise ValueError("no destination")
+        return LostChange(revision, destination, kind == KIND_DELETE), place
+    if kind not in _SESSION_KINDS:
+        raise ValueError("not a record")
+    _, place = _name(data, place + 1)  # its glob
+    principal, place = _name(data, place)
+    if not data.startswith(SESSION_MIDDLE, place):
+        raise ValueError("not a record of a session")
+    client_id, place = _name(data, place + len(SESSION_MIDDLE))
+    subscription, place = _name(data, place)
+    return LostSession(_SESSION_KINDS[kind], principal.decode(), client_id.decode(), subscription), place
+
+
+def _name(data: bytes, place: int) -> tuple[bytes, int]:
+    length, place = read_unsigned(data, place)
+    end = place + (length >> 1)
+    if length & 1 or length >> 1 > _NAME_BYTES_MAX or end > len(data):
+        raise ValueError("not a name")
+    name = data[place:end]
+    name.decode()  # raises ValueError
+    return name, end
