@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from maxam import __version__
-from maxam.admin import confluent_api, registry_api, rejects_api
+from maxam.admin import confluent_api, metrics_api, registry_api, rejects_api, reload_api
 from maxam.admin.answers import (
     ANY_CERTIFICATE,
     ANY_PRINCIPAL,
@@ -158,9 +158,11 @@ async def _livez(_view: View, _request: Request, _caller: Identity) -> Response:
 
 async def _readyz(view: View, _request: Request, _caller: Identity) -> Response:
     reasons = view.unready_reasons()
+    degraded = view.degraded_reasons()
     if reasons:
-        return Answer({"status": "not ready", "reasons": reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
-    return Answer({"status": "ready"})
+        body = {"status": "not ready", "reasons": reasons, "degraded": degraded}
+        return Answer(body, HTTPStatus.SERVICE_UNAVAILABLE)
+    return Answer({"status": "ready", "degraded": degraded})
 
 
 async def _about(view: View, _request: Request, caller: Identity) -> Response:
@@ -353,6 +355,8 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", SESSIONS_PATH + "/{key:path}", "read", _session),
     ("POST", SESSIONS_PATH + "/{key:path}", "write", _session_kick),
     ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
+    *metrics_api.ROUTES,
+    *reload_api.ROUTES,
     *registry_api.ROUTES,
     *rejects_api.ROUTES,
     *confluent_api.ROUTES,

@@ -19,6 +19,7 @@ from maxam.admin.options import FILE, FOLDER, Group, done, first_rows, json_opti
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.policy_commands import policy
 from maxam.admin.reject_commands import rejects
+from maxam.admin.reload_commands import reload
 from maxam.admin.remote import Credentials, Remote, session_path, topic_path
 from maxam.admin.schema_commands import schemas
 from maxam.compiled import version
@@ -307,4 +308,5 @@ def _value_cell(row: dict[str, Any]) -> object:
 main.add_command(schemas)
 main.add_command(policy)
 main.add_command(journal)
+main.add_command(reload)
 main.add_command(rejects)

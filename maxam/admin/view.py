@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
@@ -9,14 +10,17 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
+from maxam import __version__
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.delivery import Connection
 from maxam.broker.session import Session
+from maxam.compiled import core
 from maxam.errors import ProtocolError
 from maxam.gateway.bell import Bell
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.quarantine import Quarantine, Quarantined
+from maxam.gateway.reload import REFUSED, RELOADED, Reloader
 from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
 from maxam.globs import Glob, compile_glob
@@ -27,7 +31,10 @@ from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 if TYPE_CHECKING:
     from maxam.gateway.server import Gateway
 
+Measure = tuple[str, tuple[str, ...], float]  # name of a metric, values of its labels, present value
+
 RESUBMISSIONS_MAX: Final = 10  # of one rejected SEND that are remembered, the last ones
+SLICE_ORPHANS: Final = 250  # the same, each asked for its rule
 SLICE_TOPICS: Final = 500  # looked at before the event loop has its turn: about 1 ms
 
 
@@ -260,6 +267,81 @@ class View:
     def unready_reasons(self) -> list[str]:
         """Return why the broker is not fully in service; empty when it is."""
         return ["disk-full: SENDs are refused until there is room"] if self._gateway.committer.group.disk_full else []
+
+    def degraded_reasons(self) -> list[str]:
+        """Return what an operator should see to, though the broker is in service."""
+        return self._gateway.degraded_reasons()
+
+    @property
+    def reloader(self) -> Reloader:
+        """What puts changed files into force."""
+        return self._gateway.reloader
+
+    def orphans_slice(self, after: bytes | None, matches_max: int) -> tuple[list[Change], bytes | None]:
+        """Look at the next topics for those that hold a value and have no rule; arguments and result as of `topics_slice`."""
+        broker = self._broker
+        topics, rule_for = broker.store.topics, broker.registry.rule_for
+        orphans: list[Change] = []
+        looked_at = 0
+        for name in islice(broker.store.names_after(b"", after), SLICE_ORPHANS):
+            looked_at += 1
+            after = name
+            topic = topics[name]
+            if not topic.change.deleted and rule_for(topic.name) is None:
+                orphans.append(topic.change)
+                if len(orphans) == matches_max:
+                    return orphans, name
+        return orphans, after if looked_at == SLICE_ORPHANS else None
+
+    def measures(self) -> Iterator[Measure]:
+        """Iterate over the present values of all metrics of `metrics.METRICS`."""
+        gateway, broker = self._gateway, self._broker
+        counters, sources = broker.counters, gateway.reloader.sources
+        yield "maxam_build_info", (__version__, core()), 1
+        yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
+        yield "maxam_ready", (), 0 if self.unready_reasons() else 1
+        yield "maxam_disk_full", (), int(gateway.committer.group.disk_full)
+        connected = sum(
+            [client.peer is not None and client.peer.connection is not None for client in gateway.connections]
+        )
+        yield "maxam_connections", ("connected",), connected
+        yield "maxam_connections", ("connecting",), len(gateway.connections) - connected
+        yield "maxam_sessions", (), len(broker.sessions)
+        yield "maxam_topics", (), broker.store.live
+        yield "maxam_tombstones", (), len(broker.store.tombstones)
+        yield "maxam_head_revision", (), broker.head
+        yield "maxam_committed_revision", (), broker.revision
+        yield "maxam_operations_waiting", (), broker.appended - broker.done
+        yield "maxam_changes_total", (), counters.changes
+        yield "maxam_messages_total", (), counters.messages
+        yield "maxam_acks_total", ("taken",), counters.acks
+        yield "maxam_acks_total", ("ignored",), counters.acks_ignored
+        yield "maxam_sends_rejected_total", ("rejected-invalid",), counters.sends_invalid
+        yield "maxam_sends_rejected_total", ("rejected-unauthorised",), counters.sends_unauthorised
+        yield "maxam_sends_rejected_total", ("rejected-unavailable",), counters.sends_unavailable
+        yield "maxam_sends_superseded_total", (), counters.sends_superseded
+        yield "maxam_takeovers_total", (), counters.takeovers
+        yield "maxam_sessions_expired_total", (), counters.sessions_expired
+        yield "maxam_rejects_total", ("stored",), counters.rejects_stored
+        yield "maxam_rejects_total", ("failed",), counters.rejects_failed
+        yield "maxam_rejects_total", ("over-rate",), counters.rejects_over_rate
+        yield "maxam_rejects_total", ("over-queue",), counters.rejects_over_queue
+        yield "maxam_quarantine_records", (), len(self.quarantine)
+        yield "maxam_shadow_trials_total", (), counters.shadow_trials
+        yield "maxam_shadow_rejections_total", (), counters.shadow_rejections
+        for item, state in gateway.reloader.items.items():
+            yield "maxam_reloads_total", (item, RELOADED), state.reloaded
+            yield "maxam_reloads_total", (item, REFUSED), state.refused
+            yield "maxam_reload_last_success_timestamp_seconds", (item,), state.loaded_at_s
+            yield "maxam_reload_failed", (item,), 1 if state.failure else 0
+        yield "maxam_certificate_expiry_timestamp_seconds", (), sources.certificate.valid_until.timestamp()
+        expiries: dict[str, float] = {}  # an authority with two keys has two lists
+        for one in sources.revocations.lists:
+            if one.expires_at is not None:
+                expires_s = one.expires_at.timestamp()
+                expiries[one.name] = min(expires_s, expiries.get(one.name, expires_s))
+        for authority, expires_s in expiries.items():
+            yield "maxam_crl_expiry_timestamp_seconds", (authority,), expires_s
 
     def figures(self) -> dict[str, int]:
         """Return sizes and positions of the broker, and what became of rejected SENDs since the start."""

@@ -135,6 +135,10 @@ class Reloader:
         self._bell.ring()
         return request
 
+    def files(self, item: str) -> list[str]:
+        """Return the files of an item, or its folder."""
+        return [_printable(str(path)) for path in files_of(item, self._settings)]
+
     async def watched(self) -> None:
         """Reload because files have changed."""
         await self.reload(WATCH)
@@ -206,7 +210,7 @@ class Reloader:
             self._broker.replace_registry(after.registry)
 
     def _outcome(self, item: str, changed: bool, failure: str, note: str) -> Outcome:
-        files = tuple(_printable(str(path)) for path in files_of(item, self._settings))
+        files = tuple(self.files(item))
         if failure:
             return Outcome(item, REFUSED, _printable(failure), files)
         return Outcome(item, RELOADED if changed else UNCHANGED, _printable(note), files)

@@ -45,6 +45,8 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)
 _COLLECT_ALL_INTERVAL_S: Final = 900
 _RECHECKS_PER_SLICE: Final = 200  # connections looked at after a reload before others have their turn: about 1 ms
+_EXPIRY_LOOK_S: Final = 2  # between looks at what time alone makes invalid
+_EXPIRY_NOTICE_S: Final = 604_800  # how long before a certificate expires an operator is told
 _UNDER_WAY_INTERVAL_S: Final = 0.01  # between looks whether a large message has left
 
 
@@ -136,6 +138,7 @@ class Gateway:
             lasting.start_soon(self.reloader.run)
             if self.settings.reload.watch:
                 lasting.start_soon(FileWatch(self.settings, self.reloader.watched).run)
+            lasting.start_soon(self._heed_expiry)
             self._lasting = lasting
             addresses = [address_text(host, port)]
             for service in services:
@@ -172,6 +175,42 @@ class Gateway:
         refuse_expired = self.settings.tls.crl_expired == "refuse"
         problem = sources.revocations.problem(chain, time.time(), refuse_expired)
         return None if problem is None else ProtocolError("certificate revoked", problem)
+
+    def degraded_reasons(self) -> list[str]:
+        """Say what an operator should see to, though the broker is in service: files that cannot be used, what has expired."""
+        now_s = time.time()
+        sources = self.reloader.sources
+        reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
+        reasons += [
+            f"crl: the revocation list of {one.name} has expired on {one.expires_at:%Y-%m-%d %H:%M}Z"
+            for one in sources.revocations.expired(now_s)
+        ]
+        valid_until = sources.certificate.valid_until
+        if valid_until.timestamp() - now_s < _EXPIRY_NOTICE_S:
+            reasons.append(f"certificate: the server's certificate is valid until {valid_until:%Y-%m-%d %H:%M}Z")
+        return reasons
+
+    async def _heed_expiry(self) -> None:
+        """Act on what time alone has made invalid, and tell of it once."""
+        told: set[tuple[object, ...]] = set()
+        while True:
+            now_s = time.time()
+            sources = self.reloader.sources
+            valid_until = sources.certificate.valid_until
+            if valid_until.timestamp() - now_s < _EXPIRY_NOTICE_S and ("certificate", valid_until) not in told:
+                told.add(("certificate", valid_until))
+                log_event(logging.WARNING, "certificate-expires", expires=valid_until.isoformat(), action="renew it")
+            overdue = [one for one in sources.revocations.expired(now_s) if (one.issuer, one.updated_at) not in told]
+            for one in overdue:
+                told.add((one.issuer, one.updated_at))
+                refuse = self.settings.tls.crl_expired == "refuse"
+                action = (
+                    "its clients are refused until there is a new one" if refuse else "it is used on; fetch its newest"
+                )
+                log_event(logging.WARNING, "list-expired", authority=one.name, expired=one.expires_at, action=action)
+            if overdue and self.settings.tls.crl_expired == "refuse":
+                await self.settle(sources)
+            await trio.sleep(_EXPIRY_LOOK_S)
 
     async def settle(self, before: Sources) -> None:
         """Take the connections along after a swap; when it returns, nothing more is done under what was in force before.

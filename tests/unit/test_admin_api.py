@@ -120,6 +120,10 @@ class World:
         self.application = make_application(View(cast("Gateway", self)))
         self.publisher = self.connect("sender", "publisher")
 
+    def degraded_reasons(self) -> list[str]:
+        """Say that nothing is amiss."""
+        return []
+
     def objection(self, _chain: object) -> ProtocolError | None:
         """Refuse whoever was revoked meanwhile."""
         return self.refusal
@@ -492,7 +496,7 @@ def test_a_full_disk_refuses_a_delete_and_readiness(world: World) -> None:
     world.send("X/A.1", datum("v"))
 
     async def test() -> None:
-        assert await world.json("/readyz") == {"status": "ready"}
+        assert await world.json("/readyz") == {"status": "ready", "degraded": []}
         world.committer.full = True
         response = await world.ask("DELETE", "/v1/topics/X/A.1")
         assert response.status_code == 503

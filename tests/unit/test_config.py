@@ -110,5 +110,7 @@ def test_every_key_is_documented() -> None:
         for key in fields(values):
             rows = [line for line in page.splitlines() if line.startswith(f"| `{prefix}{key.name}` |")]
             assert rows, f"{section.name}.{key.name}"
-            if isinstance(key.default, int | float):
+            if isinstance(key.default, bool):
+                assert any(f"`{str(key.default).lower()}`" in row for row in rows), rows
+            elif isinstance(key.default, int | float):
                 assert any(f"{key.default:g}" in row or f"{key.default}" in row for row in rows), rows
