@@ -18,8 +18,9 @@ from starlette.responses import Response
 from maxam.admin.answers import ANY_PRINCIPAL, RouteSpec
 from maxam.admin.registry_api import IMMUTABLE, JSON_TYPE, NEWEST, REVALIDATED, cacheable, rendered
 from maxam.admin.view import View
+from maxam.avro.compatibility import COMPATIBILITY_DEFAULT
 from maxam.avro.fingerprint import sha_256
-from maxam.avro.registry import COMPATIBILITY_DEFAULT, Registry
+from maxam.avro.registry import Registry
 from maxam.avro.rule import SchemaVersion
 from maxam.avro.schema import parse_schema, read_source
 from maxam.errors import SchemaError

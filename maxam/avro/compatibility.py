@@ -6,9 +6,18 @@ Spec: Avro 1.12 "Schema Resolution"
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from maxam.avro.resolution import Incompatibility, Resolution
+from maxam.avro.resolution import (
+    MISSING_BRANCH,
+    MISSING_DEFAULT,
+    MISSING_SYMBOLS,
+    NAME_MISMATCH,
+    NOT_TEXT,
+    Incompatibility,
+    Resolution,
+)
 from maxam.avro.rule import SchemaVersion
 from maxam.avro.schema import Schema
+from maxam.avro.witness import Witness, witness
 
 COMPATIBILITY_DEFAULT: Final = "FULL_TRANSITIVE"
 COMPATIBILITIES: Final = (
@@ -39,9 +48,44 @@ class MinorFinding(NamedTuple):
     direction: str
     incompatibility: Incompatibility
 
-    def __str__(self) -> str:
-        reader, writer = (self.minor, self.against) if self.direction == BACKWARD else (self.against, self.minor)
-        return f"{self.incompatibility} ({self.direction}: {reader.minor} could not read everything that {writer.minor} writes)"
+    @property
+    def reader(self) -> SchemaVersion:
+        """The one that cannot read."""
+        return self.minor if self.direction == BACKWARD else self.against
+
+    @property
+    def writer(self) -> SchemaVersion:
+        """The one that wrote."""
+        return self.against if self.direction == BACKWARD else self.minor
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        kind = self.incompatibility.kind
+        if self.direction == BACKWARD:
+            specific = _REMEDIES_BACKWARD.get(kind, "keep the type as it was")
+        else:
+            specific = _REMEDIES_FORWARD.get(kind, "keep the type as it was")
+        return f"{specific}, or make it a new major version, which is a type of its own"
+
+    def witness(self) -> Witness | None:
+        """Give a datum that cannot be read."""
+        return witness(self.writer.schema, self.incompatibility)
+
+
+_REMEDIES_BACKWARD: Final = {
+    MISSING_DEFAULT: "give the field a default",
+    MISSING_SYMBOLS: "keep the symbols, or give the enum a default",
+    MISSING_BRANCH: "keep the branch",
+    NAME_MISMATCH: "keep the name, or put the old one among the aliases",
+}
+_REMEDIES_FORWARD: Final = {
+    MISSING_DEFAULT: "keep the field: older readers have no default for it",
+    MISSING_SYMBOLS: "take the symbols away: older readers have no default for them",
+    MISSING_BRANCH: "take the branch away: older readers do not know it",
+    NAME_MISMATCH: "keep the name: older readers do not know the new one",
+    NOT_TEXT: "keep it a string: older readers want text",
+}
 
 
 def check(reader: Schema, writer: Schema) -> list[Incompatibility]:

@@ -7,10 +7,12 @@ import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
+from maxam.avro.compatibility import BACKWARD, COMPATIBILITIES, COMPATIBILITY_DEFAULT, MinorFinding, check_minors
 from maxam.avro.envelope import ID_BYTES, EnvelopeKeys
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES
-from maxam.avro.rule import ENCODINGS, NONE, Rule, SchemaVersion, schema_id_of
-from maxam.avro.schema import Source, find_problems, full_name, parse_schema, read_source
+from maxam.avro.rule import DATUM, ENCODINGS, ENVELOPE, NONE, Rule, SchemaVersion, schema_id_of
+from maxam.avro.schema import Json, Source, find_problems, full_name, parse_schema, read_source
+from maxam.avro.silent import silent_changes
 from maxam.config import Limits
 from maxam.errors import GlobError, SchemaError
 from maxam.globs import compile_glob
@@ -18,18 +20,10 @@ from maxam.globs import compile_glob
 REGISTRY_FILE: Final = "registry.toml"
 LOCK_FILE: Final = "registry.lock"
 FINGERPRINTS: Final = {"CRC-64-AVRO": CRC_BYTES, "SHA-256": SHA_BYTES}
-COMPATIBILITY_DEFAULT: Final = "FULL_TRANSITIVE"
-COMPATIBILITIES: Final = (
-    "NONE",
-    "BACKWARD",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD",
-    "FORWARD_TRANSITIVE",
-    "FULL",
-    "FULL_TRANSITIVE",
-)
 SCHEMA_SUFFIX: Final = ".avsc"
 CANDIDATE_SUFFIX: Final = ".candidate.avsc"  # of a minor that is not released: it judges nothing, a rule may try it
+PROBLEMS_SHOWN_MAX: Final = 20  # of one folder, in one error; `inspect_registry` gives all
+WITNESS_CHARACTERS_MAX: Final = 160  # of a datum that is shown in an error
 FRESH_WITHIN_S_MAX: Final = 1e10  # three centuries; infinity and nan are no limits
 _ENVELOPE_KEYS: Final = ("body", "fingerprint", "topic", "tombstone")
 _RULE_KEYS: Final = (
@@ -166,11 +160,14 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
         limits: Bound the rules' globs.
 
     Raises:
-        SchemaError: Something in it is wrong; names file and place.
+        SchemaError: Something in it is wrong; names file and place, each mistake on a line of its own.
     """
     registry, problems = inspect_registry(texts, limits)
     if registry is None:
-        raise problems[0]
+        if len(problems) == 1:
+            raise problems[0]
+        more = f"\n... and {len(problems) - PROBLEMS_SHOWN_MAX} more" if len(problems) > PROBLEMS_SHOWN_MAX else ""
+        raise SchemaError("\n".join([str(problem) for problem in problems[:PROBLEMS_SHOWN_MAX]]) + more)
     return registry
 
 
@@ -237,6 +234,7 @@ class _Loader:
 
         rules: list[Rule] = []
         fresh_within_s: list[float | None] = []
+        bare: dict[str, list[str]] = {}  # rules of a type whose data need not say which minor wrote them
         entries: list[Any] = []
         try:
             entries = _value(REGISTRY_FILE, "rule", document.get("rule", []), list)
@@ -247,11 +245,65 @@ class _Loader:
             place = f"rule[{index}]"
             try:
                 table = _value(REGISTRY_FILE, place, entry, dict)
-                rules.append(_rule(place, table, types, candidates, size, keys, known, self._limits))
+                rule = _rule(place, table, types, candidates, size, keys, known, self._limits)
+                rules.append(rule)
+                if _is_bare(rule):
+                    bare.setdefault(rule.schema, []).append(place)
                 fresh_within_s.append(_fresh_within_s(place, table))
             except SchemaError as error:
                 self._note(error)
+        for name, minors in types.items():
+            if not self._is_broken(name, types):
+                self._check_compatibility(minors, compatibility.get(name, COMPATIBILITY_DEFAULT), sources[name])
+                if name in bare:
+                    self._check_meanings(minors, bare[name])
         return Registry(tuple(rules), types, known, compatibility, fingerprint, keys, tuple(fresh_within_s), candidates)
+
+    def _is_broken(self, name: str, types: _Versions) -> bool:
+        """Tell whether a file that a type needs cannot be used: what it is compared with would only stand in for it."""
+        names = {name}
+        for version in types[name]:
+            names.update(version.schema.uses)
+        return any(version.path in self._broken for used in names for version in types.get(used, ()))
+
+    def _check_compatibility(self, minors: Sequence[SchemaVersion], mode: str, sources: Mapping[str, Source]) -> None:
+        """Compare the minors of a type, newest first, as its mode asks; one mistake is told once, whatever minors it breaks with."""
+        found: dict[tuple[str, str, str, str, str], list[MinorFinding]] = {}
+        for finding in check_minors(minors[::-1], mode):
+            what = finding.incompatibility
+            key = (finding.minor.minor, finding.direction, what.kind, what.reader_path, what.problem)
+            found.setdefault(key, []).append(finding)
+        for findings in found.values():
+            finding = findings[0]
+            what = finding.incompatibility
+            route = what.reader_route if finding.direction == BACKWARD else what.writer_route
+            against = ", ".join([other.against.path for other in findings])
+            datum = finding.witness()
+            example = "" if datum is None else f", such as {_shortened(datum.text)}"
+            self._note(
+                SchemaError(
+                    f"{what}; {mode} asks that {finding.reader.minor} reads all that {finding.writer.minor} writes{example} "
+                    f"(not {finding.direction} compatible with {against}); {finding.remedy}",
+                    finding.minor.path,
+                    _place(sources[finding.minor.minor].document, route),
+                )
+            )
+
+    def _check_meanings(self, minors: Sequence[SchemaVersion], rules: Sequence[str]) -> None:
+        """Refuse minors that bare data of older ones fit wholly and mean something else by."""
+        for index, newer in enumerate(minors):
+            for older in minors[index + 1 :]:
+                changes = silent_changes(older.schema, newer.schema)
+                if changes:
+                    what = "; ".join([str(change) for change in changes])
+                    self._note(
+                        SchemaError(
+                            f"a bare datum of {older.path} would be taken for one of {newer.minor} and mean something else, "
+                            f"such as {_shortened(changes[0].body.hex(' '))} ({what}); undo the change, append fields and symbols "
+                            f"at the end only, or set require_version = true in {', '.join(rules)} of {REGISTRY_FILE}",
+                            newer.path,
+                        )
+                    )
 
     def _note(self, error: SchemaError) -> None:
         if str(error) not in [str(noted) for noted in self.problems]:  # of a file that several others refer to
@@ -394,6 +446,38 @@ class _Loader:
                     f"{value!r}); restore it and make a new minor",
                     version.path,
                 )
+
+
+def _is_bare(rule: Rule) -> bool:
+    """Tell whether a rule takes data that do not say which minor wrote them: a datum, or an envelope without fingerprint."""
+    return rule.encoding in {DATUM, ENVELOPE} and not rule.version_required
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= WITNESS_CHARACTERS_MAX else text[: WITNESS_CHARACTERS_MAX - 3] + "..."
+
+
+def _place(document: Json, route: Sequence[int]) -> str:
+    """Find where a type stands in a file; where it is referred to when another place defines it."""
+    place = ""
+    for index in route:
+        if isinstance(document, list):
+            place += f"[{index}]"
+            document = document[index]
+            continue
+        if not isinstance(document, dict):
+            break
+        step = {"record": f"fields[{index}].type", "array": "items", "map": "values"}.get(str(document.get("type")), "")
+        if not step:
+            break
+        place = f"{place}.{step}" if place else step
+        if document["type"] == "record":
+            fields = document["fields"]
+            field = fields[index] if isinstance(fields, list) else None
+            document = field.get("type") if isinstance(field, dict) else None
+        else:
+            document = document[step]
+    return place
 
 
 def _source(path: str, text: bytes, minor: str, name: str) -> Source:

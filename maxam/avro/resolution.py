@@ -77,7 +77,8 @@ class Incompatibility(NamedTuple):
             `<type>` for a branch of a union; empty for the root.
         writer_path: Likewise in the writer's; the record's for a field that it has not.
         problem: What does not fit there.
-        route: The way to `writer_path`, for `witness`: index of a field or branch, 0 for items.
+        reader_route: The way to `reader_path`: indices of fields and branches, 0 for items.
+        writer_route: The way to `writer_path`.
         symbol: Index of the first symbol of the writer's that the reader has not; 0 for other kinds.
     """
 
@@ -85,33 +86,39 @@ class Incompatibility(NamedTuple):
     reader_path: str
     writer_path: str
     problem: str
-    route: tuple[int, ...]
+    reader_route: tuple[int, ...]
+    writer_route: tuple[int, ...]
     symbol: int
 
     def __str__(self) -> str:
-        written = "" if self.writer_path == self.reader_path else f" (written as {self.writer_path or 'the whole'})"
+        same = self.kind == MISSING_DEFAULT or self.writer_path == self.reader_path
+        written = "" if same else f" (written as {self.writer_path or 'the whole'})"
         return f"{self.reader_path or 'the whole'}{written}: {self.problem}"
 
 
 class _Fault(NamedTuple):
-    """What is wrong with a pair of types by itself; `field` names a field of the reader's."""
+    """What is wrong with a pair of types by itself; `field` and `field_index` name a field of the reader's."""
 
     kind: str
     problem: str
     field: str = ""
+    field_index: int = -1
     symbol: int = 0
 
 
 @final
 class _Child:
-    """A pair of types that another one leads to; the step is -1 where only the reader's side moves on."""
+    """A pair of types that another one leads to; an index is -1 on the side that stays where it is."""
 
-    __slots__ = ("reader", "reader_step", "step", "writer", "writer_step")
+    __slots__ = ("reader", "reader_index", "reader_step", "writer", "writer_index", "writer_step")
 
-    def __init__(self, writer: Type, reader: Type, step: int, writer_step: str, reader_step: str) -> None:
+    def __init__(
+        self, writer: Type, reader: Type, writer_index: int, reader_index: int, writer_step: str, reader_step: str
+    ) -> None:
         self.writer: Final = writer
         self.reader: Final = reader
-        self.step: Final = step
+        self.writer_index: Final = writer_index
+        self.reader_index: Final = reader_index
         self.writer_step: Final = writer_step
         self.reader_step: Final = reader_step
 
@@ -199,7 +206,7 @@ class Resolution:
 
 
 def _route(incompatibility: Incompatibility) -> tuple[int, ...]:
-    return incompatibility.route
+    return incompatibility.reader_route
 
 
 def _is_on(way: _Visit, key: tuple[int, int]) -> bool:
@@ -220,14 +227,17 @@ def _incompatibility(way: _Visit, fault: _Fault) -> Incompatibility:
         visit = visit.before
     steps.reverse()
     reader_path = "".join([step.reader_step for step in steps])
+    reader_route = [step.reader_index for step in steps if step.reader_index >= 0]
     if fault.field:
         reader_path += f".{fault.field}"
+        reader_route.append(fault.field_index)
     return Incompatibility(
         fault.kind,
         reader_path.removeprefix("."),
         "".join([step.writer_step for step in steps]).removeprefix("."),
         fault.problem,
-        tuple([step.step for step in steps if step.step >= 0]),
+        tuple(reader_route),
+        tuple([step.writer_index for step in steps if step.writer_index >= 0]),
         fault.symbol,
     )
 
@@ -271,14 +281,15 @@ def _compare(w: Type, r: Type, any_name: bool) -> _Pair:
     pair = _Pair()
     if w.kind == "union":
         for index, branch in enumerate(w.branches):
-            pair.children.append(_Child(branch, r, index, f"<{branch.label}>", ""))
+            pair.children.append(_Child(branch, r, index, -1, f"<{branch.label}>", ""))
         return pair
     if r.kind == "union":
         chosen = branch_of(w, r)
         if chosen is None:
             pair.faults.append(_Fault(MISSING_BRANCH, _no_branch(w, r)))
         else:
-            pair.children.append(_Child(w, chosen, -1, "", f"<{chosen.label}>"))
+            index = r.branches.index(chosen)
+            pair.children.append(_Child(w, chosen, -1, index, "", f"<{chosen.label}>"))
         return pair
     fault = _mismatch(w, r, any_name)
     if fault is not None:
@@ -296,16 +307,17 @@ def _compare_alike(w: Type, r: Type, pair: _Pair) -> None:
             fields, missing = fields_of(w, r)
             for index, (f, g) in enumerate(fields):
                 if g is not None:
-                    pair.children.append(_Child(f.type, g.type, index, f".{f.name}", f".{g.name}"))
+                    reader_index = r.fields.index(g)
+                    pair.children.append(_Child(f.type, g.type, index, reader_index, f".{f.name}", f".{g.name}"))
             for g in missing:
-                pair.faults.append(_Fault(MISSING_DEFAULT, _NOT_WRITTEN, g.name))
+                pair.faults.append(_Fault(MISSING_DEFAULT, _NOT_WRITTEN, g.name, r.fields.index(g)))
         case "enum":
             unknown = [symbol for symbol in w.symbols if symbol not in r.symbols]
             if unknown and not r.symbol_default:
-                pair.faults.append(_Fault(MISSING_SYMBOLS, _unknown(unknown), "", w.symbols.index(unknown[0])))
+                pair.faults.append(_Fault(MISSING_SYMBOLS, _unknown(unknown), symbol=w.symbols.index(unknown[0])))
         case "array" | "map":
             step = _CONTAINERS[w.kind]
-            pair.children.append(_Child(w.branches[0], r.branches[0], 0, step, step))
+            pair.children.append(_Child(w.branches[0], r.branches[0], 0, 0, step, step))
         case "bytes" if r.kind == "string":
             pair.faults.append(_Fault(NOT_TEXT, _NOT_UTF_8))
         case "fixed" if w.size != r.size:  # which the names hid

@@ -150,7 +150,7 @@ class _Maker:
             depth += 1
         if depth > DEPTH_MAX or self._least[id(of)] == ENDLESS:
             return False
-        route = self._incompatibility.route
+        route = self._incompatibility.writer_route
         step = route[at] if 0 <= at < len(route) else -1
         there = at == len(route)
         match of.kind:

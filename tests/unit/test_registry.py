@@ -19,8 +19,11 @@ SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
 def avsc(name: str, *types: Any, **extra: Any) -> bytes:
-    """Write a record of namespace `e`."""
-    fields = [{"name": f"f{i}", "type": of} for i, of in enumerate(types)]
+    """Write a record of namespace `e`; unions have null as default."""
+    fields = [
+        {"name": f"f{i}", "type": of, **({"default": None} if isinstance(of, list) else {})}
+        for i, of in enumerate(types)
+    ]
     return json.dumps({"type": "record", "namespace": "e", "name": name, **extra, "fields": fields}).encode()
 
 
@@ -49,7 +52,7 @@ def test_the_first_rule_that_matches_decides() -> None:
 
 def test_minors_are_ordered_by_number() -> None:
     """1.10 is newer than 1.9."""
-    minors = {f"e/A_v1/1.{minor}.avsc": avsc("A_v1", "int", *["long"] * minor) for minor in (10, 9, 2)}
+    minors = {f"e/A_v1/1.{minor}.avsc": avsc("A_v1", "int", *[["null", "long"]] * minor) for minor in (10, 9, 2)}
     registry = loaded(files=minors)
     assert [version.minor for version in registry.versions("e.A_v1")] == ["1.10", "1.9", "1.2", "1.0"]
     rule = registry.rule_for("X/A.b")
