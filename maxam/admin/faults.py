@@ -55,12 +55,14 @@ class Dissection:
         why: How that version was found.
         parts: In order.
         fault: What ended it; None when all of it is good.
+        likeness: What it would be in another encoding, or of another version; empty when nothing.
     """
 
     version: SchemaVersion | None
     why: str
     parts: list[Part]
     fault: Fault | None
+    likeness: str = ""
 
 
 def dissect(
@@ -84,14 +86,33 @@ def dissect(
     parts: list[Part] = []
     place = _datum_place(body, encoding, keys, parts)
     if isinstance(place, Fault):
-        return Dissection(None, "", parts, place)
+        return Dissection(None, "", parts, place, _likeness(body, keys, versions))
     start, end, named = place
     version, why = _version(versions, headers, named, encoding, chosen)
     if start < 0 or version is None:
         return Dissection(None, why, parts, None)
     leaves, fault = version.walker.trace(body, start, end)
     parts += [_part(leaf, body) for leaf in leaves]
-    return Dissection(version, why, parts, fault)
+    return Dissection(version, why, parts, fault, "" if fault is None else _likeness(body, keys, versions))
+
+
+def _likeness(body: bytes, keys: EnvelopeKeys, versions: Sequence[SchemaVersion]) -> str:
+    """Say in which encoding, and of which version, a body would be a value after all: the commonest mistakes of all."""
+    for encoding in (DATUM, SINGLE_OBJECT, CONFLUENT, ENVELOPE):
+        place = _datum_place(body, encoding, keys, [])
+        if isinstance(place, Fault) or place[0] < 0:
+            continue
+        start, end, named = place
+        for version in versions:
+            if _is_named(version, named, encoding) and version.walker.accepts(body, start, end):
+                return f"it is a value of {version.type_name} {version.minor} in the encoding {encoding}"
+    return ""
+
+
+def _is_named(version: SchemaVersion, named: bytes | None, encoding: str) -> bool:
+    if named is None:
+        return True
+    return named in ((version.schema_id_bytes,) if encoding == CONFLUENT else (version.crc_64, version.sha_256))
 
 
 def _datum_place(
@@ -159,9 +180,7 @@ def _version(
         return None, "no schema is known for it"
     if named is not None:
         for version in versions:
-            if named in (version.crc_64, version.sha_256) or (
-                encoding == CONFLUENT and named == version.schema_id_bytes
-            ):
+            if _is_named(version, named, encoding):
                 return version, "named by the body"
         return versions[0], "the newest; the body names one that is not known here"
     if encoding != SINGLE_OBJECT:

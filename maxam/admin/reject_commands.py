@@ -65,6 +65,7 @@ def rejects_list(
             for row in islice(rows, limit):
                 print_json(row)
             return
+        kept = remote.get("/v1/rejects", limit=1)
         table = [
             [
                 row["id"],
@@ -77,6 +78,11 @@ def rejects_list(
             ]
             for row in first_rows(rows, limit)
         ]
+    click.echo(
+        f"kept since the gateway's start at {kept['since']}: {kept['kept']}, and {kept['forgotten']} more that made room; older ones are"
+        " in the journal: maxam-pipeline rejects",
+        err=True,
+    )
     columns = ["ID", "REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", "#BYTES", "REASON"]
     print_table(columns, table, ["BYTES", "REJECTED AT", "RESULT"], shortened=["REASON"])
 
@@ -302,6 +308,7 @@ def _decoded(reject_id: str, encoding: str, found: "Dissection") -> dict[str, ob
             {"path": part.path, "offset": part.offset, "length": part.length, "type": part.type, "value": part.value}
             for part in found.parts
         ],
+        "likeness": found.likeness,
         "fault": None
         if fault is None
         else {"path": fault.path, "expected": fault.expected, "found": fault.found, "offset": fault.offset},
@@ -324,6 +331,8 @@ def _print_decoded(row: dict[str, Any], encoding: str, body: bytes, found: "Diss
         text = f"expected {fault.expected}, found {fault.found}"
         rows.append([_FAULT_MARK, fault.offset, None, fault.path or "value", "", text])
     print_table(["", "#BYTE", "#LENGTH", "FIELD", "TYPE", VALUE], rows, ["LENGTH", "TYPE"])
+    if found.likeness:
+        print_line(found.likeness)
     if fault is not None:
         before = body[max(0, fault.offset - HEX_BYTES) : fault.offset].hex(" ")
         behind = body[fault.offset : fault.offset + HEX_BYTES].hex(" ")

@@ -25,7 +25,7 @@ BODY_WITHHELD: Final = "withheld"  # it is kept, but not for this caller
 TRIAL_ROWS_MAX: Final = 100  # of principals and of reasons, each, that one rule shows: those with most
 _DIGITS_MAX: Final = 18
 _WHY_NO_BODY: Final = {
-    BODY_UNAUTHORISED: "the body of an unauthorised SEND is never kept",
+    BODY_UNAUTHORISED: "the body of a SEND without right is never kept, nor that to a malformed destination, to which nobody has one",
     BODY_PRIVATE: "the rule of its destination says store_rejected_bodies = false",
     BODY_GIVEN_UP: "there was no room for it in the quarantine; the journal's folder `rejected` may have it",
     BODY_WITHHELD: "only who may receive the destination sees what is sent there",
@@ -241,7 +241,7 @@ def _trials_row(trials: Trials) -> dict[str, object]:
         "file": trials.candidate.path,
         "judges": rule.minors,
         **_tally_row(trials.total),
-        "rejected_share": _share(trials),
+        "rejected_share": trials.rejected_share(),
         "principals_told": len(principals),
         "principals": [{"principal": name, **_tally_row(tally)} for name, tally in principals[:TRIAL_ROWS_MAX]],
         "reasons_told": len(reasons),
@@ -258,15 +258,6 @@ def _tally_row(tally: Tally) -> dict[str, int]:
         "rejected": tally.rejected,
         "mended": tally.mended,
     }
-
-
-def _share(trials: Trials) -> float | None:
-    """Return which share of all that was seen would have been rejected: of each principal as what was tried of its SENDs tells."""
-    known = [tally for tally in trials.principals.values() if tally.tried]
-    seen = sum([tally.seen for tally in known])
-    if not seen:
-        return None
-    return sum([tally.seen * tally.rejected / tally.tried for tally in known]) / seen
 
 
 def _reason_row(reason: Reason) -> dict[str, object]:

@@ -207,7 +207,7 @@ class Rule:
                 judge = self._minors.get(value)
                 if judge is None:
                     text = _quoted(value)
-                    candidate = " is the candidate that is only tried here;" if self._tries("minor", value) else ""
+                    candidate = " it is the candidate, which is only tried here;" if self._tries("minor", value) else ""
                     return self._rejection(
                         "unknown-schema-version",
                         f"{self.schema} has no version {text};{candidate} known: {self._known_minors()}",

@@ -78,7 +78,13 @@ class RejectedEvent:
     )
 
     def __init__(
-        self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, registry: Registry, at_us: int
+        self,
+        identity: Identity,
+        event: Send,
+        disposition: bytes,
+        rejection: Rejection,
+        registry: Registry,
+        at_us: int,
     ) -> None:
         self.identity: Final = identity
         self.destination: Final = event.destination
@@ -89,7 +95,9 @@ class RejectedEvent:
         self.rejection: Final = rejection
         self.registry: Final = registry
         self.at_us: Final = at_us
-        self.body_state: Final = _body_state(event.destination, disposition, registry)
+        # Nobody has a right to a malformed destination, and rights are asked behind its form.
+        authorised = disposition != _UNAUTHORISED and rejection.result != "invalid-destination"
+        self.body_state: Final = _body_state(event.destination, registry) if authorised else BODY_UNAUTHORISED
         if self.body_state == BODY_KEPT:
             self.headers: Headers = event.headers
             self.body = event.body
@@ -411,10 +419,8 @@ def _records(batch: list[RejectedEvent], head: int, at_us: int) -> list[Rejected
     return records
 
 
-def _body_state(destination: bytes, disposition: bytes, registry: Registry) -> str:
+def _body_state(destination: bytes, registry: Registry) -> str:
     """Say whether the body of a rejected SEND may be kept. A destination without a rule has none that could forbid it."""
-    if disposition == _UNAUTHORISED:
-        return BODY_UNAUTHORISED
     if registry.rejected_bodies_stored:
         return BODY_KEPT  # no rule forbids it: a flood should not cost looking for one
     rule = registry.rule_for(destination.decode())

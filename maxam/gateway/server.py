@@ -84,7 +84,7 @@ class Gateway:
         self._journal: Final = journal
         limits = settings.limits
         self.quarantine: Final = Quarantine(
-            limits.quarantine_records_max, limits.quarantine_bytes_max, f"{self.started_at_us:x}"
+            limits.quarantine_records_max, limits.quarantine_bytes_max, f"{self.started_at_us // 100_000:x}"
         )
         self.shadows: Final = Shadows(limits.shadow_bytes_per_s_max, broker.counters, lambda: broker.registry)
         self._rejects: RejectedSends | None = None

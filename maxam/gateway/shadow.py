@@ -38,7 +38,7 @@ _INDEX: Final = re.compile(r"\[[0-9]+\]")
 class Tally:
     """What became of the SENDs of one principal, or of all."""
 
-    __slots__ = ("fits", "mended", "older", "rejected", "seen", "tried")
+    __slots__ = ("aside", "fits", "mended", "older", "rejected", "seen", "tried")
 
     def __init__(self) -> None:
         self.seen = 0
@@ -47,6 +47,12 @@ class Tally:
         self.older = 0
         self.rejected = 0
         self.mended = 0
+        self.aside = 0  # looked at, and nothing to do with the candidate
+
+    @property
+    def relevant(self) -> float:
+        """How many of those seen have to do with the candidate, as far as those that were tried tell."""
+        return self.seen * self.tried / (self.tried + self.aside) if self.tried else 0.0
 
 
 @final
@@ -115,6 +121,12 @@ class Trials:
             found = Resolution(writer.schema.type, self.candidate.schema.type)
             self._resolutions[writer.text_sha256] = found
         return found
+
+    def rejected_share(self) -> float | None:
+        """Return which share of all would have been rejected, of each principal as its own trials tell; None without any."""
+        known = [tally for tally in self.principals.values() if tally.tried]
+        relevant = sum([tally.relevant for tally in known])
+        return sum([tally.relevant * tally.rejected / tally.tried for tally in known]) / relevant if relevant else None
 
     def go_on(self, rule: Rule) -> None:
         """Go on with the same rule of another registry, whose older versions may be others."""
@@ -216,6 +228,8 @@ class Shadows:
                 total.mended += 1
         elif isinstance(verdict, Rejection):
             if verdict.result not in _UNKNOWN or alone.result != "schema-mismatch":
+                tally.aside += 1
+                total.aside += 1
                 return
             problem = f"{_INDEX.sub('[]', alone.path) or 'value'}: expected {alone.expected}"
             self._blame(trials, tally, principal, problem, alone.reason, event.destination, wall_us)
