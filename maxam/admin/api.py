@@ -47,7 +47,9 @@ REQUEST_TIMEOUT_S: Final = 15.0  # a request that waits for the disk longer than
 PAGE_SLICES_MAX: Final = 40  # slices of topics that one page looks at, so that a glob matching little cannot last
 VALUES_PER_SLICE: Final = 5  # decoded before the event loop has its turn
 ROWS_PER_SLICE: Final = 100
-PAGE_BODY_BYTES_MAX: Final = 32_768  # of bodies behind the values of one page, but for the last slice's
+PAGE_BODY_BYTES_MAX: Final = 32_768  # of bodies behind the values of one page, but for the last one
+RAW_VALUES: Final = "raw"
+RAW_PAGE_BODY_BYTES_MAX: Final = 131_072  # the same of a page of bodies as they are, which are not decoded
 SESSIONS_PER_SLICE: Final = 50
 EVERY_TOPIC: Final = "**"
 SESSIONS_PATH: Final = "/v1/sessions"
@@ -188,20 +190,22 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
         glob = view.glob(request.query_params.get("glob", EVERY_TOPIC))
     except GlobError as error:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
-    values = flag_of(request, "values")
+    as_sent = request.query_params.get("values") == RAW_VALUES
+    values = as_sent or flag_of(request, "values")
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
     rows: list[dict[str, object]] = []
     body_bytes = 0
     for _ in range(PAGE_SLICES_MAX):
-        matches_max = min(limit - len(rows), VALUES_PER_SLICE if values else ROWS_PER_SLICE)
-        changes, cursor = view.topics_slice(glob, cursor, matches_max)
+        matches_max = min(limit - len(rows), VALUES_PER_SLICE if values and not as_sent else ROWS_PER_SLICE)
+        bytes_max = (RAW_PAGE_BODY_BYTES_MAX if as_sent else PAGE_BODY_BYTES_MAX) if values else None
+        changes, cursor = view.topics_slice(glob, cursor, matches_max, bytes_max)
         for change in changes:
             rows.append(_topic_row(change))
             if values:
-                rows[-1] |= _value(view, change, caller)
+                rows[-1] |= _value(view, change, caller, as_sent)
                 body_bytes += len(change.body)
-        if cursor is None or len(rows) == limit or body_bytes > PAGE_BODY_BYTES_MAX:
+        if cursor is None or len(rows) == limit or (bytes_max is not None and body_bytes >= bytes_max):
             break
         await trio.lowlevel.checkpoint()
     return Answer({"topics": rows, "next": None if cursor is None else cursor.decode()})
@@ -251,14 +255,16 @@ def _topic_row(change: Change) -> dict[str, object]:
     }
 
 
-def _value(view: View, change: Change, caller: Identity) -> dict[str, object]:
-    """Return what is in a topic, as far as the caller may receive it: decoded if it can be, else as it was sent."""
+def _value(view: View, change: Change, caller: Identity, as_sent: bool = False) -> dict[str, object]:
+    """Return what is in a topic, as far as the caller may receive it: decoded if it can be and is wanted, else as it was sent."""
     if not view.may_receive(caller.principal, change.destination):
         return {"value_state": "withheld"}
     headers = [[name.decode(), value.decode()] for name, value in change.headers]
     problem = "it was accepted without a schema"
     text = view.schema_text(change.judgement.schema, change.judgement.schema_version)
-    if len(change.body) > DECODED_BYTES_MAX:
+    if as_sent:
+        problem = "it was asked for as it was sent"
+    elif len(change.body) > DECODED_BYTES_MAX:
         problem = f"it is longer than {DECODED_BYTES_MAX} bytes"
     elif text is not None:
         try:
