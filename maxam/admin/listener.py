@@ -154,7 +154,11 @@ class _Server:
         certificate: bytes | None = tls.getpeercert(binary_form=True)
         state = ConnectionState({})
         if certificate is not None:
-            chain = read_chain(verified_chain(tls._ssl_object))  # noqa: SLF001 trio hands out nothing else of the chain
+            try:
+                chain = read_chain(verified_chain(tls._ssl_object))  # noqa: SLF001 trio hands out nothing else of the chain
+            except ValueError as error:  # verified, but we cannot say whether it was revoked
+                self._log("admin-connection-failed", transport, f"client certificate refused: {error}")
+                return
             state = ConnectionState({FINGERPRINT: fingerprint(certificate), CHAIN: chain})
         connection = _Connection(self._application, self._config, self._worker, state, tls)
         connection.write_timeout_s = self._limits.write_timeout_s

@@ -168,6 +168,8 @@ class ClientConnection:
                     await self._tls.linger()  # the peer reads its alert
             except TransportClosedError as error:
                 problem = str(error)
+            except ValueError as error:  # verified, but we cannot say whether it was revoked
+                problem = f"client certificate refused: {error}"
         if waited.cancelled_caught and not problem:
             problem = f"TLS handshake not complete within {self._limits.tls_handshake_timeout_s:g} s"
         if problem:

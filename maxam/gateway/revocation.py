@@ -20,6 +20,15 @@ from cryptography.x509.oid import NameOID
 from maxam.errors import ConfigurationError
 
 _PEM: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+# What cryptography raises for bytes that are not what they should be.
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    UnsupportedAlgorithm,
+)
 _AHEAD: Final = dt.timedelta(minutes=5)  # that the clock of an authority may be ahead of ours
 _UNDERSTOOD: Final = (
     x509.CRLNumber,
@@ -61,13 +70,16 @@ Chain = tuple[
 
 
 def read_chain(ders: Sequence[bytes]) -> Chain:
-    """Read the certificates of a verified chain."""
+    """Read the certificates of a verified chain; raises ValueError for what OpenSSL takes and we cannot read."""
     return (*(read_certificate(der) for der in ders[:1]), *(_read_authority(der) for der in ders[1:]))
 
 
 def read_certificate(der: bytes) -> Certificate:
-    """Read one certificate; raises ValueError when it is none."""
-    return facts_of(x509.load_der_x509_certificate(der))
+    """Read one certificate; raises ValueError when that cannot be done."""
+    try:
+        return facts_of(x509.load_der_x509_certificate(der))
+    except UNREADABLE as error:
+        raise ValueError(f"unreadable certificate: {error}") from error
 
 
 def facts_of(certificate: x509.Certificate) -> Certificate:
@@ -245,11 +257,26 @@ def refuse_older(
 def _load(block: bytes, where: str, authorities: Sequence[x509.Certificate]) -> RevocationList:
     try:
         crl = x509.load_pem_x509_crl(block)
-        extensions = crl.extensions
-        next(iter(crl), None)  # entries are read late
-    except ValueError as error:
+        _demand_complete(crl, where)
+        named = [authority for authority in authorities if authority.subject == crl.issuer]
+        if not named:
+            raise ConfigurationError(
+                f"{where}: its issuer {shown_name(crl.issuer)} is not in client_ca; add that authority's certificate"
+                " there, or remove the list"
+            )
+        for authority in named:
+            if _signed_by(crl, authority):
+                return RevocationList(crl, authority)
+        raise ConfigurationError(
+            f"{where}: is not signed by {shown_name(crl.issuer)} as client_ca has it; fetch it from there again"
+        )
+    except UNREADABLE as error:  # late too: cryptography reads a part when it is asked for
         raise ConfigurationError(f"{where}: not a revocation list: {error}") from error
-    for extension in extensions:
+
+
+def _demand_complete(crl: x509.CertificateRevocationList, where: str) -> None:
+    """Raise ConfigurationError if a list says less than who is revoked."""
+    for extension in crl.extensions:
         value = extension.value
         if isinstance(value, x509.DeltaCRLIndicator) or (
             isinstance(value, x509.IssuingDistributionPoint)
@@ -261,21 +288,6 @@ def _load(block: bytes, where: str, authorities: Sequence[x509.Certificate]) -> 
                 f"{where}: has the critical extension {extension.oid.dotted_string}, which is not understood; use a"
                 " complete list without it"
             )
-    named = [authority for authority in authorities if authority.subject == crl.issuer]
-    if not named:
-        raise ConfigurationError(
-            f"{where}: its issuer {shown_name(crl.issuer)} is not in client_ca; add that authority's certificate there,"
-            " or remove the list"
-        )
-    for authority in named:
-        if _signed_by(crl, authority):
-            try:
-                return RevocationList(crl, authority)
-            except ValueError as error:
-                raise ConfigurationError(f"{where}: not a revocation list: {error}") from error
-    raise ConfigurationError(
-        f"{where}: is not signed by {shown_name(crl.issuer)} as client_ca has it; fetch it from there again"
-    )
 
 
 def _signed_by(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
@@ -288,7 +300,7 @@ def _signed_by(crl: x509.CertificateRevocationList, authority: x509.Certificate)
             return False
     try:
         return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # a key that cannot sign raises
-    except (TypeError, ValueError, InvalidSignature, UnsupportedAlgorithm):
+    except (*UNREADABLE, InvalidSignature):
         return False
 
 

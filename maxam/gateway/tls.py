@@ -21,7 +21,7 @@ import trio
 from cryptography import x509
 
 from maxam.errors import ConfigurationError
-from maxam.gateway.revocation import Chain, facts_of, shown_name
+from maxam.gateway.revocation import UNREADABLE, Chain, facts_of, shown_name
 
 RECORD_BYTES_MAX: Final = 16_384  # plaintext of one TLS record
 HANDSHAKE_READ_BYTES: Final = 4096
@@ -63,7 +63,7 @@ class ServerCertificate:
         try:
             self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
             leaf = x509.load_pem_x509_certificates(chain)[0]
-        except (ssl.SSLError, OSError, ValueError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise ConfigurationError(
                 f"[tls] {where} do not work together: {error};"
                 f" expected a PEM certificate chain and its PEM key without a password"
@@ -103,7 +103,7 @@ class Authorities:
             self.certificates: Final = tuple(x509.load_pem_x509_certificates(pem))
             found = [facts_of(certificate) for certificate in self.certificates]
             self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise ConfigurationError(f"[tls] client_ca {where}: {error}; {expected}") from error
         self._roots: Final = frozenset([(one.subject, one.public_key) for one in found if one.subject == one.issuer])
         if not self._roots:
