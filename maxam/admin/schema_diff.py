@@ -5,8 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from maxam.admin.schema_tree import Member, Node
+from maxam.admin.schema_tree import Member, Node, read_tree
+from maxam.avro.compatibility import BACKWARD, FORWARD, check
+from maxam.avro.rule import SchemaVersion
+from maxam.avro.witness import witness
 
+TEXT_CHARACTERS_MAX: Final = 160  # of a doc, a default or a value in a line
 PROMOTIONS: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -34,6 +38,70 @@ class Difference:
     text: str
     before: Any
     after: Any
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the whole'}: {self.text}"
+
+    def row(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {"path": self.path, "kind": self.kind, "text": self.text, "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs between two minors, and which of them can read the other's data: for people and for programs."""
+
+    lines: list[str]
+    rows: list[dict[str, Any]]
+
+
+def compare(old: SchemaVersion, new: SchemaVersion, mode: str) -> Comparison:
+    """Compare two minors; `mode` is the compatibility mode of the newer one's type."""
+    found = differences(read_tree(old.schema.text), read_tree(new.schema.text))
+    lines = [f"{old.type_name} {old.minor} -> {new.type_name} {new.minor}"]
+    lines += [f"  {difference}" for difference in found]
+    rows = [difference.row() for difference in found]
+    if old.schema.text == new.schema.text:
+        lines.append("  nothing differs")
+    elif not found:
+        lines.append("  nothing differs but the layout of the text")
+    elif old.crc_64 == new.crc_64:
+        lines.append("  the canonical form, and so the fingerprint, is the same")
+    for direction, reader, writer in ((BACKWARD, new, old), (FORWARD, old, new)):
+        problems = check(reader.schema, writer.schema)
+        who = f"{direction}: {reader.minor}"
+        lines.append(
+            f"{who} reads all that {writer.minor} writes"
+            if not problems
+            else f"{who} cannot read all that {writer.minor} writes:"
+        )
+        incompatibilities = []
+        for problem in problems:
+            lines.append(f"  {problem}")
+            shown = witness(writer.schema, problem)
+            if shown is not None:
+                lines.append(f"    such as {_short(shown.text)}")
+            incompatibilities.append(
+                {
+                    "kind": problem.kind,
+                    "reader_path": problem.reader_path,
+                    "writer_path": problem.writer_path,
+                    "problem": problem.problem,
+                    "witness": None if shown is None else {"json": shown.text, "hex": shown.body.hex()},
+                }
+            )
+        rows.append(
+            {
+                "direction": direction,
+                "reader": reader.minor,
+                "writer": writer.minor,
+                "compatible": not problems,
+                "incompatibilities": incompatibilities,
+            }
+        )
+    if old.type_name == new.type_name:
+        lines.append(f"the compatibility mode of {new.type_name} is {mode}")
+    return Comparison(lines, rows)
 
 
 def differences(old: Node, new: Node) -> list[Difference]:
@@ -187,5 +255,8 @@ def _aliases(path: str, label: str, old: tuple[str, ...], new: tuple[str, ...]) 
 
 
 def _quoted(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 120 else f"{text[:119]}…"
+    return _short(json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 1]}…"

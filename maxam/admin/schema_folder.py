@@ -1,8 +1,9 @@
 """A schema folder as integrators see it: everything that is wrong or odd in it, with file, line and place."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,6 +16,7 @@ from maxam.globs import Glob, destination_problem
 Texts = Mapping[str, bytes]  # content of each file by its path relative to the folder, with `/`
 
 _HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*(.*?)\s*\]")
+_SAID: Final = re.compile(r"\bline ([0-9]+)")  # by the readers of JSON and TOML
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
@@ -59,6 +61,9 @@ def inspect(texts: Texts) -> tuple[Registry | None, list[Finding]]:
 
 def _finding(error: SchemaError, texts: Texts) -> Finding:
     line = line_of(error.file, texts.get(error.file, b""), error.place) if error.file else None
+    said = _SAID.search(error.problem)
+    if line is None and said is not None and not error.place:
+        line = int(said[1])
     return Finding("error", error.file, line, error.place, error.problem)
 
 
@@ -216,3 +221,87 @@ def _samples(glob: Glob) -> list[str]:
         if glob.matches(text) and destination_problem(text.encode(), glob.bytes_max) is None:
             samples.append(text)
     return samples
+
+
+# Which rule.
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a destination carries.
+
+    Attributes:
+        lines: For people: names and what they say.
+        facts: For programs.
+        problem: Why nothing can be sent there; empty when something can.
+    """
+
+    lines: Sequence[tuple[str, object]]
+    facts: Mapping[str, object]
+    problem: str
+
+
+def explain(registry: Registry, destination: str) -> Explanation:
+    """Tell which rule decides about a destination, and what its bodies are."""
+    lines: list[tuple[str, object]] = [("destination", destination)]
+    facts: dict[str, object] = {"destination": destination}
+    problem = destination_problem(destination.encode(errors="surrogateescape"), Limits().destination_bytes_max)
+    if problem is not None:
+        return Explanation(lines, facts | {"result": "invalid-destination", "reason": problem}, problem)
+    matching = [index for index, rule in enumerate(registry.rules) if rule.glob.matches(destination)]
+    if not matching:
+        close = get_close_matches(destination, [rule.glob.text for rule in registry.rules], 3, 0.5)
+        hint = f"; rules with names alike: {', '.join(close)}" if close else ""
+        problem = f"no rule covers {destination}: a SEND is rejected-invalid with result no-rule{hint}"
+        return Explanation(lines, facts | {"result": "no-rule", "reason": problem}, problem)
+    index = matching[0]
+    rule = registry.rules[index]
+    lines += [("rule", f"rule[{index}]  {rule.glob.text}"), ("encoding", rule.encoding)]
+    facts |= {"rule": index, "glob": rule.glob.text, "encoding": rule.encoding, "schema": rule.schema}
+    facts |= {"require_version": rule.version_required, "also": matching[1:]}
+    if rule.schema:
+        judging = [version for version in registry.versions(rule.schema) if version.minor in rule.minors]
+        lines += [("schema", rule.schema), ("minors that judge", ", ".join(rule.minors))]
+        lines += [(f"  {v.minor}", f"fingerprint {v.crc_64.hex()}, schema id {v.schema_id}") for v in judging]
+        facts["versions"] = [
+            {"minor": v.minor, "fingerprint": v.crc_64.hex(), "sha_256": v.sha_256.hex(), "schema_id": v.schema_id}
+            for v in judging
+        ]
+        if rule.candidate is not None:
+            lines.append(("tried without effect", rule.candidate.minor))
+            facts["shadow"] = rule.candidate.minor
+        newest = judging[0]
+    else:
+        newest = None
+    keys = registry.envelope_keys
+    match rule.encoding:
+        case "datum" if rule.version_required:
+            body = "the bare datum; a header schema-version must name its minor"
+        case "datum":
+            body = "the bare datum; a header schema-version may name its minor, else the newest that it fits judges"
+        case "single-object" | "confluent" if newest is not None:
+            body = f"{newest.head(rule.encoding).hex(' ')} and the datum, of {newest.minor}"
+        case "envelope":
+            body = (
+                f"a GenericEnvelope: the datum under key {keys.body}, the schema's fingerprint under {keys.fingerprint}, the"
+                f" destination under {keys.topic} if at all; an item under {keys.tombstone} deletes"
+            )
+        case _:
+            body = "anything: it is not checked"
+    lines += [("a body is", body), ("an empty body", "deletes the topic's value")]
+    fresh_within_s = registry.fresh_within_s[index]
+    if fresh_within_s is not None:
+        lines.append(("fresh within", f"{fresh_within_s:g} s"))
+        facts["fresh_within_s"] = fresh_within_s
+    lines += [
+        (f"rule[{other}]", f"{registry.rules[other].glob.text} matches too, and comes later") for other in matching[1:]
+    ]
+    return Explanation(lines, facts | {"body": body}, "")
+
+
+def no_such_type(registry: Registry, type_name: str) -> ConfigurationError:
+    """Say that there is no such type, and which ones have names alike."""
+    known = registry.types()
+    close = get_close_matches(type_name, known, 3, 0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known[:20]) or 'none'}"
+    return ConfigurationError(f"there is no type {type_name!r}; {hint}")
