@@ -10,6 +10,7 @@ import click
 
 from maxam.admin.options import FILE, FOLDER, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.reject_commands import shadow
 from maxam.admin.remote import Credentials, Remote
 from maxam.errors import ConfigurationError
 
@@ -718,3 +719,6 @@ def schemas_plan(credentials: Credentials, folder: Path, limit: int, as_json: bo
         plan.print(limit)
     if plan.breaks:
         raise ConfigurationError(plan.verdict)
+
+
+schemas.add_command(shadow)
