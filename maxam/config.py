@@ -118,6 +118,8 @@ class JournalSettings:
     segment_bytes_max: int = 67_108_864  # a segment is sealed at this size; bounds what Spark waits for
     segment_age_s_max: float = 3600.0  # or at this age, when it holds a change
     snapshot_segments: int = 4  # sealed segments since the last snapshot before the next is built; bounds recovery
+    archive_days_max: float = 90.0  # of sealed segments that snapshots stand for, after which they go; 0 keeps them
+    archive_bytes_max: int = 53_687_091_200  # of the same in all, the oldest go first; 0 keeps them
     rejected_bytes_max: int = 1_073_741_824  # of rejected SENDs in all; the oldest go first; 0 keeps none
     rejected_days_max: float = 90.0  # of age, for the same
     reserve_bytes: int = 262_144  # given up when the disk is full, so that ACKs can still be recorded
@@ -160,6 +162,8 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "admin.port": (0, 65_535, "0 picks a free port"),
     "listener.heart_beat_ms": (10_000, 3_600_000, "clients rely on heart-beats of 10 s or more"),
     "journal.reserve_bytes": (0, 2**40, "0 keeps no reserve"),
+    "journal.archive_days_max": (0, 36_500, "0 keeps all"),
+    "journal.archive_bytes_max": (0, 2**60, "0 keeps all"),
     "journal.rejected_bytes_max": (0, 2**50, "0 keeps none"),
     "journal.segment_bytes_max": (65_536, 2**40, "a segment holds at least a few batches"),
     "limits.frame_body_bytes_max": (1024, 2**30, "one body is held in memory as a whole"),

@@ -1,4 +1,5 @@
-"""Build snapshots in a process of their own: `python -m maxam.gateway.snapshot FOLDER [SECONDS]`, these of `source_retention_s`.
+"""Build snapshots, and remove what they make needless, in a process of its own: `python -m maxam.gateway.snapshot FOLDER
+[SECONDS [DAYS BYTES]]`, these of `source_retention_s`, `archive_days_max` and `archive_bytes_max`.
 
 A snapshot is made of the one before it and the segments sealed since, never of the running broker, so that neither the event
 loop nor the committer ever waits for it.
@@ -9,6 +10,7 @@ import logging
 import os
 import secrets
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -23,13 +25,16 @@ from maxam.config import JournalSettings, Limits
 from maxam.errors import DiskFullError, JournalDamagedError, MaxamError
 from maxam.gateway.log import log_event
 from maxam.globs import compile_glob
+from maxam.journal import retention
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, sealed_segments, write_snapshot
 from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
 from maxam.records import Record, SubscriptionRecord
 
 _LOOK_S: Final = 20.0  # how often the gateway looks for sealed segments
+_EXPIRE_LOOK_S: Final = 600.0  # how often it looks for segments that are too old or too many
 _NICENESS: Final = 19
+_NOTHING: Final = "nothing new"
 _INDEXED_MAX: Final = (
     16  # old segments without an index in one run, some seconds each: the next snapshot must not wait for thousands
 )
@@ -108,12 +113,22 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
 
     A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
     """
+    rules = retention.Rules(settings.archive_days_max, settings.archive_bytes_max)
+    expire_look_s = 0.0
     while True:
         await trio.sleep(_LOOK_S)
         began_s = trio.current_time()
         try:
-            if await trio.to_thread.run_sync(segments_since_snapshot, settings.folder) < settings.snapshot_segments:
-                continue
+            sealed = await trio.to_thread.run_sync(segments_since_snapshot, settings.folder)
+            if sealed < settings.snapshot_segments:
+                if began_s < expire_look_s:
+                    continue
+                expire_look_s = began_s + _EXPIRE_LOOK_S
+                now_us = time.time_ns() // 1000
+                if not await trio.to_thread.run_sync(
+                    retention.due, os.fspath(settings.folder), OsDisk(), rules, now_us
+                ):
+                    continue
             done = await trio.run_process(
                 [
                     sys.executable,
@@ -121,6 +136,8 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
                     "maxam.gateway.snapshot",
                     str(settings.folder),
                     str(limits.source_retention_s),
+                    str(rules.days_max),
+                    str(rules.bytes_max),
                 ],
                 capture_stdout=True,
                 capture_stderr=True,
@@ -133,9 +150,14 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
             continue
         seconds = f"{trio.current_time() - began_s:.3f}"
         if done.returncode == 0:
-            log_event(logging.INFO, "snapshot-built", path=done.stdout.decode().strip(), seconds=seconds)
+            _log_done(done.stdout.decode().splitlines(), seconds)
             if done.stderr:
-                log_event(logging.WARNING, "index-missing", error=_last_line(done.stderr), action="readers do without")
+                log_event(
+                    logging.WARNING,
+                    "snapshot-incomplete",
+                    error=_last_line(done.stderr),
+                    action="readers do without an index; what should have been removed stays",
+                )
         else:
             problem = _last_line(done.stderr)
             log_event(
@@ -148,12 +170,21 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
             await trio.sleep(10 * _LOOK_S)
 
 
+def _log_done(lines: list[str], seconds: str) -> None:
+    """Log what the process has said."""
+    if lines[0] != _NOTHING:
+        log_event(logging.INFO, "snapshot-built", path=lines[0], seconds=seconds)
+    for line in lines[1:]:
+        _, segments, freed, first, last = line.split()
+        log_event(logging.INFO, "archive-expired", segments=segments, bytes=freed, first=first, last=last)
+
+
 def _last_line(output: bytes) -> str:
     return output.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 def main() -> int:
-    """Run the process; the path of the snapshot goes to standard output."""
+    """Run the process; the path of the snapshot goes to standard output, then `expired SEGMENTS BYTES FIRST LAST`."""
     os.nice(_NICENESS)
     gc.disable()  # nothing of the state is garbage before the end
     folder = Path(sys.argv[1])
@@ -162,14 +193,26 @@ def main() -> int:
         OsDisk().lock(f"{folder}/snapshots/lock")
         limits = Limits(source_retention_s=float(sys.argv[2])) if len(sys.argv) > 2 else Limits()
         path = build_snapshot(folder, limits)
+        sys.stdout.write(f"{path or _NOTHING}\n")
+        if len(sys.argv) > 4:
+            _expire(os.fspath(folder), retention.Rules(float(sys.argv[3]), int(sys.argv[4])))
     except BlockingIOError:
         sys.stderr.write(f"{folder}: another process is building a snapshot\n")
         return 1
     except (MaxamError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{path or 'nothing new'}\n")
     return 0
+
+
+def _expire(folder: str, rules: retention.Rules) -> None:
+    try:
+        gone = retention.expire(folder, OsDisk(), rules, time.time_ns() // 1000)
+    except JournalDamagedError as error:  # which the next start tells too
+        sys.stderr.write(f"nothing was removed from the archive: {error}\n")
+        return
+    if gone is not None:
+        sys.stdout.write(f"expired {gone.segments} {gone.bytes} {gone.first} {gone.last}\n")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from tests.simulation.disk import SimulatedDisk
 ROOT = "/journal"
 TEXT = b'{"type":"record","name":"S_v1","fields":[]}'
 SETTINGS = JournalSettings(segment_bytes_max=7000, reserve_bytes=0)
-SNAPSHOTS = (40, 90)  # revisions
+SNAPSHOTS = (70, 105)  # revisions
 TOPICS = 12
 CHANGES = 150
 BATCH_MAX = 5

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -571,3 +571,25 @@ def _events(lines: list[str]) -> Iterator[str]:
             yield "renamed"
         elif name in {"sendto", "sendmsg"} and "TCP" in arguments:
             yield "sent"
+
+
+def test_the_archive_stays_within_its_bytes_while_clients_publish(
+    files: GatewayFolder, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old segments go by themselves, what is left begins later and has no hole, and a start comes to the same values."""
+    hurried = "import maxam.gateway.snapshot as s; s._LOOK_S = 0.1; s._EXPIRE_LOOK_S = 0.1; "
+    monkeypatch.setattr(gateway_process, "RUN", hurried + gateway_process.RUN)
+    files.configure(journal=SMALL_SEGMENTS + "\nsnapshot_segments = 2\narchive_bytes_max = 1")
+    with files.start() as gateway:
+        for number in range(60):
+            publish_rounds(gateway, range(number, number + 1))
+            if "archive-expired" in gateway.log():
+                break
+        wait_for(lambda: "archive-expired" in gateway.log())
+        before = values(gateway)
+        gateway.kill()
+    segments = sorted(path.name for path in (journal / "segments").glob("*-*.avro"))
+    assert int(segments[0][:20]) > 1
+    assert all(int(a[21:41]) + 1 == int(b[:20]) for a, b in pairwise(segments))
+    with files.start() as gateway:
+        assert values(gateway) == before

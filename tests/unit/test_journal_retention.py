@@ -1,0 +1,150 @@
+"""The archive's beginning goes when the rules say so; what a start, a snapshot or a reader needs stays, whatever crashes meanwhile."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from maxam.errors import JournalDamagedError
+from maxam.journal.archive import SegmentReader, examine, list_segments
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import list_snapshots, sealed_segments
+from maxam.journal.index import unindexed
+from maxam.journal.retention import Rules, due, expire
+from maxam.journal.verify import verify
+from maxam.records import Change
+from tests.faults import corruption
+from tests.journal_records import NOW_US
+from tests.simulation.disk import PowerCut, SimulatedDisk
+
+ROOT = corruption.ROOT
+DAY_US = 86_400_000_000
+ALL = Rules(0, 1)  # everything that may go
+KEPT = Rules(0, 0)
+
+
+def journal() -> SimulatedDisk:
+    """Return a journal with two snapshots, segments before, between and behind them, and an open one."""
+    disk = corruption.loaded(corruption.truth().files)
+    disk.put(f"{ROOT}/segments/{5:020}.open.avro.torn-99", b"cut off long ago")
+    return disk
+
+
+def firsts(disk: SimulatedDisk) -> list[int]:
+    """Return where the sealed segments begin."""
+    return [segment.first for segment in sealed_segments(ROOT, disk)]
+
+
+def shown(disk: SimulatedDisk) -> tuple[int, dict[bytes, int]]:
+    """Return what a start comes to."""
+    started, broker = corruption.start(disk)
+    return started.head, {topic.destination: topic.change.revision for topic in corruption.live(broker)}
+
+
+def test_only_what_two_whole_snapshots_stand_for_goes() -> None:
+    """Whatever the rules, the segments above the older snapshot stay, and with them their indexes; older ones go with theirs."""
+    disk = journal()
+    before = shown(disk)
+    (older, _), _ = list_snapshots(f"{ROOT}/snapshots", disk)
+    sealed = sealed_segments(ROOT, disk)
+    old = [segment for segment in sealed if segment.last <= older]
+    assert old
+    gone = expire(ROOT, disk, ALL, NOW_US)
+    assert gone is not None
+    assert (gone.segments, gone.first, gone.last) == (len(old), 1, older)
+    assert firsts(disk) == [segment.first for segment in sealed[len(old) :]]
+    assert len(disk.names(f"{ROOT}/index")) == len(sealed) - len(old)
+    assert not unindexed(ROOT, disk)
+    assert f"{ROOT}/segments/{5:020}.open.avro.torn-99" not in disk.contents()
+    assert [report for report in verify(ROOT, disk) if report.problem is not None] == []
+    assert shown(disk) == before
+    assert expire(ROOT, disk, ALL, NOW_US) is None
+
+
+def test_the_newest_snapshot_may_still_be_damaged_afterwards() -> None:
+    """What the older snapshot needs is there: the same values are found without the newer one."""
+    disk = journal()
+    before = shown(disk)
+    assert expire(ROOT, disk, ALL, NOW_US) is not None
+    newest = list_snapshots(f"{ROOT}/snapshots", disk)[-1][1]
+    disk.put(newest, disk.contents()[newest][:-40])
+    assert shown(disk) == before
+
+
+def test_nothing_goes_for_a_snapshot_that_is_not_whole() -> None:
+    """A damaged snapshot, or only one, keeps every segment."""
+    for number in (0, 1):
+        disk = journal()
+        path = list_snapshots(f"{ROOT}/snapshots", disk)[number][1]
+        disk.put(path, disk.contents()[path][:-40])
+        with pytest.raises(JournalDamagedError, match="nothing is removed that it stands for"):
+            expire(ROOT, disk, ALL, NOW_US)
+        disk.unlink(path)
+        assert expire(ROOT, disk, ALL, NOW_US) is None
+        assert firsts(disk)[0] == 1
+
+
+def test_rules_take_the_oldest_first_and_no_more_than_they_must() -> None:
+    """By size just as many go that the rest fits; by age those whose last record is older; 0 keeps all."""
+    disk = journal()
+    (older, _), _ = list_snapshots(f"{ROOT}/snapshots", disk)
+    archive = [segment for segment in sealed_segments(ROOT, disk) if segment.last <= older]
+    sizes = [disk.size(segment.path) for segment in archive]
+    assert len(archive) >= 3
+    assert due(ROOT, disk, KEPT, NOW_US + 10**15) == []
+    assert due(ROOT, disk, Rules(0, sum(sizes)), NOW_US) == []
+    assert due(ROOT, disk, Rules(0, sum(sizes) - 1), NOW_US) == archive[:1]
+    assert due(ROOT, disk, Rules(0, sum(sizes[2:])), NOW_US) == archive[:2]
+    ended_at_us = NOW_US + 1000 * archive[1].last  # see tests.journal_records.change
+    assert due(ROOT, disk, Rules(1, 0), ended_at_us + DAY_US) == archive[:1]
+    assert due(ROOT, disk, Rules(1, 0), ended_at_us + DAY_US + 1) == archive[:2]
+    assert due(ROOT, disk, Rules(1, sum(sizes) - 1), ended_at_us + DAY_US + 1) == archive[:2]
+
+
+def test_a_power_cut_at_any_call_leaves_the_end_of_what_there_was() -> None:
+    """No segment goes before one that is older, whatever is lost of what was not synced; a start shows the same as before."""
+    disk = journal()
+    before, segments = shown(disk), firsts(disk)
+    begun = disk.calls
+    assert expire(ROOT, disk, ALL, NOW_US) is not None
+    for call in range(disk.calls - begun):
+        broken = journal()
+        shown(broken)
+        broken.faults = {broken.calls + call + 1: 0}
+        with pytest.raises(PowerCut):
+            expire(ROOT, broken, ALL, NOW_US)
+        for seed in range(3):
+            after = broken.restarted(random.Random(seed).randrange)  # noqa: S311 - repeatable, not secret
+            left = firsts(after)
+            assert left == segments[len(segments) - len(left) :]
+            assert [report for report in verify(ROOT, after) if report.problem is not None] == []
+            assert shown(after) == before
+            expire(ROOT, after, ALL, NOW_US)
+            assert shown(after) == before
+
+
+def on_disk(folder: Path) -> str:
+    """Write the journal to the real disk, for readers that open files themselves."""
+    for path, data in corruption.truth().files.items():
+        target = folder / path.removeprefix(f"{ROOT}/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return str(folder)
+
+
+def test_a_reader_is_told_what_went_while_it_read(tmp_path: Path) -> None:
+    """A segment that is open is read to its end; one that was only planned is gone, and told as expired; the rest is as it was."""
+    folder = on_disk(tmp_path)
+    planned = examine(folder)
+    first, second, *rest = planned.sealed
+    with SegmentReader(folder, "changes", first.segment) as reader:
+        assert expire(folder, OsDisk(), ALL, NOW_US) is not None
+        revisions = [record.revision for block in reader for record in block if isinstance(record, Change)]
+    assert revisions == list(range(first.first, first.last + 1))
+    with pytest.raises(FileNotFoundError):
+        SegmentReader(folder, "changes", second.segment)
+    (note,) = examine(folder).problems
+    left = list_segments(folder, "changes")[0].first
+    assert (note.kind, note.first, note.last, note.lost) == ("expired", 1, left - 1, False)
+    with SegmentReader(folder, "changes", rest[-1].segment) as reader:
+        assert list(reader)
