@@ -201,3 +201,21 @@ def test_canonical_form_and_fingerprints_are_those_of_fastavro(sample: Sample) -
     assert ours.decode() == theirs
     assert crc_64_avro(ours).hex() == fingerprint(theirs, "CRC-64-AVRO")
     assert sha_256(ours).hex() == fingerprint(theirs, "SHA-256")
+
+
+@settings(max_examples=100, deadline=None)
+@given(samples(), st.data())
+def test_a_trace_tells_the_values_up_to_the_fault(sample: Sample, data: st.DataObject) -> None:
+    """The values lie behind each other and each is one of its type; with a fault it is that of `explain`, behind all of them."""
+    walker = sample.walker()
+    body = bytearray(sample.body)
+    if body and data.draw(st.booleans(), "damaged"):
+        body[data.draw(st.integers(0, len(body) - 1), "where")] = data.draw(st.integers(0, 255), "byte")
+    leaves, fault = walker.trace(bytes(body), 0, len(body))
+    assert str(fault) == str(walker.explain(bytes(body), 0, len(body)))
+    pos = 0
+    for leaf in leaves:
+        assert pos <= leaf.start <= leaf.end
+        assert Walker(leaf.type).accepts(bytes(body), leaf.start, leaf.end)
+        pos = leaf.end
+    assert pos <= (len(body) if fault is None else fault.offset)

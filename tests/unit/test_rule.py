@@ -10,6 +10,7 @@ import pytest
 from maxam.avro.envelope import ENVELOPE_TEXT
 from maxam.avro.registry import Registry, load_registry
 from maxam.avro.rule import REASON_CHARACTERS_MAX
+from maxam.errors import SchemaError
 from maxam.records import UNJUDGED, Headers, Judgement, Rejection
 
 TOPIC = b"X/A.1.Thing"
@@ -247,3 +248,175 @@ def test_a_reason_is_one_printable_line_of_bounded_length() -> None:
     for text in (b"\x00\n\r\x7f\x1b[31m", "\u2028\u202e".encode(), b"x" * 5000, b"\xed\xa0\x80"):
         assert rejected("datum", VALUE, ((b"schema-version", text),))[0] == "unknown-schema-version"
         assert rejected("envelope", envelope((1, VALUE), (3, text)))[0] == "envelope-topic-mismatch"
+
+
+def rejection_of(encoding: str, body: bytes, headers: Headers = (), **settings: bool) -> Rejection:
+    """Judge a body that is rejected; give all that is told."""
+    rejection = judged(encoding, body, headers, **settings)
+    assert isinstance(rejection, Rejection)
+    return rejection
+
+
+HEAD = b"\xc3\x01"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "headers", "told"),
+    [
+        ("datum", b"\x02\x09hi", (), ("schema-mismatch", "1.1", "text", "string", "length -5 with 2 bytes left", 1, -1, 0)),
+        ("datum", VALUE, ((b"schema-version", b"9"),), ("unknown-schema-version", "", "", "schema-version 1.1, 1.0", "'9'", -1, -1, 0)),
+        ("single-object", VALUE, (), ("bad-single-object", "", "", "C3 01 and a fingerprint of 8 bytes", "02 04 68 69", 0, -1, 0)),
+        ("single-object", HEAD + b"12345678", (), ("unknown-fingerprint", "", "", None, "3132333435363738", 2, -1, 0)),
+        ("single-object", HEAD + fingerprint("1.0") + b"\x02\x08a", (), ("schema-mismatch", "1.0", "text", "string", None, 11, -1, 0)),
+        ("single-object", HEAD + fingerprint("1.0", "e.Other_v1"), (), ("fingerprint-of-other-type", "", "", None, None, 2, -1, 0)),
+        ("envelope", b"\x02\x04", (), ("bad-envelope", "", "content[0].value", "bytes's length", "the end of the body", 2, -1, 0)),
+        ("envelope", envelope((9, b"?"), (1, b"\x02\x08a")), (), ("schema-mismatch", "1.1", "text", "string", None, 7, 1, 1)),
+        ("envelope", envelope((1, VALUE), (2, b"12345678")), (), ("unknown-fingerprint", "", "", None, "3132333435363738", 9, 1, 2)),
+        ("envelope", envelope((1, VALUE), (1, VALUE)), (), ("envelope-duplicate-item", "", "", "one body item", "another", 9, 1, 1)),
+        ("envelope", envelope((3, b"X/B"), (1, VALUE)), (), ("envelope-topic-mismatch", "", "", repr(TOPIC.decode()), "'X/B'", 3, 0, 3)),
+        ("envelope", envelope((9, b"")), (), ("envelope-empty", "", "", "an item of key 1 or 4", "neither", -1, -1, 0)),
+    ],
+)  # fmt: skip
+def test_each_rejection_tells_where_what_was_expected_and_what_was_found(
+    encoding: str, body: bytes, headers: Headers, told: tuple[Any, ...]
+) -> None:
+    """Every code comes with type, version, path, expected, found, byte and item as values; None here means any text."""
+    found = rejection_of(encoding, body, headers)
+    values = (
+        found.result,
+        found.schema_version,
+        found.path,
+        found.expected,
+        found.found,
+        found.offset,
+        found.item,
+        found.item_key,
+    )
+    assert [(a, b) for a, b in zip(values, told, strict=True) if b is not None and a != b] == []
+    assert found.schema == "e.Thing_v1"
+    assert found.expected
+    assert found.found
+    if found.offset > 0 and found.result in ("schema-mismatch", "bad-envelope"):
+        assert f"at byte {found.offset}" in found.reason
+    if found.item >= 0:
+        assert f"item {found.item}" in found.reason
+        assert f"key {found.item_key}" in found.reason
+
+
+def test_a_fingerprint_that_is_nearly_right_is_told_so() -> None:
+    """Bytes in reverse order, and a length that no fingerprint has, are named as the mistake that they are."""
+    reverse = rejection_of("single-object", HEAD + fingerprint("1.0")[::-1] + VALUE)
+    assert reverse.result == "unknown-fingerprint"
+    assert "its bytes are in reverse order" in reverse.reason
+    odd = rejection_of("envelope", envelope((2, b"12345"), (1, VALUE)))
+    assert "it has 5 bytes, not 8 or 32 (item 0, key 2)" in odd.reason
+
+
+def test_many_known_versions_are_summed_up() -> None:
+    """A reason names the newest versions and how many more there are, and keeps what matters within its length."""
+    minors = {f"e/Thing_v1/1.{minor}.avsc": thing() for minor in range(30)}
+    toml = b'[[rule]]\ndestination = "X/**"\nschema = "e.Thing_v1"\nencoding = "datum"\n'
+    rule = load_registry({"registry.toml": toml} | minors).rules[0]
+    rejection = rule.judge(TOPIC, (), b"\x02")
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason == (
+        "e.Thing_v1 1.29: text: expected string's length, found the end of the body at byte 1; "
+        "nor is it of 1.28, 1.27, 1.26, 1.25 and 25 more"
+    )
+
+
+def shadowed(encoding: str = "datum") -> Registry:
+    """Load a rule that tries a candidate."""
+    rule = f'[[rule]]\ndestination = "X/**"\nschema = "e.Thing_v1"\nencoding = "{encoding}"\nshadow = "1.2"\n'
+    more = {"name": "more", "type": ["null", "int"], "default": None}
+    files = {
+        "registry.toml": rule.encode(),
+        "e/Thing_v1/1.0.avsc": thing(),
+        "e/Thing_v1/1.1.avsc": thing(more),
+        "e/Thing_v1/1.2.candidate.avsc": thing(more, more | {"name": "again"}),
+    }
+    return load_registry(files)
+
+
+def test_a_candidate_judges_nothing() -> None:
+    """What only the candidate would accept is refused, by whatever name it goes; the reason says that it is only tried."""
+    registry = shadowed()
+    rule = registry.rules[0]
+    newest = VALUE + b"\x00\x00"
+    assert rule.minors == ["1.1", "1.0"]
+    assert [version.minor for version in registry.versions("e.Thing_v1")] == ["1.1", "1.0"]
+    (candidate,) = registry.candidates("e.Thing_v1")
+    assert rule.candidate is candidate
+    assert registry.schema("e.Thing_v1", "1.2") is None
+    assert registry.by_fingerprint(candidate.crc_64) == registry.by_fingerprint(candidate.sha_256) == []
+    assert candidate.text_sha256 not in dict(registry.texts())
+    assert b"1.2" not in registry.lock()
+    assert isinstance(rule.judge(TOPIC, (), newest), Rejection)
+    named = rule.judge(TOPIC, ((b"schema-version", b"1.2"),), newest)
+    single = shadowed("single-object").rules[0].judge(TOPIC, (), HEAD + candidate.crc_64 + newest)
+    confluent = shadowed("confluent").rules[0].judge(TOPIC, (), candidate.head("confluent") + newest)
+    for rejection, result in (
+        (named, "unknown-schema-version"),
+        (single, "unknown-fingerprint"),
+        (confluent, "unknown-schema-id"),
+    ):
+        assert isinstance(rejection, Rejection)
+        assert rejection.result == result
+        assert "it is the candidate, which is only tried here" in rejection.reason
+    assert rule.shadow is not None
+    assert isinstance(rule.shadow.judge(TOPIC, (), newest), Judgement)
+
+
+def test_a_released_version_can_be_tried_too() -> None:
+    """Then it does not judge under that rule, and does under every other."""
+    toml = b"""
+[[rule]]
+destination = "X/A.*"
+schema = "e.Thing_v1"
+encoding = "datum"
+shadow = "1.1"
+[[rule]]
+destination = "X/**"
+schema = "e.Thing_v1"
+encoding = "datum"
+"""
+    more = {"name": "more", "type": ["null", "int"], "default": None}
+    files = {"registry.toml": toml, "e/Thing_v1/1.0.avsc": thing(), "e/Thing_v1/1.1.avsc": thing(more)}
+    tried, other = load_registry(files).rules
+    assert (tried.minors, other.minors) == (["1.0"], ["1.1", "1.0"])
+    assert isinstance(tried.judge(TOPIC, (), NEWER), Rejection)
+    assert isinstance(other.judge(TOPIC, (), NEWER), Judgement)
+
+
+@pytest.mark.parametrize(
+    ("toml", "files", "error"),
+    [
+        ('shadow = "1.9"', {}, r"rule\[0\]\.shadow: no version '1\.9' of the rule's type; known: 1\.1, 1\.0; a new one is put there"),
+        ("shadow = 1.1", {}, r"rule\[0\]\.shadow: expected text, found 1\.1"),
+        ('shadow = "1.0"', {"e/Thing_v1/1.1.avsc": None}, r"e\.Thing_v1 has no other version than 1\.0, so nothing would judge"),
+        ('store_rejected_bodies = "no"', {}, r"rule\[0\]\.store_rejected_bodies: expected true or false"),
+        ("", {"e/Thing_v1/1.1.candidate.avsc": thing()}, r"1\.1\.candidate\.avsc: e\.Thing_v1 1\.1 is there as e/Thing_v1/1\.1\.avsc too"),
+        ("", {"e/Thing_v1/x.candidate.avsc": thing()}, r"x\.candidate\.avsc: expected"),
+        ("", {"e/Thing_v1/1.2.candidate.avsc": b"{"}, r"1\.2\.candidate\.avsc: "),
+    ],
+)  # fmt: skip
+def test_mistakes_of_candidates_are_told(toml: str, files: dict[str, bytes | None], error: str) -> None:
+    """What cannot be tried is a load error with file and place."""
+    rule = f'[[rule]]\ndestination = "X/**"\nschema = "e.Thing_v1"\nencoding = "datum"\n{toml}\n'
+    more = {"name": "more", "type": ["null", "int"], "default": None}
+    texts: dict[str, bytes | None] = {
+        "registry.toml": rule.encode(),
+        "e/Thing_v1/1.0.avsc": thing(),
+        "e/Thing_v1/1.1.avsc": thing(more),
+    }
+    with pytest.raises(SchemaError, match=error):
+        load_registry({path: text for path, text in (texts | files).items() if text is not None})
+
+
+def test_a_rule_may_forbid_that_rejected_bodies_are_kept() -> None:
+    """The default is that they are; the registry knows whether any rule forbids it."""
+    toml = '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'
+    assert load_registry({"registry.toml": toml.encode()}).rejected_bodies_stored
+    registry = load_registry({"registry.toml": f"{toml}store_rejected_bodies = false\n".encode()})
+    assert not registry.rejected_bodies_stored
+    assert not registry.rules[0].rejected_bodies_stored
