@@ -70,12 +70,12 @@ def schemas() -> None:
 # Is it good.
 
 
-@schemas.command("check")
+@schemas.command("check", short_help="Name everything that is wrong with a folder.")
 @_folder_argument
 @click.option("--strict", is_flag=True, help="Exit with 1 when there are warnings, too.")
 @json_option
 def schemas_check(folder: Path, strict: bool, as_json: bool) -> None:
-    r"""Name everything that is wrong with a schema folder, as the gateway would judge it.
+    """Name everything that is wrong with a schema folder, as the gateway would judge it.
 
     Errors (exit code 1) would keep the gateway from taking the folder: each is a line with file, line, place in the file,
     what was expected and what to do. Warnings, on standard error, are about what would work but hardly is what is meant.
@@ -83,7 +83,7 @@ def schemas_check(folder: Path, strict: bool, as_json: bool) -> None:
 
     \b
     maxam-admin schemas check schemas
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_folder import inspect  # noqa: PLC0415 the gateway's modules take 100 ms to import
     from maxam.gateway.sources import read_schema_texts  # noqa: PLC0415 likewise
 
@@ -119,7 +119,7 @@ def schemas_check(folder: Path, strict: bool, as_json: bool) -> None:
 # What is there.
 
 
-@schemas.command("list")
+@schemas.command("list", short_help="List types, or rules.")
 @_registry_options
 @click.option("--rules", is_flag=True, help="List the rules in their order instead: the first that matches decides.")
 @limit_option
@@ -128,14 +128,14 @@ def schemas_check(folder: Path, strict: bool, as_json: bool) -> None:
 def schemas_list(
     credentials: Credentials, folder: Path, live: bool, rules: bool, limit: int | None, as_json: bool
 ) -> None:
-    r"""List the types with their minors, newest first, and how they are carried.
+    """List the types with their minors, newest first, and how they are carried.
 
     A minor with a `*` is not released: `registry.lock` does not name it, and it may still be changed.
 
     \b
     maxam-admin schemas list --folder schemas
     maxam-admin schemas list --live --rules
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     registry = _registry(credentials, folder, live)
     if rules:
         _list_rules(registry, limit, as_json)
@@ -215,7 +215,7 @@ def _type_row(registry: "Registry", name: str, released: set[tuple[str, str]] | 
     }
 
 
-@schemas.command("show")
+@schemas.command("show", short_help="Show a type, its text or an example.")
 @click.argument("type_name", metavar="TYPE")
 @click.argument("minor", required=False)
 @_registry_options
@@ -235,13 +235,13 @@ def schemas_show(
     example: bool,
     as_json: bool,
 ) -> None:
-    r"""Show a type: its minors and their fingerprints, who carries it, and the fields of its newest minor, or of MINOR.
+    """Show a type: its minors and their fingerprints, who carries it, and the fields of its newest minor, or of MINOR.
 
     \b
     maxam-admin schemas show egm.EGMStatus_v1
     maxam-admin schemas show egm.EGMStatus_v1 1.0 --text > EGMStatus.avsc
     maxam-admin schemas show egm.EGMStatus_v1 --example > status.json
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_tree import example as example_of  # noqa: PLC0415 as above
     from maxam.admin.schema_tree import read_tree  # noqa: PLC0415 as above
 
@@ -344,19 +344,19 @@ def _version(registry: "Registry", type_name: str, minor: str | None) -> "Schema
     raise ConfigurationError(f"{type_name} has no minor {minor!r}; there are: {', '.join(v.minor for v in versions)}")
 
 
-@schemas.command("explain")
+@schemas.command("explain", short_help="Say what a destination must hold.")
 @click.argument("destination")
 @_registry_options
 @json_option
 @with_credentials
 def schemas_explain(credentials: Credentials, destination: str, folder: Path, live: bool, as_json: bool) -> None:
-    r"""Say what a SEND to DESTINATION must hold: the rule that decides, its encoding, its schema and which minors judge.
+    """Say what a SEND to DESTINATION must hold: the rule that decides, its encoding, its schema and which minors judge.
 
     Exit code 1 when no rule covers it: such a SEND is rejected.
 
     \b
     maxam-admin schemas explain X/EGM.Q.12345.EGMStatus
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_folder import explain  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
@@ -369,7 +369,7 @@ def schemas_explain(credentials: Credentials, destination: str, folder: Path, li
         raise ConfigurationError(found.problem)
 
 
-@schemas.command("diff")
+@schemas.command("diff", short_help="Say what differs between two minors.")
 @click.argument("type_name", metavar="TYPE")
 @click.argument("old", required=False)
 @click.argument("new", required=False)
@@ -385,7 +385,7 @@ def schemas_diff(
     live: bool,
     as_json: bool,
 ) -> None:
-    r"""Say field by field what differs between two minors of TYPE, and whether each can read what the other writes.
+    """Say field by field what differs between two minors of TYPE, and whether each can read what the other writes.
 
     Without OLD and NEW: the newest minor against the one before; with OLD alone: the newest against that. A minor of another
     major, such as 2.0, is one of the type of that major. What cannot be read is shown with a value that proves it. Exit code 0
@@ -393,7 +393,7 @@ def schemas_diff(
 
     \b
     maxam-admin schemas diff egm.EGMMeterReading_v1 1.0 1.1
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_diff import compare  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
@@ -439,7 +439,7 @@ _version_header_option: Final = click.option(
 )
 
 
-@schemas.command("test")
+@schemas.command("test", short_help="Show what the broker would answer to a body.")
 @click.argument("file", type=INPUT)
 @click.option("--destination", required=True, metavar="D", help="Where the body would be sent to.")
 @_as_option
@@ -457,7 +457,7 @@ def schemas_test(
     live: bool,
     as_json: bool,
 ) -> None:
-    r"""Show what the broker would answer to a SEND of the body in FILE (`-`: standard input) to a destination.
+    """Show what the broker would answer to a SEND of the body in FILE (`-`: standard input) to a destination.
 
     FILE holds the body as it is, or as hexadecimal text, or a value as JSON, which is encoded as the rule says first. The
     headers of the RECEIPT are shown exactly as the broker would send them, by the very code that judges there; of a rejected
@@ -467,7 +467,7 @@ def schemas_test(
     \b
     maxam-admin schemas test status.json --destination X/EGM.Q.12345.EGMStatus
     printf '02' | maxam-admin schemas test - --destination X/EGM.Q.12345.EGMStatus --as hex
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.trial import trial  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
@@ -501,7 +501,7 @@ def _with_target(verb: _Verb) -> _Verb:
     return verb
 
 
-@schemas.command("encode")
+@schemas.command("encode", short_help="Make a body of JSON.")
 @click.argument("file", type=INPUT)
 @_with_target
 @click.option("--hex", "as_hex", is_flag=True, help="Write hexadecimal text. [default: to a terminal]")
@@ -520,7 +520,7 @@ def schemas_encode(
     folder: Path,
     live: bool,
 ) -> None:
-    r"""Make a body of the JSON in FILE (`-`: standard input), in any encoding.
+    """Make a body of the JSON in FILE (`-`: standard input), in any encoding.
 
     The JSON is what `decode`, `topics get` and the console show: bytes and fixed as base64, decimals as text, dates and times
     in ISO 8601, a record out of a union of several as {"<type name>": {...}}. Fields that have a default may be left out. With
@@ -529,7 +529,7 @@ def schemas_encode(
     \b
     maxam-admin schemas encode status.json --destination X/EGM.Q.12345.EGMStatus --out status.bin
     maxam-admin schemas encode status.json --type egm.EGMStatus_v1 --minor 1.0 --encoding envelope --hex
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.trial import encode  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
@@ -545,7 +545,7 @@ def schemas_encode(
         raise ConfigurationError(f"{out} cannot be written: {error.strerror}") from error
 
 
-@schemas.command("decode")
+@schemas.command("decode", short_help="Show a body as JSON.")
 @click.argument("file", type=INPUT)
 @_with_target
 @click.option("--as", "form", type=click.Choice(FORMS[1:]), help="What FILE holds. [default: found out]")
@@ -566,7 +566,7 @@ def schemas_decode(
     live: bool,
     as_json: bool,
 ) -> None:
-    r"""Show the body in FILE (`-`: standard input), binary or hexadecimal text, as JSON.
+    """Show the body in FILE (`-`: standard input), binary or hexadecimal text, as JSON.
 
     It is judged first, as the broker would: what is not valid is not shown, but explained. With --json the value stands in an
     object with the minor that it follows; else it stands alone, as `encode` takes it.
@@ -574,7 +574,7 @@ def schemas_decode(
     \b
     maxam-admin schemas decode status.bin --destination X/EGM.Q.12345.EGMStatus
     echo 'C3 01 ...' | maxam-admin schemas decode - --type egm.EGMStatus_v1 --encoding single-object
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.trial import decode  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
@@ -592,7 +592,7 @@ def schemas_decode(
 # Changes.
 
 
-@schemas.command("new")
+@schemas.command("new", short_help="Make a new type, and a rule for it.")
 @click.argument("type_name", metavar="TYPE")
 @click.option("--destination", metavar="GLOB", help="Make a rule for these destinations, too.")
 @click.option(
@@ -610,7 +610,7 @@ def schemas_decode(
 def schemas_new(
     type_name: str, destination: str | None, encoding: str, like: str | None, folder: Path, as_json: bool
 ) -> None:
-    r"""Make a new TYPE, <namespace>.<name>_v<major>: a file to put its fields into, and a rule in registry.toml.
+    """Make a new TYPE, <namespace>.<name>_v<major>: a file to put its fields into, and a rule in registry.toml.
 
     What stands in registry.toml stays as it is; the rule comes last, or before the first rule that would take all of its
     destinations. `registry.lock` is made when there is none; the new minor is not in it until `schemas release`, and may be
@@ -619,13 +619,13 @@ def schemas_new(
     \b
     maxam-admin schemas new venue.DoorSensor_v1 --destination 'X/VENUE.*.DoorSensor' --encoding single-object
     maxam-admin schemas new egm.EGMStatus_v2 --like egm.EGMStatus_v1
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_edits import new_type  # noqa: PLC0415 as above
 
     _change(folder, as_json, lambda texts: new_type(texts, type_name, destination, encoding, like))
 
 
-@schemas.command("bump")
+@schemas.command("bump", short_help="Copy the newest minor to the next one.")
 @click.argument("type_name", metavar="TYPE")
 @click.option("--release", is_flag=True, help="Release the newest minor in the same step.")
 @click.option(
@@ -634,31 +634,31 @@ def schemas_new(
 @_folder_option
 @json_option
 def schemas_bump(type_name: str, release: bool, candidate: bool, folder: Path, as_json: bool) -> None:
-    r"""Copy the newest minor of TYPE to the next one, to be changed there, and say what changed so far.
+    """Copy the newest minor of TYPE to the next one, to be changed there, and say what changed so far.
 
     Refused while the newest is not released, as then it may still be changed itself; --release puts it into registry.lock
     first. Nothing is written unless the folder is good before and after.
 
     \b
     maxam-admin schemas bump egm.EGMStatus_v1
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_edits import next_minor  # noqa: PLC0415 as above
 
     _change(folder, as_json, lambda texts: next_minor(texts, type_name, release, candidate))
 
 
-@schemas.command("release")
+@schemas.command("release", short_help="Put minors into registry.lock.")
 @click.argument("type_names", metavar="[TYPE]...", nargs=-1)
 @_folder_option
 @json_option
 def schemas_release(type_names: tuple[str, ...], folder: Path, as_json: bool) -> None:
-    r"""Put all minors of these types, or of all types, into registry.lock: from then on a changed text is an error.
+    """Put all minors of these types, or of all types, into registry.lock: from then on a changed text is an error.
 
     Do it when a minor goes into use, and commit the lock with it. There is no way back: correct a released minor by the next.
 
     \b
     maxam-admin schemas release egm.EGMStatus_v1
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_edits import release  # noqa: PLC0415 as above
 
     _change(folder, as_json, lambda texts: release(texts, type_names))
@@ -678,7 +678,7 @@ def _change(folder: Path, as_json: bool, make: "Callable[[dict[str, bytes]], Edi
         print_line(line)
 
 
-@schemas.command("plan")
+@schemas.command("plan", short_help="Say what a folder would do to a running gateway.")
 @_folder_argument
 @click.option(
     "--limit",
@@ -690,7 +690,7 @@ def _change(folder: Path, as_json: bool, make: "Callable[[dict[str, bytes]], Edi
 @json_option
 @with_credentials
 def schemas_plan(credentials: Credentials, folder: Path, limit: int, as_json: bool) -> None:
-    r"""Say what a schema folder would do to a running gateway before it is put into force there.
+    """Say what a schema folder would do to a running gateway before it is put into force there.
 
     Every present value is judged by the folder's rules as if its publisher sent it again: which publishers would be rejected
     from then on, and why; which topics no rule would cover any more; which of the SENDs that were rejected lately would pass.
@@ -700,7 +700,7 @@ def schemas_plan(credentials: Credentials, folder: Path, limit: int, as_json: bo
 
     \b
     maxam-admin schemas plan next/schemas
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_folder import load_folder  # noqa: PLC0415 as above
     from maxam.admin.schema_plan import make_plan  # noqa: PLC0415 as above
 
