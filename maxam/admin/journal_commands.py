@@ -1,38 +1,74 @@
-"""The verbs `maxam-admin journal ...`: they read and mend folders, and need no gateway."""
+"""The verbs `maxam-admin journal ...`: they read, mend, copy and restore folders, and need no gateway."""
 
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from maxam.admin.options import FOLDER, json_option
-from maxam.admin.output import print_json, print_table
+from maxam.admin.options import FOLDER, done, json_option
+from maxam.admin.output import print_json, print_line, print_table
 from maxam.errors import ConfigurationError, JournalError
 
 if TYPE_CHECKING:
+    from maxam.journal.repair import Plan
     from maxam.journal.verify import FileReport
+    from maxam.records import Change, RejectedSend
+
+Body = Literal["none", "hex", "value"]
+
+# A repair does not know the gateway's `source_retention_s`: what it keeps too long of deleted topics, the next snapshot forgets.
+_SOURCE_RETENTION_S: Final = 315_360_000.0
+_DUMP_BODY_BYTES_MAX: Final = 64  # of a body in hex on a line for people
+_ROWS_MAX: Final = 50  # topics and sessions that a repair names on the screen; --json names all
 
 
 @click.group()
 def journal() -> None:
-    """Check journals."""
+    """Check, dump, mend, back up and restore journals."""
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Turn what the system says into one line."""
+    if not (folder / "segments").is_dir():
+        raise ConfigurationError(f"{folder} is not the folder of a journal: it has no folder `segments`")
+    with _one_line():
+        yield
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename or 'the disk'}: {error.strerror}") from error
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 @journal.command("verify")
 @click.argument("folder", type=FOLDER)
 @json_option
 def journal_verify(folder: Path, as_json: bool) -> None:
-    """Read every file of a journal and say whether it is whole; changes nothing, and a gateway may be running."""
+    """Read every file of a journal, or of a backup, and say whether it is whole; changes nothing, and a gateway may be running."""
+    from maxam.journal.backup import MANIFEST, verify_manifest  # noqa: PLC0415 with the next lines
     from maxam.journal.disk import OsDisk  # noqa: PLC0415 the broker takes 100 ms to import
     from maxam.journal.verify import verify  # noqa: PLC0415 the broker takes 100 ms to import
 
-    if not (folder / "segments").is_dir():
-        raise ConfigurationError(f"{folder} is not the folder of a journal: it has no folder `segments`")
-    try:
+    with _readable(folder):
         reports = list(verify(folder, OsDisk()))
-    except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be read: {error.strerror}") from error
+        if (folder / MANIFEST).exists():
+            reports += verify_manifest(str(folder), OsDisk())
     damaged = [report for report in reports if report.problem is not None and not report.torn]
     if as_json:
         for report in reports:
@@ -43,12 +79,259 @@ def journal_verify(folder: Path, as_json: bool) -> None:
             [(str(Path(r.path).relative_to(folder)), r.length, r.records, r.first, r.last, _state(r)) for r in reports],
         )
     if damaged:
-        raise JournalError(f"{len(damaged)} of {len(reports)} files are damaged")
+        raise JournalError(
+            f"{len(damaged)} of {len(reports)} files are damaged; `maxam-admin journal repair {folder}` shows what can be kept"
+        )
 
 
 def _state(report: "FileReport") -> str:
     if report.problem is None:
-        return "good"
+        return report.note or "good"
     if report.torn:
         return f"unfinished write at byte {report.offset}: the next start cuts it off"
     return f"byte {report.offset}: {report.problem}"
+
+
+@journal.command("repair")
+@click.argument("folder", type=FOLDER)
+@click.option("--apply", "apply_it", is_flag=True, help="Do it; without, nothing is changed.")
+@json_option
+def journal_repair(folder: Path, apply_it: bool, as_json: bool) -> None:
+    """Show what of a damaged journal cannot be kept, and with --apply leave a journal that a gateway starts from.
+
+    Names each byte range that would be dropped, its revisions, and the topics that would show an older value. The originals go to
+    FOLDER/damaged/<time>/. No gateway may be running.
+    """
+    from maxam.config import Limits  # noqa: PLC0415 with the next lines
+    from maxam.gateway.snapshot import summed_up  # noqa: PLC0415 the broker takes 100 ms to import
+    from maxam.journal.disk import OsDisk  # noqa: PLC0415 as above
+    from maxam.journal.repair import Repair  # noqa: PLC0415 as above
+
+    with _readable(folder):
+        repair = Repair.open(str(folder.resolve()), OsDisk())
+        plan = repair.plan
+        aside = None
+        if apply_it and not (plan.empty and not plan.notes):
+            limits = Limits(source_retention_s=_SOURCE_RETENTION_S)
+            aside = repair.apply(lambda records: summed_up(records, limits).snapshot(), _now(), secrets.token_bytes(16))
+        else:
+            repair.close()
+    if as_json:
+        print_json(plan.report() | {"applied": aside is not None, "originals": aside})
+    else:
+        _print_plan(plan)
+        if aside is not None:
+            print_line(f"done; the originals and this report are in {aside}")
+        elif not plan.empty:
+            print_line("nothing was changed: --apply does it")
+
+
+def _print_plan(plan: "Plan") -> None:
+    if plan.empty and not plan.notes:
+        print_line(f"{plan.folder}: nothing to repair")
+        return
+    if plan.drops:
+        print_line("cannot be kept:")
+        print_table(
+            ["FILE", "#BYTE", "#BYTES", "REVISIONS", "STATE", "WHAT IS WRONG"],
+            [
+                (
+                    drop.path.removeprefix(plan.folder + "/"),
+                    drop.offset,
+                    drop.length,
+                    _revisions(drop.first, drop.last, drop.exact),
+                    "affected" if drop.needed else "not affected",
+                    drop.fault,
+                )
+                for drop in plan.drops
+            ],
+        )
+    if plan.topics:
+        print_line("topics that will show an older value than was accepted (publish them again, or delete them):")
+        print_table(
+            ["DESTINATION", "#LOST", "KIND", "#SHOWN", "ACCEPTED AT", "NAMED BY"],
+            [
+                (
+                    topic.destination,
+                    topic.lost,
+                    "" if topic.deleted is None else "delete" if topic.deleted else "value",
+                    topic.shown or "none",
+                    _shown_at(topic.shown, topic.shown_at_us, topic.shown_deleted),
+                    "a whole record" if topic.certain else "the damaged bytes",
+                )
+                for topic in plan.topics[:_ROWS_MAX]
+            ],
+        )
+    if plan.unknown:
+        print_line(f"of {plan.unknown} lost revisions at most nothing tells the topic")
+    if plan.candidates:
+        print_line(
+            f"{plan.candidates} topics have no change since: one that is not named, or named wrongly by damaged bytes, is among them"
+        )
+    if plan.sessions:
+        print_line("lost of durable sessions, as far as the damaged bytes tell:")
+        print_table(
+            ["PRINCIPAL", "CLIENT-ID", "SUBSCRIPTION", "WHAT"],
+            [(one.principal, one.client_id, one.subscription, one.kind) for one in plan.sessions[:_ROWS_MAX]],
+        )
+    if len(plan.topics) > _ROWS_MAX or len(plan.sessions) > _ROWS_MAX:
+        print_line(f"only the first {_ROWS_MAX} are shown: --json shows all")
+    for note in plan.notes:
+        print_line(note)
+    print_line(f"revisions will go on above {plan.head}")
+
+
+def _revisions(first: int, last: int, exact: bool) -> str:
+    if not first:
+        return "none"
+    text = f"{first}" if first == last else f"{first} to {last}"
+    return text if exact else f"{text} at most"
+
+
+def _shown_at(revision: int, at_us: int, deleted: bool) -> str:
+    from maxam.journal.archive import time_text  # noqa: PLC0415 only a repair needs it
+
+    if not revision:
+        return "the topic will be unknown"
+    return f"{time_text(at_us)}{', deleted' if deleted else ''}"
+
+
+@journal.command("dump")
+@click.argument("folder", type=FOLDER)
+@click.option("--from", "first", type=click.IntRange(min=1), help="First revision.")
+@click.option("--to", "last", type=click.IntRange(min=1), help="Last revision.")
+@click.option("--destination", metavar="GLOB", help="Only records about destinations that match.")
+@click.option("--rejected", is_flag=True, help="The journal of rejected SENDs, with its own revisions.")
+@click.option(
+    "--body", type=click.Choice(["none", "hex", "value"]), default="none", show_default=True, help="How bodies show."
+)
+@json_option
+def journal_dump(
+    folder: Path,
+    first: int | None,
+    last: int | None,
+    destination: str | None,
+    rejected: bool,
+    body: Body,
+    as_json: bool,
+) -> None:
+    """Print the records of a journal in order, one a line; a gateway may be running. What cannot be read is told on standard error."""
+    from maxam.config import Limits  # noqa: PLC0415 only this verb needs them
+    from maxam.globs import compile_glob  # noqa: PLC0415 likewise
+    from maxam.journal.archive import Problem  # noqa: PLC0415 likewise
+    from maxam.journal.dump import as_row, concerns, read_records  # noqa: PLC0415 likewise
+    from maxam.records import Change, RejectedSend  # noqa: PLC0415 likewise
+
+    glob = None if destination is None else compile_glob(destination, Limits())
+    texts = _texts(folder) if body == "value" else {}
+    lost = False
+    with _readable(folder):
+        for found in read_records(folder, rejected, first, last):
+            if isinstance(found, Problem):
+                lost = lost or found.lost
+                click.echo(f"problem: {found}", err=True)
+                continue
+            revision, record = found
+            if glob is not None and not concerns(record, lambda name: glob.matches(name.decode())):
+                continue
+            row = as_row(revision, record)
+            if isinstance(record, Change | RejectedSend) and body != "none":
+                row |= {"body": record.body.hex()} if body == "hex" else _value(texts, record)
+            if as_json:
+                print_json(row)
+            else:
+                print_line(_line(row))
+    if lost:
+        raise JournalError("not everything could be read: see the problems above")
+
+
+def _line(row: dict[str, Any]) -> str:
+    """Return a record as a line for people."""
+    if "destination" not in row:
+        head = f"{row['revision']} {row['accepted_at']} {row['kind']} {row['principal']} {row['client_id']}"
+        rest = [f"{name}={value}" for name, value in row.items() if name in {"subscription", "glob", "eager"}]
+        return " ".join([head, *rest, *(f"{name}@{reached}" for name, reached in row.get("positions", ()))])
+    schema = f"{row['schema']} {row['schema_version']}".strip() or row["encoding"]
+    parts = [
+        f"{row['revision']} {row['accepted_at']} {row['kind']} {row['destination']}",
+        f"{row['publisher']} {schema} {row['bytes']} bytes",
+        *(f"{name}:{value}" for name, value in row["headers"]),
+    ]
+    if "result" in row:
+        parts.append(f"{row['disposition']} {row['result']}: {row['reason']}")
+    if "value" in row:
+        parts.append(str(row["value"]))
+    elif "body" in row:
+        text = row["body"]
+        parts.append(text if len(text) <= 2 * _DUMP_BODY_BYTES_MAX else f"{text[: 2 * _DUMP_BODY_BYTES_MAX]}...")
+    return " ".join(parts)
+
+
+def _texts(folder: Path) -> dict[tuple[str, bytes], bytes]:
+    """Return the texts that a journal keeps, by full type name and fingerprint; those that cannot be read are left out."""
+    from maxam.avro.fingerprint import crc_64_avro, sha_256  # noqa: PLC0415 only decoded bodies need them
+    from maxam.avro.schema import full_name, parse_schema, read_source  # noqa: PLC0415 likewise
+
+    texts: dict[tuple[str, bytes], bytes] = {}
+    for path in sorted((folder / "schemas").glob("*.avsc")):
+        try:
+            text = path.read_bytes()
+            source = read_source(path.name, text)
+            canonical = parse_schema(source).canonical
+        except (OSError, ConfigurationError) as error:
+            click.echo(f"problem: {path}: {error}", err=True)
+            continue
+        for fingerprint in (crc_64_avro(canonical), sha_256(canonical)):
+            texts[full_name(source), fingerprint] = text
+    return texts
+
+
+def _value(texts: dict[tuple[str, bytes], bytes], record: "Change | RejectedSend") -> dict[str, Any]:
+    """Return the decoded value of a body, the body in hex where there is none to decode, and why."""
+    from maxam.admin.values import ValueDecodeError, decode_value  # noqa: PLC0415 fastavro takes 50 ms to import
+
+    if not record.body:
+        return {}
+    judgement = record.judgement
+    text = texts.get((judgement.schema, judgement.schema_fingerprint))
+    if text is None:
+        return {"body": record.body.hex(), "problem": "no schema"}
+    try:
+        return {"value": decode_value(text, record.body, judgement)}
+    except ValueDecodeError as error:
+        return {"body": record.body.hex(), "problem": str(error)}
+
+
+@journal.command("backup")
+@click.argument("folder", type=FOLDER)
+@click.argument("destination", type=FOLDER)
+@json_option
+def journal_backup(folder: Path, destination: Path, as_json: bool) -> None:
+    """Copy a journal into a new folder DESTINATION/<time>, while a gateway may be writing it.
+
+    Files that the backup before in DESTINATION has too are linked to it. The copy is proven; its manifest, written last, has size and
+    SHA-256 of each file. Configuration, policy, certificates and keys are not in it.
+    """
+    from maxam.journal.backup import back_up  # noqa: PLC0415 as above
+    from maxam.journal.disk import OsDisk  # noqa: PLC0415 as above
+
+    with _readable(folder):
+        made = back_up(str(folder.resolve()), str(destination.resolve()), _now(), OsDisk())
+    text = f"{made.folder}: revision {made.head}, {made.files} files, {made.bytes} bytes, {made.copied} of them copied"
+    done(as_json, text, asdict(made))
+
+
+@journal.command("restore")
+@click.argument("backup", type=FOLDER)
+@click.argument("folder", type=FOLDER)
+@json_option
+def journal_restore(backup: Path, folder: Path, as_json: bool) -> None:
+    """Make a journal in FOLDER, which must be empty or missing, of one backup, having checked every byte against its manifest."""
+    from maxam.journal.backup import restore  # noqa: PLC0415 as above
+    from maxam.journal.disk import OsDisk  # noqa: PLC0415 as above
+
+    if not backup.is_dir():
+        raise ConfigurationError(f"{backup} is no folder")
+    with _one_line():
+        made = restore(str(backup.resolve()), str(folder.resolve()), OsDisk())
+    done(as_json, f"{made.folder}: revision {made.head}, {made.files} files, {made.bytes} bytes", asdict(made))

@@ -1,0 +1,400 @@
+"""Copy a journal while a gateway writes it, and make a journal of such a copy again.
+
+A backup is a folder `<when>` that looks like a journal's, with `manifest.json`: size and SHA-256 of every file. The manifest is written last: a
+folder without one is no backup. What a backup holds:
+
+* the segments, the open one up to its last whole block; the newest snapshots; rejected SENDs; the reports of repairs;
+* the texts of all schemas, which are listed after the segments: each was written before the first record that it judged;
+* neither configuration nor keys nor certificates, which are no part of a journal.
+
+A sealed segment, a snapshot and a schema never change. So a file that the backup before has, in the same parent folder, is linked to it and not read
+again; else it is copied and hashed. Backups in one folder share what they have in common, and each can be removed on its own.
+
+While the gateway rolls, seals and removes, files go between listing and reading: then the folder is listed again.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, Protocol, final
+
+from maxam.errors import JournalDamagedError, JournalError
+from maxam.journal.decoding import Decoder, decode_rejected
+from maxam.journal.disk import Disk
+from maxam.journal.files import RESTORING, list_segments, list_snapshots, write_file
+from maxam.journal.losses import report_paths
+from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.journal.verify import FileReport, verify
+
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = 1
+_LISTINGS_MAX: Final = 20
+_COPY_BYTES: Final = 1 << 22
+_TEMPORARY: Final = ".tmp"  # of write_file
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """One file of a backup: path within it, bytes, and SHA-256 in lower-case hex."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup holds.
+
+    Attributes:
+        when: Its name.
+        journal: The folder that it is of.
+        head: The last revision in it.
+        files: All of them.
+    """
+
+    when: str
+    journal: str
+    head: int
+    files: tuple[BackupFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a backup or a restore did.
+
+    Attributes:
+        folder: Where it is.
+        head: Its last revision.
+        files: How many there are.
+        bytes: Of all of them.
+        copied: Bytes that were copied; the others are linked to the backup before.
+    """
+
+    folder: str
+    head: int
+    files: int
+    bytes: int
+    copied: int
+
+
+def back_up(root: str, folder: str, when: str, disk: Disk) -> Done:
+    """Copy a journal that may be in use into a new folder `<folder>/<when>`, and prove the copy.
+
+    Args:
+        root: The journal's folder.
+        folder: Where backups are; made when missing, its parent must exist.
+        when: Names the backup; names of later ones sort behind it.
+        disk: Where both are.
+
+    Raises:
+        JournalError: It is no journal, there is a backup of that name, or the journal is damaged: then no manifest is written.
+        DiskFullError: There is no room.
+        OSError: A disk fails.
+    """
+    if "segments" not in disk.names(root) or "snapshots" not in disk.names(root):
+        raise JournalError(f"{root} is not the folder of a journal: it has no folders segments and snapshots")
+    disk.make_folder(folder)
+    before = _newest(folder, disk)
+    target = f"{folder}/{when}"
+    if not disk.make_folder(target):
+        raise JournalError(f"{target} is there already: wait a second, or remove it")
+    copier = _Copier(root, target, before, disk)
+    for _ in range(_LISTINGS_MAX):
+        try:
+            head = copier.copy_all()
+            break
+        except FileNotFoundError:  # sealed, or removed for its age, since it was listed
+            continue
+    else:
+        raise JournalError(f"{root}: its files change all the time")
+    _require_whole(target, disk, root, frozenset(f"{target}/{path}" for path in copier.linked))
+    files = tuple(sorted(copier.files.values(), key=lambda file: file.path))
+    manifest = {
+        "format": _FORMAT,
+        "when": when,
+        "journal": root,
+        "head": head,
+        "files": [{"path": file.path, "bytes": file.bytes, "sha256": file.sha256} for file in files],
+    }
+    write_file(disk, f"{target}/{MANIFEST}", [json.dumps(manifest, indent=1).encode()])
+    for path in (target, folder):
+        disk.fsync_folder(path)
+    return Done(target, head, len(files), sum(file.bytes for file in files), copier.copied)
+
+
+def restore(backup: str, root: str, disk: Disk) -> Done:
+    """Make a journal's folder of a backup, after which a gateway can start from it.
+
+    A start is refused until all of it is there. The files are copied: the backup stays as it is.
+
+    Args:
+        backup: The backup's folder.
+        root: A folder that is empty or missing; its parent must exist.
+        disk: Where both are.
+
+    Raises:
+        JournalError: It is no backup, a file of it is not what the manifest says, or the folder is not empty.
+        DiskFullError: There is no room.
+        OSError: A disk fails.
+    """
+    manifest = read_manifest(backup, disk)
+    if not disk.make_folder(root) and (left := disk.names(root)):
+        raise JournalError(
+            f"{root} is not empty ({len(left)} entries, such as {min(left)}): restore into a new folder, "
+            "or move what is there away first"
+        )
+    write_file(disk, f"{root}/{RESTORING}", [f"{backup}\n".encode()])
+    disk.fsync_folder(root)
+    folders = {f"{root}/{name}": None for name in ("segments", "snapshots", "schemas")}
+    for file in manifest.files:
+        parts = file.path.split("/")[:-1]
+        folders |= {"/".join((root, *parts[:depth])): None for depth in range(1, len(parts) + 1)}
+    for path in folders:
+        disk.make_folder(path)
+    for file in manifest.files:
+        source = f"{backup}/{file.path}"
+        try:
+            size = disk.size(source)
+        except FileNotFoundError:
+            raise JournalError(f"{source} is missing: the manifest names it; take another backup") from None
+        digest = sha256()
+        write_file(disk, f"{root}/{file.path}", _hashed(_read(source, size, disk), digest))
+        if (size, digest.hexdigest()) != (file.bytes, file.sha256):
+            raise JournalError(
+                f"{source} is not what the manifest says ({size} of {file.bytes} bytes, or another SHA-256); "
+                f"take another backup, and remove {root}"
+            )
+    for path in folders:
+        disk.fsync_folder(path)
+    _require_whole(root, disk, backup, frozenset())
+    disk.unlink(f"{root}/{RESTORING}")
+    disk.fsync_folder(root)
+    size = sum(file.bytes for file in manifest.files)
+    return Done(root, manifest.head, len(manifest.files), size, size)
+
+
+def read_manifest(backup: str, disk: Disk) -> Manifest:
+    """Return what a backup says it holds.
+
+    Raises:
+        JournalError: There is no manifest that can be believed.
+    """
+    path = f"{backup}/{MANIFEST}"
+    try:
+        told: dict[str, Any] = json.loads(disk.read(path, 0, disk.size(path)))
+        if told["format"] != _FORMAT:
+            raise JournalError(f"{path} is of another version of maxam (format {told['format']}): restore it with that")
+        files = tuple(BackupFile(str(one["path"]), int(one["bytes"]), str(one["sha256"])) for one in told["files"])
+        manifest = Manifest(str(told["when"]), str(told["journal"]), int(told["head"]), files)
+    except FileNotFoundError:
+        raise JournalError(
+            f"{backup} is no backup: it has no {MANIFEST}, which is written last; name the folder of one backup"
+        ) from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise JournalError(f"{path} cannot be believed ({error}): take another backup") from error
+    for file in files:
+        if not file.path or not {"", ".", ".."}.isdisjoint(file.path.split("/")):
+            raise JournalError(f"{path} names {file.path}, which is outside of the backup: take another one")
+    return manifest
+
+
+def verify_manifest(backup: str, disk: Disk) -> Iterator[FileReport]:
+    """Report on each file that is not what the manifest of a backup says.
+
+    Raises:
+        JournalError: There is no manifest that can be believed.
+    """
+    for file in read_manifest(backup, disk).files:
+        path = f"{backup}/{file.path}"
+        try:
+            size = disk.size(path)
+        except FileNotFoundError:
+            yield FileReport(path, 0, problem="it is missing: the manifest names it")
+            continue
+        digest = sha256()
+        for part in _read(path, size, disk):
+            digest.update(part)
+        if (size, digest.hexdigest()) != (file.bytes, file.sha256):
+            yield FileReport(
+                path, size, problem=f"it is not what the manifest says ({file.bytes} bytes, or another SHA-256)"
+            )
+
+
+@final
+class _Copier:
+    """Brings a backup's folder to where its files are those of the journal.
+
+    Attributes:
+        files: What is there, by path within the folder.
+        linked: Paths of those that are the same files as in the backup before.
+        copied: Bytes.
+    """
+
+    def __init__(self, root: str, target: str, before: str, disk: Disk) -> None:
+        self._root: Final = root
+        self._target: Final = target
+        self._before: Final = before
+        self._known: Final = {} if not before else {file.path: file for file in read_manifest(before, disk).files}
+        self._disk: Final = disk
+        self.files: Final[dict[str, BackupFile]] = {}
+        self.linked: Final[list[str]] = []
+        self.copied = 0
+        self._folders: Final[dict[str, None]] = {}
+
+    def copy_all(self) -> int:
+        """Copy what is missing, drop what the journal has not any more; return the last revision.
+
+        Raises:
+            FileNotFoundError: A file that was listed is gone; call again.
+        """
+        disk, root = self._disk, self._root
+        wanted: set[str] = set()
+        snapshots = list_snapshots(f"{root}/snapshots", disk)  # first: the segments behind them are listed then
+        head = 0
+        for folder in ("segments", "rejected"):
+            if folder == "rejected" and folder not in disk.names(root):
+                continue
+            sealed, opened = list_segments(f"{root}/{folder}", disk)
+            for segment in sealed:
+                wanted.add(self._keep(segment.path))
+            last = max([0, *(segment.last for segment in sealed)])
+            for segment in opened:
+                path, reached = self._keep_open(segment.path, segment.first - 1, folder == "rejected")
+                wanted |= {path} if path else set()
+                last = max(last, reached)
+            head = last if folder == "segments" else head
+        wanted |= {self._keep(path) for _, path in snapshots}
+        wanted |= {self._keep(path) for path in report_paths(root, disk)}
+        if "schemas" in disk.names(root):
+            names = sorted(name for name in disk.names(f"{root}/schemas") if name.endswith(".avsc"))
+            wanted |= {self._keep(f"{root}/schemas/{name}") for name in names}
+        for path in self.files.keys() - wanted:  # of an earlier listing
+            del self.files[path]
+            disk.unlink(f"{self._target}/{path}")
+        for name in ("segments", "snapshots", "schemas"):
+            self._make_folders(name + "/")
+        for folder in self._folders:
+            for name in disk.names(folder):
+                if name.endswith(_TEMPORARY):  # its source went away while it was read
+                    disk.unlink(f"{folder}/{name}")
+            disk.fsync_folder(folder)
+        return max(head, *(revision for revision, _ in snapshots), 0)
+
+    def _keep(self, source: str) -> str:
+        """Bring a file that never changes into the backup; return its path in it."""
+        path = source.removeprefix(f"{self._root}/")
+        if path in self.files:
+            self._disk.size(source)  # it must still be there
+            return path
+        self._make_folders(path)
+        size = self._disk.size(source)
+        known = self._known.get(path)
+        if known is not None and known.bytes == size and self._link(known):
+            return path
+        digest = sha256()
+        write_file(self._disk, f"{self._target}/{path}", _hashed(_read(source, size, self._disk), digest))
+        self.files[path] = BackupFile(path, size, digest.hexdigest())
+        self.copied += size
+        return path
+
+    def _link(self, known: BackupFile) -> bool:
+        try:
+            self._disk.link(f"{self._before}/{known.path}", f"{self._target}/{known.path}")
+        except OSError:  # a file system without links, or the file is gone
+            return False
+        self.files[known.path] = known
+        self.linked.append(known.path)
+        return True
+
+    def _keep_open(self, source: str, before: int, rejected: bool) -> tuple[str, int]:
+        """Copy an open segment up to its last whole block; return its path, "" for none, and the last revision in it."""
+        path = source.removeprefix(f"{self._root}/")
+        size = self._disk.size(source)
+        data = self._disk.read(source, 0, size)
+        self._disk.size(source)  # sealed meanwhile: then it has another name, and a block more
+        end, last = _whole(source, data, before, rejected)
+        if not end:
+            return "", before
+        data = data[:end]
+        self._make_folders(path)
+        write_file(self._disk, f"{self._target}/{path}", [data])
+        self.files[path] = BackupFile(path, end, sha256(data).hexdigest())
+        self.copied += end
+        return path, last
+
+    def _make_folders(self, path: str) -> None:
+        parts = path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            folder = "/".join((self._target, *parts[:depth]))
+            self._disk.make_folder(folder)
+            self._folders[folder] = None
+
+
+class _Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+
+def _newest(folder: str, disk: Disk) -> str:
+    """Return the newest finished backup of a folder, "" when there is none."""
+    for name in sorted(disk.names(folder), reverse=True):
+        try:
+            if MANIFEST in disk.names(f"{folder}/{name}"):
+                return f"{folder}/{name}"
+        except OSError:  # no folder
+            continue
+    return ""
+
+
+def _whole(path: str, data: bytes, before: int, rejected: bool) -> tuple[int, int]:
+    """Return where the last whole block of an open segment ends, and its last revision; 0 without a whole header.
+
+    Raises:
+        JournalDamagedError: Whole blocks follow what is not one: that is no write under way.
+    """
+    try:
+        scanner = Scanner(path, len(data), lambda offset, length: data[offset : offset + length])
+    except JournalDamagedError:
+        if len(data) > HEADER_BYTES:
+            raise
+        return 0, before
+    revision = before
+    decoder = Decoder(before, 0)
+    end = scanner.offset
+    try:
+        # its end mark is written just before it gets another name: without it, it is an open segment still
+        while (block := scanner.next_block()) is not None and not scanner.ended:
+            if rejected:
+                revision += len(decode_rejected(*block, revision))
+            else:
+                decoder.decode(*block)
+                revision = decoder.revision
+            end = scanner.offset
+    except JournalDamagedError:
+        if not scanner.torn():
+            raise
+    except (ValueError, IndexError) as error:
+        raise JournalDamagedError(path, scanner.offset, f"the records of a whole block are wrong: {error}") from error
+    return end, revision
+
+
+def _read(path: str, size: int, disk: Disk) -> Iterator[bytes]:
+    for offset in range(0, size, _COPY_BYTES):
+        yield disk.read(path, offset, min(_COPY_BYTES, size - offset))
+
+
+def _hashed(parts: Iterator[bytes], digest: "_Digest") -> Iterator[bytes]:
+    for part in parts:
+        digest.update(part)
+        yield part
+
+
+def _require_whole(root: str, disk: Disk, source: str, trusted: frozenset[str]) -> None:
+    """Raise JournalError when a copy of a journal is not a whole journal."""
+    for report in verify(root, disk, trusted):
+        if report.problem is not None:
+            raise JournalError(
+                f"{report.path}: byte {report.offset}: {report.problem}; the copy is not finished: see "
+                f"`maxam-admin journal verify {source}`, and mend that first"
+            )
