@@ -1,0 +1,268 @@
+"""`maxam-admin rejects` and `schemas shadow` against a running gateway, from the rejection to the accepted resubmission."""
+
+import datetime as dt
+import gc
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from maxam.admin.certificates import issue_development_certificates
+from maxam.admin.main import main
+from maxam.admin.reject_commands import rejects, shadow
+from maxam.admin.remote import Credentials
+from maxam.admin.service import serve_admin
+from maxam.avro.registry import load_registry
+from maxam.config import (
+    AdminSettings,
+    JournalSettings,
+    ListenerSettings,
+    PolicySettings,
+    SchemaSettings,
+    Settings,
+    TlsSettings,
+)
+from maxam.gateway.server import open_gateway
+from maxam.gateway.sources import read_sources
+from tests.streams.test_admin_cli import Running, plain
+
+REGISTRY = """
+[[rule]]
+destination = "X/*.Single"
+schema = "t.T_v1"
+encoding = "single-object"
+[[rule]]
+destination = "X/*.Envelope"
+schema = "t.T_v1"
+encoding = "envelope"
+[[rule]]
+destination = "X/*.Private"
+schema = "t.T_v1"
+encoding = "datum"
+store_rejected_bodies = false
+[[rule]]
+destination = "X/**"
+schema = "t.T_v1"
+encoding = "datum"
+shadow = "1.1"
+[type."t.T_v1"]
+compatibility = "NONE"
+"""
+POLICY = """
+[capabilities.publish]
+send = ["X/**"]
+[capabilities.operate]
+send = ["X/**"]
+receive = ["X/A.**"]
+admin = ["read", "write"]
+[[principals]]
+name = "op"
+fingerprints = ["{operator}"]
+capabilities = ["operate"]
+[[principals]]
+name = "pub"
+fingerprints = ["{publisher}"]
+capabilities = ["publish"]
+"""
+FIELDS = [
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["ON", "OFF"]}},
+    {"name": "text", "type": "string"},
+]
+GOOD = b"\x00\x02\x04hi"  # the epoch, OFF, hi
+
+
+def schema(*fields: object) -> str:
+    """Write `t.T_v1`."""
+    return json.dumps({"type": "record", "name": "T_v1", "namespace": "t", "fields": fields})
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Run a gateway whose journal has seen what the publisher sent, most of it bad."""
+    folder = tmp_path_factory.mktemp("gateway")
+    fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC))
+    (folder / "policy.toml").write_text(POLICY.format(**fingerprints))
+    (folder / "schemas/t/T_v1").mkdir(parents=True)
+    (folder / "schemas/registry.toml").write_text(REGISTRY)
+    (folder / "schemas/t/T_v1/1.0.avsc").write_text(schema(*FIELDS))
+    (folder / "schemas/t/T_v1/1.1.candidate.avsc").write_text(
+        schema(*FIELDS[:2], {"name": "text", "type": "string"}, {"name": "more", "type": "int"})
+    )
+    certificates = folder / "certs"
+    settings = Settings(
+        TlsSettings(certificates / "server.pem", certificates / "server.key", certificates / "ca.pem"),
+        PolicySettings(folder / "policy.toml"),
+        SchemaSettings(folder / "schemas"),
+        ListenerSettings(port=0),
+        JournalSettings(folder / "journal"),
+        AdminSettings(port=0),
+    )
+    made: list[Running] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        gateway = open_gateway(settings, read_sources(settings))
+
+        def say_ready(addresses: list[str]) -> None:
+            made.append(Running(folder, addresses[1], gateway, trio.lowlevel.current_trio_token()))
+            ready.set()
+
+        await gateway.run([serve_admin], say_ready)
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    assert ready.wait(20)
+    yield made[0]
+    made[0].token.run_sync_soon(made[0].gateway.stop)
+    thread.join(20)
+    assert not thread.is_alive()
+    gc.unfreeze()  # the gateway froze what the test process had made too, and Hypothesis looks for referrers
+
+
+def reject(running: Running, destination: str, body: bytes, **headers: str) -> str:
+    """Have a SEND rejected; return the name of the record."""
+
+    async def work(client: object) -> None:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = await client.send(destination, body, given)  # type: ignore[attr-defined]
+        assert not answer.accepted
+
+    running.client(work)
+    row = json.loads(ok(running.cli("rejects", "list", "--json", "--limit", "1")).stdout)
+    assert row["destination"] == destination
+    return str(row["id"])
+
+
+def ok(result: Result) -> Result:
+    """Return a result that is good."""
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_verbs_are_there() -> None:
+    """The group has its four verbs and stands in the command; `shadow` is for the schemas' group."""
+    assert sorted(rejects.commands) == ["decode", "list", "resubmit", "show"]
+    assert main.commands["rejects"] is rejects
+    assert shadow.name == "shadow"
+
+
+def test_from_a_rejection_to_what_it_says(running: Running) -> None:
+    """Listed with its reason, shown with the place of the fault, taken apart up to it."""
+    name = reject(running, "X/A.1", GOOD[:-1], trace="t-1")
+    listing = ok(running.cli("rejects", "list", "--principal", "pub", "--since", "1h", "--destination", "X/A.1"))
+    assert "schema-mismatch" in listing.stdout
+    assert "text: expected string, found length 2 with 1 bytes left at byte 2" in listing.stdout
+    assert "kept since the gateway's start" in listing.stderr
+    shown = plain(ok(running.cli("rejects", "show", name)).stdout)
+    for line in ("fault path  text", "fault offset  2", "header trace  t-1", "body_state  kept", "schema_version  1.0"):
+        assert f"\n{line}\n" in shown
+    decoded = plain(ok(running.cli("rejects", "decode", name)).stdout)
+    assert decoded == (
+        "X/A.1: schema-mismatch: t.T_v1 1.0: text: expected string, found length 2 with 1 bytes left at byte 2\n"
+        "4 bytes, encoding datum, held against t.T_v1 1.0 (the newest)\n"
+        "  BYTE  LENGTH  FIELD  TYPE  VALUE\n"
+        "─\n"
+        "  0  1  at  long (timestamp-millis)  <time>\n"
+        "  1  1  state  t.State  OFF\n"
+        ">  2  text  expected string, found length 2 with 1 bytes left\n"
+        "byte 2: 00 02 > 04 68\n"
+    )
+    found = json.loads(ok(running.cli("rejects", "decode", name, "--json")).stdout)
+    assert [(value["path"], value["value"]) for value in found["values"]] == [
+        ("at", "1970-01-01T00:00:00.000Z"),
+        ("state", "OFF"),
+    ]
+    assert found["fault"] == {
+        "path": "text",
+        "expected": "string",
+        "found": "length 2 with 1 bytes left",
+        "offset": 2,
+    }
+    result = running.cli("rejects", "decode", name, "--version", "7.0")
+    assert (result.exit_code, "known: 1.0" in result.stderr) == (1, True)
+
+
+def test_a_body_in_another_encoding_is_recognised(running: Running) -> None:
+    """The commonest mistakes are named: a bare datum where a fingerprint is wanted, and the other way round."""
+    name = reject(running, "X/A.Single", GOOD)
+    text = ok(running.cli("rejects", "decode", name)).stdout
+    assert "it is a value of t.T_v1 1.0 in the encoding datum" in text
+    single = running.gateway.registry.versions("t.T_v1")[0].head("single-object") + GOOD
+    name = reject(running, "X/A.Envelope", single)
+    assert "1.0 in the encoding single-object" in ok(running.cli("rejects", "decode", name)).stdout
+    name = reject(running, "X/A.Envelope", b"\x04\x12\x04ab\x02\x06\x00\x02\x04\x00")
+    text = ok(running.cli("rejects", "decode", name)).stdout
+    assert "(item 1, key 1: body)" in text
+    assert ">" in text
+
+
+def test_another_version_from_a_folder(running: Running) -> None:
+    """A reject can be held against any version of a schema folder, candidates too, and without a rule against a type."""
+    name = reject(running, "X/A.1", GOOD + b"\x0e", schema_version="1.1")
+    folder = str(running.folder / "schemas")
+    text = ok(running.cli("rejects", "decode", name, "--schemas", folder, "--version", "1.1")).stdout
+    assert "t.T_v1 1.1 (asked for)" in text
+    assert "nothing is wrong with it" in text
+    assert "1 bytes more" in ok(running.cli("rejects", "decode", name, "--type", "t.T_v1")).stdout
+    result = running.cli("rejects", "decode", name, "--type", "t.None_v1")
+    assert (result.exit_code, "known: t.T_v1" in result.stderr) == (1, True)
+
+
+def test_bodies_that_are_not_there(running: Running) -> None:
+    """What this certificate may not receive, and what its rule keeps to itself, is not decoded; the reason is told."""
+    for destination, reason in (("X/B.1", "only who may receive"), ("X/A.Private", "store_rejected_bodies = false")):
+        name = reject(running, destination, b"\x01 a secret body")
+        result = running.cli("rejects", "decode", name)
+        assert result.exit_code == 1
+        assert reason in result.stderr
+        assert "body_sha256" in ok(running.cli("rejects", "show", name)).stdout
+        assert running.cli("rejects", "resubmit", name).exit_code == 1
+    assert running.cli("rejects", "show", "nothing").exit_code == 1
+    assert running.cli("rejects", "list", "--since", "soon").exit_code == 2
+    stored = b"".join(path.read_bytes() for path in Path(running.folder / "journal/rejected").iterdir())
+    assert stored.count(b"a secret body") <= 1  # of the one whose rule does not mind
+
+
+def test_sending_again(running: Running) -> None:
+    """Refused as long as it is bad; accepted once it is not, unless the topic has changed since, and then by force."""
+    name = reject(running, "X/A.2", GOOD + b"\x0e", schema_version="1.1")
+    result = running.cli("rejects", "resubmit", name)
+    assert (result.exit_code, "unknown-schema-version" in result.stderr) == (1, True)
+    running.send("X/A.2", GOOD)
+    result = running.cli("rejects", "resubmit", name)
+    assert (result.exit_code, "topic-changed" in result.stderr) == (1, True)
+    assert "unknown-schema-version" in running.cli("rejects", "resubmit", name, "--force").stderr
+
+    before = running.gateway.registry
+    mended = load_registry({"registry.toml": b'[[rule]]\ndestination = "X/**"\nencoding = "none"\n'})
+    trio.from_thread.run_sync(running.gateway.broker.replace_registry, mended, trio_token=running.token)
+    try:
+        answer = ok(running.cli("rejects", "resubmit", name, "--force", "--json")).stdout
+        assert json.loads(answer) == {"id": name, "destination": "X/A.2", "disposition": "accepted"}
+        topic = json.loads(ok(running.cli("topics", "get", "X/A.2", "--json")).stdout)
+        assert topic["publisher"] == "op"
+        assert ["schema-version", "1.1"] in topic["headers"]
+    finally:
+        trio.from_thread.run_sync(running.gateway.broker.replace_registry, before, trio_token=running.token)
+
+
+def test_candidates(running: Running) -> None:
+    """The share that the candidate would have rejected, whose, and why with an example; all of it as JSON too."""
+    running.send("X/A.3", GOOD)
+    certificates = running.folder / "certs"
+    credentials = Credentials(
+        running.admin, certificates / "operator.pem", certificates / "operator.key", certificates / "ca.pem"
+    )
+    result = ok(CliRunner().invoke(shadow, [], obj=credentials))
+    text = plain(result.stdout)
+    assert "X/**: t.T_v1 1.1 (t/T_v1/1.1.candidate.avsc), in force: 1.0" in text
+    assert "would be rejected" in text
+    assert "more: is not in what was written, and has no default" in text
+    row = json.loads(ok(CliRunner().invoke(shadow, ["--json"], obj=credentials)).stdout)
+    assert row["rejected"] >= 1
+    assert row["reasons"][0]["principal"] == "pub"
