@@ -3,8 +3,8 @@
 Follows "Schema Resolution" of the Avro specification 1.12. Where that leaves a choice:
 
 * named types match by their full name or an alias of the reader's, else by their unqualified name;
-* of a reader's union the branch counts that has the writer's very type, for named ones the very name, else the first that
-  matches without promotion, else the first that matches with one;
+* of a reader's union the branch counts that has the writer's very type, for named ones the very name, else the first with the
+  unqualified name, else the first that the type is promoted to;
 * a field of the reader's goes by its own name before any alias of it, and no field that was written is read twice;
 * bytes are readable as a string where they are UTF-8, so a schema that wrote bytes is not one that a string always reads;
 * a decimal is readable as one with the same scale and no fewer digits; two other logical types that differ mean other
@@ -349,9 +349,10 @@ def _sizes(w: Type, r: Type) -> _Fault:
 def _mismatch(w: Type, r: Type, any_name: bool = False) -> _Fault | None:
     """Tell why a writer's type and a reader's, neither a union, do not match, whatever they hold."""
     if w.kind != r.kind:
-        decimal = w.logical == "decimal" or r.logical == "decimal"
-        if decimal or r.kind not in _PROMOTIONS.get(w.kind, ()):
+        if r.kind not in _PROMOTIONS.get(w.kind, ()):
             return _Fault(TYPE_MISMATCH, f"{shown(w)} is not readable as {shown(r)}")
+        if w.logical == "decimal" or r.logical == "decimal":  # digits are no text
+            return _Fault(LOGICAL_TYPE_MISMATCH, f"{shown(w)} is not readable as {shown(r)}")
     elif w.kind in _NAMED and not any_name and not _names_match(w, r):
         return _Fault(NAME_MISMATCH, f"{w.name} is not {r.name}")
     elif w.kind == "fixed" and w.size != r.size:
@@ -397,14 +398,11 @@ def branch_of(w: Type, union: Type) -> Type | None:
     promoted: Type | None = None
     for r in union.branches:
         if r.kind == w.kind:
-            if w.kind not in _NAMED:
-                if _deep_mismatch(w, r, False, "") is None:
-                    return r
-            elif _mismatch(w, r) is None:
-                if _is_same_name(w, r):
-                    return r
-                alike = alike or r
-        elif promoted is None and _mismatch(w, r) is None:
+            if w.kind not in _NAMED or _is_same_name(w, r):
+                return r  # be it that it does not match further down: no reader would look for another one
+            if alike is None and _mismatch(w, r) is None:
+                alike = r
+        elif promoted is None and r.kind in _PROMOTIONS.get(w.kind, ()):
             promoted = r
     return alike or promoted
 

@@ -26,13 +26,14 @@ from maxam.avro.schema import Field, Json, Schema, Type
 from maxam.avro.walker import Walker
 from maxam.avro.witness import ENDLESS, least_bytes, most_bytes
 
-STEPS_MAX: Final = 4000  # some 100 ms in Python, for a pair of minors that differ before the end and have no such body
+STEPS_MAX: Final = 2000  # some 60 ms in Python, for two minors that differ before the end and have no such body
 BODY_BYTES_MAX: Final = 512
 DIFFERENCES_MAX: Final = 16  # that one body is shown with
 ENDS_MAX: Final = 32  # bodies that turn out to mean the same
 
 _NUMBERS: Final = ("int", "long", "float", "double")
 _TEXTS: Final = ("string", "bytes")
+_LEVELS: Final = 3  # of items in values that are made up
 _SHORT_LENGTHS: Final = (0, 1, 2, 3)
 _NUDGES: Final = (0, 1, 2, 4, 98, 99)
 
@@ -233,7 +234,7 @@ class _Search:
                 alike = self._are_alike(old.type, new.type)
                 same_place = old.place == new.place
                 if alike:
-                    data = _sample(old.type, new.type, len(body), not same_place, self._least)
+                    data = _sample(old.type, new.type, len(body), 0 if same_place else _LEVELS, self._least)
                     body += data
                     differences += not same_place
                     old, new = old.rest, new.rest
@@ -514,8 +515,8 @@ def _is_other_logical(w: Type, r: Type) -> bool:
     return bool(w.logical and r.logical) and (w.logical != r.logical or w.scale != r.scale)
 
 
-def _sample(w: Type, r: Type, position: int, varied: bool, least: dict[int, int]) -> bytes:
-    """Write a value of two alike types: the shortest, or one that hardly another place has."""
+def _sample(w: Type, r: Type, position: int, varied: int, least: dict[int, int]) -> bytes:
+    """Write a value of two alike types: the shortest, or one that hardly another place or default has, with items on so many levels."""
     match w.kind:
         case "record":
             data = b""
@@ -524,23 +525,30 @@ def _sample(w: Type, r: Type, position: int, varied: bool, least: dict[int, int]
                     data += _sample(f.type, g.type, position + len(data), varied, least)
             return data
         case "union":
-            common = range(min(len(w.branches), len(r.branches)))
-            index = min(common, key=lambda i: least[id(w.branches[i])])
-            return bytes([2 * index]) + _sample(w.branches[index], r.branches[index], position + 1, varied, least)
+            common = min(len(w.branches), len(r.branches))
+            lengths = [least[id(w.branches[index])] for index in range(common)]
+            index = lengths.index(min(lengths))
+            if varied > 1 and lengths[-1] < ENDLESS:
+                index = common - 1
+            return bytes([2 * index]) + _sample(w.branches[index], r.branches[index], position + 1, varied - 1, least)
         case "boolean":
-            return bytes([position & 1 if varied else 0])
+            return bytes([position & 1 if varied > 0 else 0])
         case "int" | "long":
-            return bytes([2 + 2 * (position % 28) if varied else 0])
+            return bytes([2 + 2 * (position % 28) if varied > 0 else 0])
         case "enum":
-            common_symbols = min(len(w.symbols), len(r.symbols), 64)
-            return bytes([2 * (position % common_symbols) if varied else 0])
+            symbols = min(len(w.symbols), len(r.symbols), 64)
+            return bytes([2 * (position % symbols) if varied > 0 else 0])
         case "string" | "bytes":
-            return bytes([2, _letter(position)]) if varied else b"\x00"
-        case "array" | "map" | "null":
-            return b"" if w.kind == "null" else b"\x00"
+            return bytes([2, _letter(position)]) if varied > 0 else b"\x00"
+        case "array" | "map":
+            if varied <= 1 or least[id(w.branches[0])] == ENDLESS:
+                return b"\x00"
+            head = b"\x02" if w.kind == "array" else bytes([2, 2, _letter(position)])
+            return head + _sample(w.branches[0], r.branches[0], position + len(head), varied - 1, least) + b"\x00"
+        case "null":
+            return b""
         case _:
-            count = least[id(w)]
-            return bytes([_letter(position + index) if varied else 0 for index in range(count)])
+            return bytes([_letter(position + index) if varied > 0 else 0 for index in range(least[id(w)])])
 
 
 def _compare(old: Value, new: Value, path: str, in_union: bool, found: list[tuple[str, str]]) -> None:
