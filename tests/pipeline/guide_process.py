@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from click.testing import CliRunner
 from maxam.bench.main import main as bench_main
 from maxam.pipeline.main import main as pipeline_main
 from maxam.pipeline.session import open_session
+from tests.guides import Block, faults
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = REPOSITORY / "docs" / "pipeline.md"
@@ -39,85 +39,6 @@ SMALL = {
     "spark.default.parallelism": "2",
 }
 TERMINAL = {"TTY_COMPATIBLE": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}  # a wide one, without colours
-_FENCE = re.compile(r"^```(\S*)(.*)$")
-_NUMBER = re.compile(r"\d+(?:[.:,-]\d+)*")
-
-
-@dataclass
-class Block:
-    """A fenced block of the guide.
-
-    Attributes:
-        kind: First word behind the fence.
-        live: The second one is `live`: numbers in it may differ.
-        line: Of the fence.
-        lines: Between the fences.
-    """
-
-    kind: str
-    live: bool
-    line: int
-    lines: list[str] = field(default_factory=list)
-
-
-def blocks(text: str) -> list[Block]:
-    """Cut a document into its fenced blocks."""
-    found: list[Block] = []
-    inside = False
-    for number, line in enumerate(text.splitlines(), 1):
-        fence = _FENCE.match(line)
-        if fence and not inside:
-            found.append(Block(fence[1], "live" in fence[2].split(), number))
-            inside = True
-        elif fence:
-            inside = False
-        elif inside:
-            found[-1].lines.append(line)
-    return found
-
-
-def commands(block: Block) -> Iterator[tuple[int, str, list[str]]]:
-    """Give the commands of a block: line, text with its continuation lines, and the lines that it prints."""
-    place = 0
-    while place < len(block.lines):
-        line = block.line + 1 + place
-        text = block.lines[place]
-        if not text.startswith("$ "):
-            raise ValueError(f"line {line} is no command: {text}")
-        text = text.removeprefix("$ ")
-        place += 1
-        while text.endswith("\\"):
-            text = text.removesuffix("\\") + block.lines[place].strip()
-            place += 1
-        printed: list[str] = []
-        while place < len(block.lines) and not block.lines[place].startswith("$ "):
-            printed.append(block.lines[place])
-            place += 1
-        yield line, text, printed
-
-
-def first_missing(shown: list[str], printed: str, live: bool) -> str | None:
-    """Return the first line that is shown and was not printed behind those before it.
-
-    Args:
-        shown: Lines of the guide. `...` stands for anything in a line, and by itself for any lines; runs of blanks are one.
-        printed: What there was.
-        live: Numbers are all alike.
-    """
-    lines = iter([_plain(line, live) for line in printed.splitlines()])
-    for line in shown:
-        wanted = _plain(line, live)
-        if wanted in ("", "..."):
-            continue
-        pattern = re.escape(wanted).replace(r"\ \.\.\.\ ", r"\ (?:.*\ )?").replace(r"\.\.\.", ".*")
-        if not any(re.fullmatch(pattern, found) for found in lines):
-            return line
-    return None
-
-
-def _plain(line: str, live: bool) -> str:
-    line = " ".join(line.split())
-    return _NUMBER.sub("0", line) if live else line
 
 
 class Reader:
@@ -222,40 +143,6 @@ class Reader:
                     stopped = True
         self._exit = process.returncode
         return said
-
-
-def faults(reader: Reader, text: str, tell: Callable[[str], object] = lambda _: None) -> list[str]:
-    """Follow a guide from top to bottom, and say where it is not true.
-
-    Args:
-        reader: Who does so.
-        text: The guide.
-        tell: Is given each step and all that it printed.
-    """
-    found: list[str] = []
-    guide = blocks(text)
-    for block, following in zip(guide, [*guide[1:], None], strict=True):
-        steps: list[tuple[int, str, list[str], str, bool]] = []
-        if block.kind == "console":
-            for line, command, shown in commands(block):
-                tell(f"{line}: $ {command}")
-                steps.append((line, command, shown, reader.run(command), block.live))
-                tell(steps[-1][3])
-        elif block.kind == "python":
-            tell(f"{block.line}: python")
-            printed = reader.execute(block)
-            tell(printed)
-            if "Traceback (most recent call last)" in printed:
-                found.append(f"line {block.line}: the snippet fails:\n{printed}")
-            elif following is not None and following.kind == "text":
-                steps.append((block.line, block.lines[0], following.lines, printed, following.live))
-        for line, command, shown, printed, live in steps:
-            missing = first_missing(shown, printed, live)
-            if missing is not None:
-                found.append(
-                    f"line {line}: {command}\nnever prints {missing!r} where the guide has it, but:\n{printed}"
-                )
-    return found
 
 
 def main() -> None:

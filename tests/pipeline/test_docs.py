@@ -1,10 +1,4 @@
-"""docs/pipeline.md is true: its commands and snippets are run as they stand, in its order, and print what it shows.
-
-* A block of `console`: lines after `$ ` are commands, those up to the next one what they print, on either stream. `...` stands for
-  what is left out. The lines shown come in that order; runs of blanks are one.
-* `console live`: likewise, but numbers may differ, as time and chance are in them.
-* `python`: run in one namespace; what it prints is in the block of `text` that follows, if any (`text live` as above).
-"""
+"""docs/pipeline.md is true: its commands and snippets are run as they stand, in its order, and print what it shows."""
 
 import json
 import os
@@ -22,7 +16,8 @@ from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.java import find_java
 from maxam.pipeline.main import main
 from tests.gateway_process import GatewayProcess
-from tests.pipeline.guide_process import GUIDE, REPOSITORY, blocks, first_missing
+from tests.guides import blocks, first_missing
+from tests.pipeline.guide_process import GUIDE, REPOSITORY
 
 GUIDE_TIMEOUT_S = 900  # on a machine that is busy
 
