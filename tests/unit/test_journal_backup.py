@@ -1,0 +1,226 @@
+"""A backup is whole or none, holds what a start needs, shares what does not change, and is believed only byte for byte."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from maxam.errors import JournalDamagedError, JournalError
+from maxam.journal.backup import MANIFEST, back_up, read_manifest, restore, verify_manifest
+from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from tests.faults import corruption
+from tests.journal_records import SYNC, change
+from tests.simulation.disk import PowerCut, SimulatedDisk
+
+ROOT = corruption.ROOT
+BACKUPS = "/backups"
+NEW = "/restored"
+
+
+def shown(disk: SimulatedDisk, root: str = ROOT) -> tuple[int, dict[bytes, int], set[bytes]]:
+    """Return what a start on a folder comes to: head, topics with a value, and what the durable session is owed."""
+    copied = {path.replace(root, ROOT, 1): data for path, data in disk.contents().items() if path.startswith(root)}
+    if root != ROOT:
+        assert not any(path.endswith("/restoring") for path in copied)
+    started, broker = corruption.start(corruption.loaded(copied))
+    owed = broker.sessions["alice", "pump"].subscriptions[b"s"].owed
+    topics = {topic.destination: topic.change.revision for topic in corruption.live(broker)}
+    return started.head, topics, {topic.destination for topic in owed}
+
+
+def journal() -> SimulatedDisk:
+    """Return a journal with everything in it."""
+    return corruption.loaded(corruption.truth().files)
+
+
+def write_more(disk: SimulatedDisk, changes: int) -> None:
+    """Go on in a journal, over several segments, as after a restart."""
+    going = Journal.open(ROOT, disk, JournalSettings(segment_bytes_max=3000, reserve_bytes=0), SYNC)
+    list(going.recover())
+    for _ in range(changes):
+        at_us = going.accepted_at_us + 1
+        going.write(going.encode([change(going.head + 1, b"X/T.1", b"more" * 100, at_us=at_us)]))
+    disk.close(going._lock)
+
+
+def test_a_restored_backup_starts_as_the_journal_would() -> None:
+    """Head, values and what is owed are the same; schemas and rejected SENDs came along; lock and indexes did not."""
+    disk = journal()
+    done = back_up(ROOT, BACKUPS, "1", disk)
+    before = shown(disk)
+    assert (done.head, done.copied) == (before[0], done.bytes)
+    restored = restore(f"{BACKUPS}/1", NEW, disk)
+    assert (restored.head, restored.files) == (done.head, done.files)
+    assert shown(disk, NEW) == before
+    kinds = {path.split("/")[2] for path in disk.contents() if path.startswith(NEW)}
+    assert kinds == {"segments", "snapshots", "schemas", "rejected"}
+    assert list(verify_manifest(f"{BACKUPS}/1", disk)) == []
+
+
+def test_the_next_backup_links_what_has_not_changed() -> None:
+    """Only the open segment and what is new is copied; the backups share the rest, and each stands on its own."""
+    disk = journal()
+    back_up(ROOT, BACKUPS, "1", disk)
+    first = shown(disk)
+    again = back_up(ROOT, BACKUPS, "2", disk)
+    assert again.copied == sum(len(data) for path, data in disk.contents().items() if "1/" in path and "open" in path)
+    write_more(disk, 30)
+    third = back_up(ROOT, BACKUPS, "3", disk)
+    assert again.copied < third.copied < third.bytes
+    segment = sealed_segments(ROOT, disk)[0].path.removeprefix(ROOT)
+    assert disk.files[f"{BACKUPS}/3{segment}"] is disk.files[f"{BACKUPS}/1{segment}"]
+    for number, wanted in ((1, first), (3, shown(disk))):
+        restore(f"{BACKUPS}/{number}", f"{NEW}{number}", disk)
+        assert shown(disk, f"{NEW}{number}") == wanted
+    assert disk.files[f"{NEW}3{segment}"] is not disk.files[f"{BACKUPS}/3{segment}"]
+
+
+def test_a_write_under_way_is_left_out_and_damage_refuses() -> None:
+    """A half block at the end of the open segment is cut; a damaged block before a whole one, or elsewhere, makes no backup."""
+    disk = journal()
+    [opened] = [path for path in disk.contents() if "segments" in path and "open" in path]
+    data = disk.contents()[opened]
+    disk.put(opened, data[:-9])
+    assert back_up(ROOT, BACKUPS, "1", disk).head < corruption.truth().head
+    broken = bytearray(data)
+    broken[-len(data) // 2] ^= 1
+    for number, (path, harmed) in enumerate(
+        [(opened, bytes(broken)), (sealed_segments(ROOT, disk)[0].path, data), (opened, data[:200])], 2
+    ):
+        disk = journal()
+        disk.put(path, harmed)
+        if len(harmed) == 200:  # its header was not written yet: it holds nothing
+            assert back_up(ROOT, BACKUPS, f"{number}", disk).head == sealed_segments(ROOT, disk)[-1].last
+            continue
+        with pytest.raises((JournalError, JournalDamagedError)):
+            back_up(ROOT, BACKUPS, f"{number}", disk)
+        with pytest.raises(JournalError, match=f"is no backup: it has no {MANIFEST}"):
+            restore(f"{BACKUPS}/{number}", NEW, disk)
+
+
+class Rolling(SimulatedDisk):
+    """A disk on which the gateway seals its open segment, or retention removes a segment, at a given call."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+        self.rolled = False
+
+    def _call(self, name: str, what: str, midway: bool = False) -> bool:
+        if not self.rolled and self.calls >= self.at > 0:
+            self.rolled = True
+            faults, self.faults = self.faults, {}
+            write_more(self, 12)
+            self.unlink(sealed_segments(ROOT, self)[0].path)
+            self.faults = faults
+        return super()._call(name, what, midway)
+
+
+def test_files_may_be_sealed_and_removed_at_any_moment() -> None:
+    """Whenever the gateway rolls and retention removes, the backup is of one moment: a start on it shows that."""
+    quiet = journal()
+    begun = quiet.calls
+    back_up(ROOT, BACKUPS, "1", quiet)
+    heads = set()
+    for call in range(1, quiet.calls - begun, 3):
+        disk = Rolling(0)
+        for path, file in journal().files.items():
+            disk.files[path] = file
+        disk.at = disk.calls + call
+        done = back_up(ROOT, BACKUPS, "1", disk)
+        restore(f"{BACKUPS}/1", NEW, disk)
+        head, topics, _ = shown(disk, NEW)
+        assert head == done.head
+        assert topics.keys() == corruption.truth().shown(corruption.truth().head).keys() | {b"X/T.1"}
+        heads.add(head)
+    assert len(heads) > 1
+
+
+def crashes(begin: SimulatedDisk, calls: int) -> Iterator[tuple[SimulatedDisk, int]]:
+    """Yield disks on which the power goes at a call from now on."""
+    for call in range(0, calls, 7):
+        disk = corruption.loaded({path: data for path, data in begin.contents().items() if not path.endswith("lock")})
+        disk.make_folder(BACKUPS)
+        disk.faults = {disk.calls + call + 1: 0}
+        yield disk, call
+
+
+def test_a_power_cut_leaves_a_whole_backup_or_none() -> None:
+    """Without its manifest nothing is taken for a backup; with it all of it is there."""
+    begin = journal()
+    begun = begin.calls
+    back_up(ROOT, BACKUPS, "1", begin)
+    finished = 0
+    for disk, call in crashes(journal(), begin.calls - begun):
+        with pytest.raises(PowerCut):
+            back_up(ROOT, BACKUPS, "1", disk)
+        after = disk.restarted(random.Random(call).randrange)  # noqa: S311 - repeatable, not secret
+        try:
+            read_manifest(f"{BACKUPS}/1", after)
+        except (JournalError, FileNotFoundError):
+            continue
+        restore(f"{BACKUPS}/1", NEW, after)
+        assert shown(after, NEW) == shown(journal())
+        finished += 1
+    assert finished < 3
+
+
+def test_a_power_cut_while_restoring_leaves_no_journal_that_starts() -> None:
+    """A start on what is half restored is refused, and says what to do."""
+    begin = journal()
+    back_up(ROOT, BACKUPS, "1", begin)
+    wanted = shown(begin)
+    begun = begin.calls
+    restore(f"{BACKUPS}/1", NEW, begin)
+    for disk, call in crashes(begin, begin.calls - begun):
+        for path in [path for path in disk.files if path.startswith(NEW)]:
+            del disk.files[path]
+        with pytest.raises(PowerCut):
+            restore(f"{BACKUPS}/1", NEW, disk)
+        after = disk.restarted(random.Random(call).randrange)  # noqa: S311 - repeatable, not secret
+        if f"{NEW}/segments" not in after.files:
+            continue
+        if f"{NEW}/restoring" in after.files:
+            with pytest.raises(JournalError, match="was not restored to its end"):
+                Journal.open(NEW, after, JournalSettings(reserve_bytes=0), SYNC)
+        else:
+            started = Journal.open(NEW, after, JournalSettings(reserve_bytes=0), SYNC)
+            list(started.recover())
+            assert started.head == wanted[0]
+
+
+def test_what_is_not_what_the_manifest_says_is_not_restored() -> None:
+    """Any changed, shorter or missing file of a backup is named, and so is a manifest that says nonsense; a folder in use is left alone."""
+    begin = journal()
+    back_up(ROOT, BACKUPS, "1", begin)
+    paths = sorted(path for path in begin.contents() if path.startswith(f"{BACKUPS}/1/"))
+    generator = random.Random(7)  # noqa: S311 - repeatable, not secret
+    for number in range(60):
+        disk = corruption.loaded(begin.contents())
+        path = paths[number % len(paths)]
+        data = bytearray(disk.contents()[path])
+        if number % 3:
+            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        else:
+            del data[generator.randrange(len(data)) :]
+        disk.put(path, bytes(data))
+        if not path.endswith(MANIFEST):
+            with pytest.raises(JournalError, match=f"{path} is not what the manifest says"):
+                restore(f"{BACKUPS}/1", NEW, disk)
+            continue
+        with suppress(JournalError):
+            restore(f"{BACKUPS}/1", NEW, disk)
+            assert shown(disk, NEW) == shown(begin)  # it was a figure that nothing depends on
+    disk = corruption.loaded(begin.contents())
+    disk.unlink(next(path for path in paths if path.endswith(".avro")))
+    with pytest.raises(JournalError, match="the manifest names it"):
+        restore(f"{BACKUPS}/1", NEW, disk)
+    with pytest.raises(JournalError, match="is not empty"):
+        restore(f"{BACKUPS}/1", ROOT, disk)
+    manifest = json.loads(begin.contents()[f"{BACKUPS}/1/{MANIFEST}"])
+    manifest["files"][0]["path"] = "../../etc/passwd"
+    disk.put(f"{BACKUPS}/1/{MANIFEST}", json.dumps(manifest).encode())
+    with pytest.raises(JournalError, match="outside of the backup"):
+        restore(f"{BACKUPS}/1", "/another", disk)
