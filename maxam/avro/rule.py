@@ -249,7 +249,8 @@ class Rule:
         key = body[len(CONFLUENT_MARKER) : CONFLUENT_HEADER_BYTES]
         judge = self._ids.get(key)
         if judge is None:
-            return self._unknown("schema-id", "schema id", str(int.from_bytes(key, "big")), key, 1, None)
+            shown = str(int.from_bytes(key, "big"))
+            return self._unknown("unknown-schema-id", "schema-id-of-other-type", "schema id", shown, key, 1, None)
         if not judge.walker.accepts(body, CONFLUENT_HEADER_BYTES, len(body)):
             return self._mismatch(judge, body, CONFLUENT_HEADER_BYTES, len(body), None)
         return judge.judgement
@@ -338,9 +339,14 @@ class Rule:
         if judge is not None:
             return judge
         shown = fingerprint[:SHA_BYTES].hex() + ("..." if len(fingerprint) > SHA_BYTES else "")
-        return self._unknown("fingerprint", "fingerprint", shown or "of no bytes", fingerprint, offset, item)
+        shown = shown or "of no bytes"
+        return self._unknown(
+            "unknown-fingerprint", "fingerprint-of-other-type", "fingerprint", shown, fingerprint, offset, item
+        )
 
-    def _unknown(self, code: str, what: str, shown: str, key: bytes, offset: int, item: Item | None) -> Rejection:
+    def _unknown(
+        self, result: str, result_of_other: str, what: str, shown: str, key: bytes, offset: int, item: Item | None
+    ) -> Rejection:
         """Say which versions the rule knows, and what can be said about one that it does not know."""
         texts = [f"{text} ({judge.minor})" for text, judge in self._known(len(key))]
         known = _some(texts)
@@ -353,11 +359,10 @@ class Rule:
             known = f"{known}; it is the candidate, which is only tried here"
         strangers = self._strangers.get(key) if possible else None
         if strangers and strangers[0].type_name != self.schema:
-            result = f"{code}-of-other-type"
+            result = result_of_other
             other = f"{strangers[0].type_name} {strangers[0].minor}"
             reason = f"{what} {shown} is of {other}, expected {self.schema}: {known}"
         else:
-            result = f"unknown-{code}"
             reason = f"{what} {shown}; {self.schema} knows {known}"
         if item is not None:
             reason = f"{reason} (item {item.index}, key {item.key})"
