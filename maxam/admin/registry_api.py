@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from http import HTTPStatus
-from typing import Final
+from typing import Final, final
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +24,7 @@ from maxam.records import Identity
 
 JSON_TYPE: Final = "application/json"
 NEWEST: Final = "latest"
+ROWS_PER_SLICE: Final = 100  # rules of the listing before the event loop has its turn
 # Private, as rights were checked: a cache that several share must not answer others.
 REVALIDATED: Final = "private, no-cache"
 IMMUTABLE: Final = "private, max-age=31536000, immutable"  # a year, the most that caches take
@@ -62,11 +64,25 @@ def rendered(document: object) -> tuple[bytes, str]:
     return content, sha256(content).hexdigest()
 
 
-@lru_cache(maxsize=1)  # of the registry in force: with a thousand types it takes over a millisecond
-def _listing(registry: Registry) -> tuple[bytes, str]:
-    keys = registry.envelope_keys
-    return rendered(
-        {
+@final
+class _Listing:
+    """The listing of one registry, once somebody has asked for it."""
+
+    def __init__(self) -> None:
+        self.answer: tuple[bytes, str] | None = None
+
+
+@lru_cache(maxsize=1)  # of the registry in force
+def _listing(_registry: Registry) -> _Listing:
+    return _Listing()
+
+
+async def _listed(registry: Registry) -> tuple[bytes, str]:
+    """Return the listing and its tag; it is made in slices, as with a thousand types it takes several milliseconds."""
+    listing = _listing(registry)
+    if listing.answer is None:
+        keys = registry.envelope_keys
+        head = {
             "fingerprint": registry.fingerprint,
             "envelope_keys": {
                 "body": keys.body,
@@ -74,11 +90,19 @@ def _listing(registry: Registry) -> tuple[bytes, str]:
                 "topic": keys.topic,
                 "tombstone": keys.tombstone,
             },
-            "rules": [_rule_row(rule) for rule in registry.rules],
-            "types": {name: [version.minor for version in registry.versions(name)] for name in registry.types()},
-            "compatibility": {name: registry.compatibility(name) for name in registry.types()},
         }
-    )
+        rules: list[bytes] = []
+        for start in range(0, len(registry.rules), ROWS_PER_SLICE):
+            rows = [_rule_row(rule) for rule in registry.rules[start : start + ROWS_PER_SLICE]]
+            rules.append(rendered(rows)[0][1:-1])
+            await trio.lowlevel.checkpoint()
+        types = {name: [version.minor for version in registry.versions(name)] for name in registry.types()}
+        modes = {name: registry.compatibility(name) for name in registry.types()}
+        parts = (rendered(head)[0][:-1], b",".join(rules), rendered(types)[0], rendered(modes)[0])
+        content = b'%s,"rules":[%s],"types":%s,"compatibility":%s}' % parts
+        await trio.lowlevel.checkpoint()
+        listing.answer = content, sha256(content).hexdigest()
+    return listing.answer
 
 
 def _rule_row(rule: Rule) -> dict[str, object]:
@@ -111,7 +135,7 @@ def _judging(registry: Registry, rule: Rule) -> list[SchemaVersion]:
 
 
 async def _schemas(view: View, request: Request, _caller: Identity) -> Response:
-    return cacheable(request, *_listing(view.registry))
+    return cacheable(request, *await _listed(view.registry))
 
 
 async def _type(view: View, request: Request, _caller: Identity) -> Response:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 import trio
 
+from maxam.admin import registry_api
 from maxam.admin.api import make_application
 from maxam.admin.confluent_api import CONFLUENT_TYPE, PARSED_BYTES_MAX
 from maxam.admin.listener import CHAIN, FINGERPRINT
@@ -126,6 +127,14 @@ def test_the_listing_tells_rules_and_minors(world: World) -> None:
         "shadow": None,
         "store_rejected_bodies": True,
     }
+
+
+def test_the_listing_is_the_same_however_it_is_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing of many rules is made in slices between which the event loop has its turn."""
+    whole = World().get("/v1/schemas")
+    monkeypatch.setattr(registry_api, "ROWS_PER_SLICE", 1)
+    assert World().get("/v1/schemas") == whole
+    assert World({"registry.toml": b""}).get("/v1/schemas")["rules"] == []
 
 
 def test_a_type_tells_its_versions_by_every_name(world: World) -> None:
