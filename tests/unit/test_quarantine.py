@@ -73,7 +73,7 @@ class Model:
 BODIES = st.integers(0, 3000)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 12),
     st.integers(2_000, 20_000),
@@ -91,7 +91,7 @@ def test_bounds_hold_and_of_each_principal_the_last_ones_are_kept(
         model.check(quarantine, sent)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(8, 40),
     st.lists(st.tuples(st.integers(0, 400), st.sampled_from("abc")), min_size=1, max_size=30),

@@ -265,7 +265,7 @@ SENDS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from((DATUM, SINGLE_OBJECT, ENVELOPE, CONFLUENT)), SENDS)
 def test_a_candidate_has_no_effect(encoding: str, sends: list[tuple[bytes, str | None]]) -> None:
     """With a candidate every SEND has the disposition, the result and the judgement that it has without one."""
