@@ -140,8 +140,8 @@ class _Search:
     def __init__(self, old: Type, new: Type) -> None:
         self._old: Final = old
         self._new: Final = new
-        self._least: Final = least_bytes(old) | least_bytes(new) | {id(_KEY): 1}
-        self._most: Final = most_bytes(old) | most_bytes(new) | {id(_KEY): ENDLESS}
+        self._least: dict[int, int] = {}
+        self._most: dict[int, int] = {}
         self._alike: Final[dict[tuple[int, int], bool]] = {}
         self._needs: Final[dict[tuple[int, int, int, int, int], _Need]] = {}
         self._walkers: list[Walker] = []
@@ -149,8 +149,10 @@ class _Search:
 
     def run(self) -> list[SilentChange]:
         """Search, the shortest bodies first."""
-        if self._are_alike(self._old, self._new):
+        if self._are_alike(self._old, self._new) or self._is_longer():
             return []
+        self._least = least_bytes(self._old) | least_bytes(self._new) | {id(_KEY): 1}
+        self._most = most_bytes(self._old) | most_bytes(self._new) | {id(_KEY): ENDLESS}
         done = _Need(_DONE, _NOTHING, 0, 0, None, 0, 0, 0)
         place = id(self._new)
         start = _State(self._value(self._old, place, done), self._value(self._new, place, done), b"", 0)
@@ -182,6 +184,20 @@ class _Search:
                     seen.add(key)
                     steps += 1
                     found = self._advance(state)
+
+    def _is_longer(self) -> bool:
+        """Tell whether one of two records is the other and more behind it, the usual change: no body is of both."""
+        old, new = self._old, self._new
+        if old.kind != "record" or new.kind != "record":
+            return False
+        fields, _ = fields_of(old, new)
+        for index in range(min(len(old.fields), len(new.fields))):
+            g = new.fields[index]
+            if fields[index][1] is not g or not self._are_alike(fields[index][0].type, g.type):
+                return False
+        longer = old if len(old.fields) > len(new.fields) else new
+        common = min(len(old.fields), len(new.fields))
+        return any(not field.type.empty for field in longer.fields[common:])
 
     # Needs
 
