@@ -48,7 +48,7 @@ def read_records(
     kind: Records = "rejected" if rejected else "changes"
     segments, problems = plan(folder, kind, first, last)
     yield from problems
-    low, high = first or 1, REVISION_MAX if last is None else last
+    low, high = first or 0, REVISION_MAX if last is None else last
     for segment in segments:
         try:
             reader = SegmentReader(folder, kind, segment)
