@@ -21,6 +21,7 @@ from maxam.config import Limits
 from maxam.errors import DiskFullError
 from maxam.gateway.bell import Bell
 from maxam.gateway.commit import GroupCommit
+from maxam.gateway.deliveries import Deliveries
 from maxam.gateway.log import log_bug, log_event
 from maxam.journal.encoding import Block
 from maxam.journal.files import Journal
@@ -60,6 +61,7 @@ class Committer:
         self._limits: Final = limits
         self._die: Final = die
         self._bell: Final = Bell()
+        self.deliveries: Final = Deliveries(self._bell.ring)
         self._blocks: Final[queue.SimpleQueue[Block | int | None]] = queue.SimpleQueue()
         self._seal_look_s = 0.0
         self._outcome: DiskFullError | bool = False  # of the block under way: not known, full, or written (True)
@@ -110,6 +112,8 @@ class Committer:
         # after the commit of what leaves nothing in the journal, which may have begun a scan; an fsync goes on meanwhile
         if broker.scan(self._limits.scan_topics_per_pass_max):
             self._bell.ring()
+        if self.deliveries.release():
+            self._bell.ring()
         look_s = now_s + (_SCAN_LOOK_S if broker.resting else _TICK_S)
         for other_s in (broker.next_due_s, self.group.due_s):
             if other_s is not None and other_s < look_s:
@@ -131,9 +135,13 @@ class Committer:
     def _written(self) -> None:
         """Act on the outcome of the block under way, and hand over the next."""
         now_s = trio.current_time()
-        self._settle_outcome(now_s)
-        if not self._ending:
-            self._advance(now_s)
+        self.deliveries.gather()
+        try:
+            self._settle_outcome(now_s)
+            if not self._ending:
+                self._advance(now_s)  # the disk has work while we send
+        finally:
+            self.deliveries.hand_out()
         if self._ending or self._draining:
             self._bell.ring()
 

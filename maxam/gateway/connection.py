@@ -17,6 +17,7 @@ import trio
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.gateway.bell import Bell
+from maxam.gateway.deliveries import Deliveries
 from maxam.gateway.log import log_bug
 from maxam.gateway.peer import Peer
 from maxam.gateway.revocation import Chain, read_chain
@@ -55,6 +56,7 @@ class ClientConnection:
 
     __slots__ = (
         "_bell",
+        "_deliveries",
         "_feeding",
         "_limits",
         "_parked_until_s",
@@ -79,7 +81,7 @@ class ClientConnection:
         "tls_version",
     )
 
-    def __init__(self, tls: TlsSocket, address: str, host: str, limits: Limits) -> None:
+    def __init__(self, tls: TlsSocket, address: str, host: str, limits: Limits, deliveries: Deliveries) -> None:
         self.address: Final = address
         self.host: Final = host
         self.opened_at_s: Final = trio.current_time()
@@ -94,6 +96,7 @@ class ClientConnection:
         self.reason = ""
         self._tls: Final = tls
         self._limits: Final = limits
+        self._deliveries: Final = deliveries
         self._bell: Final = Bell()  # the writer's
         self._resume: Final = Bell()  # the reader's
         self._paused = False
@@ -146,8 +149,11 @@ class ClientConnection:
             self.peer.connection.expel(failure)
 
     def cut(self, reason: str) -> None:
-        """End at once."""
+        """End at once: nothing more is encrypted or admitted."""
         self._note(reason)
+        self._slices.clear()
+        if self.peer is not None:
+            self.peer.finished = True  # its tasks may be about to run before they hear that they are cancelled
         self._scope.cancel()
 
     def _note(self, reason: str) -> None:
@@ -199,6 +205,7 @@ class ClientConnection:
     ) -> None:
         announced = False
         feed_bytes = _DEAR_FEED_BYTES
+        sends = 0
         try:
             data = self._tls.decrypt()  # what came with the end of the handshake
             while data is not None:
@@ -222,6 +229,9 @@ class ClientConnection:
                 touch()
                 await self._readable(peer)
                 data = await self._tls.receive(peer.receive_bytes_max)
+                if sends == peer.sends and announced:
+                    await self._deliveries.turn()  # whoever publishes has not to wait for those who read
+                sends = peer.sends
         except (OSError, TransportClosedError) as error:
             self._lose(error)
         except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others, and it is told
@@ -242,12 +252,29 @@ class ClientConnection:
             self._feeding = False
         if self._wanted:
             self._wanted = False
-            if self._parked_until_s == _AWAKE or not self._send_due(peer, now_s) or peer.finished:
-                self._rouse_writer()
-            else:
-                due_s = peer.next_due_s
-                if due_s is not None and due_s < self._parked_until_s:
-                    self._rouse_writer()  # it would sleep too long
+            self._send_or_rouse(peer, now_s)
+
+    def _send_or_rouse(self, peer: Peer, now_s: float) -> None:
+        """Send what is due while the writer is parked; let it do what is left."""
+        if self._parked_until_s == _AWAKE or not self._send_due(peer, now_s) or peer.finished:
+            self._rouse_writer()
+        else:
+            due_s = peer.next_due_s
+            if due_s is not None and due_s < self._parked_until_s:
+                self._rouse_writer()  # it would sleep too long
+
+    def _hand_out(self) -> None:
+        """Send what a commit has made due. A failure here is that of this connection alone."""
+        peer = self.peer
+        if peer is None or self._parked_until_s == _AWAKE:
+            return
+        try:
+            self._send_or_rouse(peer, trio.current_time())
+        except (OSError, TransportClosedError) as error:
+            self._lose(error)
+        except Exception as error:  # noqa: BLE001  # nor must a bug met by it end the others
+            log_bug("internal-error", error, address=self.address)
+            self.cut("internal error")
 
     async def _readable(self, peer: Peer) -> None:
         """Wait until the peer takes more, and what TLS itself had to answer is sent."""
@@ -258,10 +285,10 @@ class ClientConnection:
             await self._resume.wait()
 
     def _wake(self) -> None:
-        """Let what is due be sent: by the reader when it is through with what it feeds, else by the writer."""
+        """Let what is due be sent: by the reader when it is through with what it feeds, behind a commit, or by the writer."""
         if self._feeding:
             self._wanted = True
-        else:
+        elif self._parked_until_s == _AWAKE or not self._deliveries.note(self._hand_out):
             self._rouse_writer()
 
     def _rouse_writer(self) -> None:

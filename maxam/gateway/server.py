@@ -297,7 +297,11 @@ class Gateway:
             del self._strangers[oldest]
             oldest.cut("made room for another that had not connected yet")
         connection = ClientConnection(
-            TlsSocket(self.tls, connected), address_text(host, port), host, self.settings.limits
+            TlsSocket(self.tls, connected),
+            address_text(host, port),
+            host,
+            self.settings.limits,
+            self.committer.deliveries,
         )
         self.connections[connection] = None
         self._strangers[connection] = None

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from maxam.config import Limits
 from maxam.gateway.connection import SLICE_BYTES, ClientConnection
+from maxam.gateway.deliveries import TURNS_PER_PASS, Deliveries
 from maxam.gateway.peer import Peer
 from maxam.gateway.revocation import Chain
 from maxam.gateway.tls import TlsSocket
@@ -32,6 +33,7 @@ class _ScriptedPeer:
         self.values_ready = False
         self.next_due_s: float | None = None
         self.finished = False
+        self.sends = 0
         self.received: list[bytes] = []
         self.output: list[list[bytes]] = []
         self.ticks: list[float] = []
@@ -72,7 +74,8 @@ class _Scene:
 
     def __init__(self, ours: socket.socket, client: Client, context: ssl.SSLContext, limits: Limits) -> None:
         self.client = client
-        self.connection = ClientConnection(TlsSocket(context, ours), "pair", "pair", limits)
+        self.deliveries = Deliveries(lambda: None)
+        self.connection = ClientConnection(TlsSocket(context, ours), "pair", "pair", limits, self.deliveries)
         self.peer: _ScriptedPeer | None = None
         self.started = trio.Event()
         self.ended_s: float | None = None
@@ -150,6 +153,79 @@ def test_bytes_reach_the_peer_and_its_answers_the_client(play: Play) -> None:
     assert scene.peer.ends == ["closed by the client"]
     assert scene.connection.bytes_in == 7
     assert scene.connection.bytes_out == 13
+
+
+def test_what_a_commit_makes_due_leaves_with_it(play: Play) -> None:
+    """No task is woken for it: before any has run, the client's kernel holds the bytes."""
+
+    async def act(scene: _Scene) -> None:
+        peer = await scene.meet()
+        await trio.testing.wait_all_tasks_blocked()
+        scene.deliveries.gather()
+        peer.say(b"one ")
+        peer.say(b"two")
+        assert scene.connection.bytes_out == 0
+        scene.deliveries.hand_out()
+        assert scene.connection.bytes_out == 7
+        assert await scene.client.receive_some() == b"one "
+        assert await scene.client.receive_some() == b"two"
+        await scene.client.aclose()
+
+    play(act)
+
+
+def test_a_client_that_is_gone_when_a_commit_is_handed_out_ends_alone(play: Play) -> None:
+    """The commit goes on to the next connection; this one says why it ended."""
+
+    async def act(scene: _Scene) -> None:
+        peer = await scene.meet()
+        await trio.testing.wait_all_tasks_blocked()
+        served: list[str] = []
+        scene.deliveries.gather()
+        peer.say(b"late")
+        assert scene.deliveries.note(lambda: served.append("next"))
+        scene.client.transport_stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await trio.aclose_forcefully(scene.client)
+        scene.deliveries.hand_out()
+        assert served == ["next"]
+
+    scene = play(act)
+    assert scene.connection.reason
+
+
+def test_who_publishes_does_not_wait_for_those_who_only_read(play: Play) -> None:
+    """Frames behind which no SEND came before wait for a turn while more than a pass bears ask for one; those of publishers do not."""
+
+    async def act(scene: _Scene) -> None:
+        peer = await scene.meet()
+        peer.connection = object()
+
+        async def send(data: bytes) -> None:
+            await scene.client.send_all(data)
+            await trio.testing.wait_all_tasks_blocked()
+
+        await send(b"CONNECT")
+        async with trio.open_nursery() as others:
+            for _ in range(TURNS_PER_PASS + 1):
+                others.start_soon(scene.deliveries.turn)
+            await trio.testing.wait_all_tasks_blocked()
+            await send(b"ACK")
+            assert peer.received == [b"CONNECT"]
+            assert not scene.deliveries.release()
+            await trio.testing.wait_all_tasks_blocked()
+            assert peer.received == [b"CONNECT", b"ACK"]
+            peer.on_data = lambda _: setattr(peer, "sends", peer.sends + 1)
+            await trio.sleep(1)
+            await send(b"SEND")
+            for _ in range(TURNS_PER_PASS + 1):
+                others.start_soon(scene.deliveries.turn)
+            await trio.testing.wait_all_tasks_blocked()
+            await send(b"SEND")
+            assert peer.received[2:] == [b"SEND", b"SEND"]
+            scene.deliveries.release()
+        await scene.client.aclose()
+
+    play(act)
 
 
 def test_connected_is_announced_once(play: Play) -> None:
