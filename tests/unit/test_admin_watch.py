@@ -59,10 +59,12 @@ class Registry:
         assert path == "/v1/schemas"
         self.asked += 1
         keys = {"body": 1, "fingerprint": 2, "topic": 3, "tombstone": 4}
-        rule = {"destination": "X/**", "schema": "T_v1", "encoding": "datum", "require_version": False}
+        rule: dict[str, Any] = {"destination": "X/**", "schema": "T_v1", "encoding": "datum", "require_version": False}
+        rule["versions"] = ["1.0"]
         other = rule | {"destination": "Y/**", "schema": "Other_v1"}  # cannot match: its schema is not fetched
         types = {"T_v1": ["1.0"], "Other_v1": ["1.0"]}
-        return {"fingerprint": "SHA-256", "envelope_keys": keys, "rules": [other, rule], "types": types}
+        listing = {"envelope_keys": keys, "rules": [other, rule], "types": types, "compatibility": {}}
+        return {"fingerprint": "SHA-256", **listing}
 
     def text(self, path: str) -> bytes:
         """Return the schema as it is now."""
