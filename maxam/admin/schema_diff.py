@@ -8,6 +8,7 @@ from typing import Any, Final
 from maxam.admin.schema_tree import Member, Node, read_tree
 from maxam.avro.compatibility import BACKWARD, FORWARD, check
 from maxam.avro.rule import SchemaVersion
+from maxam.avro.silent import silent_changes
 from maxam.avro.witness import witness
 
 TEXT_CHARACTERS_MAX: Final = 160  # of a doc, a default or a value in a line
@@ -100,8 +101,33 @@ def compare(old: SchemaVersion, new: SchemaVersion, mode: str) -> Comparison:
             }
         )
     if old.type_name == new.type_name:
+        _compare_meaning(old, new, lines, rows)
         lines.append(f"the compatibility mode of {new.type_name} is {mode}")
     return Comparison(lines, rows)
+
+
+def _compare_meaning(old: SchemaVersion, new: SchemaVersion, lines: list[str], rows: list[dict[str, Any]]) -> None:
+    """Add what bare data of the older minor would be taken for: one type has them on one destination, two never do."""
+    silent = silent_changes(old.schema, new.schema)
+    if silent:
+        lines.append(
+            f"bare data of {old.minor} would be taken for {new.minor} and mean something else, without schema-version:"
+        )
+        lines += [f"  {change}" for change in silent]
+        lines.append(f"    such as {silent[0].body.hex(' ')}")
+    changes = [
+        {"path": change.path, "problem": change.problem, "hex": change.body.hex(), "old": change.old, "new": change.new}
+        for change in silent
+    ]
+    rows.append(
+        {
+            "direction": "meaning",
+            "reader": new.minor,
+            "writer": old.minor,
+            "compatible": not silent,
+            "changes": changes,
+        }
+    )
 
 
 def differences(old: Node, new: Node) -> list[Difference]:

@@ -274,6 +274,22 @@ def test_diff(cli: Cli, folder: Path) -> None:
     assert "such as" in cli("diff", "t.T_v1", "1.0", "2.0").stdout
 
 
+def test_diff_shows_what_bare_data_would_mean(cli: Cli, folder: Path) -> None:
+    """Two fields that change places are compatible in both directions, and a bare datum says something else."""
+    for name, order in (("1.0", "ab"), ("1.1", "ba")):
+        fields = [{"name": letter, "type": "int"} for letter in order]
+        (folder / f"t/T_v1/{name}.avsc").write_text(RECORD % json.dumps(fields))
+    assert "would be taken for one of 1.1 and mean something else" in cli("check").stdout
+    registry = (folder / "registry.toml").read_text()
+    (folder / "registry.toml").write_text(registry.replace('"datum"', '"datum"\nrequire_version = true'))
+    assert cli("check").exit_code == 0
+    shown = cli("diff", "t.T_v1").stdout
+    assert "bare data of 1.0 would be taken for 1.1 and mean something else, without schema-version:" in shown
+    assert "backward: 1.1 reads all that 1.0 writes" in shown
+    row = json.loads(cli("diff", "t.T_v1", "--json").stdout.splitlines()[-1])
+    assert (row["direction"], row["compatible"], len(row["changes"])) == ("meaning", False, 2)
+
+
 def test_every_kind_of_difference_has_its_words(cli: Cli, folder: Path) -> None:
     """Types, symbols, branches, order, sizes and aliases are named by path."""
     old = [
