@@ -224,7 +224,7 @@ def _print_trials(rule: dict[str, Any]) -> None:
     )
     if rule["reasons"]:
         print_table(
-            ["PRINCIPAL", "#COUNT", "WHY", "EXAMPLE", "OF"],
+            ["PRINCIPAL", "#COUNT", "WHY", "EXAMPLE", "AT"],
             [
                 [
                     row["principal"],
@@ -235,7 +235,7 @@ def _print_trials(rule: dict[str, Any]) -> None:
                 ]
                 for row in rule["reasons"]
             ],
-            ["OF"],
+            ["AT"],
         )
 
 
