@@ -2,11 +2,13 @@
 
 Hypercorn builds its TLS context once and tells the application nothing of the client's certificate. So the sockets and
 the TLS here are ours, with the context asked for at each connection (a reload is just another answer), and Hypercorn's
-per-connection server is subclassed at two points, both pinned by tests:
+per-connection server is subclassed at three points, all pinned by tests:
 
 * its constructor's `state` is the per-connection part of the ASGI scope's `state`; the fingerprint goes in there;
 * its `protocol_send` writes under a cancellation shield, so that a peer that stops reading would hold its connection,
-  and the shutdown, for ever; ours gives up after `write_timeout_s`.
+  and the shutdown, for ever; ours gives up after `write_timeout_s`;
+* its `_read_data` ends when the peer has left, but a response that ends after that starts the wait for another request, so that the
+  connection would hold its place until that wait is over; ours does not wait for a peer that has left.
 """
 
 import logging
@@ -19,7 +21,7 @@ from typing import Final
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
@@ -55,9 +57,17 @@ class _Connection(TCPServer):
     """Hypercorn's server of one connection, with the peer's fingerprint in the scope and a limit on writing."""
 
     write_timeout_s = 30.0
+    _left = False  # the peer: no request will come any more
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._left = True
+        await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
         """Write as Hypercorn does, but close a connection whose peer takes nothing."""
+        if isinstance(event, Updated) and self._left:
+            return
         if not isinstance(event, RawData):
             await super().protocol_send(event)
             return

@@ -1,6 +1,7 @@
 """The admin listener over real TLS: who gets in, what the application learns, and what one peer may take."""
 
 import datetime as dt
+import http.client
 import json
 import logging
 import socket
@@ -273,5 +274,24 @@ def test_connections_are_limited(certificates: Path) -> None:
                 while not await closed_by_server(first):
                     pass
             assert b" 200 " in await request(port, client_context(certificates))
+
+    run(test)
+
+
+def test_a_peer_that_left_holds_no_place(certificates: Path) -> None:
+    """Clients that close as soon as they have their answer make room at once, not when idle ones would have to go."""
+
+    def visit(port: int) -> int:
+        context = client_context(certificates)
+        for _ in range(60):
+            connection = http.client.HTTPSConnection("localhost", port, context=context)
+            connection.request("GET", "/")
+            assert connection.getresponse().read()
+            connection.close()
+        return 60
+
+    async def test() -> None:
+        async with serving(certificates, ListenerLimits(connections_max=6)) as port:
+            assert await trio.to_thread.run_sync(visit, port) == 60
 
     run(test)
