@@ -27,8 +27,9 @@ from maxam.pipeline.columns import ColumnType
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.job import Job, job_options
 from maxam.pipeline.parquet import Written
-from maxam.pipeline.splicing import Spliced, Splicing, Stretch, Task
+from maxam.pipeline.splicing import Spliced, Splicing, Stretch
 from maxam.pipeline.table import UNTYPED, Minors, Table
+from maxam.pipeline.workers import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -406,10 +407,7 @@ class _Round:
             {name: self._minors(name) for name in self._columns},
             None if self._table.state.types is None else frozenset(self._table.state.types),
         )
-        tasks = len(splicing.tasks)
-        frame = self._spark.range(0, tasks, 1, tasks)
-        rows = frame.mapInArrow(splicing, "number long, spliced string").collect()  # of what was done, not the data
-        done = [Task.from_json(row["spliced"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
+        done = on_workers(self._spark, splicing.splice, len(splicing.tasks))  # of what was done, not the data
         return [spliced for task in done for spliced in task.stretches], [file for task in done for file in task.files]
 
 

@@ -16,7 +16,7 @@ from maxam.pipeline.progress import ProgressBar
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from maxam.pipeline.output import Format
+    from maxam.pipeline.output import Format, Result
     from maxam.pipeline.reading import Archive, Problem
 
 _OUR_ERROR: Final = re.compile(r"^maxam\.[\w.]+Error: ")
@@ -144,7 +144,7 @@ class Job:
         what = "revision is" if count == 1 else "revisions are"
         self._bar.say(f"problem: {count:,} {what} missing from this table: {', '.join(named)}{more}")
 
-    def emit(self, frame: "DataFrame", expendable: tuple[str, ...] = ()) -> None:
+    def emit(self, frame: "DataFrame | Result", expendable: tuple[str, ...] = ()) -> None:
         """Give out a result, in the form and to the place that the options say.
 
         Args:

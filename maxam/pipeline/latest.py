@@ -7,21 +7,29 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from maxam.globs import Glob
+from maxam.journal.archive import REVISION_MAX
+from maxam.journal.newest import decode_records
 from maxam.pipeline.catalogue import Catalogue
-from maxam.pipeline.decoding import with_values
+from maxam.pipeline.decoding import json_values, with_values
 from maxam.pipeline.job import Job, job_options
-from maxam.pipeline.output import with_optional
+from maxam.pipeline.output import Result, with_optional
 from maxam.pipeline.reading import Archive, Problem, read_journal
-from maxam.pipeline.rows import CHANGE_COLUMNS
+from maxam.pipeline.rows import CHANGE_COLUMNS, send_batches
 from maxam.pipeline.selection import Moment, Selection, glob_option, moment_text
-from maxam.pipeline.walking import FOUND_COLUMNS, Walk, decoded
+from maxam.pipeline.walking import FOUND_COLUMNS, PIECES_MAX, Walk, decoded
+from maxam.pipeline.workers import on_workers
+from maxam.records import Change
 
 # Up to so many topics their newest revisions go to every executor, 16 bytes each; beyond, Spark joins by sorting.
 BROADCAST_TOPICS_MAX: Final = 4_000_000
+_CHANGES: Final = to_arrow_schema(CHANGE_COLUMNS, timezone="UTC")
 _PERIOD: Final = "period"
 _BLOCK_CHANGES_MAX: Final = 100_000  # a problem of the clock ends before the last write that it concerns
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,6 +89,62 @@ def read_newest(
         rows = rows.withColumn(_PERIOD, F.floor(F.unix_micros("accepted_at") / F.lit(length_us)))
     each = ("destination", _PERIOD) if length_us else ("destination",)
     return newest(rows.localCheckpoint(), each=each).select(*columns)
+
+
+def few_newest(spark: SparkSession, archive: Archive, selection: Selection) -> list[Change] | None:
+    """Find the newest change of each topic among the selected ones of a journal, values and deletes, where they are few.
+
+    Workers walk the segments, and the driver puts together what they find: Spark's SQL, which takes seconds until it is warm, has
+    no part in it.
+
+    Args:
+        spark: As of `read_newest`.
+        archive: As of `read_newest`.
+        selection: As of `read_newest`.
+
+    Returns:
+        The changes in no order; None when they may be too many for the driver's memory.
+    """
+    walk = Walk(archive, selection, 0)
+    if walk.pieces() > PIECES_MAX:
+        return None
+    newest_of: dict[bytes, tuple[int, bytes]] = {}
+    for found in on_workers(spark, walk.piece, walk.pieces()):
+        if found is None:
+            return None
+        for destination, revision, record in found:
+            known = newest_of.get(destination)
+            if known is None or known[0] < revision:
+                newest_of[destination] = revision, record
+    return decode_records([record for _, record in newest_of.values()])
+
+
+def few_values(changes: list[Change], catalogue: Catalogue | None = None, deleted: bool = False) -> Result:
+    """Return newest changes as the values of their topics, as `values_of` does.
+
+    Args:
+        changes: Of `few_newest`.
+        catalogue: See `values_of`.
+        deleted: See `values_of`.
+    """
+    rows = sorted([one for one in changes if deleted or not one.deleted], key=lambda one: one.destination)
+    names = ["destination", "revision", "accepted_at", "publisher", "schema", *(["kind"] if deleted else [])]
+    marks = [(name, False, False) for name in names]
+    if catalogue is not None:
+        marks.append(("value", True, True))
+    marks.append(("body", False, True))
+    fields = [_CHANGES.field(name) if name != "value" else pa.field(name, pa.string()) for name, _, _ in marks]
+    batches = []
+    for batch in send_batches([rows], 0, REVISION_MAX):
+        columns = [batch.column(name) for name in names]
+        absent = [kind != "value" for kind in batch.column("kind").to_pylist()]
+        if catalogue is not None:
+            values = json_values(batch, catalogue)
+            columns.append(pa.array(values, pa.string()))
+            absent = [gone or value is not None for gone, value in zip(absent, values, strict=True)]
+        columns.append(pc.if_else(pa.array(absent, pa.bool_()), None, batch.column("body")))
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+    return Result(pa.Table.from_batches(batches, pa.schema(fields)), tuple(marks))
 
 
 def latest(
@@ -212,5 +276,10 @@ def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], delet
                 )
 
     with job.progress("finding the newest changes"):
-        found = values_of(read_newest(job.spark, archive, selection), catalogue, deleted)
+        few = None if job.writes_folder else few_newest(job.spark, archive, selection)
+        found: DataFrame | Result
+        if few is None:
+            found = values_of(read_newest(job.spark, archive, selection), catalogue, deleted)
+        else:
+            found = few_values(few, catalogue, deleted)
     job.emit(found, expendable=("schema", "publisher", "accepted_at"))

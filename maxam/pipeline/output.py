@@ -18,6 +18,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -56,16 +57,33 @@ def with_optional(frame: "DataFrame", *columns: str) -> "DataFrame":
     return frame
 
 
+Columns = tuple[tuple[str, bool, bool], ...]  # name, holds JSON text, is left out when null
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result that the driver has.
+
+    Attributes:
+        table: Its rows, in order.
+        columns: As of `marked_columns`.
+    """
+
+    table: pa.Table
+    columns: Columns
+
+
 Rows = tuple[list[str], list[tuple["Json", ...]], bool]
 
 
-def first_rows(frame: "DataFrame") -> Rows:
+def first_rows(frame: "DataFrame | Result") -> Rows:
     """Return titles and cells of a table for people, and whether there are more than its TABLE_ROWS_MAX rows.
 
     A column that JSON output would leave out of every one of them is left out.
     """
     columns = marked_columns(frame)
-    table = frame.limit(TABLE_ROWS_MAX + 1).toArrow()
+    most = TABLE_ROWS_MAX + 1
+    table = frame.table.slice(0, most) if isinstance(frame, Result) else frame.limit(most).toArrow()
     rows = [row for batch in table.to_batches() for row in zip(*cells(batch, columns), strict=True)]
     more, rows = len(rows) > TABLE_ROWS_MAX, rows[:TABLE_ROWS_MAX]
     kept = [
@@ -86,11 +104,11 @@ def print_rows(rows: Rows, expendable: Sequence[str] = ()) -> None:
     print_table(titles, found, left_out, "--format json shows all", _SHORTENED)
 
 
-def write_frame(frame: "DataFrame", form: Format, out: str | None) -> None:
+def write_frame(frame: "DataFrame | Result", form: Format, out: str | None) -> None:
     """Write all rows.
 
     Args:
-        frame: What to write, in its order.
+        frame: What to write, in its order; a folder is written of a DataFrame only.
         form: `json`, `csv` or `parquet`.
         out: A file, which is written aside and renamed when it is whole; or, for Parquet, a path that ends in `/`: a new
             folder that Spark fills with many files at once; or None: standard output.
@@ -104,6 +122,8 @@ def write_frame(frame: "DataFrame", form: Format, out: str | None) -> None:
         _write_chunks(frame, form, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     elif out.endswith("/"):
+        if isinstance(frame, Result):
+            raise TypeError("a folder is written by Spark")
         _write_folder(frame, form, Path(out).absolute())  # Java may stand elsewhere than we
     else:
         with replacing(Path(out)) as file:
@@ -142,11 +162,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-Columns = tuple[tuple[str, bool, bool], ...]  # name, holds JSON text, is left out when null
-
-
-def marked_columns(frame: "DataFrame") -> Columns:
-    """Return the names of a frame's columns and how they are marked."""
+def marked_columns(frame: "DataFrame | Result") -> Columns:
+    """Return the names of the columns of a frame or result and how they are marked."""
+    if isinstance(frame, Result):
+        return frame.columns
     return tuple((f.name, bool(f.metadata.get(_JSON)), bool(f.metadata.get(_OPTIONAL))) for f in frame.schema)
 
 
@@ -238,9 +257,18 @@ def _arrow_stream(batch: pa.RecordBatch, columns: Columns) -> bytes:  # noqa: AR
 _CHUNKS: Final = {"json": json_lines, "csv": csv_lines, "parquet": _arrow_stream}
 
 
-def _write_chunks(frame: "DataFrame", form: Format, file: BinaryIO) -> None:
+def _write_chunks(frame: "DataFrame | Result", form: Format, file: BinaryIO) -> None:
     columns = marked_columns(frame)
     make = _CHUNKS[form]
+    if isinstance(frame, Result):
+        if form == "parquet":
+            pq.write_table(frame.table, file, compression="zstd")
+            return
+        if form == "csv":
+            _write_all(file, _csv_text([[name for name, _, _ in columns]]))
+        for batch in frame.table.to_batches():
+            _write_all(file, make(batch, columns))
+        return
 
     def chunks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,16 +1,12 @@
 """What a Spark worker does for the typed history: stretches of the journal in, Parquet files in a work folder out."""
 
-import json
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 from uuid import uuid4
-
-import pyarrow as pa
 
 from maxam.errors import JournalDamagedError
 from maxam.journal.archive import Place, Problem, Segment, SegmentReader, find_segment
@@ -73,20 +69,6 @@ class Task:
     stretches: list[Spliced]
     files: list[Written]
 
-    def to_json(self) -> str:
-        """Write it for the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Task":
-        """Read it in the driver."""
-        kept: dict[str, Any] = json.loads(text)
-        stretches = []
-        for each in kept["stretches"]:
-            place = None if each["place"] is None else Place(**each["place"])
-            stretches.append(Spliced(each["last"], place, [Problem(**problem) for problem in each["problems"]]))
-        return cls(stretches, [Written(**each) for each in kept["files"]])
-
 
 def divided(stretches: list[Stretch]) -> list[list[int]]:
     """Divide stretches among tasks: the numbers of some that follow each other for each."""
@@ -108,7 +90,7 @@ class _WrongError(Exception):
 
 @final
 class Splicing:
-    """The splicing of some stretches: pickled, and called by Spark's workers with batches of numbers of `tasks`.
+    """The splicing of some stretches: pickled, for Spark's workers.
 
     Attributes:
         tasks: Numbers of the stretches of each.
@@ -148,13 +130,6 @@ class Splicing:
         self._columns: Final = columns
         self._names: Final = {text: name for name, minors in columns.items() for _, text in minors}
         self._merged: Final[dict[str, ColumnType]] = {}
-
-    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Splice the tasks whose numbers are in the first column; yield what came of each."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                told = self.splice(number).to_json()
-                yield pa.record_batch([pa.array([number], pa.int64()), pa.array([told])], names=["number", "spliced"])
 
     def splice(self, number: int) -> Task:
         """Do one task.

@@ -1,8 +1,9 @@
-"""What a Spark worker does to find the newest change of each topic: runs of sealed segments in, their newest changes out."""
+"""What a Spark worker does to find the newest change of each topic: runs of segments in, their newest changes out."""
 
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
@@ -12,16 +13,18 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from maxam.config import Limits
 from maxam.errors import JournalDamagedError
 from maxam.globs import compile_glob
-from maxam.journal.archive import REVISION_MAX, Archive, find_segment
+from maxam.journal.archive import REVISION_MAX, Archive, SegmentReader, find_segment
+from maxam.journal.decoding import read_unsigned
+from maxam.journal.encoding import SYNC_BYTES, Encoder, Position
 from maxam.journal.newest import NewestChanges, decode_records
 from maxam.journal.scan import Scanner
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.source import micros
+from maxam.records import Change, RejectedSend
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from maxam.journal.archive import Segment
+    from maxam.journal.archive import CheckedSegment, Segment
     from maxam.pipeline.selection import Selection
 
 FOUND_COLUMNS: Final = StructType(
@@ -32,11 +35,14 @@ FOUND_COLUMNS: Final = StructType(
         StructField("record", BinaryType()),
     ]
 )
-_RUN_BYTES: Final = 256 << 20  # of segments in one task, which gives each topic once
+PIECES_MAX: Final = 64  # whose findings the driver puts together
+_RUN_BYTES: Final = 128 << 20  # of segments in one task, which gives each topic once
+_FOUND_BYTES_MAX: Final = 128 << 20  # that the driver takes from all pieces
 _KEPT_BYTES_MAX: Final = 64 << 20  # of newest changes in one worker, and those of one segment more
 _BATCH_ROWS: Final = 10_000
 _BATCH_BYTES: Final = 8 << 20
 _TIME_MAX_US: Final = 1 << 62
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @final
@@ -47,17 +53,18 @@ class Walk:
         """Describe the work.
 
         Args:
-            archive: Its `sealed` segments are walked.
+            archive: Its `sealed` segments are walked; by `piece` the others too.
             selection: Which changes count.
             period_us: As of `NewestChanges`.
         """
         self._folder: Final = archive.folder
-        self._since_us: Final = 0 if selection.since is None else micros(selection.since)
-        self._until_us: Final = _TIME_MAX_US if selection.until is None else micros(selection.until)
+        self._since_us: Final = 0 if selection.since is None else _micros(selection.since)
+        self._until_us: Final = _TIME_MAX_US if selection.until is None else _micros(selection.until)
         self._first: Final = max(archive.low, selection.from_revision or 0)
         self._last: Final = min(archive.last, selection.to_revision or REVISION_MAX)
         self._period_us: Final = period_us
         self._globs: Final = [glob.text for glob in selection.globs]
+        self._rest: Final = [one for one in (*archive.damaged, archive.open) if one is not None and one.bytes]
         self.runs: Final[list[list[Segment]]] = []
         length = _RUN_BYTES
         for one in archive.sealed:
@@ -73,14 +80,47 @@ class Walk:
             for number in batch.column(0).to_pylist():
                 yield from self._run(self.runs[number])
 
-    def _run(self, segments: "list[Segment]") -> "Iterator[pa.RecordBatch]":
+    def pieces(self) -> int:
+        """Count the pieces of all segments: the runs, and each segment that is not healthy or not sealed."""
+        return len(self.runs) + len(self._rest)
+
+    def piece(self, number: int) -> list[tuple[bytes, int, bytes]] | None:
+        """Walk one piece.
+
+        Returns:
+            Destination, revision and record of the newest change of each topic in it, in no order; None when they are too many for
+            one driver.
+
+        Raises:
+            PipelineError: A segment is not what it was when the archive was examined.
+            OSError: One cannot be read.
+        """
+        most = _FOUND_BYTES_MAX // self.pieces()
+        found = self._newest()
+        if number >= len(self.runs):
+            self._read(self._rest[number - len(self.runs)], found)
+        else:
+            for segment in self.runs[number]:
+                self._walk(segment, found)
+                found.measure()
+                if found.length > most:
+                    return None
+        found.measure()
+        if found.length > most:
+            return None
+        return [(destination, revision, record) for destination, _, revision, record in found.take()]
+
+    def _newest(self) -> NewestChanges:
         globs = [compile_glob(text, Limits()) for text in self._globs]
 
         def wanted(destination: bytes) -> bool:
             text = destination.decode()
             return not globs or any(glob.matches(text) for glob in globs)
 
-        found = NewestChanges(self._since_us, self._until_us, self._first, self._last, self._period_us, wanted)
+        return NewestChanges(self._since_us, self._until_us, self._first, self._last, self._period_us, wanted)
+
+    def _run(self, segments: "list[Segment]") -> "Iterator[pa.RecordBatch]":
+        found = self._newest()
         for segment in segments:
             self._walk(segment, found)
             found.measure()
@@ -115,6 +155,29 @@ class Walk:
             ) from error
         except JournalDamagedError as error:  # it was whole a moment ago
             raise PipelineError(str(error)) from error
+
+    def _read(self, part: "CheckedSegment", found: NewestChanges) -> None:
+        """Decode a segment that is damaged, or the open one as far as it was examined."""
+        known = {problem.offset for problem in part.problems if problem.lost}
+        with SegmentReader(self._folder, "changes", part.segment) as reader:
+            for records in reader:
+                if part.segment.open and reader.offset >= part.bytes:
+                    break
+                first = next((record.revision for record in records if isinstance(record, Change)), 0)
+                if first:
+                    encoder = Encoder(Position(first - 1, 0, 0), bytes(SYNC_BYTES), gapless=False)
+                    data = encoder.encode([record for record in records if not isinstance(record, RejectedSend)]).data
+                    count, start = read_unsigned(data, 0)
+                    _, start = read_unsigned(data, start)
+                    found.revision = first - 1
+                    found.add(data[start:-SYNC_BYTES], count >> 1)
+            new = [problem for problem in reader.problems if problem.lost and problem.offset not in known]
+            if new:
+                raise PipelineError(f"{new[0]}; run it again, for what is there now")
+
+
+def _micros(at: datetime) -> int:
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def decoded(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

@@ -3,15 +3,18 @@
 from datetime import UTC, timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from maxam.bench.archive import START, write_archive
 from maxam.config import Limits
 from maxam.globs import compile_glob
-from maxam.pipeline import walking
+from maxam.pipeline import latest, walking
+from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.compact import DAY, compacted
-from maxam.pipeline.latest import newest, read_newest
+from maxam.pipeline.latest import few_newest, few_values, newest, read_newest, values_of
+from maxam.pipeline.output import Format, first_rows, write_frame
 from maxam.pipeline.reading import examine, read_journal
 from maxam.pipeline.selection import Selection
 
@@ -58,7 +61,44 @@ def test_walking_finds_what_the_rows_say(
         changes = read_journal(spark, journal, archive=archive, problems="skip", **selection.prune())
         found = read_newest(spark, archive, selection)
         assert found.schema == changes.schema
-        assert rows(found) == rows(newest(changes)), selection
+        expected = rows(newest(changes))
+        assert rows(found) == expected, selection
+        few = few_newest(spark, archive, selection)
+        assert few is not None
+        assert sorted(one.revision for one in few) == [row[0] for row in expected], selection
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_few_are_written_as_many_are(
+    spark: SparkSession, journal: Path, tmp_path: Path, deleted: bool, form: Format
+) -> None:
+    """What the driver puts together by itself is what Spark makes of it, also as a table for people."""
+    archive = examine(spark, journal)
+    catalogue = Catalogue.load(journal, None)
+    few = few_newest(spark, archive, Selection())
+    assert few is not None
+    result = few_values(few, catalogue, deleted)
+    frame = values_of(read_newest(spark, archive, Selection()), catalogue, deleted).localCheckpoint()
+    write_frame(result, form, str(tmp_path / "few"))
+    write_frame(frame, form, str(tmp_path / "many"))
+    if form == "parquet":
+        assert pq.read_table(tmp_path / "few").equals(pq.read_table(tmp_path / "many"))
+    else:
+        assert (tmp_path / "few").read_bytes() == (tmp_path / "many").read_bytes()
+        assert (tmp_path / "few").read_bytes()
+    assert first_rows(result) == first_rows(frame)
+
+
+def test_many_are_left_to_spark(spark: SparkSession, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a driver takes, in bytes and in pieces."""
+    archive = examine(spark, journal)
+    monkeypatch.setattr(latest, "PIECES_MAX", 2)
+    assert few_newest(spark, archive, Selection()) is None
+    monkeypatch.undo()
+    walk = walking.Walk(archive, Selection(), 0)
+    monkeypatch.setattr(walking, "_FOUND_BYTES_MAX", 1000)
+    assert walk.piece(0) is None
 
 
 def test_one_for_each_day(spark: SparkSession, journal: Path) -> None:
