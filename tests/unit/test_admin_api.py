@@ -2,6 +2,7 @@
 
 import json
 import logging
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 from urllib.parse import quote
@@ -374,6 +375,30 @@ def test_values_are_shown_within_the_receive_rights_only(world: World) -> None:
         for row in (rows[1], await world.json("/v1/topics/X/B.1", READER)):
             assert row["value_state"] == "withheld"
             assert {"value", "body", "headers"} & set(row) == set()
+
+    run(test)
+
+
+def test_bodies_can_be_asked_for_as_they_were_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With values=raw nothing is decoded; a page ends where its bodies have enough bytes, and the next one goes on."""
+    monkeypatch.setattr(api, "RAW_PAGE_BODY_BYTES_MAX", 10)
+    for number in range(5):
+        world.send(f"X/A.{number}", datum("vvvv"))
+    world.send("X/B.1", datum("secret"))
+
+    async def test() -> None:
+        found: list[dict[str, Any]] = []
+        following: str | None = ""
+        while following is not None:
+            after = f"&after={following}" if following else ""
+            page = await world.json("/v1/topics?values=raw" + after, READER)
+            assert len(page["topics"]) <= 2
+            found += page["topics"]
+            following = page["next"]
+        assert [row["destination"] for row in found] == [f"X/A.{number}" for number in range(5)] + ["X/B.1"]
+        assert [row["value_state"] for row in found] == ["raw"] * 5 + ["withheld"]
+        assert b64decode(found[0]["body"]) == datum("vvvv")
+        assert "body" not in found[-1]
 
     run(test)
 
