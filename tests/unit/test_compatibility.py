@@ -108,6 +108,13 @@ INCOMPATIBLE = [
 ]
 
 
+def plain(document: Json) -> Any:
+    """Give fastavro a schema without logical types, whose values it would turn into Python's."""
+    if isinstance(document, dict):
+        return {key: plain(value) for key, value in document.items() if key != "logicalType"}
+    return [plain(item) for item in document] if isinstance(document, list) else document
+
+
 @pytest.mark.parametrize(("writer", "reader", "expected"), INCOMPATIBLE)
 def test_every_incompatibility_is_named_with_its_paths(
     writer: Json, reader: Json, expected: list[tuple[str, str, str]]
@@ -124,7 +131,9 @@ def test_every_incompatibility_is_named_with_its_paths(
             "name-mismatch",
             "fixed-size-mismatch",  # behind the name
         }
-        json.loads(datum.text)
+        if writer is not NODE:  # fastavro's reader of JSON knows no types that hold themselves
+            told = next(fastavro.json_reader(io.StringIO(datum.text), plain(writer)))
+            assert told == fastavro.schemaless_reader(io.BytesIO(datum.body), plain(writer), None)
 
 
 def test_the_table_above_has_every_kind() -> None:
