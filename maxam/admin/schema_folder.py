@@ -195,7 +195,10 @@ def covering(registry: Registry, glob: Glob, before: int) -> int | None:
     if not samples:
         return None
     for index, rule in enumerate(registry.rules[:before]):
-        if all(rule.glob.matches(sample) for sample in samples):
+        begins = glob.prefix.startswith(
+            rule.glob.prefix
+        )  # else it cannot, and a thousand rules need no thousand squared matches
+        if begins and all(rule.glob.matches(sample) for sample in samples):
             return index
     return None
 
