@@ -33,7 +33,7 @@ _SORTS: Final[dict[str, tuple[str, ...]]] = {
 }
 _TITLES: Final = {
     "breaks": "These publishers would be rejected:",
-    "orphans": "These topics would have no rule, and keep their values, but take no new ones:",
+    "orphans": "These topics would have no rule, for which a reload is refused unless [schemas] allow_orphans; they would take no new values:",
     "moves": "These values would be judged by another version, or be carried otherwise:",
     "passes": "These SENDs were rejected lately and would not be:",
 }
