@@ -38,6 +38,7 @@ from maxam.journal.files import (
 )
 from maxam.journal.glimpse import LostChange, LostSession, glimpse
 from maxam.journal.index import build, index_path, load
+from maxam.journal.listing import fault_text
 from maxam.journal.losses import FOLDER, REPORT, Losses, encode_report, read_losses
 from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner, headless, scan_from
 from maxam.journal.verify import examine_file, is_torn_tail, verify
@@ -384,7 +385,7 @@ class _Surveyor:
         try:
             scanner = Scanner(self._path, self._size, self._read)
         except JournalDamagedError as error:
-            fault = _fault(error)
+            fault = fault_text(error)
             if fault == OTHER_VERSION:
                 raise JournalError(f"{self._path}: {OTHER_VERSION}: repair it with that version") from error
             found = headless(self._path, self._size, self._read, self._segment.first - 1)
@@ -406,7 +407,7 @@ class _Surveyor:
                 scanner.ended = False
                 self._close()
                 more = scanner.skip_damage()
-                self._drop(offset, (scanner.offset if more else self._size) - offset, _fault(error))
+                self._drop(offset, (scanner.offset if more else self._size) - offset, fault_text(error))
                 if more:
                     continue
                 if not self._runs and not self._segment.last:
@@ -965,10 +966,6 @@ def _parts(new: NewSegment, disk: Disk, sync_marker: bytes) -> Iterator[bytes]:
 
 def _open_path(root: str, revision: int, folder: str = _SEGMENTS) -> str:
     return f"{root}/{folder}/{revision + 1:020}.open.avro"
-
-
-def _fault(error: JournalDamagedError) -> str:
-    return str(error).removeprefix(f"{error.path}: byte {error.offset}: ")
 
 
 def _close(disk: Disk, locks: list[int]) -> None:
