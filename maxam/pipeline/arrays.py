@@ -159,14 +159,16 @@ class Reader:
         unfit: Places of values that no column holds; what is read of them means nothing.
     """
 
-    __slots__ = ("_buffer", "_bytes", "_data", "_words", "unfit")
+    __slots__ = ("_buffer", "_bytes", "_data", "_types", "_words", "unfit")
 
-    def __init__(self, parts: list[bytes]) -> None:
+    def __init__(self, parts: list[bytes], types: dict[int, Any] | None = None) -> None:
         """Take the rows.
 
         Args:
             parts: Of them, in order; places count from the beginning of the first.
+            types: Keeps Arrow types for other readers of the same columns.
         """
+        self._types: Final[dict[int, Any]] = {} if types is None else types
         self._data: Final = b"".join((_MARGIN, *parts, _MARGIN))
         if len(self._data) >= 1 << 31:
             raise PipelineError(f"rows of {len(self._data)} bytes were to be read at once: the most is 2 GiB")
@@ -262,11 +264,13 @@ class Reader:
                     behind[chosen] = ends
             if ((index < 0) | (index >= len(node.parts))).any():
                 raise UnfitError("no such branch of a union")
-        of = arrow_type(place)
+        if found and len(place.alternatives) == 1:
+            return found[id(place.alternatives[0])], behind
+        of = self._types.get(id(place))
+        if of is None:
+            of = self._types[id(place)] = arrow_type(place)
         if not found:
             return pa.nulls(slots.count, of), behind
-        if len(place.alternatives) == 1:
-            return found[id(place.alternatives[0])], behind
         members = [
             found[id(each)] if id(each) in found else pa.nulls(slots.count, of.field(number).type)
             for number, each in enumerate(place.alternatives)
@@ -308,6 +312,12 @@ class Reader:
             return self._duration(start, slots), end
         return self._cut(start, end, slots, _leaf(of.type)), end
 
+    def _type(self, of: Alternative) -> Any:  # noqa: ANN401  # as above
+        type_ = self._types.get(id(of))
+        if type_ is None:
+            type_ = self._types[id(of)] = _alternative_type(of)
+        return type_
+
     def _record(self, node: Node, of: Alternative, at: _Longs, slots: Slots) -> tuple[Any, _Longs]:
         found: dict[int, Any] = {}
         behind = at
@@ -316,7 +326,7 @@ class Reader:
             if field is None:
                 raise ValueError("the type was not merged")
             found[id(field)], behind = self.column(member.node, field.place, behind, slots)
-        type_ = _alternative_type(of)
+        type_ = self._type(of)
         if not of.fields:
             bits = np.packbits(slots.spread(np.ones(len(at), bool)), bitorder="little")
             return self._plain(type_, slots, bits), behind
@@ -397,7 +407,7 @@ class Reader:
         counts, starts, behind = self._find_items(node, at)
         every = Slots(len(starts))
         item = node.parts[0]
-        type_ = _alternative_type(of)
+        type_ = self._type(of)
         offsets = slots.offsets(counts)
         if node.kind == "array":
             child, _ = self.column(item, items_of(of), starts, every)

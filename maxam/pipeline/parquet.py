@@ -79,6 +79,7 @@ class _Kind:
         self.rows: Final = rows
         self._column: Final = column
         self._root: Final = root
+        self._types: Final[dict[int, Any]] = {}
         self._between: Final = _UNTYPED if column is None else _TYPED
         value = pa.binary() if column is None else arrow_type(column.place())
         self.schema: Final = pa.schema([*_HEAD, *self._between, ("value", value)])
@@ -91,7 +92,7 @@ class _Kind:
         """
         lengths = np.fromiter(map(len, parts), np.int64, len(parts)).reshape(-1, _PARTS).sum(axis=1)
         count = len(lengths)
-        reader = Reader(parts)
+        reader = Reader(parts, self._types)
         ends = reader.inside(np.cumsum(lengths))
         slots = Slots(count)
         try:
