@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
@@ -23,7 +24,7 @@ from maxam.gateway.files import Mark, Places
 from maxam.gateway.log import log_event
 from maxam.gateway.sources import mark_sources
 
-_STEP_MS: Final = 200  # how often the library looks for news of the kernel; to stop it takes as long
+_STEP_MS: Final = 100  # how often the library looks for news of the kernel; to stop it takes as long
 _REARM_S: Final = 5.0  # when the library could not watch
 
 
@@ -101,13 +102,13 @@ class FileWatch:
                     continue
                 try:
                     await self._ring_for(paths, places)
-                except (OSError, RuntimeError) as error:  # no more watches are to be had, or a folder is gone
+                except* (OSError, RuntimeError) as errors:  # no more watches are to be had, or a folder is gone
                     if not told:
                         told = True
                         log_event(
                             logging.WARNING,
                             "watch-failed",
-                            error=error,
+                            error=errors.exceptions[0],
                             action=f"changed files are noticed within {self._reload.poll_interval_s:g} s only",
                         )
                 await trio.sleep(_REARM_S)
@@ -117,12 +118,30 @@ class FileWatch:
         def matters(_change: Change, path: str) -> bool:
             return path in places.names or path in places.folders or os.path.dirname(path) in places.folders  # noqa: PTH120  # plain texts do
 
+        # A cancellation does not reach its thread before that ends by itself, after seconds: this does.
+        stop = threading.Event()
         changes = awatch(
-            *paths, watch_filter=matters, debounce=_STEP_MS, step=_STEP_MS, recursive=False, force_polling=False
+            *paths,
+            watch_filter=matters,
+            debounce=_STEP_MS,
+            step=_STEP_MS,
+            stop_event=stop,
+            recursive=False,
+            force_polling=False,
         )
-        async with contextlib.aclosing(changes):
-            async for _ in changes:
-                self._bell.ring()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_at_end, stop)
+            async with contextlib.aclosing(changes):
+                async for _ in changes:
+                    self._bell.ring()
+            nursery.cancel_scope.cancel()
+
+
+async def _set_at_end(stop: threading.Event) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        stop.set()
 
 
 def _folders(places: Places) -> list[str]:

@@ -1,0 +1,277 @@
+"""A whole gateway in the test's own event loop, with real files, sockets and TLS, and clients that speak in frames.
+
+In one loop with the gateway a test can say what happens between two steps of it: when a reload answers, everything that the
+gateway encrypts from then on is new.
+"""
+
+import datetime as dt
+import gc
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+from cryptography import x509
+
+from maxam.admin.certificates import Authority, issue_development_certificates
+from maxam.admin.service import serve_admin
+from maxam.config import (
+    AdminSettings,
+    JournalSettings,
+    Limits,
+    ListenerSettings,
+    PolicySettings,
+    ReloadSettings,
+    SchemaSettings,
+    Settings,
+    TlsSettings,
+)
+from maxam.gateway.reload import Outcome
+from maxam.gateway.server import Gateway, open_gateway
+from maxam.gateway.sources import read_sources
+from maxam.gateway.tls import TlsSocket
+from maxam.stomp import encoder
+from maxam.stomp.events import VERSION_1_2
+from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
+
+NOW = dt.datetime.now(dt.UTC)
+DAY = dt.timedelta(days=1)
+EVERYTHING = {"send": ["X/**"], "receive": ["X/**"]}
+ANYTHING_GOES = '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'
+
+
+class Site:
+    """The files of a gateway, and what a test does to them."""
+
+    def __init__(self, folder: Path, *clients: str) -> None:
+        """Issue certificates to clients, an operator among them, who may all do everything."""
+        self.folder = folder
+        self.certificates = folder / "certs"
+        self.fingerprints = issue_development_certificates(self.certificates, NOW, [*clients, "operator"])
+        self.schemas = folder / "schemas"
+        self.schemas.mkdir()
+        (self.schemas / "registry.toml").write_text(ANYTHING_GOES)
+        self.policy_file = folder / "policy.toml"
+        self.policy(dict.fromkeys(clients, EVERYTHING))
+        self.settings = Settings(
+            TlsSettings(
+                self.certificates / "server.pem",
+                self.certificates / "server.key",
+                self.certificates / "ca.pem",
+                self.certificates / "crl.pem",
+            ),
+            PolicySettings(self.policy_file),
+            SchemaSettings(self.schemas),
+            ListenerSettings(port=0),
+            JournalSettings(folder / "journal", durability="none"),
+            AdminSettings(port=0),
+            ReloadSettings(watch=False),
+            Limits(expel_timeout_s=1.0),
+        )
+
+    @property
+    def authority(self) -> Authority:
+        """Whoever certifies its clients."""
+        return Authority.read(self.certificates)
+
+    def policy(self, rights: Mapping[str, Mapping[str, object]], names: Mapping[str, str] | None = None) -> None:
+        """Write a policy: the rights of each client, who is the principal of its own name unless `names` says otherwise."""
+        lines = []
+        for client, granted in {**rights, "operator": {"admin": ["read", "write", "metrics"]}}.items():
+            lines += [f'[capabilities."{client}"]', *(f"{key} = {value!r}" for key, value in granted.items())]
+            name = (names or {}).get(client, client)
+            lines += ["[[principals]]", f'name = "{name}"', f'fingerprints = ["{self.fingerprints[client]}"]']
+            lines += [f'capabilities = ["{client}"]']
+        self.policy_file.write_text("\n".join(lines))
+
+    def revoke(self, *clients: str, number: int = 0) -> None:
+        """Write a newer revocation list with the certificates of these clients on it."""
+        certificates = [
+            x509.load_pem_x509_certificate((self.certificates / f"{client}.pem").read_bytes()) for client in clients
+        ]
+        later = NOW + dt.timedelta(seconds=1 + number)
+        (self.certificates / "crl.pem").write_bytes(self.authority.revocation_list_pem(certificates, later))
+
+    def context(self, name: str | None) -> ssl.SSLContext:
+        """A client's context; the server's name does not matter."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(self.certificates / "ca.pem")
+        if name is not None:
+            context.load_cert_chain(self.certificates / f"{name}.pem", self.certificates / f"{name}.key")
+        return context
+
+
+class Living:
+    """A running gateway."""
+
+    def __init__(self, site: Site, gateway: Gateway, admin_port: int) -> None:
+        self.site = site
+        self.gateway = gateway
+        self.admin_port = admin_port
+
+    async def reload(self, allow_orphans: bool = False) -> dict[str, Outcome]:
+        """Reload; return the outcomes by item."""
+        return {one.item: one for one in await self.gateway.reloader.reload("test", allow_orphans)}
+
+    @asynccontextmanager
+    async def client(self, name: str, client_id: str | None = None) -> AsyncIterator["TestClient"]:
+        """Connect a client for the length of a block."""
+        stream = await self.dial(name)
+        async with stream:
+            client = TestClient(stream)
+            await client.write(encoder.connect("MAXVAPI", client_id=client_id))
+            frame = await client.frame()
+            assert frame.command == b"CONNECTED", (frame.headers, frame.body)
+            yield client
+
+    async def dial(self, name: str | None) -> trio.SSLStream[trio.SocketStream]:
+        """Open a TLS connection."""
+        transport = await trio.open_tcp_stream(*self.gateway.address)
+        stream = trio.SSLStream(transport, self.site.context(name), https_compatible=True)
+        await stream.do_handshake()
+        return stream
+
+    async def refusal(self, name: str) -> tuple[bytes, bytes]:
+        """Try to connect a client that must be refused with an ERROR; return its message and body."""
+        async with await self.dial(name) as stream:
+            client = TestClient(stream)
+            await client.write(encoder.connect("MAXVAPI"))
+            return await client.error()
+
+
+class TestClient:
+    """A STOMP client that does what it is told."""
+
+    __test__ = False
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self.stream = stream
+        self._decoder = Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stream.aclose()
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes."""
+        await self.stream.send_all(data)
+
+    async def frame(self) -> Frame:
+        """Wait for the next frame; EOFError at the end."""
+        while (frame := self._decoder.next_frame()) is None:
+            data = await self.stream.receive_some(65_536)
+            if not data:
+                raise EOFError
+            self._decoder.receive_data(data)
+        return frame
+
+    async def error(self) -> tuple[bytes, bytes]:
+        """Read on to an ERROR and the end behind it; return its message and body."""
+        while (frame := await self.frame()).command != b"ERROR":
+            pass
+        try:
+            while True:
+                await self.frame()
+        except (EOFError, trio.BrokenResourceError):
+            pass
+        return frame.headers[b"message"], frame.body
+
+    async def send(self, topic: str, body: bytes) -> tuple[bytes, bytes]:
+        """SEND; return disposition and result. MESSAGEs before the RECEIPT are passed over."""
+        await self.write(encoder.send(VERSION_1_2, topic.encode(), body, receipt_id=b"send"))
+        while (frame := await self.frame()).command == b"MESSAGE":
+            pass
+        assert frame.command == b"RECEIPT", (frame.headers, frame.body)
+        return frame.headers[b"disposition"], frame.headers.get(b"result", b"")
+
+    async def subscribe(self, glob: str, ack: bytes = b"auto", **how: Any) -> None:
+        """SUBSCRIBE under the id `s` and wait for the receipt."""
+        await self.write(encoder.subscribe(VERSION_1_2, b"s", glob.encode(), ack, receipt_id=b"subscribed", **how))
+        while (await self.frame()).headers.get(b"receipt-id") != b"subscribed":
+            pass
+
+    async def values(self, count: int) -> dict[str, bytes]:
+        """Read so many MESSAGEs; return the last body of each topic."""
+        found = {}
+        while count:
+            frame = await self.frame()
+            if frame.command == b"MESSAGE":
+                found[frame.headers[b"destination"].decode()] = frame.body
+                count -= 1
+        return found
+
+
+@asynccontextmanager
+async def living(site: Site, **changes: Any) -> AsyncIterator[Living]:
+    """Run a gateway for the length of a block."""
+    site.settings = replace(site.settings, **changes)
+    gateway = open_gateway(site.settings, read_sources(site.settings))
+    ready = trio.Event()
+    addresses: list[str] = []
+
+    def say_ready(found: list[str]) -> None:
+        addresses.extend(found)
+        ready.set()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gateway.run, [serve_admin], say_ready)
+            await ready.wait()
+            try:
+                with trio.fail_after(60):
+                    yield Living(site, gateway, int(addresses[1].rpartition(":")[2]))
+            finally:
+                gateway.stop()
+    finally:
+        gc.unfreeze()  # the gateway froze what the test process had made too
+
+
+class Encrypted:
+    """Counts what gateways of this process encrypt, in the moment in which they do.
+
+    Attributes:
+        bytes: Plaintext, in all.
+        marked: Pieces of it that hold the mark.
+    """
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self.bytes = 0
+        self.marked = 0
+
+    def take(self, data: bytes | memoryview) -> None:
+        """Count one piece."""
+        self.bytes += len(data)
+        self.marked += self._mark in bytes(data)
+
+
+@contextmanager
+def encrypted(mark: bytes = b"\0") -> Iterator[Encrypted]:
+    """Count what is encrypted within a block."""
+    counted = Encrypted(mark)
+    original = TlsSocket.send
+
+    def send(self: TlsSocket, data: bytes | memoryview) -> bool:
+        counted.take(data)
+        return original(self, data)
+
+    TlsSocket.send = send  # type: ignore[method-assign]  # given back below
+    try:
+        yield counted
+    finally:
+        TlsSocket.send = original  # type: ignore[method-assign]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the gateway work on until something is so; there is no event to wait for that a client would see."""
+    while not condition():  # noqa: ASYNC110  # see above
+        await trio.sleep(0.002)

@@ -1,0 +1,772 @@
+"""Reload while clients are served: what comes into force at once, what is refused, and that nothing leaks and nobody is dropped."""
+
+import datetime as dt
+import json
+import logging
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from maxam.admin.certificates import SERVER_NAMES, Authority
+from maxam.avro.registry import load_registry
+from maxam.config import Limits, ReloadSettings, SchemaSettings
+from maxam.gateway.orphans import OrphanSearch
+from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
+from maxam.gateway.sources import ITEMS
+from maxam.gateway.tls import fingerprint, verified_chain
+from maxam.gateway.watch import Rest
+from maxam.stomp import encoder
+from maxam.stomp.events import VERSION_1_2
+from tests.streams.living_gateway import ANYTHING_GOES, DAY, EVERYTHING, NOW, Living, Site, encrypted, living, until
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on real time, with an absolute limit."""
+
+    async def limited() -> None:
+        with trio.fail_after(60):
+            await test()
+
+    trio.run(limited)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """The files of a gateway with three clients."""
+    return Site(tmp_path, "anna", "ben", "carl")
+
+
+def test_nothing_changed_is_no_reload(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """When all files are what is in force, each item is unchanged, nothing is logged, and who serves TLS stays the same."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            before = gateway.gateway.tls
+            caplog.clear()
+            outcomes = await gateway.reload()
+            assert [one.outcome for one in outcomes.values()] == [UNCHANGED] * len(ITEMS)
+            assert gateway.gateway.tls is before
+            assert "reload" not in caplog.text
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_a_bad_item_leaves_the_old_in_force_and_the_others_swap(
+    site: Site, item: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each item by itself: one is bad, all others are new. The bad one is named, with its file, in answer, log and health until it is
+    mended; what it was is served on.
+    """
+    certificates = site.certificates
+    paths = {
+        "policy": site.policy_file,
+        "schemas": site.schemas / "registry.toml",
+        "certificate": certificates / "server.pem",
+        "client_ca": certificates / "ca.pem",
+        "crl": certificates / "crl.pem",
+    }
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            site.policy({"anna": EVERYTHING, "ben": {"send": ["X/**"]}, "carl": EVERYTHING})
+            (site.schemas / "registry.toml").write_text("# other\n" + ANYTHING_GOES)
+            site.authority.issue("localhost", NOW - DAY, NOW + 30 * DAY, SERVER_NAMES).write(certificates, "server")
+            both = (certificates / "ca.pem").read_bytes() + Authority.create("second", NOW).issued.certificate_pem
+            (certificates / "ca.pem").write_bytes(both)
+            site.revoke("carl")
+            good = paths[item].read_bytes()
+            paths[item].write_bytes(b"nonsense = = \n")
+            outcomes = await gateway.reload()
+            assert {one.item: one.outcome for one in outcomes.values()} == dict.fromkeys(ITEMS, RELOADED) | {
+                item: REFUSED
+            }
+            assert str(paths[item]) in outcomes[item].detail or paths[item].name in outcomes[item].detail
+            assert [problem.partition(":")[0] for problem in gateway.gateway.degraded_reasons()] == [item]
+            assert caplog.text.count("reload-refused") == 1
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            await gateway.gateway.reloader.watched()  # still bad: no news
+            assert caplog.text.count("reload-refused") == 1
+            assert gateway.gateway.reloader.items[item].refused == 2
+            paths[item].write_bytes(good)
+            assert (await gateway.reload())[item].outcome == RELOADED
+            assert gateway.gateway.degraded_reasons() == []
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+
+
+def test_what_is_restored_is_mended(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """When a bad file becomes what is in force again, its problem is gone and that is said, though nothing was reloaded."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            good = site.policy_file.read_text()
+            site.policy_file.write_text("nonsense")
+            assert (await gateway.reload())["policy"].outcome == REFUSED
+            site.policy_file.write_text(good)
+            assert (await gateway.reload())["policy"].outcome == UNCHANGED
+            assert gateway.gateway.degraded_reasons() == []
+            assert "reload-mended item=policy" in caplog.text
+            assert "reloaded item" not in caplog.text
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+
+
+# Policy.
+
+
+async def _publish(gateway: Living, name: str, topics: list[str], stop: trio.Event, counts: dict[str, int]) -> None:
+    """Send to all topics again and again, and count the answers."""
+    async with gateway.client(name) as client:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            bodies = [encoder.send(VERSION_1_2, t.encode(), b"%d" % number, receipt_id=t.encode()) for t in topics]
+            await client.write(b"".join(bodies))
+            for _ in topics:
+                frame = await client.frame()
+                assert frame.command == b"RECEIPT", frame.headers
+                counts[frame.headers[b"disposition"].decode()] = (
+                    counts.get(frame.headers[b"disposition"].decode(), 0) + 1
+                )
+
+
+async def _subscribe(gateway: Living, name: str, ack: bytes, stop: trio.Event, **how: bool) -> None:
+    """Read all that comes until told to stop; an ERROR or an end is a failure."""
+    async with gateway.client(name, f"{name}-{ack.decode()}" if how else None) as client:
+        await client.write(encoder.subscribe(VERSION_1_2, b"s", b"X/**", ack, **how))
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def read() -> None:
+                    while True:
+                        frame = await client.frame()
+                        assert frame.command == b"MESSAGE", (frame.headers, frame.body)
+                        if ack == b"client":
+                            await client.write(encoder.ack(VERSION_1_2, b"s", frame.headers[b"ack"]))
+
+                nursery.start_soon(read)
+                await stop.wait()
+                scope.cancel()
+
+
+def test_no_value_leaks_and_nobody_is_dropped_when_a_right_is_withdrawn_under_load(site: Site) -> None:
+    """Rights come and go while everything is published and delivered in every way there is. Once a reload has answered, nothing that
+    is not permitted any more is encrypted and no SEND that is not is admitted; no connection ends.
+    """
+    open_policy = {"anna": EVERYTHING, "ben": EVERYTHING, "carl": EVERYTHING}
+    closed = {
+        "anna": {"send": ["X/open.**"], "receive": ["X/open.**"]},
+        "ben": {"send": ["X/**"], "receive": ["X/open.**"]},
+        "carl": {"send": ["X/**"], "receive": ["X/open.**"]},
+    }
+    topics = [f"X/{kind}.{number}" for number in range(150) for kind in ("open", "secret")]
+
+    async def test() -> None:
+        stop = trio.Event()
+        counts: dict[str, int] = {}
+        with encrypted(b"destination:X/secret") as secrets:
+            async with living(site) as gateway, trio.open_nursery() as nursery:
+                nursery.start_soon(_publish, gateway, "anna", topics, stop, counts)
+                for name in ("ben", "carl"):
+                    nursery.start_soon(_subscribe, gateway, name, b"auto", stop)
+                    nursery.start_soon(_subscribe, gateway, name, b"auto", stop)  # alike: they share bytes
+                for ack in (b"auto", b"client"):
+                    how = {"durable": True, "eager": True}
+                    nursery.start_soon(lambda a=ack, h=how: _subscribe(gateway, "ben", a, stop, **h))
+                    nursery.start_soon(lambda a=ack: _subscribe(gateway, "carl", a, stop, eager=True))
+                broker = gateway.gateway.broker
+                for _ in range(8):
+                    connections = len(gateway.gateway.connections)
+                    secrets.marked = 0
+                    await until(lambda: secrets.marked >= 20)  # load is on
+                    site.policy(closed)
+                    assert (await gateway.reload())["policy"].outcome == RELOADED
+                    secrets.marked = 0
+                    head = broker.head
+                    unauthorised = broker.counters.sends_unauthorised
+                    await until(lambda least=unauthorised + 300: broker.counters.sends_unauthorised >= least)
+                    assert secrets.marked == 0
+                    admitted = [
+                        topic
+                        for name, topic in broker.store.topics.items()
+                        if name.startswith(b"X/secret") and topic.change.revision > head
+                    ]
+                    assert not admitted
+                    site.policy(open_policy)
+                    assert (await gateway.reload())["policy"].outcome == RELOADED
+                    assert len(gateway.gateway.connections) >= connections
+                    assert {one.reason for one in gateway.gateway.connections} == {""}
+                stop.set()
+        assert counts["accepted"] > 1000
+        assert counts["rejected-unauthorised"] > 1000
+
+    run(test)
+
+
+def test_a_large_message_under_way_is_waited_for_or_cut(site: Site) -> None:
+    """A MESSAGE of megabytes that is half encrypted when the right to it goes: a client that reads gets all of it before the reload
+    answers; one that does not read is cut off; nothing of it is encrypted afterwards.
+    """
+    body = bytes(4_000_000)
+
+    async def test() -> None:
+        with encrypted() as all_of_it:
+            async with living(site) as gateway, gateway.client("anna") as anna:
+                assert (await anna.send("X/large", body))[0] == b"accepted"
+                for reading in (True, False):
+                    async with gateway.client("ben") as ben:
+                        await ben.write(encoder.subscribe(VERSION_1_2, b"s", b"X/**", b"auto", eager=True))
+                        await until(lambda: any(one.message_under_way for one in gateway.gateway.connections))
+                        site.policy({"anna": EVERYTHING, "ben": {"receive": ["X/small"]}, "carl": EVERYTHING})
+                        async with trio.open_nursery() as nursery:
+                            if reading:
+
+                                async def read() -> None:
+                                    frame = await ben.frame()
+                                    assert (frame.command, len(frame.body)) == (b"MESSAGE", len(body))
+
+                                nursery.start_soon(read)
+                            await gateway.reload()
+                            all_of_it.bytes = 0
+                        assert not any(one.message_under_way for one in gateway.gateway.connections)
+                        assert (await anna.send("X/small", b"v"))[0] == b"accepted"
+                        if reading:
+                            assert await ben.values(1) == {"X/small": b"v"}
+                        assert all_of_it.bytes < 10_000
+                    site.policy(dict.fromkeys(("anna", "ben", "carl"), EVERYTHING))
+                    await gateway.reload()
+
+    run(test)
+
+
+def test_who_is_named_no_more_is_gone(site: Site) -> None:
+    """A certificate that the policy drops, or gives to another principal, gets an ERROR that says so; its session's durable
+    subscriptions stay for the principal's other certificates; others are served on.
+    """
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna", "a") as anna, gateway.client("ben", "b") as ben:
+            await anna.subscribe("X/**", durable=True)
+            async with gateway.client("carl") as carl:
+                site.policy({"ben": EVERYTHING, "carl": EVERYTHING}, {"ben": "somebody else"})
+                await gateway.reload()
+                message, body = await anna.error()
+                assert (message, b"no longer names" in body) == (b"unknown client", True)
+                message, body = await ben.error()
+                assert (message, b"connect again" in body) == (b"policy changed, reconnect", True)
+                assert (await carl.send("X/a", b"v"))[0] == b"accepted"
+            assert (await gateway.refusal("anna"))[0] == b"unknown client"
+            site.fingerprints["anna"], site.fingerprints["ben"] = site.fingerprints["ben"], site.fingerprints["anna"]
+            site.policy(dict.fromkeys(("anna", "carl"), EVERYTHING))
+            await gateway.reload()
+            async with gateway.client("ben", "a") as renewed:  # the other certificate stands for anna now
+                await renewed.subscribe("X/**", durable=True)
+                assert await renewed.values(1) == {"X/a": b"v"}
+
+    run(test)
+
+
+# Certificates.
+
+
+def test_new_connections_meet_the_new_certificate_on_both_listeners(site: Site) -> None:
+    """After a reload handshakes show the new server certificate, to clients and operators; who is connected stays."""
+
+    async def shown(port: int) -> str:
+        transport = await trio.open_tcp_stream("127.0.0.1", port)
+        async with trio.SSLStream(transport, site.context("operator"), https_compatible=True) as stream:
+            await stream.do_handshake()
+            der = stream.getpeercert(binary_form=True)
+            assert der is not None
+            return fingerprint(der)
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            ports = (gateway.gateway.address[1], gateway.admin_port)
+            before = {await shown(port) for port in ports}
+            renewed = site.authority.issue("localhost", NOW - DAY, NOW + DAY, SERVER_NAMES)
+            renewed.write(site.certificates, "server")
+            assert (await gateway.reload())["certificate"].outcome == RELOADED
+            after = {await shown(port) for port in ports}
+            assert len(before) == 1
+            assert after == {renewed.fingerprint}
+            assert after != before
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (
+            lambda site: (site.certificates / "server.key").write_bytes((site.certificates / "anna.key").read_bytes()),
+            "do not work together",
+        ),
+        (
+            lambda site: site.authority.issue("localhost", NOW - 2 * DAY, NOW - DAY, SERVER_NAMES).write(
+                site.certificates, "server"
+            ),
+            "expired on",
+        ),
+        (
+            lambda site: site.authority.issue("localhost", NOW + DAY, NOW + 2 * DAY, SERVER_NAMES).write(
+                site.certificates, "server"
+            ),
+            "is not valid before",
+        ),
+        (lambda site: (site.certificates / "server.key").unlink(), "cannot read"),
+        (lambda site: (site.certificates / "ca.pem").write_text(""), "holds none"),
+        (
+            lambda site: (site.certificates / "ca.pem").write_bytes((site.certificates / "anna.pem").read_bytes()),
+            "no self-signed authority",
+        ),
+        (lambda site: site.revoke("anna", number=-3600), "is older"),
+        (
+            lambda site: (site.certificates / "crl.pem").write_bytes(
+                Authority.create("x", NOW).revocation_list_pem([], NOW)
+            ),
+            "is not in client_ca",
+        ),
+    ],
+)
+def test_files_of_tls_that_would_shut_everybody_out_are_refused(
+    site: Site, spoil: Callable[[Site], None], told: str
+) -> None:
+    """A key of another, a certificate out of its time, no authority, a list that is older or a stranger's: the old ones serve on."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            spoil(site)
+            outcomes = await gateway.reload()
+            assert [told in one.detail for one in outcomes.values() if one.outcome == REFUSED] == [True]
+            async with gateway.client("ben") as ben:
+                assert (await ben.send("X/a", b"v"))[0] == b"accepted"
+
+    run(test)
+
+
+def test_revocation_bites_at_once(site: Site) -> None:
+    """Who is on a newly loaded list gets an ERROR with the reason, on the live connection and at the next CONNECT; one that does not
+    read is cut off; operators are refused too, in the middle of a connection; nobody else notices.
+    """
+
+    async def ask(stream: trio.SSLStream[trio.SocketStream]) -> bytes:
+        await stream.send_all(b"GET /v1/reload HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += await stream.receive_some()
+        return answer
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna, gateway.client("ben") as ben:
+            operator = trio.SSLStream(
+                await trio.open_tcp_stream("127.0.0.1", gateway.admin_port),
+                site.context("operator"),
+                https_compatible=True,
+            )
+            assert (await ask(operator)).startswith(b"HTTP/1.1 200")
+            stalled = await gateway.dial("ben")
+            await stalled.send_all(encoder.connect("MAXVAPI", client_id="stalled"))
+            await stalled.send_all(encoder.subscribe(VERSION_1_2, b"s", b"X/**", b"auto"))
+            for _ in range(3):  # more than the kernel holds
+                assert (await anna.send("X/large", bytes(4_000_000)))[0] == b"accepted"
+            site.revoke("ben", "operator")
+            outcome = (await gateway.reload())["crl"]
+            assert outcome.outcome == RELOADED
+            message, body = await ben.error()
+            assert message == b"certificate revoked"
+            assert b"of maxam development CA, is on the revocation list of" in body
+            assert (await gateway.refusal("ben")) == (message, body)
+            assert (await ask(operator)).startswith(b"HTTP/1.1 403")
+            await until(lambda: len(gateway.gateway.connections) == 1)
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            await trio.aclose_forcefully(stalled)
+            await trio.aclose_forcefully(operator)
+
+    run(test)
+
+
+def test_an_authority_that_is_dropped_takes_its_clients_along(site: Site) -> None:
+    """Clients of an authority that is added get in, and are gone once it is dropped, those in their handshake too."""
+    other = Authority.create("other authority", NOW)
+    client = other.issue("dora", NOW - DAY, NOW + DAY)
+    client.write(site.certificates, "dora")
+    site.fingerprints["dora"] = client.fingerprint
+    site.policy(dict.fromkeys(("anna", "dora"), EVERYTHING))
+    own = (site.certificates / "ca.pem").read_bytes()
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            with pytest.raises((EOFError, trio.BrokenResourceError)):
+                await gateway.refusal("dora")
+            (site.certificates / "ca.pem").write_bytes(own + other.issued.certificate_pem)
+            assert (await gateway.reload())["client_ca"].outcome == RELOADED
+            async with gateway.client("dora") as dora, await gateway.dial("dora") as late:
+                assert (await dora.send("X/a", b"v"))[0] == b"accepted"
+                await until(lambda: sum(one.peer is not None for one in gateway.gateway.connections) == 3)
+                (site.certificates / "ca.pem").write_bytes(own)
+                outcomes = await gateway.reload()
+                assert (outcomes["client_ca"].outcome, outcomes["crl"].outcome) == (RELOADED, RELOADED)
+                assert (await dora.error())[0] == b"certificate not trusted"
+                await late.send_all(encoder.connect("MAXVAPI"))
+                assert b"certificate not trusted" in await late.receive_some()
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+
+    run(test)
+
+
+def test_an_authority_may_renew_its_certificate(site: Site) -> None:
+    """An authority's new certificate over the same key and name keeps all its clients."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    authority = site.authority.issued
+    renewed = (
+        x509.CertificateBuilder()
+        .subject_name(authority.certificate.subject)
+        .issuer_name(authority.certificate.subject)
+        .public_key(authority.key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - DAY)
+        .not_valid_after(NOW + 20 * DAY)
+        .add_extension(x509.BasicConstraints(True, None), critical=True)
+        .sign(authority.key, hashes.SHA256())
+    )
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            (site.certificates / "ca.pem").write_bytes(renewed.public_bytes(serialization.Encoding.PEM))
+            assert (await gateway.reload())["client_ca"].outcome == RELOADED
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            async with gateway.client("ben") as ben:
+                assert (await ben.send("X/a", b"v"))[0] == b"accepted"
+
+    run(test)
+
+
+@pytest.mark.parametrize("expired", ["warn", "refuse"])
+def test_an_expired_list_warns_or_refuses(site: Site, expired: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A list that is overdue is told in log and health; its authority's clients are served on, or refused if that is set."""
+    long_ago = NOW - dt.timedelta(days=4000)
+    (site.certificates / "crl.pem").write_bytes(site.authority.revocation_list_pem([], long_ago))
+
+    async def test() -> None:
+        tls = replace(site.settings.tls, crl_expired=expired)
+        async with living(site, tls=tls) as gateway:
+            assert [reason.partition(" has expired")[0] for reason in gateway.gateway.degraded_reasons()] == [
+                "crl: the revocation list of maxam development CA"
+            ]
+            if expired == "warn":
+                async with gateway.client("anna") as anna:
+                    assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            else:
+                message, body = await gateway.refusal("anna")
+                assert (message, b"has expired" in body) == (b"certificate revoked", True)
+            assert caplog.text.count("list-expired") == 1
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+
+
+def test_a_chain_is_read_where_python_has_it(site: Site) -> None:
+    """The verified chain of a client, its own certificate first and the trusted authority last, comes from the object we rely on."""
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna"):
+            (connection,) = gateway.gateway.connections
+            assert [one.issuer_name for one in connection.chain] == ["maxam development CA"] * 2
+            assert connection.chain[0].subject != connection.chain[0].issuer
+            assert connection.chain[1].subject == connection.chain[1].issuer == connection.chain[0].issuer
+            assert fingerprint(verified_chain(connection._tls._tls)[0]) == connection.fingerprint
+
+    run(test)
+
+
+# Schemas.
+
+RECORD = {"type": "record", "name": "A_v1", "namespace": "t", "fields": [{"name": "n", "type": "int"}]}
+TEXT = {"type": "record", "name": "B_v1", "namespace": "t", "fields": [{"name": "s", "type": "string"}]}
+
+
+def release(folder: Path, rule: str, schema: dict[str, object]) -> Path:
+    """Write a schema folder with one type and one rule for all of X."""
+    name = str(schema["name"])
+    (folder / "t" / name).mkdir(parents=True)
+    (folder / "t" / name / "1.0.avsc").write_text(json.dumps(schema))
+    (folder / "registry.toml").write_text(f'[[rule]]\ndestination = "X/**"\nschema = "t.{name}"\nencoding = "{rule}"\n')
+    return folder
+
+
+def test_a_send_meets_one_registry_or_the_other_never_a_mixture(tmp_path: Path) -> None:
+    """Two registries differ in the schema and in the encoding of one rule, so that each mixture accepts a body that neither does. While
+    the link to the folder goes back and forth under load, each SEND is judged by the one or the other as a whole.
+    """
+    site = Site(tmp_path, "anna", "ben")
+    shutil.rmtree(site.schemas)
+    first = release(tmp_path / "releases" / "1", "datum", RECORD)
+    release(tmp_path / "releases" / "2", "single-object", TEXT)
+    site.schemas.symlink_to("releases/1")
+    registries = [
+        load_registry({path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")})
+        for folder in (first, tmp_path / "releases" / "2")
+    ]
+    prints = [
+        registry.versions(name)[0].crc_64 for registry, name in zip(registries, ("t.A_v1", "t.B_v1"), strict=True)
+    ]
+    number, text = b"\x02", b"\x04hi"
+    bodies = {
+        "X/one": number,  # a bare number: the first
+        "X/two": b"\xc3\x01" + prints[1] + text,  # a marked text: the second
+        "X/bare": text,  # a bare text: the first's encoding with the second's schema
+        "X/marked": b"\xc3\x01" + prints[0] + number,  # a marked number: the second's encoding with the first's schema
+    }
+    answers = {True: ("X/one",), False: ("X/two",)}
+
+    async def publish(gateway: Living, stop: trio.Event, seen: set[tuple[str, bytes]]) -> None:
+        async with gateway.client("ben") as client:
+            frames = [encoder.send(VERSION_1_2, t.encode(), body, receipt_id=t.encode()) for t, body in bodies.items()]
+            while not stop.is_set():
+                await client.write(b"".join(frames) * 5)
+                for _ in range(5 * len(frames)):
+                    frame = await client.frame()
+                    seen.add((frame.headers[b"receipt-id"].decode(), frame.headers[b"disposition"]))
+
+    async def test() -> None:
+        stop = trio.Event()
+        seen: set[tuple[str, bytes]] = set()
+        async with living(site) as gateway, gateway.client("anna") as anna, trio.open_nursery() as nursery:
+            nursery.start_soon(publish, gateway, stop, seen)
+            for turn in range(20):
+                is_first = turn % 2 == 1
+                (tmp_path / "next").symlink_to("releases/1" if is_first else "releases/2")
+                (tmp_path / "next").replace(site.schemas)
+                assert (await gateway.reload())["schemas"].outcome == RELOADED
+                for topic, body in bodies.items():
+                    wanted = b"accepted" if topic in answers[is_first] else b"rejected-invalid"
+                    assert (await anna.send(topic, body))[0] == wanted, (turn, topic)
+            stop.set()
+            judged = {
+                (topic.name, topic.change.judgement.encoding, topic.change.judgement.schema)
+                for topic in gateway.gateway.broker.store.topics.values()
+            }
+        assert judged == {("X/one", "datum", "t.A_v1"), ("X/two", "single-object", "t.B_v1")}
+        assert seen == {
+            ("X/one", b"accepted"),
+            ("X/one", b"rejected-invalid"),
+            ("X/two", b"accepted"),
+            ("X/two", b"rejected-invalid"),
+            ("X/bare", b"rejected-invalid"),
+            ("X/marked", b"rejected-invalid"),
+        }
+
+    run(test)
+
+
+ONLY_A = '[[rule]]\ndestination = "X/A.**"\nencoding = "none"\n'
+
+
+def test_a_reload_takes_no_rule_from_values_unless_allowed(site: Site) -> None:
+    """Schemas under which topics with a value would have no rule are refused with number and names. Allowed once, or by the settings,
+    they come into force: orphans stay readable, take no new value, and can be deleted; topics without a value do not count.
+    """
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            for topic in ("X/A.1", "X/B.1", "X/B.2", "X/C"):
+                assert (await anna.send(topic, b"v"))[0] == b"accepted"
+            assert (await anna.send("X/C", b""))[0] == b"accepted"
+            (site.schemas / "registry.toml").write_text(ONLY_A)
+            refused = (await gateway.reload())["schemas"]
+            assert refused.outcome == REFUSED
+            assert "2 topics with a value (such as X/B.1, X/B.2) would have no rule any more" in refused.detail
+            assert (await anna.send("X/B.1", b"w"))[0] == b"accepted"  # the old one is in force
+            reloaded = (await gateway.reload(allow_orphans=True))["schemas"]
+            assert (reloaded.outcome, reloaded.detail[:21]) == (RELOADED, "2 topics with a value")
+            assert await anna.send("X/B.1", b"x") == (b"rejected-invalid", b"no-rule")
+            async with gateway.client("ben") as ben:
+                await ben.write(encoder.subscribe(VERSION_1_2, b"s", b"X/**", b"auto", eager=True))
+                assert await ben.values(3) == {"X/A.1": b"v", "X/B.1": b"w", "X/B.2": b"v"}
+            assert (await anna.send("X/B.1", b""))[0] == b"accepted"
+            # What is an orphan already loses nothing by the next reload.
+            (site.schemas / "registry.toml").write_text(ONLY_A + "# again\n")
+            assert (await gateway.reload())["schemas"].outcome == RELOADED
+        schemas = SchemaSettings(site.schemas, allow_orphans=True)
+        async with living(site, schemas=schemas) as gateway:
+            (site.schemas / "registry.toml").write_text("")
+            assert (await gateway.reload())["schemas"].outcome == RELOADED
+
+    run(test)
+
+
+def test_no_topic_is_missed_while_the_search_is_under_way(site: Site) -> None:
+    """Values that come behind the search, revive a deleted topic, or are accepted and not committed at the swap are found too."""
+    texts = {"registry.toml": ONLY_A.encode()}
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            broker = gateway.gateway.broker
+            for topic in ("X/A.1", "X/D.dead"):
+                assert (await anna.send(topic, b"v"))[0] == b"accepted"
+            assert (await anna.send("X/D.dead", b""))[0] == b"accepted"
+            with OrphanSearch(broker, load_registry(texts)) as search:
+                await search.run()
+                search.finish()
+                assert search.count == 0
+            with OrphanSearch(broker, load_registry(texts)) as search:
+                await search.run()
+                for topic in ("X/A.2", "X/B.new", "X/D.dead"):
+                    assert (await anna.send(topic, b"v"))[0] == b"accepted"
+                search.finish()
+                assert search.examples == ["X/B.new", "X/D.dead"]
+            assert broker.store.newcomers is None
+
+    run(test)
+
+
+def test_a_search_over_many_topics_leaves_the_loop_to_others(site: Site) -> None:
+    """With tens of thousands of topics whose rule goes, the search counts to its limit and has let others run between slices."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            broker = gateway.gateway.broker
+            from maxam.records import UNJUDGED, Change, Identity
+
+            nobody = Identity("p", "f" * 64)
+            for number in range(1, 30_001):
+                broker.apply(Change(number, number, b"X/B.%05d" % number, False, nobody, UNJUDGED, (), b"v"))
+            turns = 0
+            ended = trio.Event()
+
+            async def others() -> None:
+                nonlocal turns
+                while not ended.is_set():
+                    await trio.lowlevel.checkpoint()
+                    turns += 1
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(others)
+                with OrphanSearch(broker, load_registry({"registry.toml": ONLY_A.encode()})) as search:
+                    await search.run()
+                ended.set()
+            assert search.count == 10_000
+            assert turns >= 10
+
+    run(test)
+
+
+# Watching.
+
+
+def test_rest_is_what_lasts() -> None:
+    """A change is due after it has lasted; each further change begins the wait anew; what comes back to what was taken is none."""
+    rest = Rest(1.0)
+    assert [rest.look(("a",), at) for at in (0.0, 0.5, 1.0, 1.5)] == [False, False, True, False]
+    assert [rest.look(mark, at) for mark, at in ((("b",), 5.0), (("c",), 5.9), (("c",), 6.8), (("c",), 6.9))] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert [rest.look(mark, at) for mark, at in ((("gone",), 8.0), (("c",), 8.5), (("c",), 20.0))] == [False] * 3
+    assert rest.due_s == float("inf")
+    assert not rest.look(("d",), 30.0)
+    assert rest.due_s == 31.0
+
+
+def _rewritten(site: Site, text: str) -> None:
+    (site.schemas / "registry.toml").write_text(text)
+
+
+def _renamed(site: Site, text: str) -> None:
+    (site.schemas / "registry.toml~").write_text(text)
+    (site.schemas / "registry.toml~").replace(site.schemas / "registry.toml")
+
+
+def _removed_first(site: Site, text: str) -> None:
+    (site.schemas / "registry.toml").unlink()
+    (site.schemas / "registry.toml").write_text(text)
+
+
+def _link_led_elsewhere(site: Site, text: str) -> None:
+    there = site.folder / f"release-{len(list(site.folder.iterdir()))}"
+    there.mkdir()
+    (there / "registry.toml").write_text(text)
+    spare = site.folder / "spare"
+    spare.symlink_to(there.name)
+    if not site.schemas.is_symlink():
+        shutil.rmtree(site.schemas)
+    spare.replace(site.schemas)
+
+
+def _in_a_new_folder(site: Site, text: str) -> None:
+    release(site.schemas / "new", "datum", RECORD)
+    (site.schemas / "new" / "registry.toml").unlink()
+    (site.schemas / "new").rename(site.schemas / "old")
+    shutil.rmtree(site.schemas / "t", ignore_errors=True)
+    (site.schemas / "old" / "t").rename(site.schemas / "t")
+    (site.schemas / "old").rmdir()
+    _rewritten(site, text)
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["told", "polled"])
+@pytest.mark.parametrize(
+    "change",
+    [_rewritten, _renamed, _removed_first, _link_led_elsewhere, _in_a_new_folder],
+    ids=lambda one: one.__name__[1:],
+)
+def test_changed_files_come_into_force_by_themselves(
+    site: Site, change: Callable[[Site, str], None], watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a file is replaced, it comes into force once it has come to rest, told by the system or found by a look; twice in a row."""
+    if not watched:  # a network file system
+
+        async def tells_nothing(*_: object, **__: object) -> object:
+            await trio.sleep_forever()
+            yield
+
+        monkeypatch.setattr("maxam.gateway.watch.awatch", tells_nothing)
+    how = ReloadSettings(True, quiet_s=0.02, poll_interval_s=600.0 if watched else 0.05)
+
+    async def test() -> None:
+        async with living(site, reload=how) as gateway, gateway.client("anna") as anna:
+            for turn in range(2):
+                change(site, ANYTHING_GOES + f"# {turn}\n")
+                await until(lambda before=turn: gateway.gateway.reloader.items["schemas"].reloaded > before)
+                site.policy({name: {"send": [f"X/{turn}"]} for name in ("anna", "ben", "carl")})
+                await until(lambda before=turn: gateway.gateway.reloader.items["policy"].reloaded > before)
+                assert (await anna.send(f"X/{turn}", b"v"))[0] == b"accepted"
+
+    run(test)
+
+
+def test_a_bad_file_is_told_once_however_often_it_is_looked_at(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """While the watch looks a hundred times a second, a file that stays bad is one line of log; another mistake is another."""
+    how = ReloadSettings(True, quiet_s=0.0, poll_interval_s=0.01)
+
+    async def test() -> None:
+        async with living(site, reload=how) as gateway:
+            for count, text in enumerate(("nonsense", "other nonsense"), 1):
+                site.policy_file.write_text(text)
+                await until(lambda least=count: caplog.text.count("reload-refused") >= least)
+                for _ in range(5):
+                    os.utime(site.policy_file)  # touched, and as bad as before
+                    await gateway.gateway.reloader.watched()
+                assert caplog.text.count("reload-refused") == count
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+
+
+def test_settings_of_limits_are_the_ones_documented() -> None:
+    """Who is entitled no more is gone within five seconds: the wait for it is shorter than that."""
+    assert Limits().expel_timeout_s + Limits().linger_timeout_s <= 5
