@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -136,9 +137,12 @@ def test_every_incompatibility_is_named_with_its_paths(
             assert told == fastavro.schemaless_reader(io.BytesIO(datum.body), plain(writer), None)
 
 
-def test_the_table_above_has_every_kind() -> None:
-    """No kind of incompatibility is without an example."""
+def test_no_kind_is_left_out() -> None:
+    """No kind of incompatibility is without an example, and none, nor a mode, without its row in the documentation."""
     assert {kind for _, _, expected in INCOMPATIBLE for kind, _, _ in expected} == set(KINDS)
+    rows = (Path(__file__).parents[2] / "docs" / "schema-compatibility.md").read_text().splitlines()
+    for name in (*KINDS, *COMPATIBILITIES):
+        assert any(row.startswith(f"| `{name}` |") for row in rows), name
 
 
 @pytest.mark.parametrize(
