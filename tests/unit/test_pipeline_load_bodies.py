@@ -24,6 +24,7 @@ DESTINATIONS = {  # of each rule of the shipped schemas
     "X/EGM.Q.1.EGMMeterReading": "egm.EGMMeterReading_v1",
     "X/EGM.Q.1.EGMMeteredGamePlay": "egm.EGMMeteredGamePlay_v1",
     "X/EGM.Q.1.EGMStatus": "egm.EGMStatus_v1",
+    "X/EGM.S.1.EGMHandPay": "egm.EGMHandPay_v1",
     "X/EGM.Q.1.EGMJackpotGroupMeterReading": "egm.EGMJackpotGroupMeterReading_v1",
     "X/EGM.X.1.Game.T:P.GameDetectedConfig": "egm.GameDetectedConfig_v1",
     "X/EGM.X.1.EGMDesiredConfig": "egm.EGMDesiredConfig_v1",
