@@ -17,7 +17,7 @@ FROM_WHEEL := PYTHONSAFEPATH=1 # no process takes the tree because it was starte
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help run demo test corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -34,6 +34,12 @@ test: $(DEV) ## all tests, interpreted and compiled, third-party clients include
 
 kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
 	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
+
+corruption-test: $(DEV) ## damage a journal at random and repair it (FAULTS=1000 takes half a minute)
+	$(BIN)/python -m tests.faults.corruption --faults $(or $(FAULTS),1000)
+
+disk-curve: $(INSTALLED) $(DEV) ## what a journal takes on the disk under steady updates, four minutes (docs/plots/disk.svg)
+	$(FROM_WHEEL) $(BIN)/python -m maxam.bench.disk --plot docs/plots/disk.svg
 
 coverage: $(DEV) ## all tests, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)

@@ -123,10 +123,10 @@ def main() -> None:
     """Run the load, print the figures, and draw the curve."""
     parser = argparse.ArgumentParser(prog="python -m maxam.bench.disk", description=__doc__)
     parser.add_argument("--topics", type=int, default=2000)
-    parser.add_argument("--rate", type=float, default=4000.0, help="SENDs a second at most")
+    parser.add_argument("--rate", type=float, default=2500.0, help="SENDs a second at most")
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--segment-mib", type=float, default=2.0)
-    parser.add_argument("--archive-mib", type=float, default=48.0)
+    parser.add_argument("--archive-mib", type=float, default=32.0)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     settings = _SETTINGS.format(segment=int(options.segment_mib * _MIB), archive=int(options.archive_mib * _MIB))
