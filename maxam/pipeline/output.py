@@ -172,11 +172,11 @@ def marked_columns(frame: "DataFrame | Result") -> Columns:
 def json_lines(batch: pa.RecordBatch, columns: Columns) -> bytes:
     """Return a batch as JSON, an object a line."""
     texts: list[list[str | None]] = []
-    for (name, is_json, optional), column, found in zip(columns, batch.columns, cells(batch, columns), strict=True):
+    for (name, is_json, optional), column in zip(columns, batch.columns, strict=True):
         key = json_line(name) + ": "
         encode: Callable[[object], str] = str if is_json else json_line
         absent = None if optional else key + "null"
-        texts.append([absent if cell is None else key + encode(cell) for cell in _raw(column, found, is_json)])
+        texts.append([absent if cell is None else key + encode(cell) for cell in _raw(column, is_json)])
     lines = ["{" + ", ".join([text for text in row if text is not None]) + "}\n" for row in zip(*texts, strict=True)]
     return "".join(lines).encode()
 
@@ -184,8 +184,8 @@ def json_lines(batch: pa.RecordBatch, columns: Columns) -> bytes:
 def csv_lines(batch: pa.RecordBatch, columns: Columns) -> bytes:
     """Return a batch as lines of CSV, without the head."""
     found = [
-        [_csv(cell) for cell in _raw(column, values, is_json)]
-        for (_, is_json, _), column, values in zip(columns, batch.columns, cells(batch, columns), strict=True)
+        [_csv(cell) for cell in _raw(column, is_json)]
+        for (_, is_json, _), column in zip(columns, batch.columns, strict=True)
     ]
     return _csv_text(zip(*found, strict=True))
 
@@ -198,8 +198,9 @@ def cells(batch: pa.RecordBatch, columns: Columns) -> list[list[Json]]:
     ]
 
 
-def _raw(column: pa.Array, found: list[Json], is_json: bool) -> Iterable[object]:
-    return column.to_pylist() if is_json else found
+def _raw(column: pa.Array, is_json: bool) -> Iterable[object]:
+    """Return the values of a column as JSON has them; those that are JSON text as they are."""
+    return column.to_pylist() if is_json else _cells(column)
 
 
 def _cells(column: pa.Array) -> list[Json]:
