@@ -1,0 +1,162 @@
+"""`maxam-admin reload`, its API, `/readyz` and `/metrics`, asked of a living gateway by real requests."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
+
+from maxam.admin.main import main
+from maxam.admin.metrics_api import METRICS
+from maxam.gateway.sources import ITEMS
+from tests.streams.living_gateway import EVERYTHING, Living, Site, living
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """The files of a gateway with one client."""
+    return Site(tmp_path, "anna")
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on real time, with an absolute limit."""
+
+    async def limited() -> None:
+        with trio.fail_after(30):
+            await test()
+
+    trio.run(limited)
+
+
+async def cli(gateway: Living, *arguments: str, who: str = "operator") -> Result:
+    """Run `maxam-admin` in a thread, with the certificate of a client."""
+    certificates = gateway.site.certificates
+    environment: dict[str, str | None] = {
+        "MAXAM_GATEWAY": f"127.0.0.1:{gateway.admin_port}",
+        "MAXAM_CERTIFICATE": str(certificates / f"{who}.pem"),
+        "MAXAM_KEY": str(certificates / f"{who}.key"),
+        "MAXAM_CA": str(certificates / "ca.pem"),
+    }
+    return await trio.to_thread.run_sync(partial(CliRunner().invoke, main, arguments, env=environment))
+
+
+async def get(gateway: Living, path: str, accept: str = "*/*") -> bytes:
+    """Get a path as the operator; return the body."""
+    transport = await trio.open_tcp_stream("127.0.0.1", gateway.admin_port)
+    async with trio.SSLStream(transport, gateway.site.context("operator"), https_compatible=True) as stream:
+        request = f"GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
+        await stream.send_all(request.encode())
+        response = b"".join([part async for part in stream])
+    assert response.startswith(b"HTTP/1.1 200"), response
+    return response.partition(b"\r\n\r\n")[2]
+
+
+def test_each_outcome_is_printed(site: Site) -> None:
+    """A reload prints one line an item, says 1 when one was refused, needs the right to write, and status tells what is amiss."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            result = await cli(gateway, "reload")
+            assert (result.exit_code, re.split(r"\s+", result.output.strip())) == (
+                0,
+                [word for item in ITEMS for word in (item, "unchanged")],
+            )
+            site.policy_file.write_text("[nonsense]\n")
+            (site.schemas / "registry.toml").write_text("# other\n" + (site.schemas / "registry.toml").read_text())
+            result = await cli(gateway, "reload")
+            lines = [line for line in result.output.splitlines() if "unchanged" not in line]
+            assert result.exit_code == 1
+            assert re.fullmatch(r"policy +refused: .*policy\.toml: nonsense: expected one of .*", lines[0])
+            assert re.fullmatch(r"schemas +reloaded", lines[1])
+            rows = [json.loads(line) for line in (await cli(gateway, "reload", "--json")).output.splitlines()]
+            assert [(row["item"], row["outcome"]) for row in rows][:2] == [
+                ("policy", "refused"),
+                ("schemas", "unchanged"),
+            ]
+            assert rows[0]["files"] == [str(site.policy_file)]
+            status = await cli(gateway, "reload", "--status", "--json")
+            assert status.exit_code == 0
+            row = json.loads(status.output.splitlines()[0])
+            assert (row["reloaded"], row["refused"], "nonsense" in row["failure"]) == (0, 2, True)
+            ready = json.loads(await get(gateway, "/readyz"))
+            assert ready["status"] == "ready"
+            assert [reason.partition(":")[0] for reason in ready["degraded"]] == ["policy"]
+            assert (await cli(gateway, "reload", who="anna")).exit_code == 1
+            assert (await cli(gateway, "reload", "--status", "--orphans")).exit_code == 2
+
+    run(test)
+
+
+def test_orphans_are_allowed_once_and_listed(site: Site) -> None:
+    """`--allow-orphans` takes the rule from topics with values, once; `--orphans` lists them, and nothing else."""
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            for number in range(3):
+                assert (await anna.send(f"X/B.{number}", b"v"))[0] == b"accepted"
+            assert (await anna.send("X/A", b"v"))[0] == b"accepted"
+            (site.schemas / "registry.toml").write_text('[[rule]]\ndestination = "X/A"\nencoding = "none"\n')
+            refused = await cli(gateway, "reload")
+            assert refused.exit_code == 1
+            assert "3 topics with a value (such as X/B.0, X/B.1, X/B.2)" in refused.output
+            assert (await cli(gateway, "reload", "--orphans", "--json")).output == ""
+            assert (await cli(gateway, "reload", "--allow-orphans")).exit_code == 0
+            rows = [
+                json.loads(line) for line in (await cli(gateway, "reload", "--orphans", "--json")).output.splitlines()
+            ]
+            assert [row["destination"] for row in rows] == ["X/B.0", "X/B.1", "X/B.2"]
+            assert "X/B.1" in (await cli(gateway, "reload", "--orphans")).output
+            site.policy({"anna": EVERYTHING})
+            assert (await cli(gateway, "reload")).exit_code == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/openmetrics-text; version=1.0.0"])
+def test_metrics_are_the_ones_documented(site: Site, accept: str) -> None:
+    """What is scraped, docs/metrics.md and what the code declares are the same names, labels and texts; values follow what happened."""
+    documented = {
+        match[1]: (match[2], tuple(re.findall(r"`(\w+)`", match[3])), match[4])
+        for match in re.finditer(r"^\| `(maxam_\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    }
+    assert documented == {one.name: (one.kind, one.labels, one.help) for one in METRICS}
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            assert (await anna.send("Y/a", b"v"))[0] == b"rejected-unauthorised"
+            site.policy_file.write_text("nonsense")
+            await gateway.reload()
+            text = (await get(gateway, "/metrics", accept)).decode()
+        samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text.replace("# EOF\n", ""))
+            for sample in family.samples
+        }
+        names = {name for name, _ in samples if name.startswith("maxam_")}
+        assert names == set(documented)
+        for name, labels in samples:
+            if name in documented:
+                assert {label for label, _ in labels} == set(documented[name][1])
+        for wanted, value in (
+            (("maxam_changes_total", ()), 1),
+            (("maxam_sends_rejected_total", (("disposition", "rejected-unauthorised"),)), 1),
+            (("maxam_connections", (("state", "connected"),)), 1),
+            (("maxam_topics", ()), 1),
+            (("maxam_ready", ()), 1),
+            (("maxam_reload_failed", (("item", "policy"),)), 1),
+            (("maxam_reload_failed", (("item", "schemas"),)), 0),
+            (("maxam_reloads_total", (("item", "policy"), ("outcome", "refused"))), 1),
+        ):
+            assert samples[wanted] == value, wanted
+        own = {name for name, _ in samples if name.startswith("process_")}
+        assert own == set(re.findall(r"`(process_\w+)`", PAGE.read_text()))
+
+    run(test)
