@@ -12,7 +12,9 @@ from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from maxam.admin.main import main as admin
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.stomp import encoder
@@ -250,7 +252,7 @@ def test_bytes_of_an_unfinished_write_harm_nothing(files: GatewayFolder, journal
 
 
 def test_damage_elsewhere_refuses_and_tells_what_is_at_stake(files: GatewayFolder, journal: Path) -> None:
-    """A wrong byte before the last block is not taken for a torn tail: no start, and file, position, stake and remedy in a line."""
+    """A wrong byte before the last block is not taken for a torn tail: no start, and file, position, stake and remedy in a line; repaired, it starts with what is whole."""
     with files.start() as gateway, gateway.client() as client:
         assert client.send(b"X/A", b"first value") == b"accepted"
         assert client.send(b"X/A", b"second value") == b"accepted"
@@ -264,6 +266,12 @@ def test_damage_elsewhere_refuses_and_tells_what_is_at_stake(files: GatewayFolde
     assert "at stake: all changes from revision 1 on" in line
     assert f"maxam-admin journal repair {journal}" in line
     assert segment.read_bytes() == data
+    repaired = CliRunner().invoke(admin, ["journal", "repair", str(journal), "--apply"])
+    assert repaired.exit_code == 0, repaired.output
+    with files.start() as gateway:
+        assert values(gateway) == {b"X/A": b"second value"}
+        assert gateway.stop() == 0
+    assert next(journal.glob(f"damaged/*/segments/{segment.name}")).read_bytes() == data
 
 
 def test_a_missing_segment_refuses(files: GatewayFolder, journal: Path) -> None:
