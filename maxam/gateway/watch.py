@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 import os
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
@@ -119,7 +118,7 @@ class FileWatch:
             return path in places.names or path in places.folders or os.path.dirname(path) in places.folders  # noqa: PTH120  # plain texts do
 
         # A cancellation does not reach its thread before that ends by itself, after seconds: this does.
-        stop = threading.Event()
+        stop = trio.Event()  # asked by its thread, set by us
         changes = awatch(
             *paths,
             watch_filter=matters,
@@ -137,7 +136,7 @@ class FileWatch:
             nursery.cancel_scope.cancel()
 
 
-async def _set_at_end(stop: threading.Event) -> None:
+async def _set_at_end(stop: trio.Event) -> None:
     try:
         await trio.sleep_forever()
     finally:

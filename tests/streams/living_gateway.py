@@ -52,7 +52,9 @@ class Site:
         self.folder = folder
         self.certificates = folder / "certs"
         self.fingerprints = issue_development_certificates(self.certificates, NOW, [*clients, "operator"])
-        self.trusted = (self.certificates / "ca.pem").read_text()  # by clients, whatever a test does to the gateway's files
+        self.trusted = (
+            self.certificates / "ca.pem"
+        ).read_text()  # by clients, whatever a test does to the gateway's files
         self.schemas = folder / "schemas"
         self.schemas.mkdir()
         (self.schemas / "registry.toml").write_text(ANYTHING_GOES)
@@ -172,7 +174,7 @@ class TestClient:
             data = await self.stream.receive_some(65_536)
             if not data:
                 raise EOFError
-            self._decoder.receive_data(data)
+            self._decoder.receive_data(bytes(data))
         return frame
 
     async def error(self) -> tuple[bytes, bytes]:

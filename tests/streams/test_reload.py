@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -139,7 +141,7 @@ async def _publish(gateway: Living, name: str, topics: list[str], stop: trio.Eve
                 )
 
 
-async def _subscribe(gateway: Living, name: str, ack: bytes, stop: trio.Event, **how: bool) -> None:
+async def _subscribe(gateway: Living, name: str, ack: bytes, stop: trio.Event, **how: Any) -> None:
     """Read all that comes until told to stop; an ERROR or an end is a failure."""
     async with gateway.client(name, f"{name}-{ack.decode()}" if how else None) as client:
         await client.write(encoder.subscribe(VERSION_1_2, b"s", b"X/**", ack, **how))
@@ -180,10 +182,13 @@ def test_no_value_leaks_and_nobody_is_dropped_when_a_right_is_withdrawn_under_lo
                     nursery.start_soon(_subscribe, gateway, name, b"auto", stop)
                     nursery.start_soon(_subscribe, gateway, name, b"auto", stop)  # alike: they share bytes
                 for ack in (b"auto", b"client"):
-                    how = {"durable": True, "eager": True}
-                    nursery.start_soon(lambda a=ack, h=how: _subscribe(gateway, "ben", a, stop, **h))
-                    nursery.start_soon(lambda a=ack: _subscribe(gateway, "carl", a, stop, eager=True))
+                    nursery.start_soon(partial(_subscribe, gateway, "ben", ack, stop, durable=True, eager=True))
+                    nursery.start_soon(partial(_subscribe, gateway, "carl", ack, stop, eager=True))
                 broker = gateway.gateway.broker
+
+                def counted(least: int) -> bool:
+                    return broker.counters.sends_unauthorised >= least
+
                 for _ in range(8):
                     connections = len(gateway.gateway.connections)
                     secrets.marked = 0
@@ -192,8 +197,7 @@ def test_no_value_leaks_and_nobody_is_dropped_when_a_right_is_withdrawn_under_lo
                     assert (await gateway.reload())["policy"].outcome == RELOADED
                     secrets.marked = 0
                     head = broker.head
-                    unauthorised = broker.counters.sends_unauthorised
-                    await until(lambda least=unauthorised + 300: broker.counters.sends_unauthorised >= least)
+                    await until(partial(counted, broker.counters.sends_unauthorised + 300))
                     assert secrets.marked == 0
                     admitted = [
                         topic
@@ -455,7 +459,9 @@ def test_an_authority_may_renew_its_certificate(site: Site) -> None:
 
 
 @pytest.mark.parametrize("expired", ["warn", "refuse"])
-def test_an_expired_list_warns_or_refuses(site: Site, expired: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_expired_list_warns_or_refuses(
+    site: Site, expired: Literal["warn", "refuse"], caplog: pytest.LogCaptureFixture
+) -> None:
     """A list that is overdue is told in log and health; its authority's clients are served on, or refused if that is set."""
     long_ago = NOW - dt.timedelta(days=4000)
     (site.certificates / "crl.pem").write_bytes(site.authority.revocation_list_pem([], long_ago))
@@ -494,8 +500,18 @@ def test_a_chain_is_read_where_python_has_it(site: Site) -> None:
 
 # Schemas.
 
-RECORD = {"type": "record", "name": "A_v1", "namespace": "t", "fields": [{"name": "n", "type": "int"}]}
-TEXT = {"type": "record", "name": "B_v1", "namespace": "t", "fields": [{"name": "s", "type": "string"}]}
+RECORD: dict[str, object] = {
+    "type": "record",
+    "name": "A_v1",
+    "namespace": "t",
+    "fields": [{"name": "n", "type": "int"}],
+}
+TEXT: dict[str, object] = {
+    "type": "record",
+    "name": "B_v1",
+    "namespace": "t",
+    "fields": [{"name": "s", "type": "string"}],
+}
 
 
 def release(folder: Path, rule: str, schema: dict[str, object]) -> Path:
@@ -730,9 +746,9 @@ def test_changed_files_come_into_force_by_themselves(
     """However a file is replaced, it comes into force once it has come to rest, told by the system or found by a look; twice in a row."""
     if not watched:  # a network file system
 
-        async def tells_nothing(*_: object, **__: object) -> object:
-            await trio.sleep_forever()
-            yield
+        async def tells_nothing(*_: object, **__: object) -> AsyncIterator[None]:
+            await trio.Event().wait()
+            yield  # a generator, as the real one
 
         monkeypatch.setattr("maxam.gateway.watch.awatch", tells_nothing)
     how = ReloadSettings(True, quiet_s=0.02, poll_interval_s=600.0 if watched else 0.05)
@@ -741,23 +757,31 @@ def test_changed_files_come_into_force_by_themselves(
         async with living(site, reload=how) as gateway, gateway.client("anna") as anna:
             for turn in range(2):
                 change(site, ANYTHING_GOES + f"# {turn}\n")
-                await until(lambda before=turn: gateway.gateway.reloader.items["schemas"].reloaded > before)
+                await until(partial(reloaded, gateway, "schemas", turn))
                 site.policy({name: {"send": [f"X/{turn}"]} for name in ("anna", "ben", "carl")})
-                await until(lambda before=turn: gateway.gateway.reloader.items["policy"].reloaded > before)
+                await until(partial(reloaded, gateway, "policy", turn))
                 assert (await anna.send(f"X/{turn}", b"v"))[0] == b"accepted"
 
     run(test)
+
+
+def reloaded(gateway: Living, item: str, before: int) -> bool:
+    """Say whether an item was reloaded more often than before."""
+    return gateway.gateway.reloader.items[item].reloaded > before
 
 
 def test_a_bad_file_is_told_once_however_often_it_is_looked_at(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """While the watch looks a hundred times a second, a file that stays bad is one line of log; another mistake is another."""
     how = ReloadSettings(True, quiet_s=0.0, poll_interval_s=0.01)
 
+    def told(least: int) -> bool:
+        return caplog.text.count("reload-refused") >= least
+
     async def test() -> None:
         async with living(site, reload=how) as gateway:
             for count, text in enumerate(("nonsense", "other nonsense"), 1):
                 site.policy_file.write_text(text)
-                await until(lambda least=count: caplog.text.count("reload-refused") >= least)
+                await until(partial(told, count))
                 for _ in range(5):
                     os.utime(site.policy_file)  # touched, and as bad as before
                     await gateway.gateway.reloader.watched()
