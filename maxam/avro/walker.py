@@ -16,7 +16,7 @@ keeps the path. Both hold to the same rules (a property test compares them):
 A `bytes` index beyond the end raises IndexError; the fast walk relies on it and checks what an index cannot.
 
 The fast walk is written to be compiled. Where it is not, a step of its loops costs as much as a whole regular expression, so
-there runs of numbers are first tried with one.
+an expression for the usual values of a type is tried first, and in arrays one for a run of numbers.
 """
 
 import re
@@ -55,8 +55,12 @@ _INLINE_STEPS_MAX: Final = 16  # a longer record is called, or records of record
 
 _INTERPRETED: Final = __file__.endswith(".py")
 _RUN_MIN: Final = 3  # numbers in a row from which on an expression is quicker than the loop
-# Short enough that no number is out of range; whatever else there is, the loop judges.
+# Short enough that no number is out of range, and strings of ASCII of up to 63 bytes; whatever else there is, the loop judges.
 _RUNS: Final = {_LONGS: rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]){%d}", _INTS: rb"(?:[\x80-\xff]{0,3}[\x00-\x7f]){%d}"}
+_STRING: Final = rb"(?:\x00|%b)" % b"|".join([rb"\x%02x[\x00-\x7f]{%d}" % (2 * n, n) for n in range(1, 64)])
+_USUAL: Final = {**_RUNS, _STRINGS: _STRING + b"{%d}", _SKIP: rb".{%d}", _BOOLEANS: rb"[\x00\x01]{%d}"}
+_USUAL_BYTES_MAX: Final = 100_000  # of an expression; no type of some hundred fields comes near
+_ONE_BYTE_INDICES: Final = 64
 
 _KEY: Final = Type("string")  # of a map
 
@@ -154,14 +158,18 @@ class _Frame:
 class Walker:
     """Check bytes against one schema. Immutable; shared by everybody."""
 
-    __slots__ = ("_frame", "_type")
+    __slots__ = ("_frame", "_type", "_usual")
 
     def __init__(self, of: Type) -> None:
         self._type: Final = of
         self._frame: Final = _Compiler().frame(of)
+        usual = _usual(self._frame, 0) if _INTERPRETED else None
+        self._usual: Final = None if usual is None else re.compile(usual, re.DOTALL)
 
     def accepts(self, body: bytes, start: int, end: int) -> bool:
         """Tell whether `body[start:end]` is exactly one value."""
+        if self._usual is not None and self._usual.fullmatch(body, start, end):
+            return True
         try:
             return _walk(self._frame, body, start, end, 0, 1, [EMPTY_ITEMS_MAX, REPEATED_VALUES_MAX]) == end
         except IndexError:
@@ -251,6 +259,32 @@ def _append(frame: _Frame, op: int, count: int, frames: list[_Frame], level: int
         frame.steps[-1].count += count
     else:
         frame.steps.append(_Step(op, count, frames, level))
+
+
+def _usual(frame: _Frame, depth: int) -> bytes | None:
+    """Return an expression that matches only values, and of them those that are usual; None where there is none.
+
+    Each part tells by its first byte how it goes on, so what matches has no second reading. Arrays and maps are empty.
+    """
+    depth += frame.height
+    parts: list[bytes] = []
+    for step in frame.steps:
+        if step.op in _USUAL:
+            parts.append(_USUAL[step.op] % step.count)
+        elif step.op == _ITEMS:
+            parts.append(rb"\x00")
+        elif step.op == _ENUM and step.count:
+            parts.append(b"[%b]" % b"".join([rb"\x%02x" % (2 * n) for n in range(min(step.count, _ONE_BYTE_INDICES))]))
+        elif step.op == _UNION and depth <= DEPTH_MAX:
+            branches = [_usual(branch, depth + step.level) for branch in step.frames[:_ONE_BYTE_INDICES]]
+            usual = [rb"\x%02x%b" % (2 * n, branch) for n, branch in enumerate(branches) if branch is not None]
+            if not usual:
+                return None
+            parts.append(b"(?:%b)" % b"|".join(usual))
+        else:
+            return None
+    expression = b"".join(parts)
+    return expression if depth <= DEPTH_MAX and len(expression) <= _USUAL_BYTES_MAX else None
 
 
 def read_number(body: bytes, pos: int) -> tuple[int, int]:

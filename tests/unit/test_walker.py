@@ -276,3 +276,18 @@ def test_repeated_values_are_limited(schema: object, item: bytes, items_max: int
         body = number(items) + item * items + b"\x00"
         assert checked.accepts(body, 0, len(body)) == accepted
         assert accepted or checked.explain(body, 0, len(body)) is not None
+
+
+def test_what_is_tried_first_accepts_only_values() -> None:
+    """Interpreted, an expression judges usual values before the walk does: it knows no value that is none."""
+    letters = {"type": "enum", "name": "Letter", "symbols": [f"S{n}" for n in range(70)]}
+    assert fault_of(["bytes"], b"") is not None
+    assert fault_of(["bytes"], b"\x00\x02!") is None
+    assert fault_of(["null", "bytes"], b"\x00") is None
+    assert fault_of(["null", "bytes"], b"") is not None
+    assert fault_of(letters, number(69)) is None
+    assert fault_of(letters, number(70)) is not None
+    assert fault_of("string", b"\x04\xc3\xa9") is None
+    assert fault_of("string", b"\x04\xc3(") is not None
+    assert fault_of(record("R", skip="double", on="boolean"), b"\n" * 8 + b"\x01") is None
+    assert fault_of(record("R", skip="double", on="boolean"), b"\n" * 8 + b"\x02") is not None
