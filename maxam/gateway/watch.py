@@ -24,6 +24,7 @@ from maxam.gateway.log import log_event
 from maxam.gateway.sources import mark_sources
 
 _STEP_MS: Final = 100  # how often the library looks for news of the kernel; to stop it takes as long
+_ANSWER_MS: Final = 500  # after which it says that nothing has happened, and so, once, that it listens
 _REARM_S: Final = 5.0  # when the library could not watch
 
 
@@ -111,7 +112,6 @@ class FileWatch:
                             action=f"changed files are noticed within {self._reload.poll_interval_s:g} s only",
                         )
                 await trio.sleep(_REARM_S)
-            self._bell.ring()  # something may have happened between
 
     async def _ring_for(self, paths: list[str], places: Places) -> None:
         def matters(_change: Change, path: str) -> bool:
@@ -125,14 +125,19 @@ class FileWatch:
             debounce=_STEP_MS,
             step=_STEP_MS,
             stop_event=stop,
+            rust_timeout=_ANSWER_MS,
+            yield_on_timeout=True,
             recursive=False,
             force_polling=False,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_set_at_end, stop)
             async with contextlib.aclosing(changes):
-                async for _ in changes:
-                    self._bell.ring()
+                armed = False
+                async for found in changes:
+                    if found or not armed:  # what happened before it listened, it does not tell
+                        armed = True
+                        self._bell.ring()
             nursery.cancel_scope.cancel()
 
 
