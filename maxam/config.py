@@ -201,7 +201,7 @@ def load_settings(text: str, source: str, folder: Path) -> Settings:
     """
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
         raise ConfigurationError(f"{source}: not valid TOML: {error}; correct the syntax there") from error
     sections = get_type_hints(Settings)
     built = {}

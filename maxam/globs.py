@@ -211,7 +211,7 @@ def _set_ranges(element: str) -> tuple[bool, _Ranges]:
             high = element[position + 1]
             position += 2
             if high < low:
-                raise GlobError(f"the range '{low}-{high}' of the set {element!r} is reversed")
+                raise GlobError(f"the range {f'{low}-{high}'!r} of the set {element!r} is reversed")
         ranges.append((ord(low), ord(high)))
     return negated, tuple(ranges)
 

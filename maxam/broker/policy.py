@@ -134,7 +134,7 @@ def load_policy(text: bytes, source: str, limits: Limits) -> Policy:
         document = tomllib.loads(text.decode())
     except UnicodeDecodeError as error:
         raise PolicyError(f"{source}: byte {error.start}: expected UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
         raise PolicyError(f"{source}: expected TOML: {error}") from None
     return _Loader(source, limits).load(document)
 

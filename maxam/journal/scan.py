@@ -272,5 +272,8 @@ def headless(path: str, size: int, read: Read, revision: int) -> list[Scanner]:
 
 
 def _is_end(data: bytes) -> bool:
-    place = read_unsigned(data, read_unsigned(data, 0)[1])[1]
-    return data[place] == KIND_END
+    try:
+        place = read_unsigned(data, read_unsigned(data, 0)[1])[1]
+        return data[place] == KIND_END
+    except (ValueError, IndexError):
+        return False  # whoever decodes it says what is wrong
