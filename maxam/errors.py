@@ -38,7 +38,19 @@ class ConfigurationError(MaxamError):
 
 @final
 class PolicyError(ConfigurationError):
-    """Say that a policy cannot be used."""
+    """Say that a policy cannot be used.
+
+    Attributes:
+        problem: What is wrong.
+        file: Name of the file; empty when the problem says it.
+        place: Path into the file, such as `principals[3] ('venue-7').owns[0]`; empty for the whole.
+    """
+
+    def __init__(self, problem: str, file: str = "", place: str = "") -> None:
+        super().__init__(": ".join([part for part in (file, place, problem) if part]))
+        self.problem: Final = problem
+        self.file: Final = file
+        self.place: Final = place
 
 
 @final

@@ -2,13 +2,13 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 from maxam.config import Limits
 from maxam.errors import GlobError, PolicyError
-from maxam.globs import Glob, compile_glob
+from maxam.globs import Glob, compile_glob, uncovered
 
 ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol"})
 ANONYMOUS_PREFIX: Final = "fingerprint:"  # principals of unknown clients: no principal of a policy is called so
@@ -63,6 +63,27 @@ class Rights:
         """Tell whether there is a destination that the glob matches and that it may receive."""
         return any(granted.overlaps(glob) for granted in self._receive)
 
+    def missing(self, wanted: "Rights") -> str:
+        """Say what it lacks of the rights of another, in words for people; empty when it holds all of them."""
+        for right in sorted(wanted.admin - self.admin):
+            return f"the admin right {right}"
+        narrowed = [] if wanted._owns is None else [wanted._owns]  # noqa: SLF001  # of its own kind
+        granted = [self._send] if self._owns is None else [self._send, self._owns]
+        for verb, globs, narrow, held in (
+            ("send to", wanted._send, narrowed, granted),  # noqa: SLF001  # of its own kind
+            ("receive", wanted._receive, [], [self._receive]),  # noqa: SLF001  # of its own kind
+        ):
+            for glob in globs:
+                if len(held) == 1 and glob in held[0]:
+                    continue
+                try:
+                    destination = uncovered([[glob], *narrow], held)
+                except GlobError as error:
+                    return f"the right to {verb} {glob.text}, as far as can be told: {error}"
+                if destination is not None:
+                    return f"the right to {verb} {glob.text} (such as {destination})"
+        return ""
+
     def _decide_send(self, destination: bytes) -> bool:
         if len(destination) > self._bytes_max:
             return False  # not remembered either: it is only bounded by the header line
@@ -92,16 +113,68 @@ def _remember(decisions: dict[bytes, bool], destination: bytes, allowed: bool) -
     decisions[destination] = allowed
 
 
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What some principals may do, as it was written.
+
+    Attributes:
+        file: Where.
+        place: Where in the file, such as `capabilities.Monitoring`.
+        send, receive, admin: What it grants.
+    """
+
+    name: str
+    file: str
+    place: str
+    send: tuple[Glob, ...]
+    receive: tuple[Glob, ...]
+    admin: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody, as it was written.
+
+    Attributes:
+        file: Where.
+        place: Where in the file, such as `principals[3]`.
+        fingerprints: In 64 lower-case hex digits, as often as they are written.
+        capabilities: Their names.
+        owns: What its sends are narrowed to; None: they are not.
+    """
+
+    name: str
+    file: str
+    place: str
+    fingerprints: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    owns: tuple[Glob, ...] | None
+
+
 @final
 class Policy:
-    """Which principal a certificate stands for, and the rights of each; see `load_policy`."""
+    """Which principal a certificate stands for, and the rights of each; see `load_policy`.
 
-    __slots__ = ("_nobody", "_principals", "_rights")
+    Attributes:
+        capabilities: By name.
+        principals: By name, in the order in which they were written.
+    """
 
-    def __init__(self, principals: Mapping[str, str], rights: Mapping[str, Rights], limits: Limits) -> None:
-        self._principals: Final = dict(principals)  # by fingerprint
+    __slots__ = ("_nobody", "_principals", "_rights", "capabilities", "principals")
+
+    def __init__(
+        self,
+        fingerprints: Mapping[str, str],
+        rights: Mapping[str, Rights],
+        limits: Limits,
+        capabilities: Mapping[str, Capability] | None = None,
+        principals: Mapping[str, Principal] | None = None,
+    ) -> None:
+        self._principals: Final = dict(fingerprints)
         self._rights: Final = dict(rights)
         self._nobody: Final = Rights((), (), frozenset(), None, limits)
+        self.capabilities: Final = dict(capabilities or {})
+        self.principals: Final = dict(principals or {})
 
     def principal_of(self, fingerprint: str) -> str | None:
         """Give the principal of a certificate's SHA-256 in 64 lower-case hex digits; None when it is unknown."""
@@ -112,147 +185,215 @@ class Policy:
         return self._rights.get(principal, self._nobody)
 
 
-@dataclass(frozen=True, slots=True)
-class _Capability:
-    send: tuple[Glob, ...]
-    receive: tuple[Glob, ...]
-    admin: tuple[str, ...]
-
-
 def load_policy(text: bytes, source: str, limits: Limits) -> Policy:
+    """Load a policy of one file; see `load_policies`."""
+    return load_policies([(source, text)], limits)
+
+
+def load_policies(files: Sequence[tuple[str, bytes]], limits: Limits) -> Policy:
     """Load a policy.
 
     Args:
-        text: The TOML file.
-        source: Its name, for error texts.
+        files: Name, for error texts, and text of each TOML file: the operators' first, then what enrolment writes, which has principals
+            with the operators' capabilities, and renewals of certificates. None may define again what another has.
         limits: Bounds of the globs.
 
     Raises:
-        PolicyError: It cannot be used; the text names source, key, what was expected and what was found.
+        PolicyError: It cannot be used; the text names source, key, what was expected and what was found, of the first mistake.
     """
-    try:
-        document = tomllib.loads(text.decode())
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"{source}: byte {error.start}: expected UTF-8") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
-        raise PolicyError(f"{source}: expected TOML: {error}") from None
-    return _Loader(source, limits).load(document)
+    policy, problems = inspect_policies(files, limits)
+    if problems:
+        raise problems[0]
+    return policy
+
+
+def inspect_policies(files: Sequence[tuple[str, bytes]], limits: Limits) -> tuple[Policy, list[PolicyError]]:
+    """Load a policy as far as it goes, and say all that is wrong with it; arguments as of `load_policies`."""
+    return _Loader(limits).load(files)
 
 
 @final
 class _Loader:
-    """Reads one parsed document, and says where in it something is wrong."""
+    """Reads parsed documents, and says where in them something is wrong."""
 
-    __slots__ = ("_limits", "_source")
+    __slots__ = ("_capabilities", "_fingerprints", "_limits", "_principals", "_problems", "_source")
 
-    def __init__(self, source: str, limits: Limits) -> None:
-        self._source: Final = source
+    def __init__(self, limits: Limits) -> None:
         self._limits: Final = limits
+        self._source = ""  # of what is read now
+        self._problems: Final[list[PolicyError]] = []
+        self._capabilities: Final[dict[str, Capability]] = {}
+        self._principals: Final[dict[str, Principal]] = {}
+        self._fingerprints: Final[dict[str, str]] = {}
 
-    def load(self, document: Mapping[str, object]) -> Policy:
-        self._check_keys(document, "", ("capabilities", "principals"))
-        capabilities = {
-            name: self._capability(value, f"capabilities.{_key(name)}")
-            for name, value in self._table(document.get("capabilities", {}), "capabilities").items()
-        }
-        fingerprints: dict[str, str] = {}
-        rights: dict[str, Rights] = {}
-        for at, value in enumerate(self._array(document.get("principals", []), "principals")):
-            key = f"principals[{at}]"
-            table = self._table(value, key)
-            self._check_keys(table, key, ("name", "fingerprints", "capabilities", "owns"))
-            name = self._principal_name(table.get("name"), f"{key}.name")
-            if name in rights:
-                raise self._error(f"{key}.name", "a name of its own", f"another principal called {name!r}")
-            key = f"{key} ({name!r})"
-            for where, fingerprint in self._fingerprints(table, f"{key}.fingerprints"):
-                owner = fingerprints.setdefault(fingerprint, name)
-                if owner != name:
-                    raise self._error(where, "a certificate of one principal", f"{fingerprint}, which is {owner!r} too")
-            rights[name] = self._rights(table, key, capabilities)
-        return Policy(fingerprints, rights, self._limits)
+    def load(self, files: Sequence[tuple[str, bytes]]) -> tuple[Policy, list[PolicyError]]:
+        documents: list[tuple[str, Mapping[str, object]]] = []
+        for source, text in files:
+            self._source = source
+            try:
+                documents.append((source, self._parse(text)))
+            except PolicyError as error:
+                self._problems.append(error)
+        # Principals of any file name capabilities of all.
+        for source, document in documents:
+            self._source = source
+            first = source == documents[0][0]
+            self._check_keys(document, "", ("capabilities", "principals") if first else ("principals", "renewals"))
+            for name, value in self._tables(document.get("capabilities", {}), "capabilities"):
+                self._add_capability(name, value, f"capabilities.{_key(name)}")
+        for source, document in documents:
+            self._source = source
+            for at, value in enumerate(self._array(document.get("principals", []), "principals")):
+                self._add_principal(value, f"principals[{at}]")
+        for source, document in documents[1:]:
+            self._source = source
+            for at, value in enumerate(self._array(document.get("renewals", []), "renewals")):
+                self._add_renewal(self._table(value, f"renewals[{at}]"), f"renewals[{at}]")
+        rights = {name: self._rights(principal) for name, principal in self._principals.items()}
+        policy = Policy(self._fingerprints, rights, self._limits, self._capabilities, self._principals)
+        return policy, self._problems
 
-    def _capability(self, value: object, key: str) -> _Capability:
+    def _parse(self, text: bytes) -> Mapping[str, object]:
+        try:
+            return tomllib.loads(text.decode())
+        except UnicodeDecodeError as error:
+            raise PolicyError(f"byte {error.start}: expected UTF-8", self._source) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
+            raise PolicyError(f"expected TOML: {error}", self._source) from None
+
+    def _add_capability(self, name: str, value: object, key: str) -> None:
+        other = self._capabilities.get(name)
+        if other is not None:
+            self._problem(key, "a name of its own", f"another capability called {name!r} in {other.file}")
         table = self._table(value, key)
         self._check_keys(table, key, ("send", "receive", "admin"))
-        admin = self._strings(table.get("admin", []), f"{key}.admin")
-        for at, right in enumerate(admin):
-            if right not in ADMIN_RIGHTS:
-                raise self._error(f"{key}.admin[{at}]", _one_of(ADMIN_RIGHTS), repr(right))
-        return _Capability(
-            self._globs(table.get("send", []), f"{key}.send"),
-            self._globs(table.get("receive", []), f"{key}.receive"),
-            tuple(admin),
-        )
+        admin: list[str] = []
+        for at, right in self._strings(table.get("admin", []), f"{key}.admin"):
+            if right in ADMIN_RIGHTS:
+                admin.append(right)
+            else:
+                self._problem(f"{key}.admin[{at}]", _one_of(ADMIN_RIGHTS), repr(right))
+        send = self._globs(table.get("send", []), f"{key}.send")
+        receive = self._globs(table.get("receive", []), f"{key}.receive")
+        self._capabilities.setdefault(name, Capability(name, self._source, key, send, receive, tuple(admin)))
+
+    def _add_principal(self, value: object, key: str) -> None:
+        if not isinstance(value, dict):
+            self._problem(key, "a table", _found(value))
+            return
+        table: Mapping[str, object] = value
+        self._check_keys(table, key, ("name", "fingerprints", "capabilities", "owns"))
+        name = self._principal_name(table.get("name"), f"{key}.name")
+        other = self._principals.get(name)
+        if other is not None and name:
+            where = "" if other.file == self._source else f" in {other.file}"
+            self._problem(f"{key}.name", "a name of its own", f"another principal called {name!r}{where}")
+        place = key
+        if name:
+            key = f"{key} ({name!r})"
+        fingerprints: list[str] = []
+        for where, fingerprint in self._read_fingerprints(table, f"{key}.fingerprints"):
+            owner = self._fingerprints.setdefault(fingerprint, name)
+            if owner != name:
+                self._problem(where, "a certificate of one principal", f"{fingerprint}, which is {owner!r} too")
+            fingerprints.append(fingerprint)
+        held: list[str] = []
+        for at, capability in self._strings(table.get("capabilities", []), f"{key}.capabilities"):
+            if capability in self._capabilities:
+                held.append(capability)
+            else:
+                self._problem(f"{key}.capabilities[{at}]", _one_of(self._capabilities), repr(capability))
+        # `owns = []` owns nothing, and so may send nothing; only without the key are sends not narrowed.
+        owns = self._globs(table["owns"], f"{key}.owns") if "owns" in table else None
+        principal = Principal(name, self._source, place, tuple(fingerprints), tuple(held), owns)
+        self._principals.setdefault(name, principal)
+
+    def _add_renewal(self, table: Mapping[str, object], key: str) -> None:
+        """Let further fingerprints stand for the principal of one; if that is gone, they hang on nothing and count for nothing."""
+        self._check_keys(table, key, ("renews", "fingerprints", "retired"))
+        renewed = self._read_fingerprints({"fingerprints": [table.get("renews")]}, f"{key}.renews")
+        retired = table.get("retired", False)
+        if not isinstance(retired, bool):
+            self._problem(f"{key}.retired", "true or false", _found(retired))
+        name = self._fingerprints.get(renewed[0][1]) if renewed else None
+        for where, fingerprint in self._read_fingerprints(table, f"{key}.fingerprints"):
+            if name is not None and self._fingerprints.setdefault(fingerprint, name) != name:
+                owner = self._fingerprints[fingerprint]
+                self._problem(where, "a certificate of one principal", f"{fingerprint}, which is {owner!r} too")
+        if name is not None and retired is True:
+            del self._fingerprints[renewed[0][1]]
 
     def _principal_name(self, value: object, key: str) -> str:
+        """Return the name, empty if it is none."""
         if isinstance(value, str) and 0 < len(value) <= _PRINCIPAL_CHARACTERS_MAX and value.isprintable():
             if not value.startswith(ANONYMOUS_PREFIX):
                 return value
             expected = f"a name that does not start with {ANONYMOUS_PREFIX!r} (unknown clients are called so)"
         else:
             expected = f"1 to {_PRINCIPAL_CHARACTERS_MAX} printable characters"
-        raise self._error(key, expected, _found(value))
+        self._problem(key, expected, _found(value))
+        return ""
 
-    def _fingerprints(self, table: Mapping[str, object], key: str) -> list[tuple[str, str]]:
+    def _read_fingerprints(self, table: Mapping[str, object], key: str) -> list[tuple[str, str]]:
         fingerprints: list[tuple[str, str]] = []
-        for at, written in enumerate(self._strings(table.get("fingerprints"), key)):
+        for at, written in self._strings(table.get("fingerprints"), key):
             if _FINGERPRINT.fullmatch(written) is None:
-                raise self._error(f"{key}[{at}]", "64 hex digits (SHA-256 of the certificate's DER)", repr(written))
-            fingerprints.append((f"{key}[{at}]", written.replace(":", "").lower()))
+                self._problem(f"{key}[{at}]", "64 hex digits (SHA-256 of the certificate's DER)", repr(written))
+            else:
+                fingerprints.append((f"{key}[{at}]", written.replace(":", "").lower()))
         return fingerprints
 
-    def _rights(self, table: Mapping[str, object], key: str, capabilities: Mapping[str, _Capability]) -> Rights:
-        held: list[_Capability] = []
-        for at, name in enumerate(self._strings(table.get("capabilities", []), f"{key}.capabilities")):
-            if name not in capabilities:
-                raise self._error(f"{key}.capabilities[{at}]", _one_of(capabilities), repr(name))
-            held.append(capabilities[name])
-        # `owns = []` owns nothing, and so may send nothing; only without the key are sends not narrowed.
-        owns = self._globs(table["owns"], f"{key}.owns") if "owns" in table else None
+    def _rights(self, principal: Principal) -> Rights:
+        held = [self._capabilities[name] for name in principal.capabilities]
         return Rights(
             tuple(dict.fromkeys(glob for capability in held for glob in capability.send)),
             tuple(dict.fromkeys(glob for capability in held for glob in capability.receive)),
             frozenset(right for capability in held for right in capability.admin),
-            owns,
+            principal.owns,
             self._limits,
         )
 
     def _globs(self, value: object, key: str) -> tuple[Glob, ...]:
         globs: list[Glob] = []
-        for at, text in enumerate(self._strings(value, key)):
+        for at, text in self._strings(value, key):
             try:
                 globs.append(compile_glob(text, self._limits))
             except GlobError as error:
-                raise self._error(f"{key}[{at}]", "a glob over destinations", f"{text!r}: {error}") from None
+                self._problem(f"{key}[{at}]", "a glob over destinations", f"{text!r}: {error}")
         return tuple(globs)
 
-    def _strings(self, value: object, key: str) -> list[str]:
-        strings: list[str] = []
+    def _strings(self, value: object, key: str) -> list[tuple[int, str]]:
+        """Return the strings of an array, each with its place."""
+        strings: list[tuple[int, str]] = []
         for at, element in enumerate(self._array(value, key)):
-            if not isinstance(element, str):
-                raise self._error(f"{key}[{at}]", "a string", _found(element))
-            strings.append(element)
+            if isinstance(element, str):
+                strings.append((at, element))
+            else:
+                self._problem(f"{key}[{at}]", "a string", _found(element))
         return strings
 
     def _array(self, value: object, key: str) -> list[object]:
-        if not isinstance(value, list):
-            raise self._error(key, "an array", _found(value))
-        return value
+        if isinstance(value, list):
+            return value
+        self._problem(key, "an array", _found(value))
+        return []
+
+    def _tables(self, value: object, key: str) -> list[tuple[str, object]]:
+        return list(self._table(value, key).items())
 
     def _table(self, value: object, key: str) -> dict[str, object]:
-        if not isinstance(value, dict):
-            raise self._error(key, "a table", _found(value))
-        return value
+        if isinstance(value, dict):
+            return value
+        self._problem(key, "a table", _found(value))
+        return {}
 
     def _check_keys(self, table: Mapping[str, object], key: str, known: tuple[str, ...]) -> None:
         for name in table:
             if name not in known:
-                where = f"{key}.{_key(name)}" if key else _key(name)
-                raise self._error(where, _one_of(known), "an unknown key")
+                self._problem(f"{key}.{_key(name)}" if key else _key(name), _one_of(known), "an unknown key")
 
-    def _error(self, key: str, expected: str, found: str) -> PolicyError:
-        return PolicyError(f"{self._source}: {key}: expected {expected}, found {found}")
+    def _problem(self, key: str, expected: str, found: str) -> None:
+        self._problems.append(PolicyError(f"expected {expected}, found {found}", self._source, key))
 
 
 def _key(name: str) -> str:
