@@ -98,6 +98,7 @@ class PolicySettings:
     """Who may do what."""
 
     file: Path
+    enrolled: Path | None = None  # written by the enrolment listener; what operators write is never rewritten
     unknown_clients: Literal["refuse", "connect-without-rights"] = "refuse"
 
 
@@ -134,6 +135,21 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EnrolmentSettings:
+    """Where new clients get a certificate for a one-time token, and old ones the next one."""
+
+    folder: Path | None = None  # of the authority, as `maxam-admin certs ca` makes it; none: no enrolment
+    passphrase_file: Path | None = None  # opens the authority's key; required then, as a service has nobody to ask
+    host: str = "127.0.0.1"
+    port: int = 8644  # 0 picks a free one
+    server_ca: Path | None = None  # signed the server's certificate, clients pin it; none: the same authority
+    certificate_days: int = 90  # of validity: a stolen one is of use for no longer
+    overlap_days: float = 7.0  # that a certificate stays valid beside the one that renews it
+    token_minutes_max: int = 10_080  # of validity: a token that lies about is a risk
+    failures_per_minute_max: int = 10  # refused requests of one address before it is told to wait
+
+
+@dataclass(frozen=True, slots=True)
 class ReloadSettings:
     """When changed files come into force by themselves."""
 
@@ -152,6 +168,7 @@ class Settings:
     listener: ListenerSettings = ListenerSettings()
     journal: JournalSettings = JournalSettings()
     admin: AdminSettings = AdminSettings()
+    enrolment: EnrolmentSettings = EnrolmentSettings()
     reload: ReloadSettings = ReloadSettings()
     limits: Limits = Limits()
 
@@ -160,6 +177,9 @@ class Settings:
 _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "listener.port": (0, 65_535, "0 picks a free port"),
     "admin.port": (0, 65_535, "0 picks a free port"),
+    "enrolment.port": (0, 65_535, "0 picks a free port"),
+    "enrolment.certificate_days": (1, 3650, "a stolen certificate is of use for so long"),
+    "enrolment.token_minutes_max": (1, 525_600, "a token that lies about is a risk"),
     "listener.heart_beat_ms": (10_000, 3_600_000, "clients rely on heart-beats of 10 s or more"),
     "journal.reserve_bytes": (0, 2**40, "0 keeps no reserve"),
     "journal.archive_days_max": (0, 36_500, "0 keeps all"),
@@ -221,6 +241,16 @@ def load_settings(text: str, source: str, folder: Path) -> Settings:
                 f"{source}: [limits] {smaller} = {low} is above {larger} = {high}, so it could never be reached;"
                 f" lower the first or raise the second"
             )
+    enrolment = settings.enrolment
+    if enrolment.folder is not None:
+        for place, needed in (
+            ("[enrolment] passphrase_file", enrolment.passphrase_file),
+            ("[policy] enrolled", settings.policy.enrolled),
+        ):
+            if needed is None:
+                raise ConfigurationError(
+                    f"{source}: [enrolment] folder needs {place} too; add it, or take the folder away to enrol nobody"
+                )
     return settings
 
 

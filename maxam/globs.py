@@ -14,6 +14,7 @@ character. No two stars are adjacent.
 
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final, final
@@ -494,3 +495,113 @@ def _bits(flags: Iterable[bool]) -> int:
 def _rows(rows: Sequence[int], width: int) -> int:
     """Put rows of bits, the lowest first, into one integer."""
     return int("".join(f"{row:0{width}b}" for row in reversed(rows)) or "0", 2)
+
+
+# --- whether some hold all that others do
+
+COMPARISONS_MAX: Final = 4000  # states looked at, some 0.2 s, before two sides count as too complex
+_STORE_FIRST, _STORE, _TOKEN_FIRST, _TOKEN = range(4)  # what of a destination comes next
+_State = tuple[int, ...]  # where in the grammar, then the states of each group
+_Groups = Sequence[Sequence[Glob]]
+
+
+def uncovered(wanted: _Groups, granted: _Groups) -> str | None:
+    """Find a destination that some globs match and others do not.
+
+    Walks both sides at once, over sets of states, so that a union of globs may cover what none of them does. Destinations of any
+    length count.
+
+    Args:
+        wanted: A destination counts that matches one glob of each of these groups.
+        granted: The same for the other side; without any group every destination counts.
+
+    Returns:
+        A destination that only the wanted side has, one of the shortest; None when there is none.
+
+    Raises:
+        GlobError: They are too complex to compare.
+    """
+    unions = [_Union(group) for group in (*wanted, *granted)]
+    first, last = len(wanted) + 1, len(unions) + 1
+    letters = _letters(*[glob.elements for group in (*wanted, *granted) for glob in group])
+    start: _State = (_STORE_FIRST, *[union.start for union in unions])
+    came: dict[_State, tuple[_State, str]] = {}
+    waiting = deque([start])
+    while waiting:
+        state = waiting.popleft()
+        if state[0] == _TOKEN:
+            accepting = [union.accepts(states) for union, states in zip(unions, state[1:], strict=True)]
+            if all(accepting[: first - 1]) and not all(accepting[first - 1 : last]):
+                return _way_to(state, came, start)
+        for letter in letters:
+            phase = _next_phase(state[0], letter)
+            if phase is None:
+                continue
+            after: _State = (
+                phase,
+                *[union.advance(states, letter) for union, states in zip(unions, state[1:], strict=True)],
+            )
+            if not all(after[1:first]) or after in came:
+                continue
+            if len(came) >= COMPARISONS_MAX:
+                raise GlobError("they are too complex to compare; use fewer wildcards")
+            came[after] = (state, letter)
+            waiting.append(after)
+    return None
+
+
+def _way_to(state: _State, came: dict[_State, tuple[_State, str]], start: _State) -> str:
+    text = ""
+    while state != start:
+        state, letter = came[state]
+        text = letter + text
+    return text
+
+
+def _next_phase(phase: int, letter: str) -> int | None:
+    """Tell what comes after one more character of a destination; None when it cannot stand there."""
+    if phase <= _STORE:
+        if letter == "/":
+            return None if phase == _STORE_FIRST else _TOKEN_FIRST
+        return _STORE if letter in _STORE_CHARACTERS else None
+    if letter == ".":
+        return None if phase == _TOKEN_FIRST else _TOKEN_FIRST
+    return None if letter == "/" else _TOKEN
+
+
+@final
+class _Union:
+    """What several globs do together with one more character: bit i says that a glob has got to the i-th of all elements.
+
+    Attributes:
+        start: The states before the first character.
+    """
+
+    __slots__ = ("_elements", "_ends", "_stars", "_takers", "start")
+
+    def __init__(self, globs: Sequence[Glob]) -> None:
+        self._elements: Final[list[str]] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        for glob in globs:
+            starts.append(len(self._elements))
+            self._elements.extend(glob.elements)
+            ends.append(len(self._elements))
+            self._elements.append("")  # the end takes nothing
+        self._stars: Final = _bits(_is_star(element) for element in self._elements)
+        self._ends: Final = sum(1 << at for at in ends)
+        self._takers: Final[dict[str, int]] = {}
+        first = sum(1 << at for at in starts)
+        self.start: Final = first | (first & self._stars) << 1
+
+    def advance(self, states: int, letter: str) -> int:
+        takers = self._takers.get(letter)
+        if takers is None:
+            takers = _bits(element != "" and _accepts(element, letter) for element in self._elements)
+            self._takers[letter] = takers
+        states &= takers
+        states = (states & self._stars) | (states & ~self._stars) << 1
+        return states | (states & self._stars) << 1
+
+    def accepts(self, states: int) -> bool:
+        return states & self._ends != 0

@@ -1,6 +1,7 @@
 """Read what operators and integrators wrote: configuration, policy, schema folder, certificates, revocation lists."""
 
 import hashlib
+import os
 import ssl
 import time
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final, final
 
 from maxam.avro.registry import REGISTRY_FILE, Registry, load_registry
-from maxam.broker.policy import Policy, load_policy
+from maxam.broker.policy import Policy, load_policies, load_policy
 from maxam.config import Limits, Settings, load_settings
 from maxam.errors import ConfigurationError
 from maxam.gateway.files import Mark, Places, mark_file, mark_folder, places_of_file, read_file, read_folder
@@ -157,7 +158,8 @@ def _files(settings: Settings) -> dict[str, dict[str, Path]]:
     """Return the files of each item but the schemas, by the name of their setting."""
     tls = settings.tls
     return {
-        POLICY: {"file": settings.policy.file},
+        POLICY: {"file": settings.policy.file}
+        | ({} if settings.policy.enrolled is None else {"enrolled": settings.policy.enrolled}),
         CERTIFICATE: {"certificate": tls.certificate, "key": tls.key},
         CLIENT_CA: {"client_ca": tls.client_ca},
         CRL: {} if tls.crl is None else {"crl": tls.crl},
@@ -169,11 +171,13 @@ def files_of(item: str, settings: Settings) -> list[Path]:
     return [settings.schemas.folder] if item == SCHEMAS else list(_files(settings)[item].values())
 
 
-def _read_item(item: str, settings: Settings) -> dict[str, bytes]:
+def _read_item(item: str, settings: Settings, *, starting: bool) -> dict[str, bytes]:
     if item == SCHEMAS:
         return read_schema_texts(settings.schemas.folder, settings.limits)
     section, remedy = ("policy", "correct the path or write one") if item == POLICY else ("tls", _CERTIFICATE_REMEDY)
     paths = _files(settings)[item]
+    if item == POLICY and starting and "enrolled" in paths and not os.path.lexists(paths["enrolled"]):
+        del paths["enrolled"]  # nobody has been enrolled yet
     return {name: read_file(path, f"[{section}] {name}", remedy) for name, path in paths.items()}
 
 
@@ -194,14 +198,18 @@ class _Reading:
 
     def read(self, item: str) -> None:
         """Read one item, and take it instead of what is in force unless it is the same; raises ConfigurationError."""
-        content = Content(_read_item(item, self._settings))
+        content = Content(_read_item(item, self._settings, starting=self._before is None))
         # A list is judged by who may sign it, too.
         digest = content.digest(self._digests.get(CLIENT_CA, "")) if item == CRL else content.digest()
         if self._digests.get(item) == digest:
             return
         texts = content.texts
         if item == POLICY:
-            self._policy = load_policy(texts["file"], str(self._settings.policy.file), self._settings.limits)
+            files = self._settings.policy
+            written = [(str(files.file), texts["file"])]
+            if "enrolled" in texts:
+                written.append((str(files.enrolled), texts["enrolled"]))
+            self._policy = load_policies(written, self._settings.limits)
         elif item == SCHEMAS:
             self._registry = load_registry(texts, self._settings.limits)
         elif item == CERTIFICATE:
