@@ -98,8 +98,8 @@ class PolicySettings:
     """Who may do what."""
 
     file: Path
-    enrolled: Path | None = None  # written by the enrolment listener; what operators write is never rewritten
     unknown_clients: Literal["refuse", "connect-without-rights"] = "refuse"
+    enrolled: Path | None = None  # written by the enrolment listener; what operators write is never rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ class Settings:
     listener: ListenerSettings = ListenerSettings()
     journal: JournalSettings = JournalSettings()
     admin: AdminSettings = AdminSettings()
-    enrolment: EnrolmentSettings = EnrolmentSettings()
     reload: ReloadSettings = ReloadSettings()
     limits: Limits = Limits()
+    enrolment: EnrolmentSettings = EnrolmentSettings()
 
 
 # Ranges other than "at least 1" for whole numbers and "above 0" for seconds: (lowest, highest, why).
