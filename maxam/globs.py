@@ -605,3 +605,117 @@ class _Union:
 
     def accepts(self, states: int) -> bool:
         return states & self._ends != 0
+
+
+# --- whether all destinations of some globs are destinations of others
+
+
+def find_destination(
+    within: Sequence[Sequence[Glob]], outside: Sequence[Sequence[Glob]] = (), states_max: int = 10_000
+) -> str | None:
+    """Find a short well-formed destination that is granted by `within` and not by `outside`; None when there is none.
+
+    Both are rows of globs. A destination is granted if each row has a glob that matches it, so that no row at all grants everything and
+    an empty row nothing; but an empty `outside` takes nothing away. Decided exactly, by walking all states in which the globs can be
+    together.
+
+    Raises:
+        GlobError: There are more than `states_max` of these.
+    """
+    if any(not row for row in within):
+        return None
+    machine = _Machine([*within, *outside])
+    rows = len(within)
+    # A state: what the globs have got to, and where in the grammar: so many characters of the store, or in the tokens.
+    start = (machine.start, 0)
+    texts: dict[tuple[int, int], str] = {start: ""}
+    waiting = [start]
+    for states, place in waiting:  # grows while it is walked: shortest texts first
+        text = texts[states, place]
+        if place == _INSIDE:
+            granted = machine.granted(states)
+            if all(granted[:rows]) and not (outside and all(granted[rows:])):
+                return text
+        for letter, takers in machine.letters:
+            following = _following(place, letter)
+            if following < 0:
+                continue
+            after = machine.advance(states, takers)
+            if (after, following) in texts or not machine.alive(after, rows):
+                continue
+            if len(texts) >= states_max:
+                raise GlobError("the globs are too intricate to be compared")
+            texts[after, following] = text + letter
+            waiting.append((after, following))
+    return None
+
+
+_FIRST: Final = STORE_CHARACTERS_MAX + 1  # a token must begin
+_INSIDE: Final = STORE_CHARACTERS_MAX + 2  # at least one of its characters was taken
+
+
+def _following(place: int, letter: str) -> int:
+    """Tell where in the grammar a character leads, -1: nowhere."""
+    if place < _FIRST:
+        if letter == "/":
+            return _FIRST if place else -1
+        return place + 1 if letter in _STORE_CHARACTERS and place < STORE_CHARACTERS_MAX else -1
+    if letter == "/":
+        return -1
+    if letter == ".":
+        return _FIRST if place == _INSIDE else -1
+    return _INSIDE
+
+
+@final
+class _Machine:
+    """Where rows of globs have got to: bit by bit, the elements that each may be at, with one bit more for its end.
+
+    Attributes:
+        start: The states before the first character.
+        letters: One of each kind of characters that all globs and the grammar treat alike, with the states that may take it.
+    """
+
+    __slots__ = ("_ends", "_masks", "_stars", "letters", "start")
+
+    def __init__(self, rows: Sequence[Sequence[Glob]]) -> None:
+        elements: list[str] = []  # of all globs; an empty one is an end
+        ends: list[int] = []
+        masks: list[int] = []
+        first = 0
+        for row in rows:
+            row_ends, row_start = 0, len(elements)
+            for glob in row:
+                first |= 1 << len(elements)
+                elements += glob.elements
+                row_ends |= 1 << len(elements)
+                elements.append("")
+            ends.append(row_ends)
+            masks.append((1 << len(elements)) - (1 << row_start))
+        self._ends: Final = ends
+        self._masks: Final = masks
+        self._stars: Final = _bits([_is_star(element) for element in elements])
+        kinds: dict[tuple[int, int, bool], str] = {}
+        known = [element for element in elements if element]
+        for letter in sorted(_letters(tuple(known)), key=_awkwardness):
+            takers = _bits([element != "" and _accepts(element, letter) for element in elements])
+            # In the grammar a letter is a `/`, a `.`, one of a store, or one of a token only.
+            kinds.setdefault((takers, "/.".find(letter), letter in _STORE_CHARACTERS), letter)
+        self.letters: Final = [(letter, takers) for (takers, _, _), letter in kinds.items()]
+        self.start: Final = self._skip_stars(first)
+
+    def advance(self, states: int, takers: int) -> int:
+        """Take a character."""
+        states &= takers
+        return self._skip_stars((states & self._stars) | ((states & ~self._stars) << 1))
+
+    def _skip_stars(self, states: int) -> int:
+        return states | ((states & self._stars) << 1)
+
+    def granted(self, states: int) -> list[bool]:
+        """Tell of each row whether one of its globs is at its end."""
+        return [states & ends != 0 for ends in self._ends]
+
+    def alive(self, states: int, rows: int) -> bool:
+        """Tell whether each of the first rows has a glob that may still come to its end."""
+        return all(states & mask != 0 for mask in self._masks[:rows])
