@@ -12,7 +12,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from maxam.errors import ConfigurationError
@@ -21,6 +21,8 @@ SERVER_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 CLIENTS: Final = ("publisher", "subscriber", "operator", "pipeline")
 VALIDITY: Final = dt.timedelta(days=730)
 AUTHORITY_VALIDITY: Final = dt.timedelta(days=3650)
+AuthorityKey = ec.EllipticCurvePrivateKey
+CertifiedKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
 CLOCK_TOLERANCE: Final = dt.timedelta(minutes=5)  # a container's clock may be a little behind ours
 
 
@@ -74,16 +76,7 @@ class Authority:
             now: The present time, with a time zone.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = _name(name)
-        public = key.public_key()
-        certificate = (
-            _builder(subject, subject, public, now - CLOCK_TOLERANCE, now + AUTHORITY_VALIDITY)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
-            .sign(key, hashes.SHA256())
-        )
-        return cls(Issued(certificate, key))
+        return cls(Issued(sign_authority(key, _name(name), now - CLOCK_TOLERANCE, now + AUTHORITY_VALIDITY), key))
 
     @classmethod
     def read(cls, folder: Path) -> "Authority":
@@ -111,45 +104,105 @@ class Authority:
             server_names: DNS names and IP addresses of the server.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        authority = self.issued.certificate
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server_names else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = (
-            _builder(_name(name), authority.subject, key.public_key(), valid_from, valid_until)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.issued.key.public_key()), critical=False
-            )
+        issued = self.issued
+        certificate = sign_certificate(
+            issued.certificate, issued.key, _name(name), key.public_key(), valid_from, valid_until, server_names
         )
-        if server_names:
-            names = x509.SubjectAlternativeName([_general_name(server_name) for server_name in server_names])
-            builder = builder.add_extension(names, critical=False)
-        return Issued(builder.sign(self.issued.key, hashes.SHA256()), key)
+        return Issued(certificate, key)
 
     def revocation_list_pem(self, revoked: Iterable[x509.Certificate], now: dt.datetime) -> bytes:
         """Sign a revocation list (CRL) of the given certificates, as PEM.
 
         It is good for ten years: a development machine has nobody to renew it.
         """
-        builder = (
-            x509.CertificateRevocationListBuilder()
-            .issuer_name(self.issued.certificate.subject)
-            .last_update(now - CLOCK_TOLERANCE)
-            .next_update(now + AUTHORITY_VALIDITY)
-            .add_extension(x509.CRLNumber(int(now.timestamp())), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.issued.key.public_key()), critical=False
-            )
+        revoked_at = now - CLOCK_TOLERANCE
+        entries = [(certificate.serial_number, revoked_at) for certificate in revoked]
+        number = int(now.timestamp())
+        crl = sign_revocation_list(
+            self.issued.certificate, self.issued.key, entries, revoked_at, now + AUTHORITY_VALIDITY, number
         )
-        for certificate in revoked:
-            builder = builder.add_revoked_certificate(
-                x509.RevokedCertificateBuilder()
-                .serial_number(certificate.serial_number)
-                .revocation_date(now - CLOCK_TOLERANCE)
-                .build()
-            )
-        return builder.sign(self.issued.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        return crl.public_bytes(serialization.Encoding.PEM)
+
+
+def sign_authority(
+    key: AuthorityKey, subject: x509.Name, valid_from: dt.datetime, valid_until: dt.datetime
+) -> x509.Certificate:
+    """Sign an authority's own certificate: it may sign clients, servers and revocation lists, and no other authority."""
+    public = key.public_key()
+    return (
+        _builder(subject, subject, public, valid_from, valid_until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def sign_certificate(
+    authority: x509.Certificate,
+    authority_key: AuthorityKey,
+    subject: x509.Name,
+    public_key: CertifiedKey,
+    valid_from: dt.datetime,
+    valid_until: dt.datetime,
+    server_names: Sequence[str] = (),
+) -> x509.Certificate:
+    """Certify a key: a server's when it is given server names, else a client's. The serial number is 159 random bits.
+
+    Args:
+        authority: Who signs.
+        authority_key: Its key.
+        subject: For display only; a policy goes by the fingerprint.
+        public_key: Whose private key its owner has proved to hold.
+        valid_from: First moment of validity, with a time zone.
+        valid_until: Last moment of validity, with a time zone.
+        server_names: DNS names and IP addresses of the server.
+    """
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if server_names else ExtendedKeyUsageOID.CLIENT_AUTH
+    builder = (
+        _builder(subject, authority.subject, public_key, valid_from, valid_until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+    )
+    if server_names:
+        names = x509.SubjectAlternativeName([_general_name(server_name) for server_name in server_names])
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(authority_key, hashes.SHA256())
+
+
+def sign_revocation_list(
+    authority: x509.Certificate,
+    authority_key: AuthorityKey,
+    revoked: Iterable[tuple[int, dt.datetime]],
+    updated_at: dt.datetime,
+    next_at: dt.datetime,
+    number: int,
+) -> x509.CertificateRevocationList:
+    """Sign a revocation list (CRL).
+
+    Args:
+        authority: Who signs.
+        authority_key: Its key.
+        revoked: Serial numbers, and since when they are revoked.
+        updated_at: When it is made.
+        next_at: By when the next one is made.
+        number: Above that of the list before.
+    """
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(updated_at)
+        .next_update(next_at)
+        .add_extension(x509.CRLNumber(number), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+    )
+    for serial, revoked_at in revoked:
+        builder = builder.add_revoked_certificate(
+            x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(revoked_at).build()
+        )
+    return builder.sign(authority_key, hashes.SHA256())
 
 
 def issue_development_certificates(folder: Path, now: dt.datetime, clients: Iterable[str] = CLIENTS) -> dict[str, str]:
@@ -191,7 +244,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: CertifiedKey,
     valid_from: dt.datetime,
     valid_until: dt.datetime,
 ) -> x509.CertificateBuilder:
