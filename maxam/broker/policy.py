@@ -240,7 +240,7 @@ class _Loader:
             first = source == documents[0][0]
             self._check_keys(document, "", ("capabilities", "principals") if first else ("principals", "renewals"))
             for name, value in self._tables(document.get("capabilities", {}), "capabilities"):
-                self._add_capability(name, value, f"capabilities.{_key(name)}")
+                self._add_capability(name, value, f"capabilities.{written_key(name)}")
         for source, document in documents:
             self._source = source
             for at, value in enumerate(self._array(document.get("principals", []), "principals")):
@@ -390,13 +390,15 @@ class _Loader:
     def _check_keys(self, table: Mapping[str, object], key: str, known: tuple[str, ...]) -> None:
         for name in table:
             if name not in known:
-                self._problem(f"{key}.{_key(name)}" if key else _key(name), _one_of(known), "an unknown key")
+                self._problem(
+                    f"{key}.{written_key(name)}" if key else written_key(name), _one_of(known), "an unknown key"
+                )
 
     def _problem(self, key: str, expected: str, found: str) -> None:
         self._problems.append(PolicyError(f"expected {expected}, found {found}", self._source, key))
 
 
-def _key(name: str) -> str:
+def written_key(name: str) -> str:
     """Write a key as TOML does: quoted unless it is a bare one."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else repr(name)
 

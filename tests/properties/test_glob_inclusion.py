@@ -9,7 +9,8 @@ from maxam.errors import GlobError
 from maxam.globs import Glob, compile_glob, destination_problem, find_destination
 
 LIMITS = Limits()
-PIECES = ["X", "a", "b", "aa", "*", "**", "?", "/", "/", "X/", ".", "[ab]", "[!a]"]
+PIECES = ["a", "b", "aa", "*", "**", "?", ".", "[ab]", "[!a]"]
+STORES = ["X/", "*/", "?/", "**", "[XY]/"]
 
 
 def glob(text: str) -> Glob:
@@ -29,7 +30,12 @@ def _any(row: list[Glob], destination: str) -> bool:
     return any(one.matches(destination) for one in row)
 
 
-some_globs = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map("".join).filter(_compiles).map(glob)
+some_globs = (
+    st.tuples(st.sampled_from(STORES), st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join))
+    .map("".join)
+    .filter(_compiles)
+    .map(glob)
+)
 rows = st.lists(some_globs, max_size=3)
 
 

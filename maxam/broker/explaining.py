@@ -1,0 +1,391 @@
+"""Why a policy allows something or not, what is odd in one, and what two of them differ in. All of it is asked rarely, none on the hot path."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, Literal
+
+from maxam.broker.policy import Capability, Policy, Principal
+from maxam.errors import GlobError
+from maxam.globs import Glob, destination_problem, find_destination
+
+Verdict = Literal["allowed", "denied", "all", "part", "nothing", "undecided"]
+Match = Literal["matches", "no match", "all", "part", "nothing"]
+
+_REMEDIES_MAX: Final = 20  # capabilities that are named as those which would allow something
+_EVERYTHING: Final = ("send", "receive")
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One glob that was asked.
+
+    Attributes:
+        by: Name of the capability; empty where it is the principal's own `owns`.
+        file: Where it is written.
+        place: Where in the file, such as `capabilities.Monitoring.send[0]`.
+        match: What it says: of a destination whether it matches, of a glob how much of it.
+    """
+
+    by: str
+    file: str
+    place: str
+    glob: str
+    match: Match
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why somebody may or may not.
+
+    Attributes:
+        principal: Who; empty when the policy knows nobody of the fingerprint.
+        verdict: `allowed` or `denied` of a SEND; of a receive glob how much of it: `all`, `part`, `nothing`; `undecided` is `part` at least.
+        why: One sentence, which names the rule that decides.
+        decisive: That rule; empty when it is the lack of one.
+        grants: All that was asked, in their order.
+        owns: The same of the principal's `owns`; None when its sends are not narrowed.
+        example: A destination of the glob that may not be received, when only a part may be.
+        remedies: Capabilities of the policy that would allow it and that it has not.
+    """
+
+    principal: str
+    action: Literal["send", "receive"]
+    target: str
+    verdict: Verdict
+    why: str
+    decisive: tuple[Grant, ...]
+    grants: tuple[Grant, ...]
+    owns: tuple[Grant, ...] | None
+    example: str
+    remedies: tuple[str, ...]
+
+
+def explain_send(policy: Policy, principal: str, destination: str, bytes_max: int) -> Explanation:
+    """Say why a principal may, or may not, SEND to a destination.
+
+    Args:
+        policy: Decides.
+        principal: One of it, or any other name.
+        destination: As clients send it.
+        bytes_max: The longest destination there can be.
+    """
+    known = policy.principals.get(principal)
+    problem = destination_problem(destination.encode("utf-8", "surrogateescape"), bytes_max)
+    if known is None or problem is not None:
+        why = f"nobody may: {problem}" if problem is not None else _unknown(policy, principal)
+        return Explanation(principal, "send", destination, "denied", why, (), (), None, "", ())
+    grants = [_asked(capability, "send", at, destination) for capability, at in _each(policy, known, "send")]
+    owns = None
+    if known.owns is not None:
+        owns = tuple(
+            Grant("", known.file, f"{known.place}.owns[{at}]", glob.text, _matched(glob, destination))
+            for at, glob in enumerate(known.owns)
+        )
+    granted = [grant for grant in grants if grant.match == "matches"]
+    owned = [grant for grant in owns or () if grant.match == "matches"]
+    may = bool(granted) and (owns is None or bool(owned))
+    if may:
+        why = f"{granted[0].glob} of the capability {granted[0].by} grants it"
+        why += f", and {owned[0].glob} of its owns holds it" if owned else ""
+        decisive = (granted[0], *owned[:1])
+    elif granted:
+        decisive = (granted[0],)
+        what = f"none of its owns ({_listed(owns or ())}) matches" if owns else "its owns is empty"
+        why = f"{granted[0].glob} of the capability {granted[0].by} would grant it, but {what}"
+    else:
+        decisive = ()
+        why = _lacking(known, grants, "send")
+    remedies = () if granted else _remedies(policy, known, [destination])
+    verdict: Verdict = "allowed" if may else "denied"
+    return Explanation(principal, "send", destination, verdict, why, decisive, tuple(grants), owns, "", remedies)
+
+
+def explain_receive(policy: Policy, principal: str, glob: Glob) -> Explanation:
+    """Say how much of what a glob matches a principal may receive, and why. May take a second for intricate globs."""
+    known = policy.principals.get(principal)
+    if known is None:
+        why = _unknown(policy, principal)
+        return Explanation(principal, "receive", glob.text, "nothing", why, (), (), None, "", ())
+    grants: list[Grant] = []
+    held: list[Glob] = []
+    for capability, at in _each(policy, known, "receive"):
+        granted = capability.receive[at]
+        held.append(granted)
+        match: Match = "nothing"
+        if granted.overlaps(glob):
+            match = "all" if covers([granted], glob) else "part"
+        grants.append(Grant(capability.name, capability.file, _place(capability, "receive", at), granted.text, match))
+    whole = tuple(grant for grant in grants if grant.match == "all")[:1]
+    parts = tuple(grant for grant in grants if grant.match == "part")
+    example = ""
+    verdict: Verdict
+    if whole:
+        verdict, decisive = "all", whole
+        why = f"{whole[0].glob} of the capability {whole[0].by} grants all of it"
+    elif parts:
+        decisive = parts
+        try:
+            example = find_destination([[glob]], [held]) or ""
+            verdict = "part" if example else "all"
+        except GlobError:
+            verdict = "undecided"
+        together = ", ".join(f"{grant.glob} of {grant.by}" for grant in parts)
+        why = {
+            "all": f"together all of it: {together}",
+            "part": f"only what these match: {together}; not {example}, for example",
+        }.get(verdict, f"what these match: {together}; whether that is all cannot be told, the globs are too intricate")
+    else:
+        verdict, decisive, why = "nothing", (), _lacking(known, grants, "receive")
+    remedies = () if verdict == "all" else _remedies_of_glob(policy, known, glob)
+    return Explanation(principal, "receive", glob.text, verdict, why, decisive, tuple(grants), None, example, remedies)
+
+
+def covers(wide: Sequence[Glob], narrow: Glob) -> bool:
+    """Tell whether some globs surely match all that another matches, together."""
+    if narrow in wide:
+        return True
+    try:
+        return find_destination([[narrow]], [wide]) is None
+    except GlobError:
+        return False
+
+
+def _each(policy: Policy, principal: Principal, action: Literal["send", "receive"]) -> Iterator[tuple[Capability, int]]:
+    for name in dict.fromkeys(principal.capabilities):
+        capability = policy.capabilities[name]
+        for at in range(len(capability.send if action == "send" else capability.receive)):
+            yield capability, at
+
+
+def _place(capability: Capability, action: str, at: int) -> str:
+    return f"{capability.place}.{action}[{at}]"
+
+
+def _asked(capability: Capability, action: Literal["send"], at: int, destination: str) -> Grant:
+    glob = capability.send[at]
+    place = _place(capability, action, at)
+    return Grant(capability.name, capability.file, place, glob.text, _matched(glob, destination))
+
+
+def _matched(glob: Glob, destination: str) -> Match:
+    return "matches" if glob.matches(destination) else "no match"
+
+
+def _unknown(policy: Policy, principal: str) -> str:
+    near = get_close_matches(principal, policy.principals, 1)
+    return f"the policy has no principal {principal!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def _lacking(principal: Principal, grants: Sequence[Grant], action: str) -> str:
+    if not principal.capabilities:
+        return f"{principal.name} has no capabilities"
+    if not grants:
+        return f"none of its capabilities ({', '.join(principal.capabilities)}) grants any {action}"
+    return f"none of its {action} globs ({_listed(grants)}) matches"
+
+
+def _listed(grants: Sequence[Grant]) -> str:
+    shown = ", ".join(grant.glob for grant in grants[:5])
+    return shown if len(grants) <= 5 else f"{shown} and {len(grants) - 5} more"
+
+
+def _remedies(policy: Policy, principal: Principal, destinations: Sequence[str]) -> tuple[str, ...]:
+    return tuple(
+        capability.name
+        for capability in policy.capabilities.values()
+        if capability.name not in principal.capabilities
+        and all(any(glob.matches(destination) for glob in capability.send) for destination in destinations)
+    )[:_REMEDIES_MAX]
+
+
+def _remedies_of_glob(policy: Policy, principal: Principal, glob: Glob) -> tuple[str, ...]:
+    return tuple(
+        capability.name
+        for capability in policy.capabilities.values()
+        if capability.name not in principal.capabilities and capability.receive and covers(capability.receive, glob)
+    )[:_REMEDIES_MAX]
+
+
+# --- what is odd
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """What a policy may say, but hardly is what was meant.
+
+    Attributes:
+        file: Where.
+        place: Where in the file.
+        problem: What, and what to do.
+    """
+
+    file: str
+    place: str
+    problem: str
+
+
+def find_oddities(policy: Policy, rules: Sequence[Glob] | None = None) -> Iterator[Oddity]:
+    """Name what is odd.
+
+    Args:
+        policy: One that was loaded without mistakes.
+        rules: Globs of the rules of a schema registry, to name the globs that none of its destinations match; None: unknown.
+    """
+    held = {name for principal in policy.principals.values() for name in principal.capabilities}
+    for capability in policy.capabilities.values():
+        if capability.name not in held:
+            yield Oddity(capability.file, capability.place, "no principal has it; give it to one, or remove it")
+        if not (capability.send or capability.receive or capability.admin):
+            yield Oddity(capability.file, capability.place, "grants nothing; give it send, receive or admin")
+        yield from _odd_globs(capability.file, f"{capability.place}.send", capability.send, rules)
+        yield from _odd_globs(capability.file, f"{capability.place}.receive", capability.receive, rules)
+    for principal in policy.principals.values():
+        yield from _odd_principal(policy, principal, rules)
+
+
+def _odd_principal(policy: Policy, principal: Principal, rules: Sequence[Glob] | None) -> Iterator[Oddity]:
+    file, place = principal.file, principal.place
+    who = f"{principal.name}: "
+    capabilities = [policy.capabilities[name] for name in dict.fromkeys(principal.capabilities)]
+    send = [glob for capability in capabilities for glob in capability.send]
+    if not any(capability.send or capability.receive or capability.admin for capability in capabilities):
+        yield Oddity(file, place, f"{who}has no rights: it may connect, and nothing else; give it a capability")
+    if not principal.fingerprints:
+        yield Oddity(file, place, f"{who}has no certificate, so nobody can be it; name one under fingerprints")
+    for at, fingerprint in enumerate(principal.fingerprints):
+        if fingerprint in principal.fingerprints[:at]:
+            yield Oddity(file, f"{place}.fingerprints[{at}]", f"{who}names {fingerprint} twice; remove one")
+    for at, name in enumerate(principal.capabilities):
+        if name in principal.capabilities[:at]:
+            yield Oddity(file, f"{place}.capabilities[{at}]", f"{who}names {name} twice; remove one")
+    owns = principal.owns
+    if owns is None:
+        return
+    if not send:
+        yield Oddity(file, f"{place}.owns", f"{who}narrows nothing, as no capability of it grants a send; remove it")
+        return
+    if not owns:
+        yield Oddity(file, f"{place}.owns", f"{who}is empty, so it may send nothing; remove it or name globs")
+    for at, glob in enumerate(owns):
+        if not any(glob.overlaps(granted) for granted in send):
+            problem = f"{who}{glob.text} has nothing in common with what its capabilities grant it to send"
+            yield Oddity(file, f"{place}.owns[{at}]", problem)
+    yield from _odd_globs(file, f"{place}.owns", owns, rules)
+
+
+def _odd_globs(file: str, place: str, globs: Sequence[Glob], rules: Sequence[Glob] | None) -> Iterator[Oddity]:
+    for at, glob in enumerate(globs):
+        wider = next((other for i, other in enumerate(globs) if _shadows(globs, i, at)), None)
+        if wider is not None:
+            what = "is there twice" if wider == glob else f"is part of {wider.text}"
+            yield Oddity(file, f"{place}[{at}]", f"{glob.text} {what}, which is there too; remove it")
+        if rules is not None and not any(glob.overlaps(rule) for rule in rules):
+            problem = f"{glob.text} matches no destination that a rule of the schemas covers"
+            yield Oddity(file, f"{place}[{at}]", problem)
+
+
+def _shadows(globs: Sequence[Glob], wide: int, narrow: int) -> bool:
+    """Tell whether a glob makes another superfluous; of two that match the same, the first."""
+    one, other = globs[wide], globs[narrow]
+    if wide == narrow or not (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)):
+        return False
+    if one == other:
+        return wide < narrow
+    return covers([one], other) and (wide < narrow or not covers([other], one))
+
+
+# --- what two differ in
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a principal gains or loses.
+
+    Attributes:
+        principal: Who.
+        change: Which of both.
+        right: What kind: `principal` (to be known at all), `fingerprint`, `send`, `receive` or `admin`.
+        what: The glob, fingerprint or admin right.
+        example: A destination that shows it; empty where there is none to show.
+        exact: False: the globs are too intricate to tell whether what is written otherwise means anything else.
+    """
+
+    principal: str
+    change: Literal["gains", "loses"]
+    right: Literal["principal", "fingerprint", "send", "receive", "admin"]
+    what: str
+    example: str = ""
+    exact: bool = True
+
+
+def differences(old: Policy, new: Policy) -> Iterator[Difference]:
+    """Name what becomes of everybody when one policy follows another: by what they mean, not by what is written."""
+    for name in dict.fromkeys([*old.principals, *new.principals]):
+        before, after = old.principals.get(name), new.principals.get(name)
+        if before is None:
+            yield Difference(name, "gains", "principal", name)
+        elif after is None:
+            yield Difference(name, "loses", "principal", name)
+        had, has = _fingerprints(before), _fingerprints(after)
+        for fingerprint in sorted(has - had):
+            yield Difference(name, "gains", "fingerprint", fingerprint)
+        for fingerprint in sorted(had - has):
+            yield Difference(name, "loses", "fingerprint", fingerprint)
+        for action in _EVERYTHING:
+            was, now = _granted(old, before, action), _granted(new, after, action)
+            yield from _gained(name, "gains", action, was, now)
+            yield from _gained(name, "loses", action, now, was)
+        had_admin, has_admin = _admin(old, before), _admin(new, after)
+        for right in sorted(has_admin - had_admin):
+            yield Difference(name, "gains", "admin", right)
+        for right in sorted(had_admin - has_admin):
+            yield Difference(name, "loses", "admin", right)
+
+
+def _fingerprints(principal: Principal | None) -> set[str]:
+    return set() if principal is None else set(principal.fingerprints)
+
+
+def _admin(policy: Policy, principal: Principal | None) -> frozenset[str]:
+    return frozenset() if principal is None else policy.rights(principal.name).admin
+
+
+def _granted(policy: Policy, principal: Principal | None, action: str) -> list[Sequence[Glob]]:
+    """Return rows of globs of which each must match; the first is of the capabilities."""
+    if principal is None:
+        return [()]
+    capabilities = [policy.capabilities[name] for name in principal.capabilities]
+    globs = [glob for one in capabilities for glob in (one.send if action == "send" else one.receive)]
+    rows: list[Sequence[Glob]] = [tuple(dict.fromkeys(globs))]
+    if action == "send" and principal.owns is not None:
+        rows.append(principal.owns)
+    return rows
+
+
+def _gained(
+    name: str, change: Literal["gains", "loses"], action: str, was: list[Sequence[Glob]], now: list[Sequence[Glob]]
+) -> Iterator[Difference]:
+    right: Literal["send", "receive"] = "send" if action == "send" else "receive"
+    for glob in now[0]:
+        if len(was) == 1 and glob in was[0]:
+            continue
+        try:
+            example = find_destination([[glob], *now[1:]], was)
+        except GlobError:
+            if glob not in was[0] or was[1:] != now[1:]:
+                yield Difference(name, change, right, glob.text, exact=False)
+            continue
+        if example is not None:
+            yield Difference(name, change, right, glob.text, example)
+
+
+def moved_fingerprints(old: Policy, new: Policy) -> Mapping[str, tuple[str, str | None]]:
+    """Return the certificates whose connections another policy would end: whose they were, and whose they would be; None: nobody's."""
+    moved: dict[str, tuple[str, str | None]] = {}
+    for principal in old.principals.values():
+        for fingerprint in principal.fingerprints:
+            owner = new.principal_of(fingerprint)
+            if owner != principal.name:
+                moved[fingerprint] = (principal.name, owner)
+    return moved
