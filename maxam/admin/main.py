@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import click
 from cryptography import x509
 
+from maxam.admin.certificate_commands import certs
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
 from maxam.admin.journal_commands import journal
@@ -306,6 +307,7 @@ def _value_cell(row: dict[str, Any]) -> object:
 
 
 main.add_command(schemas)
+main.add_command(certs)
 main.add_command(policy)
 main.add_command(journal)
 main.add_command(reload)

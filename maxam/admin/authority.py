@@ -1,0 +1,450 @@
+"""A certificate authority in a folder, for sites without one: its key, what it has issued, what it has revoked.
+
+Theory of operation. The folder holds plain files: `ca.pem`, `ca.key` (encrypted with a passphrase), `index.jsonl` (a line for each
+certificate), `crl.pem`. Each is replaced as a whole, synced, under one lock, so that a crash leaves the old or the new one, and
+the command and the gateway may use a folder at the same time. The index comes first: a list can always be made from it anew.
+"""
+
+import base64
+import datetime as dt
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self, final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.x509.oid import NameOID
+
+from maxam.admin.certificates import (
+    CLOCK_TOLERANCE,
+    AuthorityKey,
+    CertifiedKey,
+    fingerprint,
+    sign_authority,
+    sign_certificate,
+    sign_revocation_list,
+)
+from maxam.errors import ConfigurationError, MaxamError
+
+CERTIFICATE_FILE: Final = "ca.pem"
+KEY_FILE: Final = "ca.key"
+INDEX_FILE: Final = "index.jsonl"
+LIST_FILE: Final = "crl.pem"
+LOCK_FILE: Final = "lock"
+PASSPHRASE_CHARACTERS_MIN: Final = 12  # whoever takes the file may try them at some hundred thousand a second
+LIST_DAYS: Final = 30  # until the next revocation list is due
+REQUEST_BYTES_MAX: Final = 16_384  # a request with the largest key that is accepted has some 3 KiB
+_RSA_BITS_MIN, _RSA_BITS_MAX = 2048, 8192
+_COMMON_NAME_CHARACTERS_MAX: Final = 64  # X.520's bound
+_EXPIRED_STAYS: Final = dt.timedelta(days=7)  # on revocation lists: clocks differ
+_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
+
+
+@final
+class RequestError(MaxamError):
+    """Say why a certificate is not issued for what a client sent."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One certificate in the index.
+
+    Attributes:
+        serial: In lower-case hex.
+        fingerprint: SHA-256 of its DER, lower-case hex.
+        name: Whom it is for; for people.
+        server_names: Of a server; empty for a client.
+        key: SHA-256 of the DER of its public key.
+        issued_at: When, as `2026-11-22T00:58:00Z`, like all times here.
+        valid_until: Last moment of validity.
+        by: Who had it issued.
+        renews: Fingerprint of the certificate that it follows; empty when it is the first.
+        revoked_at: Since when it is revoked; empty while it is not.
+        reason: Why it was revoked.
+        certificate: Its DER in base64.
+    """
+
+    serial: str
+    fingerprint: str
+    name: str
+    server_names: tuple[str, ...]
+    key: str
+    issued_at: str
+    valid_until: str
+    by: str
+    renews: str
+    revoked_at: str
+    reason: str
+    certificate: str
+
+    def load(self) -> x509.Certificate:
+        """Return the certificate itself."""
+        return x509.load_der_x509_certificate(base64.b64decode(self.certificate))
+
+    def counts(self, now: dt.datetime) -> bool:
+        """Say whether it is neither revoked nor expired."""
+        return not self.revoked_at and time_of(self.valid_until) > now
+
+
+@final
+class AuthorityFolder:
+    """An authority in a folder.
+
+    Attributes:
+        folder: Where it is.
+        certificate: Its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open one; its key stays locked.
+
+        Raises:
+            ConfigurationError: There is none, or it cannot be read.
+        """
+        self.folder: Final = folder
+        try:
+            self.certificate: Final = x509.load_pem_x509_certificate((folder / CERTIFICATE_FILE).read_bytes())
+        except OSError as error:
+            raise ConfigurationError(
+                f"{folder}: no authority here: cannot read {CERTIFICATE_FILE}: {error.strerror}; make one with"
+                f" `maxam-admin certs ca {folder}`, or correct the path"
+            ) from error
+        except _UNREADABLE as error:
+            raise ConfigurationError(f"{folder / CERTIFICATE_FILE}: holds no PEM certificate: {error}") from error
+        self._key: AuthorityKey | None = None
+
+    @classmethod
+    def create(cls, folder: Path, name: str, passphrase: str, now: dt.datetime, days: int) -> Self:
+        """Make a new authority in a folder that has none; its key is on P-256.
+
+        Raises:
+            ConfigurationError: There is one, or the folder cannot be written.
+        """
+        if len(passphrase) < PASSPHRASE_CHARACTERS_MIN:
+            raise ConfigurationError(
+                f"the passphrase has {len(passphrase)} characters, expected {PASSPHRASE_CHARACTERS_MIN} or more: whoever gets hold"
+                " of the file may try passphrases at leisure"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if (folder / CERTIFICATE_FILE).exists():
+                raise ConfigurationError(f"{folder}: holds an authority already; choose another folder")
+            key = ec.generate_private_key(ec.SECP256R1())
+            certificate = sign_authority(key, _name(name), now - CLOCK_TOLERANCE, now + dt.timedelta(days=days))
+            encryption = serialization.BestAvailableEncryption(passphrase.encode())
+            pem = serialization.Encoding.PEM
+            replace_durably(
+                folder / KEY_FILE, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, encryption), 0o600
+            )
+            replace_durably(folder / INDEX_FILE, b"", 0o644)
+            # Last: its presence says that the folder is complete.
+            replace_durably(folder / CERTIFICATE_FILE, certificate.public_bytes(pem), 0o644)
+        except OSError as error:
+            raise ConfigurationError(f"{folder} cannot be written: {error.strerror}") from error
+        authority = cls(folder)
+        authority.unlock(passphrase)
+        authority.write_list(now)
+        return authority
+
+    @property
+    def fingerprint(self) -> str:
+        """What clients pin: SHA-256 of the DER of its certificate, lower-case hex."""
+        return fingerprint(self.certificate)
+
+    def unlock(self, passphrase: str) -> None:
+        """Read the key; raises ConfigurationError when that cannot be done."""
+        path = self.folder / KEY_FILE
+        try:
+            key = serialization.load_pem_private_key(path.read_bytes(), passphrase.encode())
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+        except _UNREADABLE as error:
+            raise ConfigurationError(f"{path} cannot be opened: is the passphrase right? ({error})") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self.certificate.public_key():
+            raise ConfigurationError(f"{path} is not the key of {self.folder / CERTIFICATE_FILE}")
+        self._key = key
+
+    def entries(self) -> list[Entry]:
+        """Read the index, oldest first; raises ConfigurationError when it cannot be used."""
+        path = self.folder / INDEX_FILE
+        try:
+            text = path.read_text("utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+        found: list[Entry] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                values = json.loads(line)
+                found.append(Entry(**{**values, "server_names": tuple(values["server_names"])}))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ConfigurationError(
+                    f"{path}: line {number}: not as it was written ({error}); restore the file from a backup"
+                ) from error
+        return found
+
+    def find(self, which: str) -> Entry:
+        """Find one certificate.
+
+        Args:
+            which: Its fingerprint or serial number, or how one of them begins (8 hex digits or more); or a file that holds it.
+
+        Raises:
+            ConfigurationError: There is none, or more than one.
+        """
+        wanted = which.replace(":", "").lower()
+        path = Path(which)
+        with suppress(OSError, *_UNREADABLE):
+            wanted = fingerprint(x509.load_pem_x509_certificate(path.read_bytes()))
+        found = [
+            entry
+            for entry in self.entries()
+            if len(wanted) >= 8 and (entry.fingerprint.startswith(wanted) or entry.serial.startswith(wanted))
+        ]
+        if len(found) != 1:
+            many = "no certificate" if not found else f"{len(found)} certificates"
+            raise ConfigurationError(
+                f"{self.folder}: {many} of this authority known as {which!r}; expected a fingerprint, a serial number (or the"
+                " first 8 digits or more), or a PEM file: see `maxam-admin certs list`"
+            )
+        return found[0]
+
+    def sign(
+        self, name: str, key: CertifiedKey, now: dt.datetime, days: int, server_names: Sequence[str] = ()
+    ) -> x509.Certificate:
+        """Certify a key, and write nothing; the authority must be unlocked.
+
+        It is valid for no longer than the authority itself.
+        """
+        until = min(now + dt.timedelta(days=days), self.certificate.not_valid_after_utc)
+        if until <= now:
+            raise ConfigurationError(f"{self.folder}: the authority has expired; make a new one")
+        return sign_certificate(
+            self.certificate, self._unlocked(), _name(name), key, now - CLOCK_TOLERANCE, until, server_names
+        )
+
+    def add(
+        self, certificate: x509.Certificate, name: str, now: dt.datetime, by: str, renews: str = ""
+    ) -> x509.Certificate:
+        """Write a signed certificate into the index, unless it is there; returns it. Synced when this returns."""
+        entry = _entry(certificate, name, now, by, renews)
+        with self._locked():
+            entries = self.entries()
+            if all(one.fingerprint != entry.fingerprint for one in entries):
+                self._write_index([*entries, entry])
+        return certificate
+
+    def revoke(self, which: Entry, reason: str, now: dt.datetime, *, only: bool = False) -> list[Entry]:
+        """Revoke a certificate, and what was renewed from it, and write a new list; returns what is revoked by this.
+
+        Args:
+            which: The certificate.
+            reason: For people.
+            now: The present time.
+            only: Leave those that were renewed from it.
+        """
+        with self._locked():
+            entries = self.entries()
+            doomed = {which.fingerprint}
+            for entry in entries:  # whatever renews stands behind what it renews
+                if entry.renews in doomed and not only:
+                    doomed.add(entry.fingerprint)
+            revoked = [
+                replace(entry, revoked_at=text_of(now), reason=reason)
+                for entry in entries
+                if entry.fingerprint in doomed and not entry.revoked_at
+            ]
+            changed = {entry.fingerprint: entry for entry in revoked}
+            self._write_index([changed.get(entry.fingerprint, entry) for entry in entries])
+            self._write_list(now, LIST_DAYS)
+        return revoked
+
+    def write_list(self, now: dt.datetime, days: int = LIST_DAYS) -> None:
+        """Sign a new revocation list with a number above that of the last one."""
+        with self._locked():
+            self._write_list(now, days)
+
+    def list_due(self, now: dt.datetime) -> bool:
+        """Say whether less than a third is left until the next revocation list was promised."""
+        crl = self._last_list()
+        if crl is None or crl.next_update_utc is None:
+            return True
+        return (crl.next_update_utc - now) * 3 < crl.next_update_utc - crl.last_update_utc
+
+    def _write_list(self, now: dt.datetime, days: int) -> None:
+        revoked = [
+            (int(entry.serial, 16), time_of(entry.revoked_at))
+            for entry in self.entries()
+            if entry.revoked_at and time_of(entry.valid_until) + _EXPIRED_STAYS > now
+        ]
+        # The time keeps the number growing even where the last list was lost.
+        number = max(self._last_number() + 1, int(now.timestamp()))
+        crl = sign_revocation_list(
+            self.certificate, self._unlocked(), revoked, now, now + dt.timedelta(days=days), number
+        )
+        replace_durably(self.folder / LIST_FILE, crl.public_bytes(serialization.Encoding.PEM), 0o644)
+
+    def _last_list(self) -> x509.CertificateRevocationList | None:
+        try:
+            return x509.load_pem_x509_crl((self.folder / LIST_FILE).read_bytes())
+        except (OSError, *_UNREADABLE):
+            return None
+
+    def _last_number(self) -> int:
+        crl = self._last_list()
+        return 0 if crl is None else crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+
+    def _unlocked(self) -> AuthorityKey:
+        if self._key is None:
+            raise AssertionError("the authority's key was not unlocked")
+        return self._key
+
+    def _write_index(self, entries: Iterable[Entry]) -> None:
+        replace_durably(self.folder / INDEX_FILE, json_lines([asdict(entry) for entry in entries]), 0o644)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep every other process from changing the folder."""
+        try:
+            descriptor = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"{self.folder / LOCK_FILE} cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def read_request(data: bytes) -> CertifiedKey:
+    """Take the public key out of a certificate signing request (PKCS 10, DER or PEM), and nothing else.
+
+    Raises:
+        RequestError: It is no request, its signature does not prove that whoever made it has the private key, or the key is weak.
+    """
+    if len(data) > REQUEST_BYTES_MAX:
+        raise RequestError(f"the request has {len(data)} bytes, expected {REQUEST_BYTES_MAX} at most")
+    try:
+        pem = b"-----BEGIN" in data[:64]
+        request = x509.load_pem_x509_csr(data) if pem else x509.load_der_x509_csr(data)
+        key = request.public_key()
+        problem = key_problem(key)
+        if problem:
+            raise RequestError(
+                f"the request's key is {problem}; expected P-256, P-384, RSA of 2048 bits or more, or Ed25519"
+            )
+        if not isinstance(request.signature_hash_algorithm, hashes.SHA256 | hashes.SHA384 | hashes.SHA512 | None):
+            raise RequestError("the request is signed with an old hash; expected SHA-256, SHA-384, SHA-512 or Ed25519")
+        proven = request.is_signature_valid
+    except _UNREADABLE as error:
+        raise RequestError(f"not a certificate signing request (PKCS 10): {error}") from error
+    if not proven:
+        raise RequestError("the request's signature is not by its own key, so nothing proves who has the private key")
+    if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey):
+        raise AssertionError("a key that was accepted is of another kind")  # noqa: TRY004  # a bug
+    return key
+
+
+def key_problem(key: object) -> str:
+    """Say why a public key is not certified; empty when it may be."""
+    match key:
+        case ed25519.Ed25519PublicKey():
+            return ""
+        case ec.EllipticCurvePublicKey():
+            return "" if isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1) else f"on the curve {key.curve.name}"
+        case rsa.RSAPublicKey():
+            return "" if _RSA_BITS_MIN <= key.key_size <= _RSA_BITS_MAX else f"RSA of {key.key_size} bits"
+        case _:
+            return "of another kind"
+
+
+def key_digest(key: Any) -> str:  # noqa: ANN401  # any public key of cryptography's
+    """Give what tells one public key from another: SHA-256 of its DER, lower-case hex."""
+    return hashlib.sha256(
+        key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    ).hexdigest()
+
+
+def read_passphrase(path: Path) -> str:
+    """Read the passphrase in a file; raises ConfigurationError when that cannot be done, or everybody may read it."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(4096)
+    except OSError as error:
+        raise ConfigurationError(f"the passphrase file {path} cannot be read: {error.strerror}") from error
+    if mode & stat.S_IRWXO:
+        raise ConfigurationError(f"the passphrase file {path} is open to everybody: chmod 600 {path}")
+    try:
+        text = data.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the passphrase file {path} is not UTF-8: byte {error.start}") from error
+    if not text:
+        raise ConfigurationError(f"the passphrase file {path} is empty")
+    return text
+
+
+def replace_durably(path: Path, content: bytes, mode: int) -> None:
+    """Replace a file as a whole; when this returns, that survives a power cut. Raises OSError."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def json_lines(rows: Iterable[object]) -> bytes:
+    """Write objects as JSON, one a line."""
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def text_of(moment: dt.datetime) -> str:
+    """Write a time in UTC, to the second."""
+    return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time_of(text: str) -> dt.datetime:
+    """Read a time that `text_of` wrote."""
+    return dt.datetime.fromisoformat(text)
+
+
+def _entry(certificate: x509.Certificate, name: str, now: dt.datetime, by: str, renews: str) -> Entry:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        server_names = tuple(str(one.value) for one in names)
+    except x509.ExtensionNotFound:
+        server_names = ()
+    return Entry(
+        serial=f"{certificate.serial_number:x}",
+        fingerprint=fingerprint(certificate),
+        name=name,
+        server_names=server_names,
+        key=key_digest(certificate.public_key()),
+        issued_at=text_of(now),
+        valid_until=text_of(certificate.not_valid_after_utc),
+        by=by,
+        renews=renews,
+        revoked_at="",
+        reason="",
+        certificate=base64.b64encode(certificate.public_bytes(serialization.Encoding.DER)).decode(),
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_COMMON_NAME_CHARACTERS_MAX])])
