@@ -39,6 +39,7 @@ METRICS: Final = (
     Declared("maxam_ready", "gauge", "1 while the broker is in service, as /readyz says."),
     Declared("maxam_disk_full", "gauge", "1 while SENDs are refused because the journal has no room."),
     Declared("maxam_connections", "gauge", "STOMP connections, by state: connected or connecting.", ("state",)),
+    Declared("maxam_tasks", "gauge", "Tasks of the event loop: a few, and three for each connection."),
     Declared("maxam_sessions", "gauge", "Sessions, with a connection or waiting for their client."),
     Declared("maxam_topics", "gauge", "Topics that hold a value."),
     Declared("maxam_tombstones", "gauge", "Deleted topics of which somebody may still be owed the delete."),

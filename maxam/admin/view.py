@@ -14,6 +14,7 @@ from maxam import __version__
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.delivery import Connection
+from maxam.broker.policy import Policy
 from maxam.broker.session import Session
 from maxam.compiled import core
 from maxam.errors import ProtocolError
@@ -61,6 +62,7 @@ class SessionRow:
     connected: bool
     durable: bool
     peer: str | None  # address of the live connection
+    fingerprint: str | None  # of its certificate
     connected_at_us: int | None
     window: int | None  # un-acked messages that the connection may have now
     unacked: int
@@ -101,7 +103,17 @@ class View:
         """Say whether the principal may see values of a topic."""
         return self._broker.policy.rights(principal).may_receive(destination)
 
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, which is immutable."""
+        return self._broker.policy
+
     # Topics.
+
+    @property
+    def destination_bytes_max(self) -> int:
+        """How long a destination may be."""
+        return self._broker.limits.destination_bytes_max
 
     def glob(self, text: str) -> Glob:
         """Compile a glob under the broker's limits; raises GlobError."""
@@ -310,6 +322,7 @@ class View:
         )
         yield "maxam_connections", ("connected",), connected
         yield "maxam_connections", ("connecting",), len(gateway.connections) - connected
+        yield "maxam_tasks", (), trio.lowlevel.current_statistics().tasks_living
         yield "maxam_sessions", (), len(broker.sessions)
         yield "maxam_topics", (), broker.store.live
         yield "maxam_tombstones", (), len(broker.store.tombstones)
@@ -381,6 +394,7 @@ def _session_row(session: Session, clients: dict[Connection, ClientConnection]) 
         connected=connection is not None,
         durable=session.durable,
         peer=None if client is None else client.address,
+        fingerprint=None if client is None else client.fingerprint,
         connected_at_us=None if client is None else client.opened_at_us,
         window=None if connection is None else connection.window.size,
         unacked=sum([len(subscription.sent) for subscription in subscriptions]),

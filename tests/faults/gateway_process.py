@@ -74,7 +74,7 @@ class GatewayProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         assert line.startswith("ready tls=127.0.0.1:"), (line, files.errors.read_text())
-        self.port = int(line.split()[1].rpartition(":")[2])
+        self.port, self.admin_port = (int(address.rpartition(":")[2]) for address in line.split()[1:3])
 
     def __enter__(self) -> "GatewayProcess":
         return self
@@ -129,6 +129,10 @@ class BlockingClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
         self._socket.close()
 
     def write(self, data: bytes) -> None:

@@ -1,0 +1,37 @@
+"""Each target over its corpus and a few thousand mutations of it, the same in each run; long and new ones: `make fuzz`."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.live import run_live
+from tests.fuzz.mutation import mutated
+from tests.fuzz.targets import CORPUS, TARGETS, Target, corpus
+
+MUTATIONS = {"broker": 400, "frames": 1500, "globs": 800}
+LIVE_ROUNDS = 60
+
+
+@pytest.mark.parametrize("of", TARGETS, ids=[target.name for target in TARGETS])
+def test_nothing_is_found(of: Target) -> None:
+    """No input of the corpus and no mutation of one makes a target raise."""
+    inputs = corpus(of)
+    for data in inputs:
+        of.check(data)
+    rng = random.Random(6)  # noqa: S311  # to be repeatable
+    for _ in range(MUTATIONS.get(of.name, 2500)):
+        of.check(mutated(rng, inputs, of.words))
+
+
+def test_the_corpus_is_of_targets_and_small() -> None:
+    """Each folder of the corpus is a target's; all of it stays small enough to be read and run by everybody."""
+    assert {folder.name for folder in CORPUS.iterdir()} <= {target.name for target in TARGETS}
+    files = [file for file in CORPUS.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 300_000
+
+
+@pytest.mark.slow
+def test_a_mutating_client_harms_nobody(tmp_path: Path) -> None:
+    """Mutated sessions, TLS records and requests end their own connections only; the log stays clean and the exit graceful."""
+    assert f"seed {LIVE_ROUNDS}" in run_live(tmp_path, 60.0, LIVE_ROUNDS, LIVE_ROUNDS)
