@@ -62,7 +62,7 @@ class SessionRow:
     connected: bool
     durable: bool
     peer: str | None  # address of the live connection
-    fingerprint: str | None  # of its certificate
+    fingerprint: str | None  # of the certificate of the live connection
     connected_at_us: int | None
     window: int | None  # un-acked messages that the connection may have now
     unacked: int
@@ -394,7 +394,7 @@ def _session_row(session: Session, clients: dict[Connection, ClientConnection]) 
         connected=connection is not None,
         durable=session.durable,
         peer=None if client is None else client.address,
-        fingerprint=None if client is None else client.fingerprint,
+        fingerprint=None if connection is None else connection.identity.fingerprint,
         connected_at_us=None if client is None else client.opened_at_us,
         window=None if connection is None else connection.window.size,
         unacked=sum([len(subscription.sent) for subscription in subscriptions]),

@@ -12,6 +12,7 @@ from maxam.globs import Glob, destination_problem, find_destination
 Verdict = Literal["allowed", "denied", "all", "part", "nothing", "undecided"]
 Match = Literal["matches", "no match", "all", "part", "nothing"]
 
+STATES_MAX: Final = 10_000  # that two globs may be in together, when they are compared: well below a second
 _REMEDIES_MAX: Final = 20  # capabilities that are named as those which would allow something
 _EVERYTHING: Final = ("send", "receive")
 
@@ -101,8 +102,15 @@ def explain_send(policy: Policy, principal: str, destination: str, bytes_max: in
     return Explanation(principal, "send", destination, verdict, why, decisive, tuple(grants), owns, "", remedies)
 
 
-def explain_receive(policy: Policy, principal: str, glob: Glob) -> Explanation:
-    """Say how much of what a glob matches a principal may receive, and why. May take a second for intricate globs."""
+def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int = STATES_MAX) -> Explanation:
+    """Say how much of what a glob matches a principal may receive, and why.
+
+    Args:
+        policy: Decides.
+        principal: One of it, or any other name.
+        glob: As clients subscribe to it.
+        states_max: Bounds how long two globs are compared, as of `globs.find_destination`.
+    """
     known = policy.principals.get(principal)
     if known is None:
         why = _unknown(policy, principal)
@@ -114,7 +122,7 @@ def explain_receive(policy: Policy, principal: str, glob: Glob) -> Explanation:
         held.append(granted)
         match: Match = "nothing"
         if granted.overlaps(glob):
-            match = "all" if covers([granted], glob) else "part"
+            match = "all" if covers([granted], glob, states_max) else "part"
         grants.append(Grant(capability.name, capability.file, _place(capability, "receive", at), granted.text, match))
     whole = tuple(grant for grant in grants if grant.match == "all")[:1]
     parts = tuple(grant for grant in grants if grant.match == "part")
@@ -126,7 +134,7 @@ def explain_receive(policy: Policy, principal: str, glob: Glob) -> Explanation:
     elif parts:
         decisive = parts
         try:
-            example = find_destination([[glob]], [held]) or ""
+            example = find_destination([[glob]], [held], states_max) or ""
             verdict = "part" if example else "all"
         except GlobError:
             verdict = "undecided"
@@ -137,16 +145,16 @@ def explain_receive(policy: Policy, principal: str, glob: Glob) -> Explanation:
         }.get(verdict, f"what these match: {together}; whether that is all cannot be told, the globs are too intricate")
     else:
         verdict, decisive, why = "nothing", (), _lacking(known, grants, "receive")
-    remedies = () if verdict == "all" else _remedies_of_glob(policy, known, glob)
+    remedies = () if verdict == "all" else _remedies_of_glob(policy, known, glob, states_max)
     return Explanation(principal, "receive", glob.text, verdict, why, decisive, tuple(grants), None, example, remedies)
 
 
-def covers(wide: Sequence[Glob], narrow: Glob) -> bool:
+def covers(wide: Sequence[Glob], narrow: Glob, states_max: int = STATES_MAX) -> bool:
     """Tell whether some globs surely match all that another matches, together."""
     if narrow in wide:
         return True
     try:
-        return find_destination([[narrow]], [wide]) is None
+        return find_destination([[narrow]], [wide], states_max) is None
     except GlobError:
         return False
 
@@ -199,11 +207,13 @@ def _remedies(policy: Policy, principal: Principal, destinations: Sequence[str])
     )[:_REMEDIES_MAX]
 
 
-def _remedies_of_glob(policy: Policy, principal: Principal, glob: Glob) -> tuple[str, ...]:
+def _remedies_of_glob(policy: Policy, principal: Principal, glob: Glob, states_max: int) -> tuple[str, ...]:
     return tuple(
         capability.name
         for capability in policy.capabilities.values()
-        if capability.name not in principal.capabilities and capability.receive and covers(capability.receive, glob)
+        if capability.name not in principal.capabilities
+        and capability.receive
+        and covers(capability.receive, glob, states_max)
     )[:_REMEDIES_MAX]
 
 

@@ -548,6 +548,7 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
         "connected": True,
         "durable": True,
         "peer": "10.0.0.1:5",
+        "fingerprint": SENDER,
         "window": window,
         "unacked": window,
         "owed": 12 - window,

@@ -1,0 +1,50 @@
+"""The route that says why the policy in force allows something or not."""
+
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Final
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from maxam.admin.answers import Answer, ApiError, RouteSpec
+from maxam.admin.view import View
+from maxam.broker.explaining import explain_receive, explain_send
+from maxam.errors import GlobError
+from maxam.records import Identity
+
+STATES_MAX: Final = 1000  # that globs may be in together when they are compared: a few ms
+
+
+async def _explain(view: View, request: Request, _caller: Identity) -> Response:
+    principal, fingerprint = _one(request, "principal", "fingerprint")
+    destination, glob_text = _one(request, "send", "receive")
+    policy = view.policy
+    if fingerprint is not None:
+        fingerprint = fingerprint.replace(":", "").lower()
+        principal = policy.principal_of(fingerprint)
+        if principal is None:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND, "not-found", f"the policy names no principal for the fingerprint {fingerprint}"
+            )
+    name = principal or ""
+    if destination is not None:
+        return Answer(asdict(explain_send(policy, name, destination, view.destination_bytes_max)))
+    try:
+        glob = view.glob(glob_text or "")
+    except GlobError as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+    explanation = await trio.to_thread.run_sync(explain_receive, policy, name, glob, STATES_MAX)
+    return Answer(asdict(explanation))
+
+
+def _one(request: Request, first: str, second: str) -> tuple[str | None, str | None]:
+    """Return two parameters of which exactly one is given; raises ApiError."""
+    values = request.query_params.get(first), request.query_params.get(second)
+    if (values[0] is None) == (values[1] is None):
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"give either {first} or {second}")
+    return values
+
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (("GET", "/v1/policy/explain", "read", _explain),)
