@@ -51,6 +51,8 @@ class ListenerLimits:
     write_timeout_s: float = 30.0  # a peer that takes nothing for so long is closed
     log_lines_per_minute_max: int = 60  # of one kind of event from one address
     graceful_timeout_s: float = 1.0  # at shutdown, for requests under way
+    connections_per_address_max: int = 64  # where strangers may connect, one must not take all places
+    name: str = "admin"  # of the listener, in the log
 
 
 class _Connection(TCPServer):
@@ -122,6 +124,7 @@ class _Server:
         self._config: Final = _hypercorn_config(limits)
         self._log_limit: Final = LogLimit(limits.log_lines_per_minute_max)
         self._open = 0
+        self._by_host: Final[dict[str, int]] = {}
 
     async def hold_connections(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
         """Keep the nursery of the connections, which outlives a cancellation by `graceful_timeout_s`."""
@@ -134,17 +137,23 @@ class _Server:
 
     async def serve_connection(self, transport: trio.SocketStream) -> None:
         """Serve one accepted connection to its end; nothing that goes wrong in it leaves it."""
-        if self._open >= self._limits.connections_max:
-            self._log("admin-connection-refused", transport, f"{self._open} are open already")
+        host = _host(transport)
+        theirs = self._by_host.get(host, 0)
+        if self._open >= self._limits.connections_max or theirs >= self._limits.connections_per_address_max:
+            self._log("connection-refused", transport, f"{self._open} are open already, {theirs} from there")
             await trio.aclose_forcefully(transport)
             return
         self._open += 1
+        self._by_host[host] = theirs + 1
         try:
             await self._serve(transport)
         except Exception as error:  # noqa: BLE001 a bug met by one operator must not end the broker that it looks at
-            log_bug("internal-error", error, listener="admin")
+            log_bug("internal-error", error, listener=self._limits.name)
         finally:
             self._open -= 1
+            self._by_host[host] -= 1
+            if not self._by_host[host]:
+                del self._by_host[host]
             await trio.aclose_forcefully(transport)
 
     async def _serve(self, transport: trio.SocketStream) -> None:
@@ -153,12 +162,12 @@ class _Server:
             with trio.fail_after(self._limits.handshake_timeout_s):
                 await tls.do_handshake()
         except trio.TooSlowError:
-            self._log("admin-connection-failed", transport, "handshake timeout")
+            self._log("connection-failed", transport, "handshake timeout")
             return
         except trio.BrokenResourceError as error:
             cause = error.__cause__
             problem = handshake_problem(cause) if isinstance(cause, ssl.SSLError) else str(cause)
-            self._log("admin-connection-failed", transport, problem)
+            self._log("connection-failed", transport, problem)
             await self._refuse(transport, tls._outgoing.read())  # noqa: SLF001 trio drops the alert that says why
             return
         certificate: bytes | None = tls.getpeercert(binary_form=True)
@@ -167,7 +176,7 @@ class _Server:
             try:
                 chain = read_chain(verified_chain(tls._ssl_object))  # noqa: SLF001 trio hands out nothing else of the chain
             except ValueError as error:  # verified, but we cannot say whether it was revoked
-                self._log("admin-connection-failed", transport, f"client certificate refused: {error}")
+                self._log("connection-failed", transport, f"client certificate refused: {error}")
                 return
             state = ConnectionState({FINGERPRINT: fingerprint(certificate), CHAIN: chain})
         connection = _Connection(self._application, self._config, self._worker, state, tls)
@@ -179,6 +188,7 @@ class _Server:
             host, port = transport.socket.getpeername()[:2]
         except OSError:
             host, port = "gone", 0
+        event = f"{self._limits.name}-{event}"
         if self._log_limit.admit(event, host, trio.current_time()):
             log_event(logging.WARNING, event, address=address_text(host, port), reason=reason)
 
@@ -189,6 +199,13 @@ class _Server:
             await transport.send_eof()
             while await transport.receive_some():
                 pass
+
+
+def _host(transport: trio.SocketStream) -> str:
+    try:
+        return str(transport.socket.getpeername()[0])
+    except OSError:
+        return "gone"
 
 
 def _hypercorn_config(limits: ListenerLimits) -> Config:

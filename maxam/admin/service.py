@@ -1,41 +1,94 @@
-"""The admin listener as a service of the gateway."""
+"""The admin listener, and the enrolment listener where one is wanted, as a service of the gateway."""
 
 import ipaddress
 import logging
-from typing import TYPE_CHECKING, cast
+import ssl
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
 from maxam.admin.api import make_application
-from maxam.admin.listener import serve_https
+from maxam.admin.enrolment import Enrolment
+from maxam.admin.enrolment_api import make_est
+from maxam.admin.listener import ListenerLimits, serve_https
 from maxam.admin.view import View
 from maxam.errors import ConfigurationError
 from maxam.gateway.listener import address_text
-from maxam.gateway.log import log_event
+from maxam.gateway.log import LogLimit, log_event
+from maxam.gateway.tls import server_context
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
 
     from maxam.gateway.server import Gateway
 
+# Strangers may connect here, and each of them has one thing to ask.
+_ENROLMENT_LIMITS: Final = ListenerLimits(
+    request_head_timeout_s=5.0, request_head_bytes_max=8192, connections_per_address_max=8, name="enrolment"
+)
 
-async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[str]) -> None:
-    """Serve the admin API of a gateway until cancelled; tells `host:port` once it listens.
+
+async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[list[str]]) -> None:
+    """Serve the admin API of a gateway, and enrolment, until cancelled; tells `host:port` of each once it listens.
 
     Raises:
-        ConfigurationError: The address cannot be listened on.
+        ConfigurationError: An address cannot be listened on, or the authority of enrolment cannot be used.
     """
-    settings = gateway.settings.admin
-    try:
-        listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
-    except OSError as error:
-        raise ConfigurationError(
-            f"[admin] host and port: cannot listen on {address_text(settings.host, settings.port)}:"
-            f" {error.strerror or error}; is another gateway running, or the address not of this machine?"
-        ) from error
+    settings = gateway.settings
+    enrolment: Enrolment | None = None
+    if settings.enrolment.folder is not None:
+        enrolment = await trio.to_thread.run_sync(Enrolment, gateway)
+    listeners = await _listen("admin", settings.admin.host, settings.admin.port)
     host, port = listeners[0].socket.getsockname()[:2]
     if not ipaddress.ip_address(host).is_loopback:
         log_event(logging.WARNING, "admin-listener-exposed", address=host, action="have a firewall in front of it")
-    task_status.started(address_text(host, port))
-    application = cast("ASGIFramework", make_application(View(gateway)))  # two spellings of ASGI's types
-    await serve_https(application, listeners, lambda: gateway.tls)
+    addresses = [address_text(host, port)]
+    application = cast("ASGIFramework", make_application(View(gateway, enrolment)))  # two spellings of ASGI's types
+    async with trio.open_nursery() as nursery:
+        if enrolment is not None:
+            addresses.append(await nursery.start(_serve_enrolment, gateway, enrolment))
+        task_status.started(addresses)
+        await serve_https(application, listeners, lambda: gateway.tls)
+
+
+async def _serve_enrolment(gateway: "Gateway", enrolment: Enrolment, *, task_status: trio.TaskStatus[str]) -> None:
+    settings = gateway.settings.enrolment
+    await enrolment.recover()
+    listeners = await _listen("enrolment", settings.host, settings.port)
+    host, port = listeners[0].socket.getsockname()[:2]
+    enrolment.address = (settings.host, port)
+    view = View(gateway)
+    log_limit = LogLimit(gateway.settings.limits.log_lines_per_minute_max)
+    est = make_est(enrolment, view.objection, settings.failures_per_minute_max, log_limit)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(enrolment.run)
+        task_status.started(address_text(host, port))
+        await serve_https(cast("ASGIFramework", est), listeners, _Contexts(gateway), _ENROLMENT_LIMITS)
+
+
+class _Contexts:
+    """Makes the context of enrolment connections: as the gateway's own, but whoever has no certificate yet may come in."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway: Final = gateway
+        self._made_of: tuple[object, object] = (None, None)
+        self._context: ssl.SSLContext
+
+    def __call__(self) -> ssl.SSLContext:
+        """Return the one for the next connection."""
+        sources = self._gateway.reloader.sources
+        if self._made_of != (sources.certificate, sources.authorities):
+            self._context = server_context(sources.certificate, sources.authorities)
+            self._context.verify_mode = ssl.CERT_OPTIONAL
+            self._made_of = (sources.certificate, sources.authorities)
+        return self._context
+
+
+async def _listen(section: str, host: str, port: int) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise ConfigurationError(
+            f"[{section}] host and port: cannot listen on {address_text(host, port)}:"
+            f" {error.strerror or error}; is another gateway running, or the address not of this machine?"
+        ) from error

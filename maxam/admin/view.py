@@ -30,6 +30,7 @@ from maxam.stomp.events import VERSION_1_2, Condition, Connect, Send
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
 if TYPE_CHECKING:
+    from maxam.admin.enrolment import Enrolment
     from maxam.gateway.server import Gateway
 
 Measure = tuple[str, tuple[str, ...], float]  # name of a metric, values of its labels, present value
@@ -77,8 +78,9 @@ class View:
     Everything returned is a copy or immutable. Methods that are not async neither block nor yield.
     """
 
-    def __init__(self, gateway: "Gateway") -> None:
+    def __init__(self, gateway: "Gateway", enrolment: "Enrolment | None" = None) -> None:
         self._gateway: Final = gateway
+        self.enrolment: Final = enrolment  # None: this gateway enrols nobody
 
     @property
     def _broker(self) -> Broker:

@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,8 +24,13 @@ from maxam.gateway.sources import Sources, read_settings, read_sources
 EXIT_REFUSED: Final = 1
 
 
-def command(services: Sequence[Service]) -> click.Command:
-    """Make the command; `services` run beside the clients' listener, the first one is called `admin` in the ready line."""
+def command(services: Sequence[Service], checks: Sequence[Callable[[Settings, Sources], None]] = ()) -> click.Command:
+    """Make the command.
+
+    Args:
+        services: Run beside the clients' listener; their listeners are called `admin` and `enrolment` in the ready line.
+        checks: Raise ConfigurationError for what the services could not use.
+    """
 
     @click.command("maxam-gateway")
     @click.option(
@@ -40,6 +45,8 @@ def command(services: Sequence[Service]) -> click.Command:
             settings = read_settings(path)
             sources = read_sources(settings)
             if check:
+                for further in checks:
+                    further(settings, sources)
                 click.echo(f"{path}: good")
                 return
             trio.run(partial(_serve, settings, sources, services))
@@ -66,7 +73,9 @@ async def _serve(settings: Settings, sources: Sources, services: Sequence[Servic
 
 
 def _say_ready(addresses: list[str]) -> None:
-    line = " ".join(f"{name}={address}" for name, address in zip(("tls", "admin"), addresses, strict=False))
+    line = " ".join(
+        f"{name}={address}" for name, address in zip(("tls", "admin", "enrolment"), addresses, strict=False)
+    )
     click.echo(f"ready {line}")
     log_event(logging.INFO, "ready", version=__version__, core=core(), pid=os.getpid(), addresses=" ".join(addresses))
     notify("READY=1")

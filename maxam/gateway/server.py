@@ -53,8 +53,8 @@ _UNDER_WAY_INTERVAL_S: Final = 0.01  # between looks whether a large message has
 class Service(Protocol):
     """A further listener that runs beside the clients', such as the admin API."""
 
-    async def __call__(self, gateway: "Gateway", *, task_status: trio.TaskStatus[str]) -> None:
-        """Serve until cancelled; tell `host:port` through `task_status` once it listens."""
+    async def __call__(self, gateway: "Gateway", *, task_status: trio.TaskStatus[list[str]]) -> None:
+        """Serve until cancelled; tell `host:port` of each of its listeners through `task_status` once they listen."""
 
 
 @final
@@ -142,7 +142,7 @@ class Gateway:
             self._lasting = lasting
             addresses = [address_text(host, port)]
             for service in services:
-                addresses += [await lasting.start(service, self)]
+                addresses += await lasting.start(service, self)
             async with trio.open_nursery() as clients:
                 accepting = trio.CancelScope()
                 clients.start_soon(self._accept, listening, clients, accepting)
