@@ -59,6 +59,7 @@ _RUN_MIN: Final = 3  # numbers in a row from which on an expression is quicker t
 _RUNS: Final = {_LONGS: rb"(?:[\x80-\xff]{0,7}[\x00-\x7f]){%d}", _INTS: rb"(?:[\x80-\xff]{0,3}[\x00-\x7f]){%d}"}
 _STRING: Final = rb"(?:\x00|%b)" % b"|".join([rb"\x%02x[\x00-\x7f]{%d}" % (2 * n, n) for n in range(1, 64)])
 _USUAL: Final = {**_RUNS, _STRINGS: _STRING + b"{%d}", _SKIP: rb".{%d}", _BOOLEANS: rb"[\x00\x01]{%d}"}
+_USUAL_FRAMES_MAX: Final = 200  # so that no schema makes more work than its text is worth
 _USUAL_BYTES_MAX: Final = 100_000  # of an expression; no type of some hundred fields comes near
 _ONE_BYTE_INDICES: Final = 64
 
@@ -158,16 +159,20 @@ class _Frame:
 class Walker:
     """Check bytes against one schema. Immutable; shared by everybody."""
 
-    __slots__ = ("_frame", "_type", "_usual")
+    __slots__ = ("_frame", "_new", "_type", "_usual")
 
     def __init__(self, of: Type) -> None:
         self._type: Final = of
         self._frame: Final = _Compiler().frame(of)
-        usual = _usual(self._frame, 0) if _INTERPRETED else None
-        self._usual: Final = None if usual is None else re.compile(usual, re.DOTALL)
+        self._usual: re.Pattern[bytes] | None = None
+        self._new = _INTERPRETED  # the expression waits for the first body: of a thousand schemas few are sent
 
     def accepts(self, body: bytes, start: int, end: int) -> bool:
         """Tell whether `body[start:end]` is exactly one value."""
+        if self._new:
+            self._new = False
+            usual = _usual(self._frame, 0, [], [_USUAL_FRAMES_MAX])
+            self._usual = None if usual is None else re.compile(usual, re.DOTALL)
         if self._usual is not None and self._usual.fullmatch(body, start, end):
             return True
         try:
@@ -261,11 +266,22 @@ def _append(frame: _Frame, op: int, count: int, frames: list[_Frame], level: int
         frame.steps.append(_Step(op, count, frames, level))
 
 
-def _usual(frame: _Frame, depth: int) -> bytes | None:
+def _usual(frame: _Frame, depth: int, around: list[_Frame], left: list[int]) -> bytes | None:
     """Return an expression that matches only values, and of them those that are usual; None where there is none.
 
-    Each part tells by its first byte how it goes on, so what matches has no second reading. Arrays and maps are empty.
+    Each part tells by its first byte how it goes on, so what matches has no second reading. Arrays and maps are empty, and no
+    record holds itself: written out, one that does so twice would double with each level.
+
+    Args:
+        frame: What to match.
+        depth: How many records, arrays and maps it lies in.
+        around: The frames that it lies in.
+        left: How many frames more may be written out.
     """
+    left[0] -= 1
+    if left[0] < 0 or frame in around:
+        return None
+    around = [*around, frame]
     depth += frame.height
     parts: list[bytes] = []
     for step in frame.steps:
@@ -276,7 +292,7 @@ def _usual(frame: _Frame, depth: int) -> bytes | None:
         elif step.op == _ENUM and step.count:
             parts.append(b"[%b]" % b"".join([rb"\x%02x" % (2 * n) for n in range(min(step.count, _ONE_BYTE_INDICES))]))
         elif step.op == _UNION and depth <= DEPTH_MAX:
-            branches = [_usual(branch, depth + step.level) for branch in step.frames[:_ONE_BYTE_INDICES]]
+            branches = [_usual(branch, depth + step.level, around, left) for branch in step.frames[:_ONE_BYTE_INDICES]]
             usual = [rb"\x%02x%b" % (2 * n, branch) for n, branch in enumerate(branches) if branch is not None]
             if not usual:
                 return None

@@ -291,3 +291,13 @@ def test_what_is_tried_first_accepts_only_values() -> None:
     assert fault_of("string", b"\x04\xc3(") is not None
     assert fault_of(record("R", skip="double", on="boolean"), b"\n" * 8 + b"\x01") is None
     assert fault_of(record("R", skip="double", on="boolean"), b"\n" * 8 + b"\x02") is not None
+
+
+def test_a_tree_costs_no_more_than_its_text() -> None:
+    """A record that may hold itself many times is compiled at once, and its values are walked over like any."""
+    fields = {f"f{index}": ["null", "Tree"] for index in range(8)}
+    tree = record("Tree", **fields)
+    leaf = bytes(8)
+    assert fault_of(tree, leaf) is None
+    assert fault_of(tree, b"\x02" + leaf + bytes(6) + b"\x02" + leaf) is None
+    assert fault_of(tree, b"\x02" + leaf + bytes(6)) is not None
