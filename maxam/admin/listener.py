@@ -26,6 +26,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 
+from maxam.gateway.entitlement import Visitor
 from maxam.gateway.listener import address_text
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.revocation import read_chain
@@ -87,6 +88,7 @@ async def serve_https(
     listeners: list[trio.SocketListener],
     tls_context: Callable[[], ssl.SSLContext],
     limits: ListenerLimits | None = None,
+    visitors: dict[Visitor, None] | None = None,
 ) -> None:
     """Serve `application` until cancelled; then requests under way get `graceful_timeout_s` to end.
 
@@ -99,9 +101,10 @@ async def serve_https(
         tls_context: Gives the context for the next connection; it must require client certificates and offer no ALPN
             but http/1.1.
         limits: What one peer may take.
+        visitors: Where each connection is kept while it lasts, so that it can be ended when its certificate counts no more.
     """
     limits = limits or ListenerLimits()
-    server = _Server(application, tls_context, limits)
+    server = _Server(application, tls_context, limits, {} if visitors is None else visitors)
     async with trio.open_nursery() as nursery:
         connections: trio.Nursery = await nursery.start(server.hold_connections)
         try:
@@ -114,12 +117,17 @@ class _Server:
     """What the connections of one `serve_https` share."""
 
     def __init__(
-        self, application: ASGIFramework, tls_context: Callable[[], ssl.SSLContext], limits: ListenerLimits
+        self,
+        application: ASGIFramework,
+        tls_context: Callable[[], ssl.SSLContext],
+        limits: ListenerLimits,
+        visitors: dict[Visitor, None],
     ) -> None:
         self.stopping: Final = trio.Event()
         self._application: Final = ASGIWrapper(application)
         self._tls_context: Final = tls_context
         self._limits: Final = limits
+        self._visitors: Final = visitors
         self._worker: Final = WorkerContext(None)
         self._config: Final = _hypercorn_config(limits)
         self._log_limit: Final = LogLimit(limits.log_lines_per_minute_max)
@@ -172,16 +180,25 @@ class _Server:
             return
         certificate: bytes | None = tls.getpeercert(binary_form=True)
         state = ConnectionState({})
+        visitor: Visitor | None = None
         if certificate is not None:
             try:
                 chain = read_chain(verified_chain(tls._ssl_object))  # noqa: SLF001 trio hands out nothing else of the chain
             except ValueError as error:  # verified, but we cannot say whether it was revoked
                 self._log("connection-failed", transport, f"client certificate refused: {error}")
                 return
-            state = ConnectionState({FINGERPRINT: fingerprint(certificate), CHAIN: chain})
+            visitor = Visitor(fingerprint(certificate), chain, transport.socket.close)
+            state = ConnectionState({FINGERPRINT: visitor.fingerprint, CHAIN: chain})
         connection = _Connection(self._application, self._config, self._worker, state, tls)
         connection.write_timeout_s = self._limits.write_timeout_s
-        await connection.run()
+        if visitor is None:
+            await connection.run()
+            return
+        self._visitors[visitor] = None
+        try:
+            await connection.run()
+        finally:
+            del self._visitors[visitor]
 
     def _log(self, event: str, transport: trio.SocketStream, reason: str) -> None:
         try:

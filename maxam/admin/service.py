@@ -48,7 +48,7 @@ async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[list[s
         if enrolment is not None:
             addresses.append(await nursery.start(_serve_enrolment, gateway, enrolment))
         task_status.started(addresses)
-        await serve_https(application, listeners, lambda: gateway.tls)
+        await serve_https(application, listeners, lambda: gateway.tls, visitors=gateway.entitlement.visitors)
 
 
 async def _serve_enrolment(gateway: "Gateway", enrolment: Enrolment, *, task_status: trio.TaskStatus[str]) -> None:

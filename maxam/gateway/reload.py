@@ -4,7 +4,7 @@ Theory of operation. Whoever wants a reload (SIGHUP, the admin API, the watch) a
 who stops waiting leaves half of one behind. Everything is read and checked in a thread, then swapped in one step of the event loop:
 whatever runs before it sees all the old, whatever runs after it all the new. An item that cannot be used leaves the old one in force, is
 told once and stays visible in health and metrics until it is mended. The answer comes when the old is out of force for good: see
-`Gateway.settle`.
+`Entitlement.settle`.
 """
 
 import logging

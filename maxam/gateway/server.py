@@ -21,9 +21,10 @@ from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.committer import Committer
 from maxam.gateway.connection import ClientConnection
+from maxam.gateway.entitlement import Entitlement
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
-from maxam.gateway.peer import Peer, unknown_principal
+from maxam.gateway.peer import Peer
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.reload import Reloader
@@ -44,10 +45,6 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 # topics hold, up to 0.3 s for a million.
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)
 _COLLECT_ALL_INTERVAL_S: Final = 900
-_RECHECKS_PER_SLICE: Final = 200  # connections looked at after a reload before others have their turn: about 1 ms
-_EXPIRY_LOOK_S: Final = 2  # between looks at what time alone makes invalid
-_EXPIRY_NOTICE_S: Final = 604_800  # how long before a certificate expires an operator is told
-_UNDER_WAY_INTERVAL_S: Final = 0.01  # between looks whether a large message has left
 
 
 class Service(Protocol):
@@ -68,6 +65,7 @@ class Gateway:
         connections: Of clients, oldest first, those in their handshake included.
         address: Where clients connect, `(host, port)`.
         started_at_us: Microseconds since the epoch.
+        entitlement: Who may be connected, and ends the others.
         reloader: Puts changed files into force; knows what is in force.
         quarantine: The last rejected SENDs.
         shadows: Trials of candidate versions.
@@ -78,7 +76,10 @@ class Gateway:
         self.broker: Final = broker
         self.committer: Final = Committer(broker, journal, settings.limits)
         self.connections: Final[dict[ClientConnection, None]] = {}
-        self.reloader: Final = Reloader(settings, sources, broker, journal.keep_schemas, self.settle)
+        self.entitlement: Final = Entitlement(
+            settings, broker, self.connections, lambda: self.reloader.sources, self.committer.touch
+        )
+        self.reloader: Final = Reloader(settings, sources, broker, journal.keep_schemas, self.entitlement.settle)
         self.started_at_us: Final = time.time_ns() // 1000
         self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
         self._journal: Final = journal
@@ -97,7 +98,6 @@ class Gateway:
         self._turns: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
         self._log_limit: Final = LogLimit(settings.limits.log_lines_per_minute_max)
         self._stopping: Final = trio.Event()
-        self._lasting: trio.Nursery  # while it runs
 
     @property
     def policy(self) -> Policy:
@@ -138,8 +138,7 @@ class Gateway:
             lasting.start_soon(self.reloader.run)
             if self.settings.reload.watch:
                 lasting.start_soon(FileWatch(self.settings, self.reloader.watched).run)
-            lasting.start_soon(self._heed_expiry)
-            self._lasting = lasting
+            lasting.start_soon(self.entitlement.run)
             addresses = [address_text(host, port)]
             for service in services:
                 addresses += await lasting.start(service, self)
@@ -165,109 +164,14 @@ class Gateway:
     def objection(self, chain: Chain) -> ProtocolError | None:
         """Say why a client with this verified chain of certificates may not be served (any more), or None.
 
-        Asked before CONNECT is answered, at each request of the admin listener, and of all connections after a reload.
+        Asked before CONNECT is answered, at each request of the admin listener, and of all connections when that may have changed.
         """
-        sources = self.reloader.sources
-        if not sources.authorities.trusts(chain):
-            return ProtocolError(
-                "certificate not trusted", "the authority of this certificate is trusted no more; renew the certificate"
-            )
-        refuse_expired = self.settings.tls.crl_expired == "refuse"
-        problem = sources.revocations.problem(chain, time.time(), refuse_expired)
-        return None if problem is None else ProtocolError("certificate revoked", problem)
+        return self.entitlement.objection(chain)
 
     def degraded_reasons(self) -> list[str]:
         """Say what an operator should see to, though the broker is in service: files that cannot be used, what has expired."""
-        now_s = time.time()
-        sources = self.reloader.sources
         reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
-        reasons += [
-            f"crl: the revocation list of {one.name} has expired on {one.expires_at:%Y-%m-%d %H:%M}Z"
-            for one in sources.revocations.expired(now_s)
-        ]
-        valid_until = sources.certificate.valid_until
-        if valid_until.timestamp() - now_s < _EXPIRY_NOTICE_S:
-            reasons.append(f"certificate: the server's certificate is valid until {valid_until:%Y-%m-%d %H:%M}Z")
-        return reasons
-
-    async def _heed_expiry(self) -> None:
-        """Act on what time alone has made invalid, and tell of it once."""
-        told: set[tuple[object, ...]] = set()
-        while True:
-            now_s = time.time()
-            sources = self.reloader.sources
-            valid_until = sources.certificate.valid_until
-            if valid_until.timestamp() - now_s < _EXPIRY_NOTICE_S and ("certificate", valid_until) not in told:
-                told.add(("certificate", valid_until))
-                log_event(logging.WARNING, "certificate-expires", expires=valid_until.isoformat(), action="renew it")
-            overdue = [one for one in sources.revocations.expired(now_s) if (one.issuer, one.updated_at) not in told]
-            for one in overdue:
-                told.add((one.issuer, one.updated_at))
-                refuse = self.settings.tls.crl_expired == "refuse"
-                action = (
-                    "its clients are refused until there is a new one" if refuse else "it is used on; fetch its newest"
-                )
-                log_event(logging.WARNING, "list-expired", authority=one.name, expired=one.expires_at, action=action)
-            if overdue and self.settings.tls.crl_expired == "refuse":
-                await self.settle(sources)
-            await trio.sleep(_EXPIRY_LOOK_S)
-
-    async def settle(self, before: Sources) -> None:
-        """Take the connections along after a swap; when it returns, nothing more is done under what was in force before.
-
-        Whoever may not be connected any more gets an ERROR, and is cut off after `expel_timeout_s`. A MESSAGE under way to somebody
-        who may have lost the right to it is waited for as long, and cut off with its connection then: a stream cannot go on behind
-        half a frame.
-        """
-        self.committer.touch()
-        policy = self.broker.policy
-        expelled: list[ClientConnection] = []
-        under_way: list[tuple[ClientConnection, int]] = []
-        for at, connection in enumerate(list(self.connections), 1):
-            failure = self._recheck(connection)
-            if failure is not None:
-                connection.expel(failure)
-                expelled.append(connection)
-            peer = connection.peer
-            if connection.message_under_way and peer is not None:
-                was, now = before.policy.rights(peer.principal), policy.rights(peer.principal)
-                if failure is not None or not now.receives_all_of(was):
-                    under_way.append((connection, connection.large_messages))
-            if at % _RECHECKS_PER_SLICE == 0:
-                await trio.lowlevel.checkpoint()
-        if expelled:
-            self._lasting.start_soon(self._see_off, expelled)
-        deadline_s = trio.current_time() + self.settings.limits.expel_timeout_s
-        for connection, number in under_way:
-            while connection.message_under_way and connection.large_messages == number:
-                if trio.current_time() >= deadline_s:
-                    connection.cut("took too long to read a message that it may not receive any more")
-                    break
-                await trio.sleep(_UNDER_WAY_INTERVAL_S)
-
-    def _recheck(self, connection: ClientConnection) -> ProtocolError | None:
-        """Say why a connected client may not be any more; one that is not yet connected is judged then."""
-        peer = connection.peer
-        if peer is None or peer.connection is None:
-            return None
-        objection = self.objection(connection.chain)
-        if objection is not None:
-            return objection
-        principal = self.broker.policy.principal_of(peer.fingerprint)
-        if principal is None and self.settings.policy.unknown_clients == "refuse":
-            return ProtocolError("unknown client", "the policy no longer names this certificate")
-        if (principal or unknown_principal(peer.fingerprint)) != peer.principal:
-            return ProtocolError(
-                "policy changed, reconnect", "this certificate stands for another principal now; connect again"
-            )
-        return None
-
-    async def _see_off(self, expelled: list[ClientConnection]) -> None:
-        """Cut off whoever has not taken its ERROR in time."""
-        await trio.sleep(self.settings.limits.expel_timeout_s)
-        for connection in expelled:
-            if connection in self.connections:
-                connection.cut("did not take the ERROR that ended it")
+        return reasons + self.entitlement.degraded_reasons()
 
     def _say_goodbye(self) -> None:
         log_event(logging.INFO, "stopping", connections=len(self.connections))
@@ -318,6 +222,7 @@ class Gateway:
             self._log_end(connection)
 
     def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> Peer:
+        self.entitlement.connects(chain)
         objection = partial(self.objection, chain)
         return Peer(self.broker, self.settings, fingerprint, secrets.token_hex(16), wake, now_s, objection)
 

@@ -21,7 +21,7 @@ import trio
 from cryptography import x509
 
 from maxam.errors import ConfigurationError
-from maxam.gateway.revocation import UNREADABLE, Chain, facts_of, shown_name
+from maxam.gateway.revocation import UNREADABLE, Certificate, Chain, facts_of, shown_name
 
 RECORD_BYTES_MAX: Final = 16_384  # plaintext of one TLS record
 HANDSHAKE_READ_BYTES: Final = 4096
@@ -87,7 +87,7 @@ class Authorities:
         certificates: All of them, in the order of the file.
     """
 
-    __slots__ = ("_pem", "_roots", "certificates")
+    __slots__ = ("_pem", "_roots", "_valid_until_s", "certificates")
 
     def __init__(self, pem: bytes, where: str) -> None:
         """Take a PEM text; `where` names its file.
@@ -111,6 +111,12 @@ class Authorities:
                 f"[tls] client_ca {where}: holds no self-signed authority, so nobody could connect; add it"
             )
 
+        # An authority may have several certificates over one key: it is renewed by adding another.
+        self._valid_until_s: Final[dict[tuple[bytes, bytes], float]] = {}
+        for one in found:
+            owner = (one.subject, one.public_key)
+            self._valid_until_s[owner] = max(one.valid_until_s, self._valid_until_s.get(owner, 0.0))
+
     def load_into(self, context: ssl.SSLContext) -> None:
         """Have a context trust them."""
         context.load_verify_locations(cadata=self._pem)
@@ -118,6 +124,18 @@ class Authorities:
     def trusts(self, chain: Chain) -> bool:
         """Say whether a chain that was verified, perhaps under authorities that were in force before, leads to one of these."""
         return any((certificate.subject, certificate.public_key) in self._roots for certificate in chain)
+
+    def validity_of(self, chain: Chain) -> tuple[float, Certificate]:
+        """Say until when a chain that leads to one of these is valid, in seconds since the epoch, and which certificate ends it.
+
+        An authority counts for as long as its newest certificate here: it may have been renewed since the chain was verified.
+        """
+        ends = [
+            (self._valid_until_s.get((one.subject, one.public_key), one.valid_until_s), at)
+            for at, one in enumerate(chain)
+        ]
+        until_s, at = min(ends)
+        return until_s, chain[at]
 
 
 def server_context(certificate: ServerCertificate, authorities: Authorities) -> ssl.SSLContext:
