@@ -15,6 +15,7 @@ from cryptography import x509
 from maxam.admin.certificate_commands import certs
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
+from maxam.admin.enrolment_commands import enrol, enrolment
 from maxam.admin.journal_commands import journal
 from maxam.admin.options import FILE, FOLDER, Group, done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
@@ -308,6 +309,8 @@ def _value_cell(row: dict[str, Any]) -> object:
 
 main.add_command(schemas)
 main.add_command(certs)
+main.add_command(enrol)
+main.add_command(enrolment)
 main.add_command(policy)
 main.add_command(journal)
 main.add_command(reload)

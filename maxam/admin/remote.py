@@ -90,7 +90,7 @@ def split_address(text: str, option: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class _Connection(http.client.HTTPSConnection):
+class HttpsConnection(http.client.HTTPSConnection):
     """An HTTPS connection that checks the certificate for a given name, not for the address's."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext, server_name: str | None) -> None:
@@ -116,7 +116,7 @@ class Remote:
     def __init__(self, credentials: Credentials) -> None:
         self._credentials: Final = credentials
         host, port = credentials.address()
-        self._connection: Final = _Connection(host, port, credentials.tls_context(), credentials.server_name)
+        self._connection: Final = HttpsConnection(host, port, credentials.tls_context(), credentials.server_name)
 
     def __enter__(self) -> Self:
         return self
@@ -143,17 +143,18 @@ class Remote:
                 return
             parameters["after"] = page["next"]
 
-    def post(self, path: str, **parameters: str | int) -> Any:  # noqa: ANN401 as above
-        """Have something done; return what the gateway says of it."""
-        return json.loads(self._ask("POST", f"{path}?{urlencode(parameters)}" if parameters else path))
+    def post(self, path: str, body: object = None, **parameters: str | int) -> Any:  # noqa: ANN401 as above
+        """Have something done; return what the gateway says of it. A body goes as JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        return json.loads(self._ask("POST", f"{path}?{urlencode(parameters)}" if parameters else path, data))
 
     def delete(self, path: str) -> None:
         """Have something deleted."""
         self._ask("DELETE", path)
 
-    def _ask(self, method: str, path: str) -> bytes:
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         try:
-            self._connection.request(method, path, headers={} if method == "GET" else {"maxam-admin": "1"})
+            self._connection.request(method, path, body, headers={} if method == "GET" else {"maxam-admin": "1"})
             response = self._connection.getresponse()
             body = response.read(RESPONSE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
