@@ -159,6 +159,17 @@ class ReloadSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Where it is kept who did what, and how much of it."""
+
+    folder: Path | None = None  # none: beside the journal's folder, which is named like it with `-audit` behind
+    file_bytes_max: int = 16_777_216  # a file is followed by the next one before it grows over this
+    file_age_s_max: float = 86_400.0  # or at this age
+    files_max: int = 90  # the oldest go first; 0 keeps no audit log
+    lines_per_minute_max: int = 60  # of one principal, and of all strangers together; the rest is counted
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration of a gateway; every path is absolute or relative to the working folder."""
 
@@ -171,6 +182,7 @@ class Settings:
     reload: ReloadSettings = ReloadSettings()
     limits: Limits = Limits()
     enrolment: EnrolmentSettings = EnrolmentSettings()
+    audit: AuditSettings = AuditSettings()
 
 
 # Ranges other than "at least 1" for whole numbers and "above 0" for seconds: (lowest, highest, why).
@@ -194,6 +206,9 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "limits.send_unsent_bytes_max": (4096, 2**20, "what the kernel holds unsent is stale when it leaves"),
     "limits.send_buffer_bytes_max": (8192, 2**24, "what the kernel holds is stale when it leaves"),
     "limits.expel_timeout_s": (1, 4, "who is entitled no more is gone within 5 s"),
+    "audit.file_bytes_max": (65_536, 2**30, "a file holds at least a few lines"),
+    "audit.files_max": (0, 100_000, "0 keeps no audit log"),
+    "audit.lines_per_minute_max": (10, 100_000, "less tells nothing, more fills the disk"),
     "reload.quiet_s": (0, 3600, "0 takes changes as they come"),
     "limits.stop_timeout_s": (1, 8, "the whole stop stays below 10 s"),
 }
