@@ -1,0 +1,208 @@
+"""Threats to the real gateway that a single bad frame is not: floods, resets, other people's sessions, games with TLS."""
+
+import _ssl
+import contextlib
+import ctypes
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from maxam.config import Limits
+from maxam.stomp import encoder
+from maxam.stomp.events import VERSION_1_2
+from maxam.stomp.frames import SERVER_COMMANDS, Decoder
+from tests.faults.flood import silent, strangers
+from tests.faults.gateway_process import WAIT_S, GatewayFolder
+from tests.faults.scene import CONNECT, Scene, error_of, resident_bytes, scene
+from tests.faults.tls_scan import scan, without_certificate
+
+pytestmark = pytest.mark.slow
+
+SEND = b"SEND\ndestination:X/a\n"
+SSL_OF_PYTHON = 24  # bytes into CPython's PySSLSocket: behind the object's head and the socket is OpenSSL's SSL*
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Run a gateway with the limits that it is shipped with, but for shorter goodbyes."""
+    with scene(tmp_path_factory.mktemp("gateway"), "linger_timeout_s = 0.2") as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check the bystander after each test."""
+    yield
+    if "broker" in request.fixturenames:
+        request.getfixturevalue("broker").bystander.check()
+
+
+def test_a_flood_of_all_kinds_of_strangers(broker: Scene) -> None:
+    """Among strangers who stop, drip or flood at each stage before CONNECTED every good client is served, and memory is bounded."""
+    figures = strangers(broker.process, peers=100, visits=12)
+    assert len(figures.waits_s) == 12
+    assert (
+        figures.bytes_each < 160 * 1024
+    )  # of each that is open at a time: the 64 KiB are of 500, most of which are not
+
+
+def test_subscribers_that_never_read_hold_little(broker: Scene) -> None:
+    """Each holds less than 256 KiB and what it is owed, and no publisher waits for them."""
+    quiet = silent(broker.process, readers=25, sends=200)
+    assert quiet.bytes_each < 262_144
+    assert len(quiet.among_s) == 200
+
+
+def test_an_eager_subscription_bomb_is_streamed(broker: Scene) -> None:
+    """200 eager subscriptions to 1,000 topics of 2 KiB: what is owed are references, never the 400 MB of values."""
+    with broker.process.client() as publisher:
+        for number in range(1000):
+            last = b"r" if number == 999 else None
+            publisher.write(encoder.send(VERSION_1_2, b"X/bomb.%d" % number, bytes(2000), receipt_id=last))
+        assert publisher.frame().command == b"RECEIPT"
+        before = resident_bytes(broker.process)
+        with broker.tls(broker.certificates / "subscriber.pem", 4096) as hostile:
+            bomb = b"".join(
+                encoder.subscribe(VERSION_1_2, b"%d" % number, b"X/bomb.*", b"client", eager=True)
+                for number in range(200)
+            )
+            hostile.sendall(CONNECT + bomb)
+            for _ in range(30):
+                assert publisher.send(b"X/bomb.1", b"v") == b"accepted"
+            assert (
+                resident_bytes(broker.process) - before < 200 * 1000 * 200 + 8 * 2**20
+            )  # a reference takes 100 bytes or so
+
+
+def test_resets_in_mid_frame_do_nothing_by_halves(broker: Scene) -> None:
+    """A SEND that is cut by a reset, at any byte, never takes effect; those before it do."""
+    frame = encoder.send(VERSION_1_2, b"X/half", b"never", receipt_id=b"r")
+    for cut in range(1, len(frame), 7):
+        hostile = broker.stranger()
+        hostile.sendall(CONNECT + encoder.send(VERSION_1_2, b"X/whole", b"%d" % cut, receipt_id=b"w"))
+        decoder = Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2)
+        commands: list[bytes] = []
+        while b"RECEIPT" not in commands:
+            commands += [answer.command for answer in decoder.feed(hostile.recv(65_536))]
+        hostile.sendall(frame[:cut])
+        hostile.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        hostile.close()
+        with broker.process.client("subscriber") as reader:
+            assert reader.values(b"X/whole", 1) == {b"X/whole": b"%d" % cut}
+    with broker.process.client("subscriber") as reader:
+        reader.write(encoder.subscribe(VERSION_1_2, b"s", b"X/half", b"auto", eager=True))
+        reader.write(encoder.subscribe(VERSION_1_2, b"t", b"X/whole", b"auto", eager=True))
+        assert reader.frame().headers[b"destination"] == b"X/whole"
+
+
+def test_bodies_are_bytes_that_reach_others_unchanged(broker: Scene) -> None:
+    """A body of NULs, line ends, frames and broken UTF-8 comes out as it went in; nothing of it is read as a frame."""
+    body = b"\0\n\0ERROR\nmessage:x\n\n\0" + bytes(range(256)) + b"\xc3\x28\xed\xa0\x80"
+    with broker.process.client("subscriber") as reader, broker.process.client() as publisher:
+        reader.write(encoder.subscribe(VERSION_1_2, b"s", b"X/bytes", b"auto", receipt_id=b"r"))
+        assert reader.frame().command == b"RECEIPT"
+        assert publisher.send(b"X/bytes", body) == b"accepted"
+        assert reader.frame().body == body
+
+
+def test_a_durable_session_is_its_principals_alone(broker: Scene) -> None:
+    """Another principal with the same client-id has a session of its own: it gets nothing that is owed, and harms nothing."""
+    subscribe = encoder.subscribe(VERSION_1_2, b"s", b"X/owed", b"client", durable=True, receipt_id=b"r")
+    with broker.process.client("subscriber", "pump") as owner:
+        owner.write(subscribe)
+        assert owner.frame().command == b"RECEIPT"
+    with broker.process.client() as publisher:
+        assert publisher.send(b"X/owed", b"for the owner") == b"accepted"
+        with broker.process.client("publisher", "pump") as thief:
+            thief.write(encoder.unsubscribe(VERSION_1_2, b"s", durable=True, receipt_id=b"u"))
+            assert thief.frame().headers[b"result"] == b"unknown-subscription"
+        with broker.process.client("publisher", "pump") as thief:
+            thief.write(subscribe)
+            assert thief.frame().command == b"RECEIPT"
+            thief.write(encoder.unsubscribe(VERSION_1_2, b"s", durable=True, receipt_id=b"u"))
+            assert thief.frame().headers[b"receipt-id"] == b"u"
+    with broker.process.client("subscriber", "pump") as owner:
+        owner.write(subscribe)
+        frames = {frame.command: frame for frame in (owner.frame(), owner.frame())}
+        assert frames[b"MESSAGE"].body == b"for the owner"
+
+
+@pytest.mark.parametrize("name", ["*", "**", "X/**", "#", "$share/x", "../..", "%s", "subscriber"])
+def test_client_ids_are_no_patterns(broker: Scene, name: str) -> None:
+    """Whatever a client calls itself, it is nobody else, takes over nobody, and may do nothing more."""
+    with broker.process.client("subscriber", "someone") as other, broker.process.client("publisher", name) as client:
+        client.write(encoder.send(VERSION_1_2, b"Y/a", b"v", receipt_id=b"r"))
+        assert client.frame().headers[b"disposition"] == b"rejected-unauthorised"
+        assert other.send(b"X/a", b"v") == b"accepted"
+
+
+def test_an_empty_policy_allows_nothing(tmp_path: Path) -> None:
+    """With a policy file of no bytes the gateway starts, and nobody may connect."""
+    files = GatewayFolder(tmp_path)
+    (tmp_path / "policy.toml").write_bytes(b"")
+    with files.start() as process:
+        context = ssl.create_default_context(cafile=tmp_path / "certs" / "ca.pem")
+        context.load_cert_chain(tmp_path / "certs" / "publisher.pem", tmp_path / "certs" / "publisher.key")
+        raw = socket.create_connection(("127.0.0.1", process.port), WAIT_S)
+        with context.wrap_socket(raw, server_hostname="localhost") as tls:
+            tls.sendall(CONNECT)
+            frames = list(Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2).feed(tls.recv(65_536)))
+        assert error_of(frames) == b"unknown client"
+        assert process.stop() == 0
+
+
+def test_a_flood_of_key_updates_ends_its_connection(broker: Scene) -> None:
+    """A peer that asks for new keys again and again, which costs it nothing, is cut off."""
+    library = ctypes.CDLL(_ssl.__file__)
+    if not hasattr(library, "SSL_key_update"):
+        pytest.skip("this Python's OpenSSL cannot be reached")
+    for function in (library.SSL_key_update, library.SSL_do_handshake):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_int][: 2 if function is library.SSL_key_update else 1]
+    seen = len(broker.process.log())
+    with broker.stranger() as hostile:
+        hostile.sendall(CONNECT)
+        assert hostile.version() == "TLSv1.3"
+        inner = hostile._sslobj  # type: ignore[attr-defined]  # there is no public way
+        pointer = ctypes.c_void_p.from_address(id(inner) + SSL_OF_PYTHON).value
+        asked = 0
+        while library.SSL_key_update(pointer, 1) == 1 and library.SSL_do_handshake(pointer) == 1:
+            asked += 1
+            assert asked < 20_000
+    assert "too many TLS control messages" in broker.wait_for_log("connection-closed", seen)
+
+
+def test_renegotiation_is_refused(broker: Scene) -> None:
+    """A client of TLS 1.2 that asks for a new handshake is told no."""
+    certificate = broker.certificates / "publisher"
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.process.port}", "-tls1_2"]
+    command += ["-cert", f"{certificate}.pem", "-key", f"{certificate}.key", "-CAfile", f"{broker.certificates}/ca.pem"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        said = ""
+        for line in client.stdout:
+            said += line
+            if "Extended master secret" in line:  # it is connected, and listens to what is typed
+                with contextlib.suppress(BrokenPipeError):
+                    client.stdin.write("R\n")
+                    client.stdin.flush()
+        client.wait(WAIT_S)
+    assert "RENEGOTIATING" in said
+    assert "no renegotiation" in said
+    assert "Compression: NONE" in said
+
+
+def test_scanners_find_nothing(broker: Scene) -> None:
+    """TLS 1.2 and 1.3 only, suites with forward secrecy and authenticated encryption only, always a client certificate."""
+    assert without_certificate(broker.process.port) == "refused, refused"
+    if shutil.which("sslscan") is None:
+        pytest.skip("sslscan is not installed: deploy/install-test-clients")
+    assert scan(broker.process, ["sslscan"]) == []
