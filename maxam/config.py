@@ -39,6 +39,9 @@ class Limits:
     connections_unauthenticated_max: int = 256  # before CONNECTED, apart from those behind it
     connections_max: int = 10_000  # of clients, in all; fewer when the system allows fewer open files
     # what the broker as a whole may hold
+    memory_bytes_max: int = (
+        0  # in use by the gateway; 0: 45 % of what there is, as building a snapshot may need as much again
+    )
     topics_max: int = 5_000_000  # live topics: a runaway publisher stops here, not at the machine's memory
     schema_files_max: int = 20_000  # files and folders in the schema folder, of any kind: a mistaken path ends soon
     schema_bytes_max: int = 67_108_864  # what all files of the schema folder hold together
@@ -123,6 +126,7 @@ class JournalSettings:
     archive_bytes_max: int = 53_687_091_200  # of the same in all, the oldest go first; 0 keeps them
     rejected_bytes_max: int = 1_073_741_824  # of rejected SENDs in all; the oldest go first; 0 keeps none
     rejected_days_max: float = 90.0  # of age, for the same
+    free_bytes_min: int = 1_073_741_824  # on its disk; with fewer operators are warned, 0: they are not
     reserve_bytes: int = 262_144  # given up when the disk is full, so that ACKs can still be recorded
 
 
@@ -194,6 +198,8 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "enrolment.token_minutes_max": (1, 525_600, "a token that lies about is a risk"),
     "listener.heart_beat_ms": (10_000, 3_600_000, "clients rely on heart-beats of 10 s or more"),
     "journal.reserve_bytes": (0, 2**40, "0 keeps no reserve"),
+    "journal.free_bytes_min": (0, 2**60, "0 never warns"),
+    "limits.memory_bytes_max": (0, 2**60, "0 takes 45 % of what there is"),
     "journal.archive_days_max": (0, 36_500, "0 keeps all"),
     "journal.archive_bytes_max": (0, 2**60, "0 keeps all"),
     "journal.rejected_bytes_max": (0, 2**50, "0 keeps none"),

@@ -38,6 +38,11 @@ METRICS: Final = (
     Declared("maxam_start_time_seconds", "gauge", "When the gateway started, seconds since the epoch."),
     Declared("maxam_ready", "gauge", "1 while the broker is in service, as /readyz says."),
     Declared("maxam_disk_full", "gauge", "1 while SENDs are refused because the journal has no room."),
+    Declared("maxam_disk_slow", "gauge", "1 while the journal's disk has not answered for five seconds."),
+    Declared("maxam_disk_low", "gauge", "1 while the journal's disk has less room than free_bytes_min."),
+    Declared("maxam_disk_free_bytes", "gauge", "Room on the journal's disk; -1 before it is known."),
+    Declared("maxam_memory_low", "gauge", "1 while SENDs are refused because more than memory_bytes_max is in use."),
+    Declared("maxam_memory_limit_bytes", "gauge", "What may be in use before SENDs are refused."),
     Declared("maxam_connections", "gauge", "STOMP connections, by state: connected or connecting.", ("state",)),
     Declared("maxam_tasks", "gauge", "Tasks of the event loop: a few, and three for each connection."),
     Declared("maxam_sessions", "gauge", "Sessions, with a connection or waiting for their client."),
@@ -59,6 +64,9 @@ METRICS: Final = (
     Declared("maxam_quarantine_records", "gauge", "Rejected SENDs that can be looked at."),
     Declared("maxam_shadow_trials_total", "counter", "SENDs on which a candidate version was tried."),
     Declared("maxam_shadow_rejections_total", "counter", "Of these, what the candidate would have rejected."),
+    Declared("maxam_audit_lines_total", "counter", "Lines of the audit log that were written."),
+    Declared("maxam_audit_lost_total", "counter", "Events that could not be written to the audit log."),
+    Declared("maxam_audit_failed", "gauge", "1 while the audit log cannot be written."),
     Declared(
         "maxam_reloads_total", "counter", "Reloads of an item, by outcome: reloaded or refused.", ("item", "outcome")
     ),

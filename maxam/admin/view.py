@@ -18,6 +18,7 @@ from maxam.broker.policy import Policy
 from maxam.broker.session import Session
 from maxam.compiled import core
 from maxam.errors import ProtocolError
+from maxam.gateway.audit import Audit
 from maxam.gateway.bell import Bell
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.quarantine import Quarantine, Quarantined
@@ -109,6 +110,11 @@ class View:
     def policy(self) -> Policy:
         """The policy in force, which is immutable."""
         return self._broker.policy
+
+    @property
+    def audit(self) -> Audit:
+        """Where it is kept who did what."""
+        return self._gateway.audit
 
     # Topics.
 
@@ -284,11 +290,13 @@ class View:
 
     def unready_reasons(self) -> list[str]:
         """Return why the broker is not fully in service; empty when it is."""
-        return ["disk-full: SENDs are refused until there is room"] if self._gateway.committer.group.disk_full else []
+        full = self._gateway.committer.group.disk_full
+        reasons = ["disk-full: SENDs are refused until there is room"] if full else []
+        return reasons + self._gateway.watermarks.unready()
 
     def degraded_reasons(self) -> list[str]:
         """Return what an operator should see to, though the broker is in service."""
-        return self._gateway.degraded_reasons()
+        return self._gateway.watermarks.degraded() + self._gateway.degraded_reasons()
 
     @property
     def reloader(self) -> Reloader:
@@ -319,6 +327,12 @@ class View:
         yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
         yield "maxam_ready", (), 0 if self.unready_reasons() else 1
         yield "maxam_disk_full", (), int(gateway.committer.group.disk_full)
+        watermarks = gateway.watermarks
+        yield "maxam_disk_slow", (), int(watermarks.slow)
+        yield "maxam_disk_low", (), int(watermarks.free_low)
+        yield "maxam_disk_free_bytes", (), watermarks.free_bytes
+        yield "maxam_memory_low", (), int(watermarks.memory_low)
+        yield "maxam_memory_limit_bytes", (), watermarks.memory_bytes_max
         connected = sum(
             [client.peer is not None and client.peer.connection is not None for client in gateway.connections]
         )
@@ -348,6 +362,9 @@ class View:
         yield "maxam_quarantine_records", (), len(self.quarantine)
         yield "maxam_shadow_trials_total", (), counters.shadow_trials
         yield "maxam_shadow_rejections_total", (), counters.shadow_rejections
+        yield "maxam_audit_lines_total", (), gateway.audit.written
+        yield "maxam_audit_lost_total", (), gateway.audit.lost
+        yield "maxam_audit_failed", (), 1 if gateway.audit.failure else 0
         for item, state in gateway.reloader.items.items():
             yield "maxam_reloads_total", (item, RELOADED), state.reloaded
             yield "maxam_reloads_total", (item, REFUSED), state.refused

@@ -79,6 +79,7 @@ INVALID: Final = b"rejected-invalid"
 UNAUTHORISED: Final = b"rejected-unauthorised"
 UNAVAILABLE: Final = b"rejected-unavailable"
 _UNAUTHORISED: Final = Rejection("unauthorised", "the principal has no right to send to this destination")
+_MEMORY_LOW: Final = Rejection("memory-low", "the broker has little memory left; try again later")
 
 
 @final
@@ -93,6 +94,8 @@ class Barrier:
 
 
 Operation = Record | Barrier
+TAKEOVER: Final = "session taken over by a newer connection"  # message of the ERROR to whom had it
+
 OnRejected = Callable[
     [Identity, Send, bytes, Rejection, int], None
 ]  # sender, SEND, disposition, why, microseconds since the epoch
@@ -133,6 +136,7 @@ class Broker:
         woken: Connections whose writer is to be woken when `flush` is called.
         scanning: `scan` has something to do now.
         chunks: What was handed out since the last commit, by its first topic.
+        memory_low: Nothing that needs more memory for longer than its connection is taken: set from outside.
         on_rejected: Told of every SEND that is answered, or would be, `rejected-invalid` or `rejected-unauthorised`; it must not call back.
         on_shadowed: Told of every SEND with a body that was judged by a rule with a candidate version, likewise.
     """
@@ -145,6 +149,7 @@ class Broker:
         self.marks: Final = Marks(limits.source_retention_s)
         self.sessions: Final[dict[tuple[str, str], Session]] = {}
         self.counters: Final = Counters()
+        self.memory_low = False
         self.on_rejected: OnRejected | None = None
         self.on_shadowed: OnShadowed | None = None
         self.head = 0
@@ -221,6 +226,9 @@ class Broker:
             self._reject(connection, event, verdict, wall_us)
             return
         deleted = not event.body or verdict.tombstone
+        if self.memory_low and not (deleted and topic is not None):  # deletes are the way out
+            self._reject(connection, event, _MEMORY_LOW, wall_us)
+            return
         condition = event.condition
         if condition is not None and not self._holds(connection, event, condition, topic, deleted, wall_us):
             return
@@ -274,6 +282,12 @@ class Broker:
                 "too many subscriptions",
                 f"the session has {len(session.subscriptions)} subscriptions "
                 "(limit subscriptions_per_session_max); UNSUBSCRIBE some",
+                event.receipt,
+            )
+        if self.memory_low and event.durable and (old is None or old.glob != glob):
+            raise ProtocolError(
+                "memory low",
+                "the durable subscription would need memory, and there is little; try again later, or subscribe without durable",
                 event.receipt,
             )
         if old is not None and old.glob == glob:
@@ -953,7 +967,7 @@ class Broker:
         self.counters.takeovers += 1
         old.expel(
             ProtocolError(
-                "session taken over by a newer connection",
+                TAKEOVER,
                 f"another connection of {session.principal} has connected with the client-id {session.client_id}, and the "
                 "newest has the session; connect again only to take it back, or with a client-id of your own",
             )

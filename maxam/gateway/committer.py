@@ -68,6 +68,7 @@ class Committer:
         self._idle: Final = Bell()
         self._draining = False
         self._ending = False
+        self.writing_since_s: float | None = None  # the block under way
         self._collected = broker.revision  # up to which the youngest objects have been looked at
 
     def touch(self) -> None:
@@ -128,6 +129,7 @@ class Committer:
             self._die(error)
             raise
         if block is not None:
+            self.writing_since_s = now_s
             self._blocks.put(block)
         if self._broker.scanning:
             self._bell.ring()
@@ -147,6 +149,7 @@ class Committer:
 
     def _settle_outcome(self, now_s: float) -> None:
         outcome, self._outcome = self._outcome, False
+        self.writing_since_s = None
         if outcome is True:
             was_full = self.group.disk_full
             self.group.written()

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import secrets
 import socket
 import ssl
@@ -14,11 +15,13 @@ from typing import Final, Protocol, final
 
 import trio
 
+from maxam import __version__
 from maxam.avro.registry import Registry
-from maxam.broker.broker import Broker
+from maxam.broker.broker import TAKEOVER, Broker
 from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ProtocolError
+from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPPED, TAKEN_OVER, Audit, audit_folder
 from maxam.gateway.committer import Committer
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.entitlement import Entitlement
@@ -34,8 +37,10 @@ from maxam.gateway.snapshot import keep_snapshots
 from maxam.gateway.sources import Sources
 from maxam.gateway.tls import TlsSocket
 from maxam.gateway.watch import FileWatch
+from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
+from maxam.records import Identity
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -69,6 +74,8 @@ class Gateway:
         reloader: Puts changed files into force; knows what is in force.
         quarantine: The last rejected SENDs.
         shadows: Trials of candidate versions.
+        audit: Who did what.
+        watermarks: Whether memory or disk run short.
     """
 
     def __init__(self, settings: Settings, sources: Sources, broker: Broker, journal: Journal) -> None:
@@ -88,10 +95,20 @@ class Gateway:
             limits.quarantine_records_max, limits.quarantine_bytes_max, f"{self.started_at_us // 100_000:x}"
         )
         self.shadows: Final = Shadows(limits.shadow_bytes_per_s_max, broker.counters, lambda: broker.registry)
+        self.watermarks: Final = Watermarks(
+            broker,
+            lambda: self.committer.writing_since_s,
+            settings.journal.folder,
+            limits.memory_bytes_max,
+            settings.journal.free_bytes_min,
+        )
         self._rejects: RejectedSends | None = None
         if settings.journal.rejected_bytes_max:
             self._rejects = RejectedSends(settings, OsDisk(), broker.counters, secrets.token_bytes(16))
-        broker.on_rejected = take_rejected(broker, self.quarantine, self._rejects)
+        self.audit: Final = Audit(settings.audit, audit_folder(settings), OsDisk())
+        self.reloader.on_outcome = self.audit.reloaded
+        self.entitlement.on_expelled = self.audit.expelled
+        broker.on_rejected = take_rejected(broker, self.quarantine, self._rejects, self.audit)
         broker.on_shadowed = self.shadows.tell
         self._strangers: Final[dict[ClientConnection, None]] = {}  # not CONNECTED yet, oldest first
         self._connections_max: Final = affordable_connections(settings.limits.connections_max)
@@ -129,16 +146,20 @@ class Gateway:
         listening = listen(self.settings.listener)
         if self._rejects is not None:
             self._rejects.start()
+        self.audit.start()
+        self.audit.tell(STARTED, "started", version=__version__, pid=os.getpid(), revision=self.broker.revision)
         host, port = listening.getsockname()[:2]
         self.address = (host, port)
         async with trio.open_nursery() as lasting:
             lasting.start_soon(self.committer.run)
             lasting.start_soon(keep_snapshots, self.settings.journal, self.settings.limits)
             lasting.start_soon(_collect_garbage)
+            lasting.start_soon(self.watermarks.run)
             lasting.start_soon(self.reloader.run)
             if self.settings.reload.watch:
                 lasting.start_soon(FileWatch(self.settings, self.reloader.watched).run)
             lasting.start_soon(self.entitlement.run)
+            lasting.start_soon(self.audit.run)
             addresses = [address_text(host, port)]
             for service in services:
                 addresses += await lasting.start(service, self)
@@ -155,6 +176,8 @@ class Gateway:
             lasting.cancel_scope.cancel()
         if self._rejects is not None:
             await trio.to_thread.run_sync(self._rejects.close)
+        self.audit.tell(STOPPED, "stopped", revision=self.broker.revision)
+        await trio.to_thread.run_sync(self.audit.close)
         self._journal.close()
 
     def stop(self) -> None:
@@ -171,6 +194,8 @@ class Gateway:
     def degraded_reasons(self) -> list[str]:
         """Say what an operator should see to, though the broker is in service: files that cannot be used, what has expired."""
         reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
+        if self.audit.failure:
+            reasons.append(f"audit: the audit log cannot be written: {self.audit.failure}")
         return reasons + self.entitlement.degraded_reasons()
 
     def _say_goodbye(self) -> None:
@@ -190,6 +215,7 @@ class Gateway:
             return
         if len(self.connections) >= self._connections_max:
             connected.close()
+            self.audit.tell(REFUSED, "refused", address=address_text(host, port), reason="connections_max")
             if self._log_limit.admit("connection-refused", host, trio.current_time()):
                 log_event(
                     logging.WARNING, "connection-refused", address=address_text(host, port), reason="connections_max"
@@ -229,6 +255,9 @@ class Gateway:
     def _connected(self, connection: ClientConnection) -> None:
         self._strangers.pop(connection, None)
         peer = connection.peer
+        if peer is not None:
+            who = Identity(peer.principal, peer.fingerprint)
+            self.audit.tell(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
         if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
             log_event(
                 logging.INFO,
@@ -246,6 +275,7 @@ class Gateway:
         known = peer is not None and peer.connection is not None
         event = "connection-closed" if known else "connection-failed"
         now_s = trio.current_time()
+        self._audit_end(connection, now_s)
         if not self._log_limit.admit(event, connection.host, now_s):
             return
         if peer is None or not known:
@@ -270,6 +300,26 @@ class Gateway:
             messages=peer.messages,
             bytes_in=connection.bytes_in,
             bytes_out=connection.bytes_out,
+        )
+
+    def _audit_end(self, connection: ClientConnection, now_s: float) -> None:
+        peer = connection.peer
+        if peer is None or peer.connection is None:
+            who = Identity(self.policy.principal_of(connection.fingerprint) or "", connection.fingerprint)
+            reason = (peer.end if peer is not None else "") or connection.reason
+            self.audit.tell(REFUSED, "refused", who, connection.address, reason)
+            return
+        failure = peer.connection.failure
+        self.audit.tell(
+            TAKEN_OVER if failure is not None and failure.message == TAKEOVER else DISCONNECTED,
+            "closed",
+            Identity(peer.principal, peer.fingerprint),
+            connection.address,
+            peer.end or connection.reason,
+            session=peer.client_id,
+            seconds=round(now_s - connection.opened_at_s, 3),
+            sends=peer.sends,
+            messages=peer.messages,
         )
 
 

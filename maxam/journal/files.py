@@ -204,6 +204,7 @@ class Journal:
         self._recovered = False
         self._failed = False
         self._syncing = False  # stays True when a sync fails
+        self._uncut = False  # the open segment has more than what is committed
         self.torn_tails: Final[list[TornTail]] = []
         self.damaged_snapshots: Final[list[JournalDamagedError]] = []
 
@@ -569,6 +570,8 @@ class Journal:
 
     def _append(self, block: Block) -> None:
         segment = self._segment
+        if segment is not None and self._uncut:
+            self._cut(segment)
         if segment is not None and self._committed.revision >= segment.first:
             grown = segment.size + len(block.data) > self._settings.segment_bytes_max
             if grown or self._aged(segment, block.after.accepted_at_us):
@@ -599,6 +602,8 @@ class Journal:
 
     def _seal(self, segment: _Segment) -> None:
         """Finish the open segment; until it has its final name it can be cut back."""
+        if self._uncut:
+            self._cut(segment)
         end = end_block(self._committed, self._encoder.sync_marker)
         write_at(self._disk, segment.handle, end, segment.size)
         self._sync(segment.handle)
@@ -615,13 +620,23 @@ class Journal:
         segment = self._segment
         if segment is None:
             return
-        if segment.size:
-            self._disk.truncate(segment.handle, segment.size)
-            self._sync(segment.handle)
-        else:
-            self._segment = None
-            self._disk.close(segment.handle)
-            self._disk.unlink(segment.path)
+        # File systems that never write in place need room even to free some: what cannot be taken down now is when there is room.
+        try:
+            if segment.size:
+                self._uncut = True
+                self._cut(segment)
+            else:
+                self._segment = None
+                self._disk.close(segment.handle)
+                self._disk.unlink(segment.path)  # or else `_create` empties it, as it comes by the same name
+        except OSError as error:
+            if self._syncing or not is_full(error):
+                raise
+
+    def _cut(self, segment: _Segment) -> None:
+        self._disk.truncate(segment.handle, segment.size)
+        self._sync(segment.handle)
+        self._uncut = False
 
     def _sync(self, handle: int, data_only: bool = False) -> None:
         if self._settings.durable:
@@ -668,8 +683,13 @@ class Journal:
         """Give the reserve's room to the open segment; return False when it was given before."""
         if not self._reserved:
             return False
+        try:
+            self._disk.truncate(self._reserve, 0)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
         self._reserved = False
-        self._disk.truncate(self._reserve, 0)
         self._sync(self._reserve)
         return True
 

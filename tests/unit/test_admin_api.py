@@ -4,6 +4,7 @@ import json
 import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from maxam.errors import ProtocolError
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.server import Gateway
 from maxam.gateway.shadow import Shadows
+from maxam.gateway.watermarks import Watermarks
 from maxam.records import Identity, SessionEndRecord
 from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe
 
@@ -116,6 +118,7 @@ class World:
         self.started_at_us = 1_700_000_000_000_000
         self.quarantine = Quarantine(limits.quarantine_records_max, limits.quarantine_bytes_max, "run")
         self.shadows = Shadows(limits.shadow_bytes_per_s_max, self.broker.counters, lambda: self.broker.registry)
+        self.watermarks = Watermarks(self.broker, lambda: None, Path(), 1_000_000, 1000)
         self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
         self.broker.on_shadowed = self.shadows.tell
         self.application = make_application(View(cast("Gateway", self)))

@@ -162,12 +162,15 @@ def test_a_kill_at_any_call_loses_nothing_promised() -> None:
         history.check(again.restarted(lambda _: 0))
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_an_error_at_any_call_is_a_refusal_or_the_end(code: int) -> None:
-    """Whatever call fails, a refused batch leaves nothing behind; after any other error the journal does nothing more."""
+@pytest.mark.parametrize(
+    ("code", "length"),
+    [(errno.EIO, 1), (errno.EDQUOT, 1), (errno.ENOSPC, 1), (errno.ENOSPC, 2), (errno.ENOSPC, 3), (errno.ENOSPC, 4)],
+)
+def test_an_error_at_any_call_is_a_refusal_or_the_end(code: int, length: int) -> None:
+    """Whatever calls fail, a refused batch leaves nothing behind; after any other error the journal does nothing more."""
     refusals = 0
     for call in range(1, CALLS + 1):
-        disk = SimulatedDisk({call: code})
+        disk = SimulatedDisk({call + more: code for more in range(length)})
         history = History()
         try:
             history.run(disk)
