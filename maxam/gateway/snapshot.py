@@ -12,7 +12,6 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -26,8 +25,8 @@ from maxam.errors import DiskFullError, JournalDamagedError, MaxamError
 from maxam.gateway.log import log_event
 from maxam.globs import compile_glob
 from maxam.journal import retention
-from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, sealed_segments, write_snapshot
+from maxam.journal.disk import Disk, OsDisk
+from maxam.journal.files import Journal, list_snapshots, sealed_segments, write_snapshot
 from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
 from maxam.records import Record, SubscriptionRecord
 
@@ -40,14 +39,14 @@ _INDEXED_MAX: Final = (
 )
 
 
-def segments_since_snapshot(folder: Path) -> int:
+def segments_since_snapshot(folder: str, disk: Disk) -> int:
     """Return how many sealed segments the newest snapshot does not stand for."""
-    stems = [path.stem for path in folder.glob("snapshots/*.avro")]
-    newest = max((int(stem) for stem in stems if stem.isdecimal()), default=0)  # others are not ours
-    return sum(1 for segment in sealed_segments(folder, OsDisk()) if segment.last > newest)
+    snapshots = list_snapshots(f"{folder}/snapshots", disk)
+    newest = snapshots[-1][0] if snapshots else 0
+    return sum(1 for segment in sealed_segments(folder, disk) if segment.last > newest)
 
 
-def build_snapshot(folder: Path, limits: Limits) -> str | None:
+def build_snapshot(folder: str, disk: Disk, limits: Limits) -> str | None:
     """Write a snapshot of everything that is sealed; return its path, None when nothing is new.
 
     The segments that it reads get their indexes; then older ones do that have none.
@@ -56,17 +55,16 @@ def build_snapshot(folder: Path, limits: Limits) -> str | None:
         JournalError: The journal is damaged, or there is no room.
         OSError: The disk fails.
     """
-    if not segments_since_snapshot(folder):
+    if not segments_since_snapshot(folder, disk):
         return None
-    disk = OsDisk()
-    indexer = JournalIndexer(str(folder), disk)
+    indexer = JournalIndexer(folder, disk)
     broker = summed_up(_indexed(Journal.read_sealed(folder, disk, indexer.begin), indexer), limits)
     indexer.end()
     path = write_snapshot(
         folder, disk, broker.revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
     )
     if indexer.problem is None:
-        _index_archive(str(folder), disk)
+        _index_archive(folder, disk)
     else:
         sys.stderr.write(f"no index of a segment: {indexer.problem}\n")
     return path
@@ -95,7 +93,7 @@ def _indexed(records: Iterable[Record], indexer: JournalIndexer) -> Iterator[Rec
         yield record
 
 
-def _index_archive(folder: str, disk: OsDisk) -> None:
+def _index_archive(folder: str, disk: Disk) -> None:
     """Make the indexes that are missing, and remove those of segments that are gone. Nothing depends on either."""
     try:
         drop_strays(folder, disk)
@@ -114,27 +112,26 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
     A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
     """
     rules = retention.Rules(settings.archive_days_max, settings.archive_bytes_max)
+    folder = os.fspath(settings.folder)
     expire_look_s = 0.0
     while True:
         await trio.sleep(_LOOK_S)
         began_s = trio.current_time()
         try:
-            sealed = await trio.to_thread.run_sync(segments_since_snapshot, settings.folder)
+            sealed = await trio.to_thread.run_sync(segments_since_snapshot, folder, OsDisk())
             if sealed < settings.snapshot_segments:
                 if began_s < expire_look_s:
                     continue
                 expire_look_s = began_s + _EXPIRE_LOOK_S
                 now_us = time.time_ns() // 1000
-                if not await trio.to_thread.run_sync(
-                    retention.due, os.fspath(settings.folder), OsDisk(), rules, now_us
-                ):
+                if not await trio.to_thread.run_sync(retention.due, folder, OsDisk(), rules, now_us):
                     continue
             done = await trio.run_process(
                 [
                     sys.executable,
                     "-m",
                     "maxam.gateway.snapshot",
-                    str(settings.folder),
+                    folder,
                     str(limits.source_retention_s),
                     str(rules.days_max),
                     str(rules.bytes_max),
@@ -187,15 +184,15 @@ def main() -> int:
     """Run the process; the path of the snapshot goes to standard output, then `expired SEGMENTS BYTES FIRST LAST`."""
     os.nice(_NICENESS)
     gc.disable()  # nothing of the state is garbage before the end
-    folder = Path(sys.argv[1])
+    folder = sys.argv[1]
     try:
         # A gateway that was killed leaves its build running, and the next gateway may start another: two would write one file.
         OsDisk().lock(f"{folder}/snapshots/lock")
         limits = Limits(source_retention_s=float(sys.argv[2])) if len(sys.argv) > 2 else Limits()
-        path = build_snapshot(folder, limits)
+        path = build_snapshot(folder, OsDisk(), limits)
         sys.stdout.write(f"{path or _NOTHING}\n")
         if len(sys.argv) > 4:
-            _expire(os.fspath(folder), retention.Rules(float(sys.argv[3]), int(sys.argv[4])))
+            _expire(folder, OsDisk(), retention.Rules(float(sys.argv[3]), int(sys.argv[4])))
     except BlockingIOError:
         sys.stderr.write(f"{folder}: another process is building a snapshot\n")
         return 1
@@ -205,9 +202,9 @@ def main() -> int:
     return 0
 
 
-def _expire(folder: str, rules: retention.Rules) -> None:
+def _expire(folder: str, disk: Disk, rules: retention.Rules) -> None:
     try:
-        gone = retention.expire(folder, OsDisk(), rules, time.time_ns() // 1000)
+        gone = retention.expire(folder, disk, rules, time.time_ns() // 1000)
     except JournalDamagedError as error:  # which the next start tells too
         sys.stderr.write(f"nothing was removed from the archive: {error}\n")
         return
