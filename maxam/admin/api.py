@@ -39,6 +39,8 @@ from maxam.admin.values import ValueDecodeError, decode_value, iso_time
 from maxam.admin.view import SessionRow, View
 from maxam.compiled import core
 from maxam.errors import GlobError, ProtocolError
+from maxam.gateway.audit import ADMIN
+from maxam.gateway.listener import address_text
 from maxam.gateway.log import log_event
 from maxam.records import Change, Identity
 
@@ -75,7 +77,20 @@ def make_application(view: View) -> Starlette:
 
 
 def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    writes = method != "GET" and right != ANY_PRINCIPAL  # what every principal may do changes nothing
+
     async def endpoint(request: Request) -> Response:
+        try:
+            response = await answer(request)
+        except ApiError as error:
+            if writes or error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+                _audit(view, request, "refused", f"{error.body['error']}: {error}")
+            raise
+        if writes:
+            _audit(view, request, "done", "")
+        return response
+
+    async def answer(request: Request) -> Response:
         fingerprint = request.scope.get("state", {}).get(FINGERPRINT)
         if fingerprint is None:
             raise ApiError(HTTPStatus.UNAUTHORIZED, "unauthenticated", "no client certificate was presented")
@@ -91,7 +106,6 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
                     "forbidden",
                     f"this needs {right}" if right == ANY_PRINCIPAL else f"this needs the admin right {right}",
                 )
-        writes = method != "GET" and right != ANY_PRINCIPAL  # what every principal may do changes nothing
         _check_request(request, writes)
         if writes:
             path = request.scope["path"]
@@ -110,6 +124,13 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         )
 
     return endpoint
+
+
+def _audit(view: View, request: Request, outcome: str, reason: str) -> None:
+    fingerprint = request.scope.get("state", {}).get(FINGERPRINT) or ""
+    who = Identity(view.principal_of(fingerprint) or "", fingerprint)
+    address = "" if request.client is None else address_text(*request.client)
+    view.audit.tell(ADMIN, outcome, who, address, reason, method=request.method, path=request.scope["path"])
 
 
 def _check_request(request: Request, writes: bool) -> None:

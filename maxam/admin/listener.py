@@ -2,7 +2,7 @@
 
 Hypercorn builds its TLS context once and tells the application nothing of the client's certificate. So the sockets and
 the TLS here are ours, with the context asked for at each connection (a reload is just another answer), and Hypercorn's
-per-connection server is subclassed at three points, all pinned by tests:
+per-connection server is subclassed at four points, all pinned by tests:
 
 * its constructor's `state` is the per-connection part of the ASGI scope's `state`; the fingerprint goes in there;
 * its `protocol_send` writes under a cancellation shield, so that a peer that stops reading would hold its connection,
@@ -89,6 +89,7 @@ async def serve_https(
     tls_context: Callable[[], ssl.SSLContext],
     limits: ListenerLimits | None = None,
     visitors: dict[Visitor, None] | None = None,
+    refused: Callable[[str, str, str], None] | None = None,
 ) -> None:
     """Serve `application` until cancelled; then requests under way get `graceful_timeout_s` to end.
 
@@ -102,9 +103,10 @@ async def serve_https(
             but http/1.1.
         limits: What one peer may take.
         visitors: Where each connection is kept while it lasts, so that it can be ended when its certificate counts no more.
+        refused: Told of each connection that is refused: the listener's name, the peer's address, why.
     """
     limits = limits or ListenerLimits()
-    server = _Server(application, tls_context, limits, {} if visitors is None else visitors)
+    server = _Server(application, tls_context, limits, {} if visitors is None else visitors, refused)
     async with trio.open_nursery() as nursery:
         connections: trio.Nursery = await nursery.start(server.hold_connections)
         try:
@@ -122,12 +124,14 @@ class _Server:
         tls_context: Callable[[], ssl.SSLContext],
         limits: ListenerLimits,
         visitors: dict[Visitor, None],
+        refused: Callable[[str, str, str], None] | None,
     ) -> None:
         self.stopping: Final = trio.Event()
         self._application: Final = ASGIWrapper(application)
         self._tls_context: Final = tls_context
         self._limits: Final = limits
         self._visitors: Final = visitors
+        self._refused: Final = refused
         self._worker: Final = WorkerContext(None)
         self._config: Final = _hypercorn_config(limits)
         self._log_limit: Final = LogLimit(limits.log_lines_per_minute_max)
@@ -205,6 +209,8 @@ class _Server:
             host, port = transport.socket.getpeername()[:2]
         except OSError:
             host, port = "gone", 0
+        if self._refused is not None:
+            self._refused(self._limits.name, address_text(host, port), reason)
         event = f"{self._limits.name}-{event}"
         if self._log_limit.admit(event, host, trio.current_time()):
             log_event(logging.WARNING, event, address=address_text(host, port), reason=reason)

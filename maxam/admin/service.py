@@ -48,7 +48,13 @@ async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[list[s
         if enrolment is not None:
             addresses.append(await nursery.start(_serve_enrolment, gateway, enrolment))
         task_status.started(addresses)
-        await serve_https(application, listeners, lambda: gateway.tls, visitors=gateway.entitlement.visitors)
+        await serve_https(
+            application,
+            listeners,
+            lambda: gateway.tls,
+            visitors=gateway.entitlement.visitors,
+            refused=gateway.audit.refused,
+        )
 
 
 async def _serve_enrolment(gateway: "Gateway", enrolment: Enrolment, *, task_status: trio.TaskStatus[str]) -> None:
@@ -63,7 +69,13 @@ async def _serve_enrolment(gateway: "Gateway", enrolment: Enrolment, *, task_sta
     async with trio.open_nursery() as nursery:
         nursery.start_soon(enrolment.run)
         task_status.started(address_text(host, port))
-        await serve_https(cast("ASGIFramework", est), listeners, _Contexts(gateway), _ENROLMENT_LIMITS)
+        await serve_https(
+            cast("ASGIFramework", est),
+            listeners,
+            _Contexts(gateway),
+            _ENROLMENT_LIMITS,
+            refused=gateway.audit.refused,
+        )
 
 
 class _Contexts:

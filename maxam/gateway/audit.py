@@ -20,15 +20,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from maxam.config import AuditSettings
+from maxam.config import AuditSettings, Settings
+from maxam.errors import ProtocolError
 from maxam.gateway.chain import GENESIS, LINE_BYTES_MAX, Anchor, digest, file_name, first_sequence, write_line
 from maxam.gateway.log import log_bug, log_event
 from maxam.journal.disk import Disk
 from maxam.records import Identity, Rejection
+
+if TYPE_CHECKING:
+    from maxam.gateway.connection import ClientConnection
 
 CLOSE_TIMEOUT_S: Final = 1.0
 RETRY_S: Final = 30.0  # after the disk refused: until it is asked again
@@ -422,6 +426,21 @@ class Audit:
             group.lines += 1
             self._put(line)
 
+    def refused(self, listener: str, address: str, reason: str) -> None:
+        """Tell of a connection that another listener than the clients' refused."""
+        self.tell(REFUSED, "refused", address=address, reason=reason, listener=listener)
+
+    def reloaded(self, item: str, outcome: str, detail: str, trigger: str) -> None:
+        """Tell of an item that was put into force, or refused, and who asked."""
+        self.tell(RELOADED, outcome, reason=detail, item=item, trigger=trigger)
+
+    def expelled(self, connection: "ClientConnection", failure: ProtocolError) -> None:
+        """Tell of a client whose connection ends because it is entitled to none any more."""
+        peer = connection.peer
+        who = Identity("" if peer is None else peer.principal, connection.fingerprint)
+        session = None if peer is None else peer.client_id
+        self.tell(EXPELLED, failure.message, who, connection.address, failure.detail, session=session)
+
     def tick(self) -> None:
         """Tell the numbers of minutes that are over."""
         now_s = self._clock()
@@ -560,6 +579,12 @@ class Audit:
                 files.sync(now_s)
                 sync_s = None
         files.close(time.monotonic())
+
+
+def audit_folder(settings: Settings) -> Path:
+    """Return where the audit log of a gateway is."""
+    journal = settings.journal.folder.absolute()
+    return settings.audit.folder or journal.with_name(f"{journal.name}-audit")
 
 
 def _short(text: str) -> str:

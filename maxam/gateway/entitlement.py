@@ -57,6 +57,7 @@ class Entitlement:
     Attributes:
         visitors: Connections of other listeners, which keep them here while they last: those end too when their certificate counts no
             more, or their principal or its admin rights are gone.
+        on_expelled: Told of each client whose connection ends for that, and why.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Entitlement:
             touch: Called when something may have been appended to the broker.
         """
         self.visitors: Final[dict[Visitor, None]] = {}
+        self.on_expelled: Callable[[ClientConnection, ProtocolError], None] | None = None
         self._settings: Final = settings
         self._broker: Final = broker
         self._connections: Final = connections
@@ -181,6 +183,8 @@ class Entitlement:
                 self._heed(sources, connection.chain, time.time())
             else:
                 connection.expel(failure)
+                if self.on_expelled is not None:
+                    self.on_expelled(connection, failure)
                 self._leaving.append((deadline_s, partial(self._see_off, connection)))
             peer = connection.peer
             if connection.message_under_way and peer is not None:

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, final
 
 from maxam.broker.broker import Broker, OnRejected
+from maxam.gateway.audit import Audit
 from maxam.gateway.rejects import BODY_KEPT, RejectedEvent, RejectedSends
 from maxam.records import Headers, Identity, Rejection
 from maxam.stomp.events import Condition, Send
@@ -221,8 +222,10 @@ class Quarantine:
             del self._shares[name]
 
 
-def take_rejected(broker: Broker, quarantine: Quarantine, journal: RejectedSends | None) -> OnRejected:
-    """Return what hands rejected SENDs of a broker over to the quarantine and, if they are stored, to their journal."""
+def take_rejected(
+    broker: Broker, quarantine: Quarantine, journal: RejectedSends | None, audit: Audit | None = None
+) -> OnRejected:
+    """Return what hands rejected SENDs of a broker over to the quarantine and, if they are stored, to their journal; the audit log is told."""
 
     def take(identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
         told = RejectedEvent(identity, event, disposition, rejection, broker.registry, wall_us)
@@ -231,5 +234,7 @@ def take_rejected(broker: Broker, quarantine: Quarantine, journal: RejectedSends
         quarantine.keep(told, broker.head, revision)
         if journal is not None:
             journal.tell(told)
+        if audit is not None:
+            audit.rejected(identity, event.destination, disposition.decode(), rejection)
 
     return take

@@ -87,6 +87,7 @@ class Reloader:
     Attributes:
         sources: What is in force; replaced as a whole.
         items: What became of each item.
+        on_outcome: Told of each item that is put into force or refused, its outcome, why, and who asked.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Reloader:
         """
         self.sources = sources
         self.items: Final = {item: ItemState() for item in ITEMS}
+        self.on_outcome: Callable[[str, str, str, str], None] | None = None
         self._settings: Final = settings
         self._broker: Final = broker
         self._keep_schemas: Final = keep_schemas
@@ -222,6 +224,8 @@ class Reloader:
         for one in outcomes:
             state = self.items[one.item]
             news = asked or one.detail != state.failure
+            if self.on_outcome is not None and (one.outcome == RELOADED or (one.outcome == REFUSED and news)):
+                self.on_outcome(one.item, one.outcome, one.detail, trigger)
             if one.outcome == REFUSED:
                 state.refused += 1
                 state.failure = one.detail

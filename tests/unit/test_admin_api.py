@@ -21,12 +21,14 @@ from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker, Operation
 from maxam.broker.delivery import Connection
 from maxam.broker.policy import load_policy
-from maxam.config import Limits, ListenerSettings
+from maxam.config import AuditSettings, Limits, ListenerSettings
 from maxam.errors import ProtocolError
+from maxam.gateway.audit import Audit
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.server import Gateway
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.watermarks import Watermarks
+from maxam.journal.disk import OsDisk
 from maxam.records import Identity, SessionEndRecord
 from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe
 
@@ -119,6 +121,7 @@ class World:
         self.quarantine = Quarantine(limits.quarantine_records_max, limits.quarantine_bytes_max, "run")
         self.shadows = Shadows(limits.shadow_bytes_per_s_max, self.broker.counters, lambda: self.broker.registry)
         self.watermarks = Watermarks(self.broker, lambda: None, Path(), 1_000_000, 1000)
+        self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
         self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
         self.broker.on_shadowed = self.shadows.tell
         self.application = make_application(View(cast("Gateway", self)))

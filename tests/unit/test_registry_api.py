@@ -1,6 +1,7 @@
 """The schema registry over the admin API: by hash, type and destination, with caching; and as Confluent's clients ask."""
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -17,8 +18,10 @@ from maxam.avro.registry import Registry, load_registry
 from maxam.avro.rule import SchemaVersion
 from maxam.broker.broker import Broker
 from maxam.broker.policy import load_policy
-from maxam.config import Limits
+from maxam.config import AuditSettings, Limits
+from maxam.gateway.audit import Audit
 from maxam.gateway.server import Gateway
+from maxam.journal.disk import OsDisk
 
 MEMBER = "1" * 64
 POLICY = f'[[principals]]\nname = "member"\nfingerprints = ["{MEMBER}"]\ncapabilities = []\n'
@@ -58,6 +61,7 @@ class World:
     def __init__(self, files: dict[str, bytes] = FILES) -> None:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(files))
+        self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
         self.application = make_application(View(cast("Gateway", self)))
 
     @property
