@@ -61,6 +61,7 @@ _STRING: Final = rb"(?:\x00|%b)" % b"|".join([rb"\x%02x[\x00-\x7f]{%d}" % (2 * n
 _USUAL: Final = {**_RUNS, _STRINGS: _STRING + b"{%d}", _SKIP: rb".{%d}", _BOOLEANS: rb"[\x00\x01]{%d}"}
 _USUAL_FRAMES_MAX: Final = 200  # so that no schema makes more work than its text is worth
 _USUAL_BYTES_MAX: Final = 100_000  # of an expression; no type of some hundred fields comes near
+_REPEATS_MAX: Final = 100_000  # of one thing: an expression cannot count far, and takes 100 bytes of memory a number
 _ONE_BYTE_INDICES: Final = 64
 
 _KEY: Final = Type("string")  # of a map
@@ -222,7 +223,7 @@ class _Compiler:
         else:
             self._emit(frame, of, 0)
         for step in frame.steps:
-            if _INTERPRETED and step.op in _RUNS and step.count >= _RUN_MIN:
+            if _INTERPRETED and step.op in _RUNS and _RUN_MIN <= step.count <= _REPEATS_MAX:
                 step.run = re.compile(_RUNS[step.op] % step.count)
         frame.complete = True
         return frame
@@ -285,7 +286,7 @@ def _usual(frame: _Frame, depth: int, around: list[_Frame], left: list[int]) -> 
     depth += frame.height
     parts: list[bytes] = []
     for step in frame.steps:
-        if step.op in _USUAL:
+        if step.op in _USUAL and step.count <= _REPEATS_MAX:
             parts.append(_USUAL[step.op] % step.count)
         elif step.op == _ITEMS:
             parts.append(rb"\x00")

@@ -19,6 +19,9 @@ from maxam.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 16_777_216  # of one file: a mistaken path must not fill the memory
 _LINKS_MAX: Final = 40  # that one path leads over, as in Linux
+_FOLDERS_DEEP_MAX: Final = (
+    64  # in each other: each costs two descriptors while it is looked at, and a part of the stack
+)
 _LOOKS_MAX: Final = 5  # at a folder that changes while it is read
 
 Mark = tuple[object, ...]
@@ -149,6 +152,10 @@ def _visit(descriptor: int, relative: str, above: tuple[tuple[int, int], ...], w
     here = (status.st_dev, status.st_ino)
     if here in above:
         raise ConfigurationError(f"{walk.folder / relative}: a link that leads back to a folder it is in; remove it")
+    if len(above) > _FOLDERS_DEEP_MAX:
+        raise ConfigurationError(
+            f"{walk.folder}: has folders nested deeper than {_FOLDERS_DEEP_MAX}; is it the right folder?"
+        )
     found = walk.found
     found.folders.add(_real(descriptor))
     found.marks.append((relative, *here))
@@ -165,13 +172,14 @@ def _visit(descriptor: int, relative: str, above: tuple[tuple[int, int], ...], w
 
 
 def _enter(parent: int, name: str, relative: str, above: tuple[tuple[int, int], ...], walk: _Walk) -> None:
-    wanted = name.endswith(walk.suffixes)
+    matters = wanted = name.endswith(walk.suffixes)
     path = walk.folder / relative
     try:
         with _opened(name, parent) as (descriptor, status):
             folder = stat.S_ISDIR(status.st_mode)
             if not folder and not wanted:
                 return
+            matters = wanted or name.isidentifier()  # `lost+found` holds no types
             if not walk.inside(descriptor):
                 raise ConfigurationError(f"{path} leads out of {walk.folder}; put a copy of the file there")
             if folder:
@@ -194,7 +202,7 @@ def _enter(parent: int, name: str, relative: str, above: tuple[tuple[int, int], 
                 # No more than what was counted: a file that grows now is read again.
                 walk.found.texts[relative] = _content(descriptor, str(path), min(FILE_BYTES_MAX, status.st_size))
     except OSError as error:
-        if wanted:
+        if matters:
             reason = "a loop of links" if error.errno == errno.ELOOP else error.strerror
             raise ConfigurationError(f"cannot read {path}: {reason}; correct or remove it") from error
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import ssl
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from maxam.broker.policy import Policy, load_policies, load_policy
 from maxam.config import Limits, Settings, load_settings
 from maxam.errors import ConfigurationError
 from maxam.gateway.files import Mark, Places, mark_file, mark_folder, places_of_file, read_file, read_folder
+from maxam.gateway.log import log_bug
 from maxam.gateway.revocation import Revocations, load_revocations, refuse_older
 from maxam.gateway.tls import Authorities, ServerCertificate, server_context
 
@@ -114,6 +116,13 @@ def reread_sources(settings: Settings, before: Sources | None) -> tuple[Sources 
             reading.read(item)
         except ConfigurationError as error:
             refused[item] = error
+        except Exception as error:  # whatever files make of us: a gateway that serves goes on
+            if before is None:
+                raise
+            log_bug("internal-error", error, action=f"{item} stays as it was")
+            refused[item] = ConfigurationError(
+                f"[{item}]: a bug kept it from being read: {type(error).__name__}: {error}; the log says where, report it"
+            )
     return reading.sources(), refused
 
 
@@ -129,14 +138,17 @@ def read_registry(folder: Path, limits: Limits) -> Registry:
 
 def read_schema_texts(folder: Path, limits: Limits | None = None) -> dict[str, bytes]:
     """Read the files of a schema folder, by their paths in it; raise ConfigurationError when that cannot be done."""
-    if not folder.is_dir():
-        raise ConfigurationError(f"[schemas] folder: {folder} is not a folder; correct the path")
     # First: without it this is hardly a schema folder, and what else is in there is nobody's business.
-    if not (folder / REGISTRY_FILE).exists():
-        raise ConfigurationError(
-            f"[schemas] folder: cannot read {folder / REGISTRY_FILE}: No such file or directory; correct the path of the"
-            " folder or write one"
-        )
+    for path in (folder, folder / REGISTRY_FILE):
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise ConfigurationError(
+                f"[schemas] folder: cannot read {path}: {error.strerror}; correct the path of the folder or its permissions,"
+                " or write one"
+            ) from error
+        if path is folder and not stat.S_ISDIR(mode):
+            raise ConfigurationError(f"[schemas] folder: {folder} is not a folder; correct the path")
     try:
         return read_folder(folder, _SCHEMA_SUFFIXES, limits or Limits())
     except ConfigurationError as error:

@@ -2,8 +2,9 @@
 
 import os
 import socket
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from maxam.config import Limits
 from maxam.errors import ConfigurationError
 from maxam.gateway.files import FILE_BYTES_MAX, mark_file, mark_folder, places_of_file, read_file, read_folder
+from maxam.gateway.sources import read_schema_texts
 
 SUFFIXES = (".avsc", ".toml")
 
@@ -124,6 +126,41 @@ def test_size_and_number_are_limited(folder: Path) -> None:
         large.truncate(FILE_BYTES_MAX + 1)
     with pytest.raises(ConfigurationError, match=r"large\.avsc is larger than"):
         read(folder)
+
+
+def test_folders_in_folders_end_at_the_limit(folder: Path) -> None:
+    """However deep somebody nests folders, reading them takes neither the stack nor all descriptors."""
+    folder.joinpath(*["b"] * 65).mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="nested deeper than 64"):
+        read(folder)
+    assert "nested deeper" in str(mark_folder(folder, SUFFIXES, Limits())[0])
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """Somebody to whom permissions apply."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(before)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_what_nobody_may_look_into_is_told() -> None:
+    """A folder without permissions is a ConfigurationError that names it, wherever it is; no types are passed over."""
+    with tempfile.TemporaryDirectory() as parent:
+        schemas = Path(parent) / "schemas"
+        (schemas / "a").mkdir(parents=True)
+        (schemas / "registry.toml").write_text("")
+        (schemas / "lost+found").mkdir(mode=0)
+        assert list(read_schema_texts(schemas)) == ["registry.toml"]
+        for closed in (schemas / "a", schemas, schemas.parent):
+            closed.chmod(0)
+            with pytest.raises(ConfigurationError, match=r"cannot read .*: Permission denied"):
+                read_schema_texts(schemas)
+            mark_folder(schemas, SUFFIXES, Limits())
+            closed.chmod(0o755)
 
 
 def test_links_that_multiply_end_at_the_limit(folder: Path) -> None:

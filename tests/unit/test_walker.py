@@ -301,3 +301,15 @@ def test_a_tree_costs_no_more_than_its_text() -> None:
     assert fault_of(tree, leaf) is None
     assert fault_of(tree, b"\x02" + leaf + bytes(6) + b"\x02" + leaf) is None
     assert fault_of(tree, b"\x02" + leaf + bytes(6)) is not None
+
+
+@pytest.mark.parametrize("kind", ["boolean", "int", "long", "float", "string"])
+def test_records_that_multiply_to_billions_are_only_larger_than_any_body(kind: str) -> None:
+    """Four records, each of three hundred of the one before, are a type like any, of which no body is long enough."""
+    inner: object = kind
+    again = kind
+    for name in ("A", "B", "C", "D"):
+        fields = [inner] + [again] * 299
+        inner = record(name, **{f"f{index}": of for index, of in enumerate(fields)})
+        again = name
+    assert fault_of(inner, bytes(1000)) is not None
