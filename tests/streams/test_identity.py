@@ -336,13 +336,16 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
     """A certificate, an authority and a revocation list expire while their clients are connected: each of those gets an ERROR that
     names the reason, or is cut off if it does not read; an operator's connection ends too. An authority whose renewed certificate is
     in force keeps its clients, and nobody else notices. At the next CONNECT the reason is the same.
+
+    The list ends first: what it makes looked at must not be what finds the certificates.
     """
     names = ("eve", "stalled", "dora", "fred", "gina", "op")
-    expiring = site.settings.limits
 
-    async def test() -> None:
+    async def test(seconds: int) -> bool:
+        """Return False if the machine was too slow to have everything in place when time was up."""
         async with living(site, tls=replace(site.settings.tls, crl_expired="refuse")) as gateway:
-            end = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(seconds=4)
+            end = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(seconds=seconds)
+            first = end - dt.timedelta(seconds=1)
             for name in ("eve", "stalled", "op"):
                 issue(site, name, SIGNER, name, (NOW - DAY, end))
             listed = _authority(site, "dora", NOW + DAY)
@@ -353,7 +356,7 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
                 x509.CertificateRevocationListBuilder()
                 .issuer_name(named("dora"))
                 .last_update(NOW - DAY)
-                .next_update(end)
+                .next_update(first)
                 .sign(listed.issued.key, hashes.SHA256())
             )
             _lists(site, overdue.public_bytes(serialization.Encoding.PEM))
@@ -367,9 +370,10 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
                 gateway.client("fred") as fred,
                 gateway.client("gina") as gina,
                 await gateway.dial("eve") as late,
+                await _operator(gateway, "op") as operator,
+                await _operator(gateway, "operator") as other,
+                await gateway.dial("stalled") as stalled,
             ):
-                operator, other = await _operator(gateway, "op"), await _operator(gateway, "operator")
-                stalled = await gateway.dial("stalled")
                 await stalled.send_all(encoder.connect("MAXVAPI", client_id="stalled"))
                 await stalled.send_all(encoder.subscribe(VERSION_1_2, b"s", b"X/large", b"auto"))
                 await until(lambda: ("stalled", "stalled") in gateway.gateway.broker.sessions)
@@ -379,16 +383,17 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
                 _bundle(site, listed.issued.certificate, short.issued.certificate, renewed.issued.certificate, again)
                 assert (await gateway.reload())["client_ca"].outcome == RELOADED
                 await eve.subscribe("X/**", durable=True)
-                assert dt.datetime.now(dt.UTC) < end, "this machine is too slow for the test"
+                if dt.datetime.now(dt.UTC) >= first:
+                    return False
 
+                message, body = await dora.error()
+                assert (message, b"the revocation list of dora has expired" in body) == (b"certificate revoked", True)
                 message, body = await eve.error()
                 said = f"the certificate was valid until {end:%Y-%m-%d %H:%M:%SZ}; renew it"
                 assert (message, body) == (b"certificate expired", said.encode())
                 message, body = await fred.error()
                 assert message == b"certificate expired"
                 assert b"of an authority above the certificate, issued by fred, was valid until" in body
-                message, body = await dora.error()
-                assert (message, b"the revocation list of dora has expired" in body) == (b"certificate revoked", True)
                 assert await _ended(operator)
                 await late.send_all(encoder.connect("MAXVAPI"))
                 assert b"certificate expired" in await late.receive_some()
@@ -400,12 +405,13 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
                 await until(lambda: len(gateway.gateway.connections) == 2)
                 left = {one.fingerprint for one in gateway.gateway.entitlement.visitors}
                 assert left == {site.fingerprints["operator"]}
-                for stream in (stalled, operator, other):
-                    await trio.aclose_forcefully(stream)
+        return True
 
-    assert expiring.expel_timeout_s < Limits().expel_timeout_s
+    async def patient() -> None:
+        assert await test(4) or await test(30), "too slow"
+
     with caplog.at_level(logging.INFO, "maxam"):
-        run(test)
+        run(patient)
 
 
 def test_from_the_end_of_a_certificate_to_the_end_of_its_connection_it_is_below_five_seconds() -> None:
