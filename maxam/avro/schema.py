@@ -490,14 +490,14 @@ def _enum(source: Source, document: dict[str, Json], name: str, aliases: tuple[s
     symbols = document.get("symbols")
     if not isinstance(symbols, list):
         raise _error(source, _at(path, "symbols"), "expected an array of names")
-    texts: list[str] = []
+    texts: dict[str, None] = {}  # which finds one at once: whoever asks the registry for a schema may send thousands
     for index, symbol in enumerate(symbols):
         place = f"{_at(path, 'symbols')}[{index}]"
         if not isinstance(symbol, str) or not _NAME.fullmatch(symbol):
             raise _error(source, place, f"{symbol!r} is not a name")
         if symbol in texts:
             raise _error(source, place, f"symbol {symbol!r} is there twice")
-        texts.append(symbol)
+        texts[symbol] = None
     default = document.get("default", "")
     if not isinstance(default, str) or ("default" in document and default not in texts):
         raise _error(source, _at(path, "default"), f"{default!r} is not one of the symbols")
