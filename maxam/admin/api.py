@@ -21,7 +21,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from maxam import __version__
-from maxam.admin import confluent_api, enrolment_api, metrics_api, policy_api, registry_api, rejects_api, reload_api
+from maxam.admin import (
+    audit_api,
+    confluent_api,
+    enrolment_api,
+    metrics_api,
+    policy_api,
+    registry_api,
+    rejects_api,
+    reload_api,
+)
 from maxam.admin.answers import (
     ANY_CERTIFICATE,
     ANY_PRINCIPAL,
@@ -384,6 +393,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
     *metrics_api.ROUTES,
     *policy_api.ROUTES,
+    *audit_api.ROUTES,
     *reload_api.ROUTES,
     *enrolment_api.ROUTES,
     *registry_api.ROUTES,

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import click
 from cryptography import x509
 
+from maxam.admin.audit_commands import audit
 from maxam.admin.certificate_commands import certs
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
@@ -312,6 +313,7 @@ main.add_command(certs)
 main.add_command(enrol)
 main.add_command(enrolment)
 main.add_command(policy)
+main.add_command(audit)
 main.add_command(journal)
 main.add_command(reload)
 main.add_command(rejects)

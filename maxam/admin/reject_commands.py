@@ -56,7 +56,7 @@ def rejects_list(
         "principal": principal,
         "destination": destination,
         "result": result,
-        "since": None if since is None else _moment(since, datetime.now(UTC)),
+        "since": None if since is None else moment(since, datetime.now(UTC)),
     }
     parameters = {name: text for name, text in wanted.items() if text is not None}
     with Remote(credentials) as remote:
@@ -239,7 +239,7 @@ def _print_trials(rule: dict[str, Any]) -> None:
         )
 
 
-def _moment(text: str, now: datetime) -> str:
+def moment(text: str, now: datetime) -> str:
     """Make a time of what people write; raises click.BadParameter."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -248,15 +248,15 @@ def _moment(text: str, now: datetime) -> str:
         except OverflowError:
             pass
     try:
-        moment = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+        found = None
+    if found is None or found.tzinfo is None:
         raise click.BadParameter(
             f"{text!r} is neither an age such as 15m nor a time with its zone such as 2026-11-21T09:30:00Z",
             param_hint="--since",
         )
-    return moment.isoformat()
+    return found.isoformat()
 
 
 def _known_there(remote: Remote, destination: str, type_name: str | None) -> tuple[str, Any, "list[SchemaVersion]"]:
