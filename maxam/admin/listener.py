@@ -8,7 +8,9 @@ per-connection server is subclassed at four points, all pinned by tests:
 * its `protocol_send` writes under a cancellation shield, so that a peer that stops reading would hold its connection,
   and the shutdown, for ever; ours gives up after `write_timeout_s`;
 * its `_read_data` ends when the peer has left, but a response that ends after that starts the wait for another request, so that the
-  connection would hold its place until that wait is over; ours does not wait for a peer that has left.
+  connection would hold its place until that wait is over; ours does not wait for a peer that has left;
+* it changes over to HTTP/2 or to websockets when a peer says so, though TLS agreed on nothing of the kind; ours speaks HTTP/1.1 and nothing else, and
+  refuses a request that says its length in two ways, which those in between could read as two requests.
 """
 
 import logging
@@ -16,12 +18,14 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
@@ -31,6 +35,9 @@ from maxam.gateway.listener import address_text
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.revocation import read_chain
 from maxam.gateway.tls import fingerprint, handshake_problem, verified_chain
+
+if TYPE_CHECKING:
+    import h11
 
 logger: Final = logging.getLogger("maxam.admin")
 
@@ -56,6 +63,29 @@ class ListenerLimits:
     name: str = "admin"  # of the listener, in the log
 
 
+class _Http1(H11Protocol):
+    """Hypercorn's HTTP/1.1 without ways out of it."""
+
+    async def _check_protocol(self, event: "h11.Request") -> None:
+        """Change over to nothing: an upgrade may be ignored. Spec: RFC 9110 "7.8. Upgrade"."""
+
+    async def _create_stream(self, request: "h11.Request") -> None:
+        names = [name for name, _ in request.headers]
+        upgrades = [value.lower() for name, value in request.headers if name == b"upgrade"]
+        refusal = None
+        if request.http_version not in (b"1.0", b"1.1"):
+            refusal = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
+        elif b"transfer-encoding" in names and b"content-length" in names:  # Spec: RFC 9112 "6.1. Transfer-Encoding"
+            refusal = HTTPStatus.BAD_REQUEST
+        elif b"websocket" in upgrades:  # nothing here speaks it, and Hypercorn meets the data behind it as a bug
+            refusal = HTTPStatus.NOT_IMPLEMENTED
+        if refusal is None:
+            await super()._create_stream(request)
+        else:
+            await self._send_error_response(refusal)
+            await self.send(Closed())
+
+
 class _Connection(TCPServer):
     """Hypercorn's server of one connection, with the peer's fingerprint in the scope and a limit on writing."""
 
@@ -63,6 +93,18 @@ class _Connection(TCPServer):
     _left = False  # the peer: no request will come any more
 
     async def _read_data(self) -> None:
+        made = self.protocol.protocol
+        self.protocol.protocol = _Http1(
+            made.app,
+            made.config,
+            made.context,
+            made.task_group,
+            made.connection_state,
+            made.ssl,
+            made.client,
+            made.server,
+            made.send,
+        )
         await super()._read_data()
         self._left = True
         await self.idle_task.stop()

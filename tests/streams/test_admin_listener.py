@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from trio.testing import wait_all_tasks_blocked
 
@@ -123,9 +124,10 @@ def test_a_second_request_on_a_connection_has_the_fingerprint_too(certificates: 
 
 
 def test_the_point_where_the_fingerprint_enters_is_where_hypercorn_still_has_it() -> None:
-    """The two points of Hypercorn's connection server that ours relies on exist under their names."""
+    """The points of Hypercorn's connection server that ours relies on exist under their names."""
     assert TCPServer.__init__.__code__.co_varnames[:6] == ("self", "app", "config", "context", "state", "stream")
-    assert {"protocol_send", "run", "_close"} <= set(vars(TCPServer))
+    assert {"protocol_send", "run", "_close", "_read_data"} <= set(vars(TCPServer))
+    assert {"_check_protocol", "_create_stream", "_send_error_response"} <= set(vars(H11Protocol))
 
 
 def stranger(certificates: Path, folder: Path, kind: str) -> ssl.SSLContext:
