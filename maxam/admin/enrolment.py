@@ -188,6 +188,13 @@ class Enrolment:
         self._tokens_file: Final = self._authority.folder / TOKENS_FILE
         self._tokens = _read_tokens(self._tokens_file)
         self._lock: Final = trio.Lock()
+        try:
+            if not settings.policy.enrolled.exists():  # from now on, that it is missing is a mistake
+                replace_durably(settings.policy.enrolled, EnrolledPolicy().render(), 0o644)
+        except OSError as error:
+            raise ConfigurationError(
+                f"[policy] enrolled: {settings.policy.enrolled} cannot be written: {error.strerror}; the gateway writes it"
+            ) from error
 
     async def run(self) -> None:
         """Retire what has been renewed for long enough, until cancelled."""
