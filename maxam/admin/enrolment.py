@@ -45,6 +45,7 @@ from maxam.admin.enrolled_policy import EnrolledPolicy, EnrolledPrincipal
 from maxam.broker.policy import Policy, load_policies
 from maxam.config import Settings
 from maxam.errors import ConfigurationError, MaxamError, PolicyError
+from maxam.gateway.audit import ENROLMENT
 from maxam.gateway.files import read_file
 from maxam.gateway.log import log_event
 from maxam.gateway.revocation import facts_of
@@ -169,6 +170,7 @@ class Enrolment:
         authorities: Certificates that clients get: the pinned one first.
         address: Where the listener is, `(host, port)`.
         clock: Tells the time.
+        audit: Where it is kept who did what.
     """
 
     def __init__(self, gateway: "Gateway", clock: Callable[[], dt.datetime] | None = None) -> None:
@@ -183,6 +185,7 @@ class Enrolment:
         self.address = (settings.enrolment.host, settings.enrolment.port)
         self.clock: Final = clock or (lambda: dt.datetime.now(dt.UTC))
         self._gateway: Final = gateway
+        self.audit: Final = gateway.audit
         self._settings: Final = settings.enrolment
         self._policy_files: Final = (settings.policy.file, settings.policy.enrolled)
         self._tokens_file: Final = self._authority.folder / TOKENS_FILE
@@ -241,6 +244,16 @@ class Enrolment:
         )
         async with self._lock:
             await _in_thread(self._add_token, token, self._gateway.policy)
+        self.audit.tell(
+            ENROLMENT,
+            "token-made",
+            maker,
+            id=token.id,
+            enrols=principal,
+            capabilities=",".join(token.capabilities),
+            owns=None if token.owns is None else ",".join(token.owns),
+            expires=token.expires_at,
+        )
         log_event(
             logging.INFO,
             "token-made",
@@ -264,6 +277,7 @@ class Enrolment:
                 return False
             tokens = {key: one for key, one in self._tokens.items() if key != token_id}
             await _in_thread(self._save, tokens)
+        self.audit.tell(ENROLMENT, "token-revoked", id=token_id, enrols=token.principal)
         log_event(logging.INFO, "token-revoked", id=token_id, principal=token.principal)
         return True
 
@@ -277,6 +291,7 @@ class Enrolment:
             found = await _in_thread(self._remove, principal)
             if found:
                 await self._gateway.reloader.reload("enrolment")
+                self.audit.tell(ENROLMENT, "removed", Identity(principal, ""))
                 log_event(logging.INFO, "enrolment-removed", principal=principal)
         return found
 
@@ -291,6 +306,8 @@ class Enrolment:
         async with self._lock:
             token = await _in_thread(self._consume, secret, request, self._gateway.policy)
             certificate = await self._complete(token)
+        who = Identity(token.principal, fingerprint(certificate))
+        self.audit.tell(ENROLMENT, "enrolled", who, address, id=token.id, by=token.made_by)
         log_event(
             logging.INFO,
             "enrolled",
@@ -327,6 +344,7 @@ class Enrolment:
             if policy.principal_of(new) != principal:
                 await _in_thread(self._change_policy, lambda policy: policy.renewed(old, new))
                 await self._bring_into_force(new, principal)
+        self.audit.tell(ENROLMENT, "renewed", Identity(principal, new), address, renews=old)
         log_event(logging.INFO, "renewed", address=address, principal=principal, renews=old, fingerprint=new)
         return certificate
 
@@ -354,6 +372,7 @@ class Enrolment:
             await _in_thread(self._change_policy, retired)
             await self._gateway.reloader.reload("enrolment")
         for one in old:
+            self.audit.tell(ENROLMENT, "retired", Identity(policy.principal_of(one) or "", one))
             log_event(logging.INFO, "certificate-retired", fingerprint=one, principal=policy.principal_of(one))
 
     # In a thread, one at a time.

@@ -24,6 +24,7 @@ from maxam.admin.authority import REQUEST_BYTES_MAX
 from maxam.admin.enrolment import Attempts, Enrolment, RefusedError, Token
 from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.view import View
+from maxam.gateway.audit import ENROLMENT
 from maxam.gateway.log import LogLimit, log_event
 from maxam.records import Identity
 
@@ -191,6 +192,9 @@ def make_est(
             except RefusedError as error:
                 if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                     attempts.failed(address)
+                enrolment.audit.tell(
+                    ENROLMENT, "refused", address=address, reason=f"{error.code}: {error}", path=request.scope["path"]
+                )
                 if log_limit.admit("enrolment-refused", address, trio.current_time()):
                     log_event(
                         logging.WARNING,

@@ -294,7 +294,7 @@ def _effects(
             why = "the policy no longer names its certificate" if owner[1] is None else f"it would be {owner[1]}"
             facts = {"effect": "closed", "principal": row["principal"], "client_id": row["client_id"], "why": why}
             effects.append({**facts, "text": f"closed: the connection of {who} from {row['peer']}: {why}"})
-        losing &= {row["principal"] for row in sessions}
+        losing &= {row["principal"] for row in sessions} & set(after.principals)
         if losing:
             effects += _lost_topics(remote, before, after, sorted(losing))
     return effects

@@ -61,6 +61,24 @@ RELOADED: Final = "reload"
 ADMIN: Final = "admin"
 LOST: Final = "lines-lost"
 CUT: Final = "unfinished-line-cut"
+ENROLMENT: Final = "enrolment"
+EVENTS: Final = frozenset(
+    {
+        STARTED,
+        STOPPED,
+        CONNECTED,
+        REFUSED,
+        DISCONNECTED,
+        TAKEN_OVER,
+        EXPELLED,
+        SEND_REJECTED,
+        RELOADED,
+        ADMIN,
+        ENROLMENT,
+        LOST,
+        CUT,
+    }
+)
 _OPERATORS: Final = frozenset({STARTED, STOPPED, RELOADED, ADMIN})
 _NOBODY: Final = Identity("", "")
 _COMMON: Final = frozenset(
@@ -391,6 +409,8 @@ class Audit:
         """
         if not self._on:
             return
+        if event == STOPPED:
+            self._summarise_all()
         line = self._line(event, outcome, who, address, reason, facts)
         group = self._group(who.principal)
         allowed = self._lines_max * (_OPERATOR_FACTOR if event in _OPERATORS else 1)
@@ -468,9 +488,7 @@ class Audit:
         """Write what waits and all numbers, and end; what is not done by then is lost."""
         if not self._on:
             return
-        for group in self._groups.values():
-            self._summarise(group)
-        self._groups.clear()
+        self._summarise_all()
         self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -524,6 +542,11 @@ class Audit:
         else:
             held.count += 1
             held.last = at
+
+    def _summarise_all(self) -> None:
+        for group in self._groups.values():
+            self._summarise(group)
+        self._groups.clear()
 
     def _summarise(self, group: _Group) -> None:
         at = self._wall()
@@ -592,4 +615,6 @@ def _short(text: str) -> str:
 
 
 def _host(address: str) -> str:
-    return address.rpartition(":")[0]
+    """Return an address without its port, which some come without."""
+    bare = not address.startswith("[") and address.count(":") != 1
+    return address if bare else address.rpartition(":")[0]
