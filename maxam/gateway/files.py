@@ -99,8 +99,10 @@ def read_folder(folder: Path, suffixes: tuple[str, ...], limits: Limits) -> dict
             kept changing.
     """
     for _ in range(_LOOKS_MAX):
-        found = _walk(folder, suffixes, limits, reading=True)
-        if _walk(folder, suffixes, limits, reading=False).marks == found.marks:
+        found, again = _Found(), _Found()
+        _walk(folder, suffixes, limits, found, reading=True)
+        _walk(folder, suffixes, limits, again)
+        if again.marks == found.marks:
             return found.texts
     raise ConfigurationError(f"{folder}: keeps changing while it is read; reload when it has come to rest")
 
@@ -108,15 +110,17 @@ def read_folder(folder: Path, suffixes: tuple[str, ...], limits: Limits) -> dict
 def mark_folder(folder: Path, suffixes: tuple[str, ...], limits: Limits) -> tuple[Mark, Places]:
     """Tell what state the files of a folder are in, and where a change of it shows; what is wrong with it is a state too."""
     links, real = _resolve(folder)
+    found = _Found()
     try:
-        found = _walk(folder, suffixes, limits, reading=False)
+        _walk(folder, suffixes, limits, found)
     except ConfigurationError as error:
-        return (real, str(error)), Places(frozenset([real]), frozenset([*links, real]))
+        # Also the folders come upon so far: where the mistake is, it will be mended.
+        return (real, str(error)), Places(frozenset([real, *found.folders]), frozenset([*links, real]))
     return (real, *found.marks), Places(frozenset(found.folders), frozenset([*links, real]))
 
 
-def _walk(folder: Path, suffixes: tuple[str, ...], limits: Limits, *, reading: bool) -> _Found:
-    found = _Found()
+def _walk(folder: Path, suffixes: tuple[str, ...], limits: Limits, found: _Found, *, reading: bool = False) -> None:
+    """Go over a folder, and note what is in it until something is wrong."""
     try:
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -126,7 +130,6 @@ def _walk(folder: Path, suffixes: tuple[str, ...], limits: Limits, *, reading: b
     finally:
         os.close(root)
     found.marks.sort(key=repr)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

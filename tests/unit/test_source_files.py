@@ -291,3 +291,9 @@ def test_every_link_on_the_way_is_watched(folder: Path, tmp_path: Path) -> None:
         str(tmp_path / "schemas" / "registry.toml"),
     }
     assert mark_folder(tmp_path / "current", SUFFIXES, Limits())[1].folders == {str(folder), str(folder / "a")}
+
+
+def test_where_a_mistake_is_it_is_watched(folder: Path) -> None:
+    """A folder that cannot be read for what is in it is watched nevertheless: there it will be mended."""
+    os.mkfifo(folder / "a" / "1.1.avsc")
+    assert mark_folder(folder, SUFFIXES, Limits())[1].folders == {str(folder), str(folder / "a")}
