@@ -213,6 +213,13 @@ class _Server:
     async def _serve(self, transport: trio.SocketStream) -> None:
         tls = trio.SSLStream(transport, self._tls_context(), server_side=True, https_compatible=True)
         try:
+            await self._converse(transport, tls)
+        finally:
+            # It holds on to itself by its handshake, and with it some 50 KiB of TLS until the next look for cycles, which is rare.
+            vars(tls).clear()
+
+    async def _converse(self, transport: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream]) -> None:
+        try:
             with trio.fail_after(self._limits.handshake_timeout_s):
                 await tls.do_handshake()
         except trio.TooSlowError:

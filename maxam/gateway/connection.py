@@ -156,6 +156,13 @@ class ClientConnection:
             self.peer.finished = True  # its tasks may be about to run before they hear that they are cancelled
         self._scope.cancel()
 
+    def forget(self) -> None:
+        """Let go of the peer, which holds on to us by its wake-up.
+
+        Else each connection that ended would stay, with some 50 KiB of TLS, until the next look for cycles, which is rare.
+        """
+        self.peer = None
+
     def _note(self, reason: str) -> None:
         self.reason = self.reason or reason
 

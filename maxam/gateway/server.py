@@ -246,6 +246,7 @@ class Gateway:
             del self.connections[connection]
             self._strangers.pop(connection, None)
             self._log_end(connection)
+            connection.forget()
 
     def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> Peer:
         self.entitlement.connects(chain)
