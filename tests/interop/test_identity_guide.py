@@ -1,0 +1,136 @@
+"""docs/identity.md is true: an operator who pastes its commands has what it says, with a real gateway, openssl and our commands."""
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from maxam.admin.main import main
+from tests.gateway_process import COMMAND, START_TIMEOUT_S, STOP_TIMEOUT_S
+from tests.guides import Block, faults
+
+GUIDE = Path(__file__).parents[2] / "docs" / "identity.md"
+COMMAND_TIMEOUT_S = 60
+
+pytestmark = pytest.mark.interop
+
+
+class Operator:
+    """Runs the guide's commands one after the other, with free ports in place of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._ports: dict[str, str] = {}
+        self._gateway: subprocess.Popen[str] | None = None
+
+    def run(self, text: str) -> str:
+        """Run a command; give what it printed, on either stream."""
+        if text.startswith("cat > maxam.toml"):
+            text = re.sub(r"port = \d+", "port = 0", text)
+        for port, ours in self._ports.items():
+            text = text.replace(port, ours)
+        if text.startswith("maxam-gateway") and text.endswith("&"):
+            return self._start(shlex.split(text.partition("2>")[0])[1:])
+        words = shlex.split(text) if "<<" not in text else []
+        if words[:1] == ["cd"]:
+            self._monkeypatch.chdir(words[1])
+            return ""
+        if words[:1] == ["export"]:
+            for word in words[1:]:
+                self._monkeypatch.setenv(*word.split("=", 1))
+            return ""
+        if words[:1] == ["maxam-admin"]:
+            return CliRunner().invoke(main, words[1:], prog_name="maxam-admin").output
+        done = subprocess.run(
+            ["bash", "-c", text],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        return done.stdout + (f"exit code {done.returncode}\n" if done.returncode else "")
+
+    def execute(self, block: Block) -> str:
+        """The guide has no snippets."""
+        raise AssertionError(block)
+
+    def _start(self, arguments: list[str]) -> str:
+        with Path("log").open("w", encoding="utf-8") as log:
+            self._gateway = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._gateway.stdout is not None
+        watchdog = threading.Timer(START_TIMEOUT_S, self._gateway.kill)  # ends the wait for a line that never comes
+        watchdog.start()
+        line = self._gateway.stdout.readline()
+        watchdog.cancel()
+        watchdog.join()
+        addresses = dict(word.split("=", 1) for word in line.split()[1:])
+        for port, listener in (("61614", "tls"), ("8643", "admin")):
+            self._ports[port] = addresses[listener].rpartition(":")[2]
+        return line
+
+    def stop(self) -> None:
+        """Stop the gateway that was started."""
+        if self._gateway is not None:
+            self._gateway.send_signal(signal.SIGTERM)
+            try:
+                self._gateway.wait(STOP_TIMEOUT_S)
+            finally:
+                self._gateway.kill()
+                assert self._gateway.stdout is not None
+                self._gateway.stdout.close()
+
+
+@pytest.fixture
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
+    """Stand in an empty folder, with our commands on the path."""
+    scripts = tmp_path / "bin"
+    scripts.mkdir()
+    for name, command in {
+        "maxam-admin": "from maxam.admin.main import main; main()",
+        "maxam-gateway": COMMAND,
+    }.items():
+        (scripts / name).write_text(f"#!/bin/sh\nexec {sys.executable} -c '{command}' \"$@\"\n", encoding="utf-8")
+        (scripts / name).chmod(0o755)
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", str(root), prepend=":")
+    monkeypatch.setenv("PATH", str(scripts), prepend=":")
+    monkeypatch.setenv("COLUMNS", "160")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    one = Operator(monkeypatch)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def test_the_guide_is_true(operator: Operator) -> None:
+    """Every command of the guide does what it says, from an empty folder to another authority, and prints what is shown."""
+    steps: list[str] = []
+    found = faults(operator, GUIDE.read_text(encoding="utf-8"), steps.append)
+    assert not found, "\n\n".join([*found, *steps])
+    assert "Error" not in "\n".join(steps)
+
+
+def test_what_the_guide_links_to_is_there() -> None:
+    """Each page that it names exists, and all of its blocks are commands."""
+    text = GUIDE.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text)
+    assert [link for link in links if "://" not in link and not (GUIDE.parent / link).exists()] == []
+    assert set(re.findall(r"^```(\S+)", text, re.MULTILINE)) == {"console"}
