@@ -235,7 +235,7 @@ def drop_strays(folder: str, disk: Disk) -> None:
         return
     names = set(disk.names(f"{folder}/index"))
     kept = {index_path(folder, segment).rpartition("/")[2] for segment in sealed_segments(folder, disk)}
-    for name in names - kept:
+    for name in sorted(names - kept):
         if name.endswith((_SUFFIX, _SUFFIX + ".tmp")):
             disk.unlink(f"{folder}/index/{name}")
 
