@@ -3,10 +3,12 @@
 import unicodedata
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maxam.config import Limits
 from maxam.errors import GlobError
-from maxam.globs import _may_stand_in_token, compile_glob, destination_problem
+from maxam.globs import Glob, _may_stand_in_token, compile_glob, destination_problem, uncovered
 
 LIMITS = Limits()
 BYTES_MAX = LIMITS.destination_bytes_max
@@ -272,3 +274,44 @@ def test_hostile_overlap_finishes() -> None:
     two = compile_glob("**a" + "".join("**" + "b" * 29 for _ in range(16)) + "c", LIMITS)
     assert not one.overlaps(two)
     assert not two.overlaps(one)
+
+
+SIDES = st.lists(
+    st.sampled_from(["A/a", "A/*", "A/a.*", "A/?", "A/[ab]", "A/[!a]", "*/a", "**", "A/*.b", "A/a*b"]), max_size=3
+)
+
+
+@given(wanted=SIDES, owned=SIDES, granted=SIDES)
+def test_what_is_uncovered(wanted: list[str], owned: list[str], granted: list[str]) -> None:
+    """A destination that is found is of one side only; where none is, no short destination is of one side only."""
+    left = [[compile_glob(text, LIMITS) for text in side] for side in (wanted, owned)]
+    right = [[compile_glob(text, LIMITS) for text in granted]]
+
+    def has(side: list[list[Glob]], destination: str) -> bool:
+        return all(any(glob.matches(destination) for glob in group) for group in side)
+
+    found = uncovered(left, right)
+    if found is not None:
+        assert has(left, found)
+        assert not has(right, found)
+        return
+    for store in ("A", "B", "AA"):
+        for tokens in ("a", "b", "c", "a.a", "a.b", "ab", "acb", "a.c.b", "b.b", "aa"):
+            destination = f"{store}/{tokens}"
+            assert not (has(left, destination) and not has(right, destination)), destination
+
+
+def test_a_union_covers_what_none_of_it_does() -> None:
+    """Sets and unions are compared by what they match, not by how they are written."""
+
+    def globs(*texts: str) -> list[Glob]:
+        return [compile_glob(text, LIMITS) for text in texts]
+
+    assert uncovered([globs("X/a?")], [globs("X/a[!b]", "X/ab")]) is None
+    assert uncovered([globs("X/a?")], [globs("X/a[!b]")]) == "X/ab"
+    assert uncovered([globs("X/EGM.*")], [globs("X/**")]) is None
+    assert uncovered([globs("**")], [globs("X/**")]) is not None
+    assert uncovered([globs("X/**"), globs("X/EGM.Q.1.*")], [globs("X/EGM.*")]) is None
+    assert uncovered([globs("X/*")], [[]]) is not None
+    with pytest.raises(GlobError, match="too complex"):
+        uncovered([globs("X/*a????????????")], [globs("X/*a????????????b*", "X/*b????????????")])
