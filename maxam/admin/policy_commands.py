@@ -71,7 +71,7 @@ def policy_check(files: tuple[Path, ...], schemas: Path | None, strict: bool, as
     if as_json:
         print_json({"file": name, "good": not errors, "errors": len(errors), "warnings": warnings, **counts})
     elif not errors:
-        print_line(f"{name}: good")
+        print_line(f"{name}: good, " + ", ".join(f"{count} {what}" for what, count in counts.items()))
     if errors:
         raise ConfigurationError(f"{name}: {len(errors)} {'errors' if len(errors) > 1 else 'error'}")
     if strict and warnings:
