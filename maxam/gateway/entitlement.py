@@ -30,7 +30,7 @@ from maxam.gateway.sources import Sources
 
 _LOOK_INTERVAL_S: Final = 0.25  # at what time alone makes invalid: twice that and expel_timeout_s are less than 5 s
 _NOTICE_S: Final = 604_800  # how long before a certificate expires an operator is told
-_PER_SLICE: Final = 200  # connections looked at before others have their turn: about 1 ms
+_PER_SLICE: Final = 100  # connections looked at before others have their turn: 1 to 2 ms
 _UNDER_WAY_INTERVAL_S: Final = 0.01  # between looks whether a large message has left
 
 

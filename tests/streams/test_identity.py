@@ -420,7 +420,7 @@ def test_from_the_end_of_a_certificate_to_the_end_of_its_connection_it_is_below_
     assert looks + Limits().expel_timeout_s < 5
 
 
-def test_operators_connections_end_with_what_they_were_good_for(site: Site) -> None:
+def test_operators_connections_end_with_what_they_were_good_for(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """Idle connections of operators are closed when their certificate is revoked, is no longer in the policy or stands for another, or has
     lost an admin right; until then each request is judged by what is in force. Who has lost nothing stays.
     """
@@ -445,6 +445,8 @@ def test_operators_connections_end_with_what_they_were_good_for(site: Site) -> N
                 assert await _ended(streams[name])
             left = {one.fingerprint for one in gateway.gateway.entitlement.visitors}
             assert left == {site.fingerprints[name] for name in ("gains", "operator")}
+            assert "internal-error" not in caplog.text
+            assert not [record for record in caplog.records if record.exc_info]
             for stream in streams.values():
                 await trio.aclose_forcefully(stream)
 
