@@ -55,7 +55,7 @@ def enrol(
     days_left: int | None,
     as_json: bool,
 ) -> None:
-    r"""Make a key in FOLDER, and get a certificate for it: client.key (mode 0600), client.pem, ca.pem.
+    """Make a key in FOLDER, and get a certificate for it: client.key (mode 0600), client.pem, ca.pem.
 
     The key never leaves the machine. Interrupted, run it again: the token is good for the same key.
 
@@ -63,7 +63,7 @@ def enrol(
     maxam-admin enrol /etc/maxam --at gateway.venue:8644 --ca-sha256 9f3c... --token-file token
     maxam-admin enrol /etc/maxam --at gateway.venue:8644 --renew --days-left 30
     maxam-admin enrol /etc/maxam      # only client.key and client.csr, for `maxam-admin certs sign`
-    """
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.authority import key_digest  # noqa: PLC0415  # cryptography takes 100 ms, which others save
     from maxam.admin.est_client import ClientFolder, EstClient  # noqa: PLC0415  # likewise
 

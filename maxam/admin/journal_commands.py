@@ -1,5 +1,6 @@
 """The verbs `maxam-admin journal ...`: they read, mend, copy and restore folders, and need no gateway."""
 
+import json
 import secrets
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from maxam.admin.options import FOLDER, done, json_option
+from maxam.admin.options import FOLDER, Group, done, json_option
 from maxam.admin.output import print_json, print_line, print_table
 from maxam.errors import ConfigurationError, JournalError
 
@@ -28,7 +29,7 @@ _DUMP_BODY_BYTES_MAX: Final = 64  # of a body in hex on a line for people
 _ROWS_MAX: Final = 50  # topics and sessions that a repair names on the screen; --json names all
 
 
-@click.group()
+@click.group(cls=Group)
 def journal() -> None:
     """Check, dump, mend, back up and restore journals."""
 
@@ -74,14 +75,24 @@ def journal_verify(folder: Path, as_json: bool) -> None:
         for report in reports:
             print_json(asdict(report))
     else:
-        print_table(
-            ["FILE", "#BYTES", "#RECORDS", "#FIRST", "#LAST", "STATE"],
-            [(str(Path(r.path).relative_to(folder)), r.length, r.records, r.first, r.last, _state(r)) for r in reports],
-        )
+        print_table(["FILE", "#BYTES", "#RECORDS", "#FIRST", "#LAST", "STATE"], _verified(reports, folder))
+        if not damaged:
+            print_line(f"{len(reports)} files, none of them damaged")
     if damaged:
         raise JournalError(
             f"{len(damaged)} of {len(reports)} files are damaged; `maxam-admin journal repair {folder}` shows what can be kept"
         )
+
+
+def _verified(reports: "list[FileReport]", folder: Path) -> Iterator[tuple[object, ...]]:
+    """Iterate over the rows of a table; texts of schemas, whose names say nothing to people, are one row as far as they are good."""
+    texts = [r for r in reports if r.path.endswith(".avsc") and r.problem is None and not r.note]
+    for r in reports:
+        if r not in texts:
+            revisions = (r.first, r.last) if r.first else (None, None)
+            yield str(Path(r.path).relative_to(folder)), r.length, r.records, *revisions, _state(r)
+    if texts:
+        yield f"schemas/ ({len(texts)} texts)", sum(r.length for r in texts), None, None, None, "good"
 
 
 def _state(report: "FileReport") -> str:
@@ -145,6 +156,7 @@ def _print_plan(plan: "Plan") -> None:
                 )
                 for drop in plan.drops
             ],
+            ["BYTES", "STATE"],
         )
     if plan.topics:
         print_line("topics that will show an older value than was accepted (publish them again, or delete them):")
@@ -161,13 +173,13 @@ def _print_plan(plan: "Plan") -> None:
                 )
                 for topic in plan.topics[:_ROWS_MAX]
             ],
+            ["KIND", "NAMED BY", "ACCEPTED AT"],
         )
     if plan.unknown:
         print_line(f"of {plan.unknown} lost revisions at most nothing tells the topic")
     if plan.candidates:
-        print_line(
-            f"{plan.candidates} topics have no change since: one that is not named, or named wrongly by damaged bytes, is among them"
-        )
+        topics = "1 topic has" if plan.candidates == 1 else f"{plan.candidates} topics have"
+        print_line(f"{topics} no change since: one that is not named, or named wrongly by damaged bytes, is among them")
     if plan.sessions:
         print_line("lost of durable sessions, as far as the damaged bytes tell:")
         print_table(
@@ -222,6 +234,8 @@ def journal_dump(
     from maxam.journal.dump import as_row, concerns, read_records  # noqa: PLC0415 likewise
     from maxam.records import Change, RejectedSend  # noqa: PLC0415 likewise
 
+    if first is not None and last is not None and first > last:
+        raise click.UsageError(f"--from {first} is above --to {last}")
     glob = None if destination is None else compile_glob(destination, Limits())
     texts = _texts(folder) if body == "value" else {}
     lost = False
@@ -260,7 +274,7 @@ def _line(row: dict[str, Any]) -> str:
     if "result" in row:
         parts.append(f"{row['disposition']} {row['result']}: {row['reason']}")
     if "value" in row:
-        parts.append(str(row["value"]))
+        parts.append(json.dumps(row["value"], ensure_ascii=False))
     elif "body" in row:
         text = row["body"]
         parts.append(text if len(text) <= 2 * _DUMP_BODY_BYTES_MAX else f"{text[: 2 * _DUMP_BODY_BYTES_MAX]}...")
@@ -316,6 +330,9 @@ def journal_backup(folder: Path, destination: Path, as_json: bool) -> None:
     from maxam.journal.disk import OsDisk  # noqa: PLC0415 as above
 
     with _readable(folder):
+        if destination.resolve().is_relative_to(folder.resolve()):
+            problem = f"{destination} is in the journal {folder}"
+            raise ConfigurationError(f"{problem}: name a folder elsewhere, best on another disk")
         made = back_up(str(folder.resolve()), str(destination.resolve()), _now(), OsDisk())
     text = f"{made.folder}: revision {made.head}, {made.files} files, {made.bytes} bytes, {made.copied} of them copied"
     done(as_json, text, asdict(made))

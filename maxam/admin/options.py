@@ -13,11 +13,26 @@ from maxam.admin.remote import Credentials
 from maxam.errors import MaxamError
 
 TABLE_ROWS_MAX: Final = 1000  # of a table for people unless --limit says otherwise
+_SENTENCE_CHARACTERS_MAX: Final = 300  # of what a verb says of itself in the list of its group
 
 
 @final
 class Group(click.Group):
-    """A group whose errors on purpose become one line on standard error and exit code 1."""
+    """A group whose errors on purpose become one line on standard error and exit code 1, and whose list of verbs is whole."""
+
+    group_class = type  # so are the groups in it
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, each with its first sentence over as many lines as it takes: click cuts it off after one."""
+        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, verb.get_short_help_str(_SENTENCE_CHARACTERS_MAX))
+            for name, verb in verbs
+            if verb is not None and not verb.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the chosen verb."""

@@ -58,25 +58,27 @@ def print_table(
     Args:
         columns: Their titles, as of `make_table`.
         rows: Of cells.
-        expendable: Titles of columns that a narrow terminal does without, the first ones first, so that the others are
-            whole; standard error tells which. What is too long even then is folded, not cut: rows must be told apart.
+        expendable: Titles of columns that a narrow terminal does without, empty ones and then the first ones first, so that
+            the others are whole; standard error tells which had something. What is too long even then is folded, not cut:
+            rows must be told apart.
         remedy: What standard error says of how to see all.
-        shortened: Titles of columns whose cells stay on one line, and end in an ellipsis where there is no room for more.
+        shortened: Titles of columns whose cells stay on one line, and end in an ellipsis where a terminal has no room for more.
     """
     out = console()
     table_rows = list(rows)
     table = make_table(columns, table_rows)
-    widths = {str(column.header): _width(column, shortened) for column in table.columns}
     if not out.is_terminal:
-        out.width = max(out.width, _total(widths))  # so that each row is one line
+        _print_whole(out, table)
+        return
+    widths = {str(column.header): _width(column, shortened) for column in table.columns}
+    empty = {str(column.header) for column in table.columns if not any(str(text) for text in column.cells)}
     left_out: list[str] = []
-    for title in expendable:
-        if not out.is_terminal or _total(widths) <= out.width:
+    for title in sorted(expendable, key=lambda title: title not in empty):  # nobody misses what nothing stands in
+        if _total(widths) <= out.width:
             break
-        left_out.append(title)
+        if title not in empty:
+            left_out.append(title)
         del widths[title]
-    if not out.is_terminal:  # a file has room for whole lines
-        out.width = max(out.width, _total(widths))
     kept = [at for at, column in enumerate(columns) if column.removeprefix("#") in widths]
     table = make_table([columns[at] for at in kept], [[row[at] for at in kept] for row in table_rows])
     spare = max(0, out.width - _total(widths))
@@ -93,6 +95,17 @@ def print_table(
     out.print(table)
     if left_out:
         click.echo(f"no room for {', '.join(left_out)}; {remedy}", err=True)
+
+
+def _print_whole(out: Console, table: Table) -> None:
+    """Print a table into a file or a pipe: each row is one line, as long as it is, without blanks at its end."""
+    for column in table.columns:
+        column.no_wrap = True
+    out.width = max(out.width, _total({str(column.header): _natural_width(column) for column in table.columns}))
+    with out.capture() as captured:
+        out.print(table)
+    for line in captured.get().rstrip("\n").split("\n"):
+        click.echo(line.rstrip())
 
 
 def _width(column: Column, shortened: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """The verbs `maxam-admin rejects ...`, and `schemas shadow`."""
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -346,4 +347,4 @@ def _print_decoded(row: dict[str, Any], encoding: str, body: bytes, found: "Diss
 
 
 def _shown(part: "Part") -> object:
-    return part.value if part.value is not None else "null"
+    return json.dumps(part.value) if part.value is None or isinstance(part.value, bool) else part.value

@@ -46,15 +46,29 @@ def reload(
             print_json(row)
     elif status:
         print_table(
-            ["ITEM", "IN FORCE SINCE", "#RELOADED", "#REFUSED", "PROBLEM"],
-            [(row["item"], row["loaded_at"], row["reloaded"], row["refused"], row["failure"]) for row in rows],
+            ["ITEM", "IN FORCE SINCE", "#RELOADED", "#REFUSED", "ON DISK"],
+            [
+                (row["item"], row["loaded_at"], row["reloaded"], row["refused"], "unusable" if row["failure"] else "")
+                for row in rows
+            ],
             ["REFUSED", "RELOADED"],
         )
+        for row in rows:
+            if row["failure"]:
+                _print_outcome(row["item"], "what is on disk cannot be used", row["failure"])
     else:
         for row in rows:
-            print_line(f"{row['item']:<11}  {row['outcome']}" + (f": {row['detail']}" if row["detail"] else ""))
+            _print_outcome(f"{row['item']:<11}", row["outcome"], row["detail"])
     if not status and any(row["outcome"] == "refused" for row in rows):
         sys.exit(1)
+
+
+def _print_outcome(item: str, outcome: str, detail: str) -> None:
+    """Print what became of an item; each further problem of a folder is a line of its own."""
+    first, *more = detail.split("\n")
+    print_line(f"{item}  {outcome}" + (f": {first}" if first else ""))
+    for line in more:
+        print_line(f"  {line}")
 
 
 def _print_orphans(remote: Remote, limit: int | None, as_json: bool) -> None:

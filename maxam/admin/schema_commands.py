@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from maxam.admin.options import FILE, FOLDER, first_rows, json_option, limit_option, with_credentials
+from maxam.admin.options import FILE, FOLDER, Group, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.reject_commands import shadow
 from maxam.admin.remote import Credentials, Remote
@@ -58,12 +58,12 @@ def _registry(credentials: Credentials, folder: Path, live: bool) -> "Registry":
     return load_folder(folder)
 
 
-@click.group()
+@click.group(cls=Group)
 def schemas() -> None:
     """Check, read, try and change a schema folder.
 
-    The folder is --folder, or the variable MAXAM_SCHEMAS, or `schemas` in the current folder. All but `plan`, `shadow` and
-    what has --live work without a gateway.
+    The folder is --folder (of `check` and `plan`: the argument), or the variable MAXAM_SCHEMAS, or `schemas` in the current
+    folder. All but `plan`, `shadow` and what has --live work without a gateway.
     """
 
 
@@ -130,7 +130,8 @@ def schemas_list(
 ) -> None:
     """List the types with their minors, newest first, and how they are carried.
 
-    A minor with a `*` is not released: `registry.lock` does not name it, and it may still be changed.
+    A minor with a `*` is not released: `registry.lock` does not name it, and it may still be changed. One in brackets is a
+    candidate, which judges nothing; a gateway does not list them.
 
     \b
     maxam-admin schemas list --folder schemas
@@ -149,7 +150,10 @@ def schemas_list(
     table = [
         [
             row["type"],
-            " ".join(v["minor"] + ("*" if v["released"] is False else "") for v in row["versions"]),
+            " ".join(
+                [f"({minor})" for minor in row["candidates"]]
+                + [v["minor"] + ("*" if v["released"] is False else "") for v in row["versions"]]
+            ),
             row["compatibility"],
             " ".join(sorted({rule["encoding"] for rule in row["rules"]})) or "-",
             len(row["rules"]),
@@ -171,7 +175,9 @@ def _list_rules(registry: "Registry", limit: int | None, as_json: bool) -> None:
         [row["index"], row["destination"], row["schema"], row["encoding"], " ".join(row["versions"]), row["shadow"]]
         for row in first_rows(iter(rows), limit)
     ]
-    print_table(["#RULE", "DESTINATION", "SCHEMA", "ENCODING", "MINORS", "SHADOW"], cells)
+    print_table(
+        ["#RULE", "DESTINATION", "SCHEMA", "ENCODING", "MINORS", "SHADOW"], cells, ["MINORS", "SHADOW", "ENCODING"]
+    )
 
 
 def _released(folder: Path) -> set[tuple[str, str]]:
@@ -211,6 +217,7 @@ def _type_row(registry: "Registry", name: str, released: set[tuple[str, str]] | 
             _version_row(version, None if released is None else (name, version.minor) in released)
             for version in registry.versions(name)
         ],
+        "candidates": [candidate.minor for candidate in registry.candidates(name)],
         "rules": [_rule_row(rule) for rule in registry.rules if rule.schema == name],
     }
 
@@ -262,6 +269,7 @@ def schemas_show(
     uses = ", ".join(version.schema.uses)
     fields = [("type", type_name), ("doc", tree.doc), ("compatibility", row["compatibility"])]
     fields += [("holds types of other files", uses)] if uses else []
+    fields += [("candidates", ", ".join(row["candidates"]))] if row["candidates"] else []
     print_fields(fields)
     print_line("")
     cells = [

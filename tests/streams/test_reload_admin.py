@@ -85,6 +85,9 @@ def test_each_outcome_is_printed(site: Site) -> None:
             assert status.exit_code == 0
             row = json.loads(status.output.splitlines()[0])
             assert (row["reloaded"], row["refused"], "nonsense" in row["failure"]) == (0, 2, True)
+            status = await cli(gateway, "reload", "--status")
+            assert re.search(r"^policy .* 2 +unusable$", status.output, re.MULTILINE)
+            assert re.search(r"^policy  what is on disk cannot be used: .*: nonsense: .*$", status.output, re.MULTILINE)
             ready = json.loads(await get(gateway, "/readyz"))
             assert ready["status"] == "ready"
             assert [reason.partition(":")[0] for reason in ready["degraded"]] == ["policy"]

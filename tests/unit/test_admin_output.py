@@ -73,3 +73,30 @@ def test_a_shortened_column_takes_one_line(
     assert short.split() == ["X/a", "1", "short"]
     assert long.rstrip().endswith("v" if width == 200 else "\N{HORIZONTAL ELLIPSIS}")
     assert len(long.rstrip()) == (width if width < 200 else len("DESTINATION") + len("REVISION") + 2 * 3 + 120)
+
+
+def test_what_goes_into_a_pipe_is_whole_without_blanks_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs read what terminals would have to shorten or fold, and lines end where their text does."""
+    value = "word " * 70 + "end"
+    output.print_table(
+        ["DESTINATION", output.VALUE, "REASON", "NOTE"], [["X/a", value, value, ""]], shortened=["REASON"]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[2].split() == ["X/a", *value.split(), *value.split()]
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_columns_without_anything_go_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A narrow terminal has no room for what is not there; one with room shows that it is not."""
+    for width, titles in ((28, ["DESTINATION", "PROBLEM"]), (80, ["DESTINATION", "SCHEMA", "PROBLEM", "NOTE"])):
+        terminal = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+        monkeypatch.setattr(output, "console", lambda terminal=terminal: terminal)
+        output.print_table(
+            ["DESTINATION", "SCHEMA", "PROBLEM", "NOTE"], [["X/a", "", "problem", None]], ["PROBLEM", "NOTE", "SCHEMA"]
+        )
+        captured = capsys.readouterr()
+        assert captured.out.split()[: len(titles)] == titles
+        assert captured.err == ""

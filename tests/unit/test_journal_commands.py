@@ -91,6 +91,9 @@ def test_dump_takes_a_range_and_a_glob(folder: Path) -> None:
     assert found[0]["headers"] == [["note", "\x1b[31mred"]]
     assert found[1]["positions"] == [["X/a", 3]]
     assert admin("dump", folder, "--destination", "X/[").exit_code == 1
+    backwards = admin("dump", folder, "--from", "4", "--to", "2")
+    assert (backwards.exit_code, backwards.stdout) == (2, "")
+    assert "--from 4 is above --to 2" in backwards.stderr
 
 
 def test_dump_decodes_bodies_by_the_texts_that_the_journal_kept(folder: Path) -> None:
@@ -100,7 +103,7 @@ def test_dump_decodes_bodies_by_the_texts_that_the_journal_kept(folder: Path) ->
     assert (first[2]["body"], first[2]["problem"]) == (b"body".hex(), "no schema")
     assert rows(admin("dump", folder, "--json", "--body", "hex", "--from", "5"))[0]["body"] == b"body".hex()
     assert "body" not in rows(admin("dump", folder, "--json", "--from", "5"))[0]
-    assert "{'n': 42}" in admin("dump", folder, "--body", "value").stdout
+    assert '{"n": 42}' in admin("dump", folder, "--body", "value").stdout
 
 
 def test_dump_shows_rejected_sends(folder: Path) -> None:
@@ -142,6 +145,27 @@ def test_a_repair_shows_first_and_acts_only_when_told(folder: Path) -> None:
     assert admin("verify", folder).exit_code == 0
 
 
+def test_verify_sums_up_what_is_good(folder: Path) -> None:
+    """Texts of schemas are one row for people, as far as they are whole, and a row each for programs."""
+    texts = sorted((folder / "schemas").iterdir())
+    *_, row, told = admin("verify", folder).stdout.splitlines()
+    assert row.split() == [
+        "schemas/",
+        f"({len(texts)}",
+        "texts)",
+        str(sum(text.stat().st_size for text in texts)),
+        "good",
+    ]
+    reports = rows(admin("verify", folder, "--json"))
+    assert told == f"{len(reports)} files, none of them damaged"
+    assert {str(text) for text in texts} < {report["path"] for report in reports}
+    os.truncate(texts[0], 5)
+    result = admin("verify", folder)
+    assert result.exit_code == 1
+    assert texts[0].name in result.stdout
+    assert "none of them" not in result.stdout
+
+
 def test_backup_and_restore(folder: Path, tmp_path: Path) -> None:
     """A backup is made, proven, restored elsewhere; changed, `verify` and `restore` name the file; a folder in use is refused."""
     (made,) = rows(admin("backup", folder, tmp_path / "backups", "--json"))
@@ -152,6 +176,10 @@ def test_backup_and_restore(folder: Path, tmp_path: Path) -> None:
     refused = admin("restore", backup, folder)
     assert refused.exit_code == 1
     assert "is not empty" in refused.stderr
+    inside = admin("backup", folder, folder / "backups")
+    assert inside.exit_code == 1
+    assert "name a folder elsewhere" in inside.stderr
+    assert not (folder / "backups").exists()
     changed = next((backup / "schemas").iterdir())
     os.truncate(changed, 5)
     for verb in (admin("verify", backup), admin("restore", backup, tmp_path / "third")):

@@ -605,6 +605,9 @@ def test_a_candidate_is_made_beside_what_judges(cli: Cli) -> None:
     assert json.loads(cli("explain", "X/A.1", "--json").stdout)["versions"][0]["minor"] == "1.0"
     refused(cli("bump", "t.T_v1"), "t.T_v1 1.1 is there as a candidate; rename it to 1.1.avsc")
     assert json.loads(cli("show", "t.T_v1", "1.1", "--json").stdout)["minor"] == "1.1"
+    assert "(1.1) 1.0" in cli("list").stdout
+    assert json.loads(cli("list", "--json").stdout.splitlines()[0])["candidates"] == ["1.1"]
+    assert "candidates     1.1\n" in cli("show", "t.T_v1").stdout
 
 
 def test_versions_of_nothing(cli: Cli, folder: Path) -> None:
