@@ -106,9 +106,12 @@ OnShadowed = Callable[
 
 @final
 class Scan:
-    """A walk over all topics for one subscription, in slices, that owes what matches and has not changed since it began."""
+    """A walk over all topics for one subscription, in slices, that owes what matches and has not changed since it began.
 
-    __slots__ = ("before", "cursor", "owed", "revision", "subscription")
+    It owes what was allowed all the time: what a later policy takes and another gives back is owed by the walk that then begins.
+    """
+
+    __slots__ = ("before", "cursor", "owed", "revision", "since", "subscription")
 
     def __init__(
         self, subscription: Subscription, revision: int, before: Rights | None, owed: frozenset[Topic] = frozenset()
@@ -117,7 +120,22 @@ class Scan:
         self.revision: Final = revision  # newer changes reach the subscription by themselves
         self.before: Final = before  # rights until now: only what they did not grant is owed; None: everything is
         self.owed: Final = owed  # when it began: they come by themselves, perhaps before the scan gets there
+        self.since: Final[list[Rights]] = [subscription.session.rights]  # all that were in force since it began
         self.cursor: bytes | None = None
+
+    def regrant(self, rights: Rights) -> None:
+        """Take note of other rights."""
+        for known in self.since:
+            if rights.receives_all_of(known):
+                return  # they withhold nothing that is not withheld already
+        self.since.append(rights)
+
+    def may_owe(self, name: bytes) -> bool:
+        """Say whether a topic was allowed all the time, and not before."""
+        for rights in self.since:
+            if not rights.may_receive(name):
+                return False
+        return self.before is None or not self.before.may_receive(name)
 
 
 @final
@@ -664,6 +682,8 @@ class Broker:
     def replace_policy(self, policy: Policy) -> None:
         """Put another policy in force at once, for sends and deliveries; what it grants anew is owed in slices."""
         self.policy = policy
+        for scan in self._scans:
+            scan.regrant(policy.rights(scan.subscription.session.principal))
         for session in self.sessions.values():
             before = session.rights
             session.rights = policy.rights(session.principal)
@@ -1081,8 +1101,6 @@ class Broker:
         if subscription.removed:
             return 0, True
         glob = subscription.glob
-        rights = subscription.session.rights
-        before = scan.before
         for name in self.store.names_after(glob.prefix.encode(), scan.cursor):
             if seen >= topics:
                 break
@@ -1095,8 +1113,7 @@ class Broker:
                 or change.revision > scan.revision
                 or topic in scan.owed
                 or not glob.matches(name.decode())
-                or not rights.may_receive(name)
-                or (before is not None and before.may_receive(name))
+                or not scan.may_owe(name)
             ):
                 continue
             subscription.owe(topic)
