@@ -5,10 +5,15 @@ from collections.abc import Callable
 
 Choose = Callable[[int], int]  # a number from 0 to n-1; 0 loses the most
 SECTOR_BYTES = 512
+KILL = -1
 
 
 class PowerCut(Exception):  # noqa: N818 - what happens, not what is wrong
     """The machine is gone; all that is left is what `SimulatedDisk.restarted` finds."""
+
+
+class Killed(Exception):  # noqa: N818 - what happens, not what is wrong
+    """The process is gone; what it wrote is there."""
 
 
 class File:
@@ -73,7 +78,7 @@ class SimulatedDisk:
     """Implements `maxam.journal.disk.Disk`; `calls` counts every operation from 1.
 
     Args:
-        faults: Number of a call -> errno it fails with, before it does anything; 0 cuts the power in the midst of it.
+        faults: Number of a call -> errno it fails with, before it does anything; 0 cuts the power in the midst of it; KILL ends the process.
         capacity: Bytes of all files together, or None.
         write_bytes_max: Of one pwrite, or None.
     """
@@ -95,7 +100,7 @@ class SimulatedDisk:
         self._handles: dict[int, File] = {}
         self._locks: dict[int, str] = {}
         self._next_handle = 3
-        self._dead = False
+        self._end: type[Exception] | None = None  # of the process
 
     def restarted(self, choose: Choose) -> "SimulatedDisk":
         """Return the disk after a power cut: any of the unsynced names and bytes may be lost."""
@@ -112,14 +117,23 @@ class SimulatedDisk:
         left._synced_files = dict(left.files)
         return left
 
+    @property
+    def faulted(self) -> bool:
+        """Whether a call has failed as it was told to."""
+        return any(call <= self.calls for call in self.faults)
+
     def killed(self) -> "SimulatedDisk":
         """Return the disk after the process was killed: everything written is there, locks are not."""
-        self._pending_names, pending = [], self._pending_names
-        left = SimulatedDisk(capacity=self.capacity)
-        left.files = self.files
-        left._synced_files = self._synced_files
-        left._pending_names = pending
-        return left
+        self._end = self._end or Killed
+        return self.beside()
+
+    def beside(self, faults: dict[int, int] | None = None) -> "SimulatedDisk":
+        """Return the same disk as another process sees it, with calls and faults of its own."""
+        other = SimulatedDisk(faults, self.capacity, self.write_bytes_max)
+        other.files = self.files
+        other._synced_files = self._synced_files
+        other._pending_names = self._pending_names
+        return other
 
     def contents(self) -> dict[str, bytes]:
         """Return every file."""
@@ -197,8 +211,8 @@ class SimulatedDisk:
             data = data[:room]
         file.apply(offset, data)
         file.pending.append((offset, data))
-        if cut:
-            raise PowerCut
+        if cut and self._end is not None:
+            raise self._end
         return len(data)
 
     def truncate(self, handle: int, size: int) -> None:
@@ -261,23 +275,23 @@ class SimulatedDisk:
                 _rename(self._synced_files, change)
             else:
                 later.append(change)
-        self._pending_names = later
+        self._pending_names[:] = later
 
     def _call(self, name: str, what: str, midway: bool = False) -> bool:
         """Count a call and let it fail; return True when the power is to go after a write has begun."""
-        if self._dead:
-            raise PowerCut
+        if self._end is not None:
+            raise self._end
         self.calls += 1
         self.log.append(f"{name} {what}")
         fault = self.faults.get(self.calls)
         if fault is None:
             return False
-        if fault:
+        if fault > 0:
             raise OSError(fault, "simulated")
-        self._dead = True
+        self._end = PowerCut if fault == 0 else Killed
         if midway:
             return True
-        raise PowerCut
+        raise self._end
 
     def _file(self, path: str) -> File:
         if path not in self.files:

@@ -1,40 +1,45 @@
 """The whole broker on a simulated disk, clock and network, driven by one seed; see `Venue` for what must hold all the time."""
 
+import logging
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 from maxam.broker.broker import Broker
 from maxam.broker.marks import mark_of
 from maxam.broker.policy import Policy
 from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
-from maxam.errors import DiskFullError
-from maxam.gateway.commit import GroupCommit
+from maxam.errors import ConfigurationError, JournalDamagedError, MaxamError, ProtocolError
+from maxam.gateway import reload, snapshot
 from maxam.gateway.peer import Peer
-from maxam.journal.encoding import Block
-from maxam.journal.files import Journal, JournalSettings
-from maxam.records import Change, Headers
+from maxam.gateway.revocation import Chain
+from maxam.gateway.snapshot import summed_up
+from maxam.gateway.sources import CRL, POLICY, SCHEMAS, Sources
+from maxam.journal.files import Journal, list_segments, list_snapshots
+from maxam.journal.retention import Rules
+from maxam.records import Change, Headers, Identity, Rejection
 from maxam.stomp import encoder
-from maxam.stomp.events import VERSION_1_2
+from maxam.stomp.events import VERSION_1_2, Send
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
 from tests.sans_io import fingerprint_of
-from tests.simulation.disk import PowerCut, SimulatedDisk
-from tests.simulation.driver import REGISTRY, cheap_globs, policy_of
+from tests.simulation import files
+from tests.simulation.disk import Killed, PowerCut, SimulatedDisk
+from tests.simulation.driver import cheap_globs
+from tests.simulation.files import ALL, CLIENTS, FORMS, NOTHING, RULES, TOPICS, Granted, Grants, Written
+from tests.simulation.loop import Loop
+from tests.simulation.machine import FAULTS, FOLDER, Machine, build
 from tests.simulation.model import Violation
 
-TOPICS = tuple(f"X/{store}.{n}" for store in "ab" for n in range(4))
 GLOBS = {"X/*": TOPICS, "X/a.*": TOPICS[:4], "X/b.1": ("X/b.1",)}
-CLIENTS = ("anna", "bert", "cleo", "dora")
-RIGHTS = (frozenset(TOPICS), frozenset(TOPICS), frozenset(TOPICS[:5]))
-LIMITS = Limits(takeovers_per_minute_max=1_000_000, connect_receive_bytes_max=64)
-SETTINGS = Settings(
-    tls=TlsSettings(Path("c"), Path("k"), Path("a")),
-    policy=PolicySettings(Path("p")),
-    schemas=SchemaSettings(Path("s")),
-    limits=LIMITS,
-)
-STORED = JournalSettings(segment_bytes_max=3000, segment_age_s_max=3600.0, reserve_bytes=4096)
+RECEIVE = (ALL, ALL, frozenset(TOPICS[:5]), frozenset(TOPICS[3:]))
+SEND = (ALL, ALL, ALL, frozenset(TOPICS[:6]))
+DAYS_S = 86_400
+TEXTS = {"1.0": dict(files.registry_of(1).texts()), "1.1": dict(files.registry_of(2).texts())}  # that must be kept
 SOCKET_BYTES = 2000  # what the network takes without being read
 
 
@@ -52,6 +57,13 @@ class Asked:
     durable: bool = False
     subscribed: "Subscribed | None" = None  # by this SUBSCRIBE
     acked_on: "Subscribed | None" = None
+    topic: str = ""
+    form: str = "raw"
+    allowed: bool = False  # its sender had the right when the broker read it
+    minor: str | None = (
+        None  # what judges it: that of the rule in force when the broker read it, empty without a schema
+    )
+    low: bool = False  # memory was then
 
 
 @dataclass
@@ -67,7 +79,7 @@ class Subscribed:
     unacked: list[int] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(eq=False)
 class Link:
     """One connection: a Peer, the network between, and the client's view."""
 
@@ -84,9 +96,27 @@ class Link:
     to_ack: list[tuple[str, int]] = field(default_factory=list)  # read, not acknowledged
     leaving: bool = False
     connected: bool = False
+    refused: bool = False  # its certificate does not count
     stalled: bool = False
     tap: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
     reader: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
+    # What the gateway's ClientConnection is to whoever judges certificates.
+    chain: Chain = ()
+    end: Callable[["Link"], None] = lambda _: None
+    message_under_way: bool = False
+    large_messages: int = 0
+
+    def expel(self, failure: ProtocolError) -> None:
+        """End gracefully."""
+        if self.peer.connection is None:
+            self.cut(failure.message)
+        else:
+            self.peer.connection.expel(failure)
+
+    def cut(self, _: str) -> None:
+        """End at once."""
+        self.peer.finished = True
+        self.end(self)
 
 
 class Venue:
@@ -100,41 +130,98 @@ class Venue:
     """
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 - a simulation, not a secret
+        self.rng = rng = random.Random(seed)  # noqa: S311 - a simulation, not a secret
         self.digest = sha256()
-        self.now_s = 1000.0
+        self.loop = Loop()
         self.count = 0
-        self.rights = dict.fromkeys(CLIENTS, frozenset(TOPICS))
-        self.reloading = self.rng.random() < 0.4
+        limits = Limits(
+            takeovers_per_minute_max=1_000_000,
+            connect_receive_bytes_max=64,
+            topics_max=rng.choice((1000, 1000, 1000, 6)),
+            scan_topics_per_pass_max=rng.choice((1, 3, 1000)),
+            session_expiry_s=rng.choice((604_800.0, 604_800.0, 5.0)),
+        )
+        self.settings = Settings(
+            tls=TlsSettings(Path("c"), Path("k"), Path("a")),
+            policy=PolicySettings(Path("p")),
+            schemas=SchemaSettings(Path("s")),
+            limits=limits,
+        )
+        self.reloading = rng.random() < 0.5
         self.reloaded: set[str] = set()
         self.links: list[Link] = []
         self.truth: dict[int, tuple[str, bytes]] = {}  # committed: revision -> topic, body
         self.marks: dict[tuple[str, bytes], int] = {}  # committed: topic, source -> number
         self.bodies: dict[bytes, int] = {}
+        self.minors: dict[bytes, str | None] = {}  # of bodies: what was to judge them
+        self.told: list[str | None] = []  # receipts of the SENDs that operators were told of
         self.committed = 0
+        self.accepted_at_us = 0
         self.under_way: list[Change] = []
-        self.block: Block | None = None
-        self.outcome: bool | None = None
         self.settled: dict[tuple[str, str], dict[str, int]] = {}  # durable: topic -> revision whose ACK had its RECEIPT
         self.crashes = self.refusals = self.messages = 0
-        self.disk = SimulatedDisk(write_bytes_max=self.rng.choice((None, None, 100)))
+        self.snapshots = self.expiries = self.reloads = self.faults = 0
+        self.memory_low = False
+        self.burst: set[bytes] = set()
+        self.damaged = ""  # a snapshot
+        # What is written on the disk of the machine, what a reload has found there, and what is in force.
+        self.written = self.seen = Written()
+        self.allow_orphans = False
+        self.policies: dict[Policy, Grants] = {}
+        self.sources = self.before = self.found(None)
+        self.rights: dict[str, frozenset[str]] = dict.fromkeys(CLIENTS, ALL)
+        self.outlawed: set[str] = set()  # nobody of them may be served: a reload was answered that says so
+        self.disk = SimulatedDisk(write_bytes_max=rng.choice((None, None, 100)))
         self.boot()
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Have the gateway's modules run on this venue's clock, files and chance."""
+        with ExitStack() as stack:
+            stack.enter_context(self.loop.in_force())
+            stack.enter_context(patch.object(reload, "reread_sources", self.reread))
+            stack.enter_context(patch.object(snapshot, "secrets", SimpleNamespace(token_bytes=self.rng.randbytes)))
+            yield
 
     # The machine.
 
+    @property
+    def broker(self) -> Broker:
+        """The one that runs."""
+        return self.machine.broker
+
     def boot(self) -> None:
-        """Start the broker, again and again if the power goes meanwhile."""
+        """Start the broker, again and again if the power goes or the disk fails meanwhile."""
+        self.memory_low = False
+        if self.rng.random() < 0.3:
+            self.disk.faults[self.rng.randrange(1, 60)] = self.rng.choice(FAULTS)
+        if self.written.broken:  # nobody could start it so
+            self.written = replace(self.written, broken=frozenset())
+        sources = self.found(None)
         while True:
             try:
-                self.journal = Journal.open("/journal", self.disk, STORED, self.rng.randbytes(16))
-                self.broker = Broker(LIMITS, self.policy(), REGISTRY)
-                for record in self.journal.recover():
-                    self.broker.apply(record)
-                self.broker.recovered(self.now_s, self.journal.head)
+                marker = self.rng.randbytes(16)
+                self.machine = Machine(self.disk, self.loop, self.settings, sources, self.links, marker)
                 break
             except PowerCut:
+                self.faults += 1
                 self.disk = self.disk.restarted(self.rng.randrange)
-        self.group = GroupCommit(self.broker, self.journal)
+            except (MaxamError, OSError, Killed):
+                if not self.disk.faulted and self.disk.capacity is None:
+                    raise
+                self.faults += 1
+                self.disk = self.disk.killed()
+                self.disk.capacity = None
+        self.disk.faults.clear()
+        tell = self.broker.on_rejected
+
+        def told(identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
+            self.told.append(event.receipt.decode() if event.receipt else None)
+            if tell is not None:
+                tell(identity, event, disposition, rejection, wall_us)
+
+        self.broker.on_rejected = told
+        self.swapped()
         self.check_recovery()
 
     def check_recovery(self) -> None:
@@ -145,16 +232,41 @@ class Venue:
         if found != self.committed:
             raise Violation(f"recovered up to {found}, but {self.committed} was committed")
         self.under_way = []
-        expected: dict[str, tuple[int, bytes]] = {}
-        for revision, (topic, body) in sorted(self.truth.items()):
-            expected[topic] = (revision, body)
-        held = {t.name: (t.change.revision, t.change.body) for t in self.broker.store.topics.values() if t.change.body}
-        if held != {topic: pair for topic, pair in expected.items() if pair[1]}:
+        if self.values() != held_by(self.broker):
             raise Violation("the recovered values are not those that were committed")
+        for change in self.machine.judged:
+            self.check_text(change)
+
+    def values(self, until: int | None = None) -> dict[str, tuple[int, bytes]]:
+        """Return revision and body of what every topic holds, or held at a revision."""
+        found: dict[str, tuple[int, bytes]] = {}
+        for revision, (topic, body) in sorted(self.truth.items()):
+            if until is None or revision <= until:
+                found[topic] = (revision, body)
+        return {topic: pair for topic, pair in found.items() if pair[1]}
+
+    def check_text(self, change: Change) -> None:
+        """See that the schema that judged a change is on the disk, whatever happens now."""
+        texts = TEXTS[change.judgement.schema_version]
+        for digest, text in texts.items():
+            file = self.disk._synced_files.get(f"{FOLDER}/schemas/{digest}.avsc")
+            if file is None or file.synced != text:
+                raise Violation(f"{change.revision} is on the disk, and the schema that judged it may be lost")
 
     def note(self, changes: list[Change]) -> None:
         """Take note that changes are on the disk."""
         for change in changes:
+            if change.revision != self.committed + 1:
+                raise Violation(f"{change.revision} follows {self.committed}")
+            if change.accepted_at_us < self.accepted_at_us:
+                raise Violation(f"{change.revision} was accepted before the one before it")
+            self.accepted_at_us = change.accepted_at_us
+            if change.body:
+                minor, expected = change.judgement.schema_version, self.minors.get(change.body)
+                if minor != expected:
+                    raise Violation(f"{change.revision} was judged by {minor!r}, and {expected!r} was in force")
+                if minor:
+                    self.check_text(change)
             self.truth[change.revision] = (change.destination.decode(), change.body)
             self.bodies[change.body] = change.revision
             mark = mark_of(change.headers)
@@ -169,51 +281,217 @@ class Venue:
         """Lose the process, perhaps with the machine."""
         self.crashes += 1
         self.log("crash", power)
+        self.machine.end()
         self.disk = self.disk.restarted(self.rng.randrange) if power else self.disk.killed()
-        self.disk.capacity = None
+        if self.rng.random() < 0.8:
+            self.disk.capacity = None
         self.links.clear()
-        self.block = self.outcome = None
+        if self.rng.random() < 0.1:
+            self.damage()
         self.boot()
 
-    def policy(self) -> Policy:
-        """Return the policy in force."""
-        return policy_of(tuple(sorted(self.rights.items())))
-
-    def pump(self) -> None:
-        """Do what the committer's task does in one pass."""
-        broker = self.broker
-        if self.outcome is not None:
-            outcome, self.outcome = self.outcome, None
-            self.block = None
-            if outcome:
-                self.group.written()
-            else:
-                self.refusals += 1
-                self.group.refused(self.now_s)
-            self.under_way = []
-        if broker.next_due_s is not None and broker.next_due_s <= self.now_s:
-            broker.tick(self.now_s)
-        broker.scan(self.rng.choice((1, 3, 1000)))
-        block = self.group.next_block(self.now_s)
-        if block is not None:
-            self.block = block
-            self.under_way = [o for o in self.group._writing or [] if type(o) is Change]
-
-    def write(self) -> None:
-        """Do what the committer's thread does with a block."""
-        if self.block is None or self.outcome is not None:
+    def stop(self) -> None:
+        """Stop in order, when nothing is being written."""
+        if self.machine.committer.group.writing or self.machine.writes:
             return
+        self.log("stop")
         try:
-            self.journal.write(self.block)
-        except DiskFullError:
-            self.outcome = False
+            self.machine.journal.close()
         except PowerCut:
             self.crash(power=True)
-        except OSError:
+        except (OSError, Killed):
+            if not self.disk.faulted:
+                raise
             self.crash(power=False)
         else:
+            self.crash(power=self.rng.random() < 0.5)
+
+    def damage(self) -> None:
+        """Change a byte of the newest of two snapshots: the other and the segments since must do."""
+        snapshots = list_snapshots(f"{FOLDER}/snapshots", self.disk.beside())
+        if len(snapshots) < 2 or self.damaged in self.disk.files:
+            return
+        self.damaged = snapshots[-1][1]
+        data = bytearray(self.disk.contents()[self.damaged])
+        data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+        self.disk.put(self.damaged, bytes(data))
+
+    def pump(self) -> None:
+        """Let the event loop act on what a thread has said, and do what is due."""
+        self.machine.answer()
+        self.machine.pump()
+        self.under_way = self.machine.under_way
+
+    def touch(self) -> None:
+        """Hand over what was appended."""
+        self.machine.committer.touch()
+        self.under_way = self.machine.under_way
+
+    def write(self) -> None:
+        """Do what the committer's thread does."""
+        if not self.machine.writes or self.machine._outcomes:
+            return
+        written = self.machine.write()
+        if self.machine.died is not None:
+            died = self.machine.died
+            if isinstance(died, PowerCut):
+                self.faults += 1
+                self.crash(power=True)
+            elif self.disk.faulted and isinstance(died, (OSError, MaxamError, Killed)):
+                self.faults += 1
+                self.crash(power=False)
+            else:
+                raise died
+        elif written is True:
             self.note(self.under_way)
-            self.outcome = True
+            self.under_way = []
+        elif written is False:
+            self.refusals += 1
+            self.under_way = []
+
+    def build(self) -> None:
+        """Have the other process build a snapshot and remove what is too old; see that each of two snapshots is enough."""
+        self.snapshots += 1
+        faults = {self.rng.randrange(1, 80): self.rng.choice(FAULTS)} if self.rng.random() < 0.4 else {}
+        disk = self.disk.beside(faults)
+        rules = Rules(self.rng.choice((0, 0.001)), self.rng.choice((0, 1, 10_000)))
+        before = set(self.disk.files)
+        try:
+            build(disk, self.settings, rules, self.loop.wall_us)
+        except PowerCut:
+            self.crash(power=True)
+        except JournalDamagedError as error:
+            if error.path != self.damaged:
+                raise
+        self.faults += disk.faulted
+        self.expiries += any(path not in self.disk.files and "/segments/" in path for path in before)
+        disk = self.disk.beside()
+        sealed, opened = list_segments(f"{FOLDER}/segments", disk)
+        for one, following in zip(sealed, [*sealed, *opened][1:], strict=False):
+            if one.last + 1 != following.first:
+                raise Violation(f"there is a hole behind {one.path}")
+        snapshots = list_snapshots(f"{FOLDER}/snapshots", disk)
+        if len(snapshots) > 1 and self.damaged not in self.disk.files and sealed:
+            disk.files = {path: file for path, file in disk.files.items() if path != snapshots[-1][1]}
+            broker = summed_up(Journal.read_sealed(FOLDER, disk), self.settings.limits)
+            if held_by(broker) != self.values(broker.revision):
+                raise Violation("without the newest snapshot the values are not those that were committed")
+
+    # What operators do.
+
+    def found(self, before: Sources | None) -> Sources:
+        """Read the files."""
+        return self.reread(self.settings, before)[0]
+
+    def reread(self, _: Settings, before: Sources | None) -> tuple[Sources, dict[str, ConfigurationError]]:
+        """Do what a reload does in its thread."""
+        self.seen = self.written
+        sources, refused = files.read(self.written, before)
+        if POLICY not in refused:
+            self.policies[sources.policy] = self.written.grants
+        return sources, refused
+
+    def edit(self) -> None:
+        """Change a file."""
+        rng = self.rng
+        what = rng.choice((POLICY, POLICY, POLICY, SCHEMAS, SCHEMAS, CRL, "broken"))
+        if what == POLICY:
+            known = rng.random() < 0.85
+            granted = Granted(rng.choice(RECEIVE), rng.choice(SEND)) if known else NOTHING
+            self.written = replace(
+                self.written, grants=tuple(sorted((dict(self.written.grants) | {rng.choice(CLIENTS): granted}).items()))
+            )
+        elif what == SCHEMAS:
+            self.written = replace(self.written, rules=rng.randrange(len(RULES)))
+        elif what == CRL:
+            self.written = replace(self.written, revoked=rng.choice(("", *CLIENTS)))
+        else:
+            broken = rng.choice((frozenset(), frozenset({POLICY}), frozenset({SCHEMAS}), frozenset({POLICY, CRL})))
+            self.written = replace(self.written, broken=broken)
+
+    def reload(self) -> None:
+        """Ask for a reload, or let the one that is under way go on by a step."""
+        task = self.machine.reload
+        if task is None:
+            for _ in range(self.rng.choice((1, 1, 2, 3))):
+                self.edit()
+            self.before = self.machine.reloader.sources
+            self.allow_orphans = self.rng.random() < 0.2
+            self.machine.begin_reload(allow_orphans=self.allow_orphans)
+            return
+        try:
+            task.step()
+        except PowerCut:
+            self.faults += 1
+            self.crash(power=True)
+            return
+        except (OSError, Killed):
+            if not self.disk.faulted:
+                raise
+            self.faults += 1
+            self.crash(power=False)
+            return
+        self.under_way = self.machine.under_way
+        self.swapped()
+        if task.done:
+            self.machine.reload = None
+            self.reloads += 1
+            self.check_reload({one.item: one.outcome for one in task.result})
+
+    def swapped(self) -> None:
+        """Take note of what is in force now."""
+        before, after = self.sources, self.machine.reloader.sources
+        if before is after:
+            return
+        self.sources = after
+        self.log("swapped", after.digests)
+        rules = [next(n for n in range(len(RULES)) if files.registry_of(n) is one.registry) for one in (before, after)]
+        if self.machine.reload is not None and not self.allow_orphans:
+            values = dict.fromkeys(self.values(), True)
+            values |= {one.destination.decode(): not one.deleted for one in self.machine.coming if type(one) is Change}
+            lost = [t for t, value in values.items() if value and covered(rules[0], t) and not covered(rules[1], t)]
+            if lost:
+                raise Violation(f"{lost} have no rule any more, and nobody has allowed that")
+        for client in CLIENTS:
+            was, now = self.granted(client, before), self.granted(client, after)
+            self.rights[client] = now.receive
+            if (was.receive, was.known) == (now.receive, now.known):
+                continue
+            self.reloaded.add(client)
+            for link in self.links:
+                if link.client == client:
+                    for known in link.subscriptions.values():
+                        known.last.clear()  # what is granted again comes again
+            for key in [key for key in self.settled if key[0] == client]:
+                del self.settled[key]
+        self.outlawed = {client for client in self.outlawed if not self.entitled(client)}
+
+    def granted(self, client: str, sources: Sources) -> Granted:
+        """Return what a client may do."""
+        return dict(self.policies[sources.policy])[client]
+
+    def entitled(self, client: str) -> bool:
+        """Say whether a client may be connected."""
+        revoked = next(one for one in ("", *CLIENTS) if files._revocations_of(one) is self.sources.revocations)
+        return self.granted(client, self.sources).known and client != revoked
+
+    def check_reload(self, outcomes: dict[str, str]) -> None:
+        """A reload has been answered: what it says is so, whole, and nobody is served who may not be."""
+        wanted, refused = files.read(self.seen, self.before)
+        for item, part in ((POLICY, "policy"), (SCHEMAS, "registry"), (CRL, "revocations")):
+            old, new, found = (getattr(sources, part) for sources in (self.before, wanted, self.sources))
+            if (item in refused) and outcomes[item] != reload.REFUSED:
+                raise Violation(f"{item} cannot be used and was {outcomes[item]}")
+            if item not in refused and item != SCHEMAS and outcomes[item] == reload.REFUSED:
+                raise Violation(f"{item} is good and was refused")
+            if found is not (old if outcomes[item] == reload.REFUSED else new):
+                raise Violation(f"{item} was {outcomes[item]}, but is not what is in force")
+        self.outlawed = {client for client in CLIENTS if not self.entitled(client)}
+        for link in self.links:
+            connection = link.peer.connection
+            served = connection is not None and connection.failure is None and not link.peer.end
+            if link.client in self.outlawed and served:
+                raise Violation(f"{link.client} is served though it may not be connected any more")
 
     # Clients.
 
@@ -227,7 +505,8 @@ class Venue:
             link.woken = True
 
         name = fingerprint_of(client)
-        link.peer = Peer(self.broker, SETTINGS, name, f"made-{self.count}", wake, self.now_s)
+        link.chain, link.end = files.chain_of(client), self.end
+        link.peer = self.machine.peer(client, name, f"made-{self.count}", wake)
         lines = f"accept-version:1.2\nhost:MAXVAPI\nclient-id:{client}\nwindow:{window}\nheart-beat:0,0\n"
         self.links.append(link)
         link.inbound.append(Asked(f"CONNECT\n{lines}\n\0".encode(), None, "connect"))
@@ -257,7 +536,9 @@ class Venue:
             position = rng.randrange(len(link.to_ack))
             self.acknowledge(link, position, receipt)
         else:
-            body = b"" if rng.random() < 0.15 else b"%d%b" % (self.count, b"." * rng.choice((0, 0, 3000)))
+            text = b"%d%b" % (self.count, b"." * rng.choice((0, 0, 3000)))
+            form = self.form() if rng.random() < 0.9 else rng.choice(FORMS)
+            body = b"" if rng.random() < 0.15 else files.body_of(text, form)
             topic = rng.choice(TOPICS)
             mark: tuple[str, bytes, int] | None = None
             headers: Headers = ()
@@ -265,7 +546,16 @@ class Venue:
                 mark = (topic, rng.choice((b"p", b"q")), self.count // 8 + rng.randrange(20))
                 headers = ((b"source", mark[1]), (b"source-revision", b"%d" % mark[2]))
             data = encoder.send(VERSION_1_2, topic.encode(), body, headers, name)
-            link.inbound.append(Asked(data, receipt, "send", body=body, mark=mark))
+            link.inbound.append(Asked(data, receipt, "send", body=body, mark=mark, topic=topic, form=form))
+
+    def form(self) -> str:
+        """Return a form of bodies that is valid now, for most topics."""
+        return next(form for form in FORMS if files.verdict(self.rules, TOPICS[0], form) is not None)
+
+    @property
+    def rules(self) -> int:
+        """Which schema folder is in force."""
+        return next(n for n in range(len(RULES)) if files.registry_of(n) is self.sources.registry)
 
     def acknowledge(self, link: Link, position: int, receipt: str | None) -> None:
         """Acknowledge one of the messages read, and what is before it on its subscription."""
@@ -306,18 +596,28 @@ class Venue:
         while link.inbound and link.offset >= len(link.inbound[0].data):
             asked = link.inbound.pop(0)
             link.offset -= len(asked.data)
-            self.heed(link, asked)
-        peer.receive_data(data, self.now_s, int(self.now_s * 1e6))
+            if not link.refused:
+                self.heed(link, asked)
+        peer.receive_data(data, self.loop.now_s, self.loop.wall_us)
+        self.touch()
 
     def heed(self, link: Link, asked: Asked) -> None:
         """Take note that the broker reads a frame now."""
         if asked.kind == "connect":
+            if not self.entitled(link.client):
+                link.refused = link.leaving = True
+                return
             for other in self.links:
                 if other is not link and other.client == link.client and other.connected:
                     other.subscriptions.clear()
             link.connected = True
         if asked.receipt is not None:
             link.expected.append(asked)
+        if asked.kind == "send":
+            asked.allowed = asked.topic in self.granted(link.client, self.sources).send
+            asked.minor = files.verdict(self.rules, asked.topic, asked.form) if asked.body else ""
+            asked.low = self.memory_low
+            self.minors[asked.body] = asked.minor
         known = link.subscriptions.get(asked.subscription)
         if asked.subscribed is not None:
             link.subscriptions[asked.subscription] = asked.subscribed
@@ -339,12 +639,12 @@ class Venue:
         if len(link.outbound) >= SOCKET_BYTES or link.stalled:
             return
         due_s = peer.next_due_s
-        if due_s is not None and due_s <= self.now_s:
-            peer.tick(self.now_s)
+        if due_s is not None and due_s <= self.loop.now_s:
+            peer.tick(self.loop.now_s)
             link.woken = True
         if not link.woken:
             return
-        parts = peer.data_to_send(self.now_s)
+        parts = peer.data_to_send(self.loop.now_s)
         if parts:
             data = b"".join(parts)
             self.digest.update(data)
@@ -369,20 +669,7 @@ class Venue:
     def end(self, link: Link) -> None:
         """Close a connection, or have it vanish."""
         self.links.remove(link)
-        link.peer.closed(self.now_s, "gone")
-
-    def reload(self) -> None:
-        """Put another policy in force."""
-        client = self.rng.choice(CLIENTS)
-        self.reloaded.add(client)
-        self.rights[client] = self.rng.choice(RIGHTS)
-        self.broker.replace_policy(self.policy())
-        for link in self.links:
-            if link.client == client:
-                for known in link.subscriptions.values():
-                    known.last.clear()  # what is granted again comes again
-        for key in [key for key in self.settled if key[0] == client]:
-            del self.settled[key]
+        link.peer.closed(self.loop.now_s, "gone")
 
     # What must hold.
 
@@ -401,6 +688,7 @@ class Venue:
         asked = link.expected.pop(0)
         disposition = frame.headers.get(b"disposition")
         if asked.kind == "send":
+            self.check_disposition(asked, disposition)
             stored = self.bodies.get(asked.body) if asked.body else 0
             if frame.headers.get(b"result") == b"superseded":
                 if asked.mark is None or self.marks.get(asked.mark[:2], -1) < asked.mark[2]:
@@ -420,6 +708,25 @@ class Venue:
             for revision in map(int, asked.body.split(b",")):
                 settled[self.truth[revision][0]] = max(revision, settled.get(self.truth[revision][0], 0))
 
+    def check_disposition(self, asked: Asked, disposition: bytes | None) -> None:
+        """What was decided on a SEND is what policy and schemas said when the broker read it."""
+        what = f"the SEND of {asked.form} to {asked.topic}"
+        if disposition == b"accepted" and not asked.allowed:
+            raise Violation(f"{what} was accepted without the right")
+        if disposition == b"accepted" and asked.minor is None:
+            raise Violation(f"{what} was accepted though it is invalid")
+        if disposition == b"accepted" and asked.low and asked.body:
+            raise Violation(f"{what} was accepted while memory was low")
+        if disposition == b"rejected-unauthorised" and asked.allowed:
+            raise Violation(f"{what} was refused in spite of the right")
+        if disposition == b"rejected-invalid" and asked.minor is not None:
+            raise Violation(f"{what} was called invalid")
+        told = disposition in (b"rejected-invalid", b"rejected-unauthorised")
+        if self.told.count(asked.receipt) != told:
+            raise Violation(
+                f"{what} was {disposition!r}, and operators were told {self.told.count(asked.receipt)} times"
+            )
+
     def check_message(self, link: Link, frame: Frame) -> None:
         """Check one MESSAGE that leaves."""
         self.messages += 1
@@ -427,6 +734,8 @@ class Venue:
         topic = frame.headers[b"destination"].decode()
         revision = int(frame.headers[b"message-id"])
         what = f"MESSAGE {revision} of {topic} on {link.client}/{id_}"
+        if link.client in self.outlawed:
+            raise Violation(f"{what} went to somebody who may not be connected any more")
         if revision > self.committed:
             raise Violation(f"{what} left above {self.committed}, which is committed")
         if self.truth[revision] != (topic, frame.body):
@@ -467,30 +776,47 @@ class Venue:
     def step(self) -> None:
         """Let one thing happen."""
         rng = self.rng
-        self.now_s += rng.choice((0.0, 0.0, 0.001, 0.01, 0.06))
+        self.loop.now_s += rng.choice((0.0, 0.0, 0.001, 0.01, 0.06))
         choice = rng.random()
-        if choice < 0.001:
-            self.crash(power=rng.random() < 0.5)
-        elif choice < 0.003:
-            self.disk.faults[self.disk.calls + rng.randrange(1, 6)] = rng.choice((0, 0, 5))
-        elif choice < 0.006:
-            used = sum(len(file.data) for file in self.disk.files.values())
-            self.disk.capacity = None if self.disk.capacity else used + rng.randrange(200)
-        elif choice < 0.008 and self.reloading:
-            self.reload()
-        elif choice < 0.03 or not self.links:
+        if choice < 0.04 and self.befall(choice):
+            return
+        if choice < 0.06 or not self.links:
             client = rng.choice(CLIENTS)
             if sum(link.client == client for link in self.links) < 2:
                 self.connect(client)
-        elif choice < 0.12:
+        elif choice < 0.14:
             self.pump()
-        elif choice < 0.2:
+        elif choice < 0.22:
             self.write()
         else:
             link = rng.choice(self.links)
             weights = (25, 25, 25, 25, 1, 1)
             (act,) = rng.choices((self.ask, self.carry_in, self.carry_out, self.read, self.vanish, self.stall), weights)
             act(link)
+
+    def befall(self, choice: float) -> bool:
+        """Let something happen to the machine, its disk or its files, or nothing."""
+        rng = self.rng
+        if choice < 0.001:
+            self.crash(power=rng.random() < 0.5)
+        elif choice < 0.0013:
+            self.stop()
+        elif choice < 0.003:
+            self.disk.faults[self.disk.calls + rng.randrange(1, 6)] = rng.choice(FAULTS)
+        elif choice < 0.006:
+            used = sum(len(file.data) for file in self.disk.files.values())
+            self.disk.capacity = None if self.disk.capacity else used + rng.randrange(200)
+        elif choice < 0.009:
+            self.build()
+        elif choice < 0.01:
+            self.loop.jumped_s = rng.choice((0, 0, 3600, -3600, 3 * DAYS_S, -3 * DAYS_S))
+        elif choice < 0.0105:
+            self.memory_low = self.broker.memory_low = not self.memory_low
+        elif (choice < 0.013 and self.reloading and self.machine.reload is None) or self.machine.reload is not None:
+            self.reload()
+        else:
+            return False
+        return True
 
     def vanish(self, link: Link) -> None:
         """Lose a connection, with all that is on its way."""
@@ -517,11 +843,17 @@ class Venue:
             for id_ in sorted({"s", "t"} - link.asked):
                 self.subscribe(link, id_, b"last")
         self.heal()
-        publisher = next(link for link in self.links if not link.leaving)
+        form = self.form()
         for topic in TOPICS:
-            self.count += 1
-            data = encoder.send(VERSION_1_2, topic.encode(), b"%d" % self.count, (), b"burst")
-            publisher.inbound.append(Asked(data, "burst", "send", body=b"%d" % self.count))
+            for link in self.links:
+                if not link.leaving and topic in self.granted(link.client, self.sources).send:
+                    self.count += 1
+                    body = files.body_of(b"%d" % self.count, form)
+                    data = encoder.send(VERSION_1_2, topic.encode(), body, (), b"burst%d" % self.count)
+                    asked = Asked(data, f"burst{self.count}", "send", body=body, topic=topic, form=form)
+                    link.inbound.append(asked)
+                    self.burst.add(body)
+                    break
         self.heal()
         self.check_end(burst=True)
 
@@ -529,10 +861,14 @@ class Venue:
         """Let network, disk and clients be at their best until nothing moves any more."""
         self.disk.capacity = None
         self.disk.faults.clear()
+        self.memory_low = self.broker.memory_low = False
+        while self.machine.reload is not None:
+            self.loop.now_s += 0.1
+            self.reload()
         quiet = 0
         while quiet < 8:
             before = (self.digest.hexdigest(), self.committed, self.broker.appended)
-            self.now_s += 0.2
+            self.loop.now_s += 0.2
             self.pump()
             self.write()
             self.pump()
@@ -540,7 +876,7 @@ class Venue:
                 link.stalled = False
                 while link.inbound and link.peer.receiving and not link.peer.finished:
                     self.carry_in(link)
-                link.woken = link.woken or (link.peer.next_due_s or self.now_s + 1) <= self.now_s
+                link.woken = link.woken or (link.peer.next_due_s or self.loop.now_s + 1) <= self.loop.now_s
                 while (link.woken or link.outbound) and link in self.links:
                     self.carry_out(link)
                     while link.outbound:
@@ -570,7 +906,9 @@ class Venue:
                 for topic in set(known.topics) & self.rights[link.client] & set(newest):
                     revision, body = newest[topic]
                     due = known.since is not None and (revision > known.since or (known.eager and bool(body)))
-                    if (burst or (due and link.client not in self.reloaded)) and known.last.get(topic) != revision:
+                    if (
+                        (burst and body in self.burst) or (due and link.client not in self.reloaded)
+                    ) and known.last.get(topic) != revision:
                         raise Violation(
                             f"{revision} of {topic} has not come to {link.client}/{id_}, but {known.last.get(topic)}"
                         )
@@ -580,17 +918,33 @@ def _frame(command: str, receipt: str | None) -> bytes:
     return f"{command}\n{f'receipt:{receipt}' + chr(10) if receipt else ''}\n\0".encode()
 
 
+def covered(rules: int, topic: str) -> bool:
+    """Say whether a topic has a rule."""
+    return any(files.verdict(rules, topic, form) is not None for form in FORMS)
+
+
+def held_by(broker: Broker) -> dict[str, tuple[int, bytes]]:
+    """Return revision and body of what a broker holds."""
+    return {t.name: (t.change.revision, t.change.body) for t in broker.store.topics.values() if t.change.body}
+
+
 def simulate(seed: int, steps: int = 1500) -> Venue:
     """Run one seed.
 
     Raises:
         Violation: Something that must hold does not; a note says how to repeat it.
     """
-    with cheap_globs():
-        try:
+    disabled = logging.root.manager.disable
+    logging.disable()
+    try:
+        with cheap_globs():
             venue = Venue(seed)
-            venue.run(steps)
-        except Exception as error:
-            error.add_note(f"seed {seed}; repeat: python -m tests.simulation --seed {seed}")
-            raise
+            with venue.in_force():
+                venue.run(steps)
+                venue.machine.end()
+    except Exception as error:
+        error.add_note(f"seed {seed}; repeat: python -m tests.simulation --seed {seed}")
+        raise
+    finally:
+        logging.disable(disabled)
     return venue

@@ -1,0 +1,199 @@
+"""What operators and integrators have on the disk in a simulation: policies, schemas, revocation lists; good and bad."""
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from maxam.admin.certificates import Authority
+from maxam.avro.registry import Registry, load_registry
+from maxam.broker.policy import Policy
+from maxam.config import Settings
+from maxam.errors import ConfigurationError
+from maxam.gateway.revocation import Chain, Revocations, facts_of, load_revocations
+from maxam.gateway.sources import CRL, POLICY, SCHEMAS, Sources
+from maxam.gateway.tls import Authorities, ServerCertificate, server_context
+from tests.sans_io import UNCHECKED, policy
+from tests.simulation.loop import EPOCH_S
+
+CLIENTS = ("anna", "bert", "cleo", "dora")
+TOPICS = tuple(f"X/{store}.{n}" for store in "ab" for n in range(4))
+ALL = frozenset(TOPICS)
+
+_NOW = dt.datetime.fromtimestamp(EPOCH_S, dt.UTC)
+_BODY: dict[str, Any] = {
+    "type": "record",
+    "name": "Body_v1",
+    "namespace": "t",
+    "fields": [{"name": "text", "type": "bytes"}],
+}
+_NEXT: dict[str, Any] = {
+    **_BODY,
+    "fields": [*_BODY["fields"], {"name": "more", "type": ["null", "int"], "default": None}],
+}
+_MINORS = {"1.0": _BODY, "1.1": _NEXT}
+# Glob, and the minors that are known under it (none: bodies are not checked). The last one has no rule for half of the topics.
+RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("X/**", ()),
+    ("X/**", ("1.0",)),
+    ("X/**", ("1.0", "1.1")),
+    ("X/a.*", ()),
+)
+FORMS = ("raw", "1.0", "1.1")
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What a client may do. One that is not `known` is in no policy."""
+
+    receive: frozenset[str] = ALL
+    send: frozenset[str] = ALL
+    known: bool = True
+
+
+NOTHING = Granted(frozenset(), frozenset(), known=False)
+Grants = tuple[tuple[str, Granted], ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files as somebody left them.
+
+    Attributes:
+        grants: What the policy says.
+        rules: Which of RULES the schema folder has.
+        revoked: Whose certificate is on the revocation list.
+        broken: Items whose files cannot be used.
+    """
+
+    grants: Grants = tuple((client, Granted()) for client in CLIENTS)
+    rules: int = 0
+    revoked: str = ""
+    broken: frozenset[str] = field(default_factory=frozenset)
+
+
+def body_of(text: bytes, form: str) -> bytes:
+    """Return a body that carries a text: as it is, or as a datum of one of the minors."""
+    if form == "raw":
+        return text
+    number, head = len(text) << 1, b""
+    while number > 127:
+        head += bytes([number & 127 | 128])
+        number >>= 7
+    return head + bytes([number]) + text + (b"\0" if form == "1.1" else b"")
+
+
+def verdict(rules: int, topic: str, form: str) -> str | None:
+    """Return which minor a body of a form is judged by, empty when it is not checked, or None when it is invalid."""
+    glob, minors = RULES[rules]
+    if not topic.startswith(glob.rstrip("*")):
+        return None
+    if not minors:
+        return ""
+    return form if form in minors else None
+
+
+@cache
+def registry_of(rules: int) -> Registry:
+    """Load a schema folder."""
+    glob, minors = RULES[rules]
+    if not minors:
+        return load_registry({"registry.toml": UNCHECKED["registry.toml"].replace(b"X/**", glob.encode())})
+    texts = {f"t/Body_v1/{minor}.avsc": json.dumps(_MINORS[minor]).encode() for minor in minors}
+    rule = f'[[rule]]\ndestination = "{glob}"\nencoding = "datum"\nschema = "t.Body_v1"\n'
+    return load_registry({"registry.toml": rule.encode(), **texts})
+
+
+@cache
+def policy_of(grants: Grants) -> Policy:
+    """Load a policy."""
+    principals: dict[str, Mapping[str, Sequence[str]]] = {
+        client: {"send": sorted(granted.send), "receive": sorted(granted.receive)}
+        for client, granted in grants
+        if granted.known
+    }
+    return policy(**principals)  # type: ignore[arg-type]
+
+
+@cache
+def _authority() -> tuple[Authority, Authorities, ServerCertificate, Chain]:
+    authority = Authority.create("simulated", _NOW)
+    until = _NOW + dt.timedelta(days=3000)
+    server = authority.issue("server", _NOW, until, ("localhost",))
+    client = authority.issue("client", _NOW, until)
+    return (
+        authority,
+        Authorities(authority.issued.certificate_pem, "ca.pem"),
+        ServerCertificate(server.certificate_pem, server.key_pem, "server.pem"),
+        (facts_of(client.certificate), facts_of(authority.issued.certificate)),
+    )
+
+
+def chain_of(client: str) -> Chain:
+    """Return the verified certificates of a client: they differ in their number."""
+    own, above = _authority()[3]
+    return (replace(own, serial=CLIENTS.index(client) + 100), above)
+
+
+@cache
+def _revocations_of(client: str) -> Revocations:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from maxam.admin.certificates import sign_revocation_list
+
+    authority, authorities, _, _ = _authority()
+    issued = authority.issued
+    entries = [(CLIENTS.index(client) + 100, _NOW)] if client else []
+    until = _NOW + dt.timedelta(days=3000)
+    crl = sign_revocation_list(issued.certificate, issued.key, entries, _NOW, until, 1)
+    return load_revocations(crl.public_bytes(Encoding.PEM), "crl.pem", authorities.certificates)
+
+
+def read(written: Written, before: Sources | None) -> tuple[Sources, dict[str, ConfigurationError]]:
+    """Read the files as `reread_sources` does; an item that cannot be used is left as it was."""
+    if before is None:
+        _, authorities, certificate, _ = _authority()
+        before = Sources(
+            policy_of(written.grants),
+            registry_of(written.rules),
+            certificate,
+            authorities,
+            _revocations_of(written.revoked),
+            _context(),
+            {},
+        )
+        digests = {item: item for item in ("certificate", "client_ca")}
+        before = replace(before, digests=digests | _digests(written))
+        return before, {}
+    refused = {item: ConfigurationError(f"{item} is broken") for item in sorted(written.broken)}
+    digests = dict(before.digests) | {item: d for item, d in _digests(written).items() if item not in refused}
+    parts: dict[str, Any] = {"digests": digests}
+    if POLICY not in refused:
+        parts["policy"] = policy_of(written.grants)
+    if SCHEMAS not in refused:
+        parts["registry"] = registry_of(written.rules)
+    if CRL not in refused:
+        parts["revocations"] = _revocations_of(written.revoked)
+    return replace(before, **parts), refused
+
+
+def reader(written: Written) -> Any:
+    """Return what stands for `reread_sources`, which finds these files."""
+
+    def reread(_settings: Settings, before: Sources | None) -> tuple[Sources, dict[str, ConfigurationError]]:
+        return read(written, before)
+
+    return reread
+
+
+@cache
+def _context() -> Any:
+    _, authorities, certificate, _ = _authority()
+    return server_context(certificate, authorities)
+
+
+def _digests(written: Written) -> dict[str, str]:
+    grants = [(client, sorted(one.receive), sorted(one.send), one.known) for client, one in written.grants]
+    return {POLICY: repr(grants), SCHEMAS: str(written.rules), CRL: written.revoked}

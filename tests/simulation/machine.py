@@ -1,0 +1,145 @@
+"""The gateway's process in a simulation: the real journal, broker, committer, reloader and judge of certificates, without threads."""
+
+import errno
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from functools import partial
+from io import StringIO
+from typing import Any, cast
+
+from maxam.broker.broker import Broker, Operation
+from maxam.config import Settings
+from maxam.errors import DiskFullError, MaxamError
+from maxam.gateway.committer import Committer
+from maxam.gateway.entitlement import Entitlement
+from maxam.gateway.peer import Peer
+from maxam.gateway.quarantine import Quarantine, take_rejected
+from maxam.gateway.reload import Reloader
+from maxam.gateway.snapshot import build_snapshot
+from maxam.gateway.sources import Sources
+from maxam.journal import retention
+from maxam.journal.files import Journal, JournalSettings
+from maxam.records import Change
+from tests.simulation.disk import KILL, Killed, SimulatedDisk
+from tests.simulation.files import chain_of
+from tests.simulation.loop import Loop, Task
+
+FOLDER = "/journal"
+STORED = JournalSettings(segment_bytes_max=3000, segment_age_s_max=3600.0, reserve_bytes=4096)
+FAULTS = (0, 0, KILL, errno.ENOSPC, errno.EIO)
+
+
+class Machine:
+    """What `open_gateway` makes, in the same order. Whoever drives it does what event loop and threads do.
+
+    Attributes:
+        died: What ended the process in the committer's thread, if anything did.
+        judged: Changes with a schema that recovery has read.
+        reload: The one under way.
+    """
+
+    def __init__(
+        self, disk: SimulatedDisk, loop: Loop, settings: Settings, sources: Sources, links: Any, marker: bytes
+    ) -> None:
+        """Start; raises what the disk does."""
+        self._loop = loop
+        self._settings = settings
+        self.died: BaseException | None = None
+        self.judged: list[Change] = []
+        self.reload: Task | None = None
+        self._outcomes: list[Callable[[], object]] = []
+        self.journal = Journal.open(FOLDER, disk, STORED, marker)
+        self.broker = Broker(settings.limits, sources.policy, sources.registry)
+        for record in self.journal.recover():
+            self.broker.apply(record)
+            if type(record) is Change and record.judgement.schema_version:
+                self.judged.append(record)
+        self.broker.recovered(loop.now_s, self.journal.head)
+        self.broker.accepted_at_us = self.journal.accepted_at_us
+        self.journal.keep_schemas(sources.registry.texts())
+        self.committer = Committer(self.broker, self.journal, settings.limits, self._die)
+        self.entitlement = Entitlement(
+            settings, self.broker, links, lambda: self.reloader.sources, self.committer.touch
+        )
+        self.reloader = Reloader(settings, sources, self.broker, self.journal.keep_schemas, self.entitlement.settle)
+        self.quarantine = Quarantine(
+            settings.limits.quarantine_records_max, settings.limits.quarantine_bytes_max, "run"
+        )
+        self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
+        self._sweep = Task(self.entitlement.run)
+
+    def _die(self, error: BaseException) -> None:
+        self.died = error
+
+    @property
+    def under_way(self) -> list[Change]:
+        """The changes of the block that is being written."""
+        return [one for one in self.committer.group._writing or [] if type(one) is Change]
+
+    @property
+    def coming(self) -> list[Operation]:
+        """All that is accepted and not done, in order."""
+        group = self.committer.group
+        return [*(group._writing or []), *group._kept, *self.broker.pending]
+
+    def peer(self, client: str, fingerprint: str, session: str, wake: Callable[[], None]) -> Peer:
+        """Make a connection, as the gateway does behind a handshake."""
+        objection = partial(self.entitlement.objection, chain_of(client))
+        return Peer(self.broker, self._settings, fingerprint, session, wake, self._loop.now_s, objection)
+
+    def pump(self) -> None:
+        """Do what the committer's task does in one pass, and who looks at certificates."""
+        self.committer._pump(self._loop.now_s)
+        self._sweep.step()
+
+    @property
+    def writes(self) -> bool:
+        """Whether the committer's thread has something to do."""
+        return not self.committer._blocks.empty()
+
+    def write(self) -> bool | None:
+        """Do what the committer's thread does with what it was handed; return whether a block was written, None if there was none."""
+        blocks = self.committer._blocks
+        if blocks.empty():
+            return None
+        blocks.put(None)
+        before = len(self._outcomes)
+        self.committer._write_blocks(cast("Any", self))
+        if self.died is not None or len(self._outcomes) == before:
+            return None
+        return self.committer._outcome is True
+
+    def run_sync_soon(self, call: Callable[[], object]) -> None:
+        """Take what the thread wants to be called by the event loop."""
+        self._outcomes.append(call)
+
+    def answer(self) -> None:
+        """Act on the outcome of a block."""
+        while self._outcomes:
+            self._outcomes.pop(0)()
+
+    def begin_reload(self, *, allow_orphans: bool) -> None:
+        """Begin a reload; `reload` is stepped from now on."""
+        self.reload = Task(partial(self.reloader._reload, ["signal"], allow_orphans))
+
+    def end(self) -> None:
+        """Give up what is under way."""
+        self._sweep.close()
+        if self.reload is not None:
+            self.reload.close()
+
+
+def build(disk: SimulatedDisk, settings: Settings, rules: retention.Rules, wall_us: int) -> None:
+    """Do what the process does that builds snapshots; raises PowerCut, or what nobody has put in its way."""
+    try:
+        with redirect_stderr(StringIO()):
+            build_snapshot(FOLDER, disk, settings.limits)
+            retention.expire(FOLDER, disk, rules, wall_us)
+    except Killed:
+        pass
+    except DiskFullError:
+        if disk.capacity is None and not disk.faulted:
+            raise
+    except (MaxamError, OSError):
+        if not disk.faulted:
+            raise
