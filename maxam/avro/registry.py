@@ -200,6 +200,7 @@ class _Loader:
         self._texts = texts
         self._limits = limits
         self.problems: list[SchemaError] = []
+        self._noted: set[str] = set()
         self._broken: set[str] = set()  # paths of files that cannot be used
 
     def load(self) -> Registry:
@@ -306,7 +307,9 @@ class _Loader:
                     )
 
     def _note(self, error: SchemaError) -> None:
-        if str(error) not in [str(noted) for noted in self.problems]:  # of a file that several others refer to
+        text = str(error)
+        if text not in self._noted:  # of a file that several others refer to
+            self._noted.add(text)
             self.problems.append(error)
 
     def _sources(self, suffix: str) -> dict[str, dict[str, Source]]:

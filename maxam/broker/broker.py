@@ -163,6 +163,9 @@ class Broker:
         self.limits: Final = limits
         self.policy = policy
         self.registry = registry
+        self._registries = (
+            1  # that there have been: topics remember a number, as one that rests would keep what was replaced
+        )
         self.store: Final = Store()
         self.marks: Final = Marks(limits.source_retention_s)
         self.sessions: Final[dict[tuple[str, str], Session]] = {}
@@ -678,6 +681,7 @@ class Broker:
     def replace_registry(self, registry: Registry) -> None:
         """Judge every SEND from now on by another registry."""
         self.registry = registry
+        self._registries += 1
 
     def replace_policy(self, policy: Policy) -> None:
         """Put another policy in force at once, for sends and deliveries; what it grants anew is owed in slices."""
@@ -712,13 +716,13 @@ class Broker:
                 return _UNAUTHORISED
             if topic is not None:
                 topic.permitted = rights
-        if topic is not None and topic.registry is self.registry:
-            rule = topic.rule
+        if topic is not None and topic.registry == self._registries:
+            rule = self.registry.rules[topic.rule] if topic.rule >= 0 else None
         else:
             rule = self.registry.rule_for(destination.decode())
             if topic is not None:
-                topic.registry = self.registry
-                topic.rule = rule
+                topic.registry = self._registries
+                topic.rule = -1 if rule is None else self.registry.rules.index(rule)
             elif event.body and self._full():
                 return self._memory_low()
         if not event.body:

@@ -9,8 +9,6 @@ from sortedcontainers import SortedList
 from maxam.records import Change
 
 if TYPE_CHECKING:
-    from maxam.avro.registry import Registry
-    from maxam.avro.rule import Rule
     from maxam.broker.policy import Rights
     from maxam.broker.session import Subscription
 
@@ -32,7 +30,8 @@ class Topic:
             changed in place, so that topics may share one list.
         routed: Position in the match index up to which `routes` is complete.
         epoch: Of the broker's routing when `routes` was made.
-        rule: The registry's rule for it, valid for `registry` only.
+        rule: Which of the registry's rules is for it, -1 if none is; valid for `registry` only.
+        registry: The number of the registry that was asked; 0: none was.
         permitted: Rights that were found to allow SENDs to it: asked for a million topics, they cannot remember all answers.
     """
 
@@ -44,8 +43,8 @@ class Topic:
         self.routes = routes
         self.routed = 0
         self.epoch = -1
-        self.rule: Rule | None = None
-        self.registry: Registry | None = None
+        self.rule = -1
+        self.registry = 0
         self.permitted: Rights | None = None
 
     @property

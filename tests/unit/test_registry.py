@@ -1,5 +1,6 @@
 """The schema folder: rules, types, versions, lock; and the shipped example domain."""
 
+import gc
 import hashlib
 import io
 import json
@@ -10,10 +11,11 @@ from typing import Any
 import fastavro
 import pytest
 
-from maxam.avro.registry import Registry, load_registry
+from maxam.avro.registry import Registry, inspect_registry, load_registry
 from maxam.avro.rule import ENCODINGS
 from maxam.errors import SchemaError
 from maxam.records import Judgement
+from tests.sans_io import World, receipts
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
@@ -177,6 +179,13 @@ def test_a_wrong_schema_file_is_refused(path: str, text: bytes, problem: str) ->
     assert problem in str(caught.value)
 
 
+def test_any_number_of_mistakes_is_found() -> None:
+    """Twenty thousand mistakes are told in one go: the time goes with their number, not with its square."""
+    registry, problems = inspect_registry({"registry.toml": b"[[rule]]\n" * 20_000})
+    assert registry is None
+    assert len(problems) == 20_000
+
+
 def test_a_folder_without_registry_file_is_refused() -> None:
     """The registry file must be there."""
     with pytest.raises(SchemaError, match=r"registry\.toml: missing"):
@@ -279,3 +288,28 @@ def test_the_second_minor_of_the_meter_reading_is_compatible() -> None:
     plain = fastavro.schemaless_reader(io.BytesIO(body), writer)
     assert isinstance(plain, dict)
     assert fastavro.schemaless_reader(io.BytesIO(body), writer, reader) == {**plain, "reason": None}
+
+
+def test_topics_that_rest_keep_no_registry_that_was_replaced() -> None:
+    """After any number of reloads only what is in force takes memory, whichever registry judged a topic's value."""
+
+    def registries() -> int:
+        gc.collect()
+        return len([one for one in gc.get_objects() if type(one) is Registry])
+
+    world = World.make()
+    client = world.client()
+    client.send("X/b", b"v", receipt="a rule then")
+    before = registries()
+    for n in range(5):
+        world.broker.replace_registry(load_registry({"registry.toml": A_ALONE}))
+        client.send(f"X/a.{n}", b"v", receipt=str(n))
+        client.send("X/a", b"v", receipt="again")
+        client.send("X/b", b"v", receipt="no rule")
+        world.settle()
+    answers = [answer for _, answer in receipts(client.read())]
+    assert answers == ["accepted"] + ["accepted", "accepted", "rejected-invalid"] * 5
+    assert registries() <= before + 1
+
+
+A_ALONE = b'[[rule]]\ndestination = "X/Z"\nencoding = "none"\n[[rule]]\ndestination = "X/a**"\nencoding = "none"\n'
