@@ -415,7 +415,17 @@ class Enrolment:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "expired", f"the token has expired on {token.expires_at}; ask for a new one"
             )
-        self._check_wanted(token, policy)
+        try:
+            self._check_wanted(token, policy)
+        except RefusedError as error:
+            if error.code != "invalid-token":
+                raise
+            log_event(logging.WARNING, "enrolment-failed", principal=token.principal, error=error)
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN,
+                "invalid-token",
+                "what the token names is not in the policy any more; ask for a new one",
+            ) from error
         self._check_key(digest, "", policy, self._authority.entries())
         certificate = self._authority.sign(token.principal, key, now, self._settings.certificate_days)
         used = replace(
@@ -502,8 +512,9 @@ class Enrolment:
                 f"there is a principal {token.principal!r} already; choose another name, or take that one out first",
             )
         wanted = EnrolledPrincipal(token.principal, (_NOBODYS,), token.capabilities, token.owns)
+        enrolled = self._read_enrolled()
         try:
-            merged = self._merged(self._read_enrolled().with_principal(wanted).render())
+            merged = self._merged(enrolled.with_principal(wanted).render())
         except PolicyError as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "invalid-token", str(error)) from error
         missing = maker.missing(merged.rights(token.principal))

@@ -112,10 +112,11 @@ class Site:
 class Living:
     """A running gateway."""
 
-    def __init__(self, site: Site, gateway: Gateway, admin_port: int) -> None:
+    def __init__(self, site: Site, gateway: Gateway, admin_port: int, enrolment_port: int = 0) -> None:
         self.site = site
         self.gateway = gateway
         self.admin_port = admin_port
+        self.enrolment_port = enrolment_port
 
     async def reload(self, allow_orphans: bool = False) -> dict[str, Outcome]:
         """Reload; return the outcomes by item."""
@@ -231,7 +232,7 @@ async def living(site: Site, **changes: Any) -> AsyncIterator[Living]:
             await ready.wait()
             try:
                 with trio.fail_after(60):
-                    yield Living(site, gateway, int(addresses[1].rpartition(":")[2]))
+                    yield Living(site, gateway, *[int(address.rpartition(":")[2]) for address in addresses[1:]])
             finally:
                 gateway.stop()
     finally:

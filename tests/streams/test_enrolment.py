@@ -1,0 +1,499 @@
+"""Enrolment against a running gateway: EST by curl and openssl, by our own client, and by whoever wants more than a token gives."""
+
+import base64
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from http.client import HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs7
+
+from maxam.admin.authority import INDEX_FILE, AuthorityFolder
+from maxam.admin.certificates import fingerprint
+from maxam.admin.enrolment import TOKENS_FILE, Attempts, Enrolment, RefusedError
+from maxam.admin.est_client import ClientFolder, new_key, new_request
+from maxam.admin.main import main
+from maxam.config import EnrolmentSettings, PolicySettings
+from maxam.gateway.sources import read_sources
+from maxam.gateway.tls import fingerprint as der_fingerprint
+from maxam.records import Identity
+from tests.streams.living_gateway import NOW, Living, Site, living
+
+PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
+POLICY = """
+[capabilities.Meters]
+send = ["X/M.*"]
+receive = ["X/M.*"]
+[capabilities.Everything]
+send = ["X/**"]
+receive = ["X/**"]
+[capabilities.Operations]
+admin = ["read", "write", "enrol"]
+[[principals]]
+name = "operator"
+fingerprints = ["{operator}"]
+capabilities = ["Operations", "Meters"]
+[[principals]]
+name = "anna"
+fingerprints = ["{anna}"]
+capabilities = ["Everything"]
+"""
+
+
+class EnrolmentSite(Site):
+    """The files of a gateway that enrols; clients know it by another authority than the one that signs them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write them."""
+        super().__init__(folder, "anna")
+        self.authority_folder = folder / "ca"
+        authority = AuthorityFolder.create(self.authority_folder, "clients", PASSPHRASE, NOW, 3650)
+        (folder / "passphrase").write_text(PASSPHRASE)
+        (folder / "passphrase").chmod(0o600)
+        both = (self.certificates / "ca.pem").read_bytes() + authority.certificate.public_bytes(
+            serialization.Encoding.PEM
+        )
+        (folder / "clients.pem").write_bytes(both)
+        self.policy_file.write_text(POLICY.format(**self.fingerprints))
+        self.enrolled_file = folder / "policy-enrolled.toml"
+        self.settings = replace(
+            self.settings,
+            tls=replace(self.settings.tls, client_ca=folder / "clients.pem"),
+            policy=PolicySettings(self.policy_file, enrolled=self.enrolled_file),
+            enrolment=EnrolmentSettings(
+                self.authority_folder,
+                folder / "passphrase",
+                port=0,
+                server_ca=self.certificates / "ca.pem",
+            ),
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> EnrolmentSite:
+    """The files of a gateway that enrols."""
+    return EnrolmentSite(tmp_path)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on real time, with an absolute limit."""
+
+    async def limited() -> None:
+        with trio.fail_after(60):
+            await test()
+
+    trio.run(limited)
+
+
+class Est:
+    """The enrolment listener as whoever speaks HTTP sees it."""
+
+    def __init__(self, gateway: Living, certificate: str | None = None) -> None:
+        self.port = gateway.enrolment_port
+        self._context = gateway.site.context(certificate)
+
+    async def ask(
+        self,
+        operation: str,
+        token: str | None = None,
+        request: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, bytes, dict[str, str]]:
+        """Ask for something; return status, body and headers."""
+
+        def ask() -> tuple[int, bytes, dict[str, str]]:
+            connection = HTTPSConnection("localhost", self.port, context=self._context, timeout=20)
+            sent = dict(headers or {})
+            if token is not None:
+                sent["authorization"] = "Basic " + base64.b64encode(f":{token}".encode()).decode()
+            body = None if request is None else base64.encodebytes(request)
+            connection.request("GET" if body is None else "POST", f"/.well-known/est/{operation}", body, sent)
+            answer = connection.getresponse()
+            data = answer.read()
+            connection.close()
+            return answer.status, data, {name.lower(): value for name, value in answer.getheaders()}
+
+        return await trio.to_thread.run_sync(ask)
+
+    async def certificate(self, operation: str, token: str | None, request: bytes) -> x509.Certificate:
+        """Get a certificate."""
+        status, data, headers = await self.ask(operation, token, request)
+        assert (status, headers.get("content-type", "").partition(";")[0]) == (200, "application/pkcs7-mime"), data
+        [found] = pkcs7.load_der_pkcs7_certificates(base64.b64decode(data))
+        return found
+
+
+class Operator:
+    """maxam-admin of the operator."""
+
+    def __init__(self, gateway: Living) -> None:
+        folder = gateway.site.certificates
+        self._options = ["--gateway", f"localhost:{gateway.admin_port}", "--ca", str(folder / "ca.pem")]
+        self._options += ["--certificate", str(folder / "operator.pem"), "--key", str(folder / "operator.key")]
+
+    async def __call__(self, *arguments: str | Path, code: int = 0) -> str:
+        """Run a verb; return what it printed."""
+        command = [*self._options, *map(str, arguments)]
+        done = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output
+
+    async def token(self, principal: str, *options: str) -> dict[str, Any]:
+        """Make a token."""
+        text = await self("enrolment", "token", "create", principal, "--json", *options)
+        made: dict[str, Any] = json.loads(text)
+        return made
+
+
+def pkcs10(key: Any = None) -> bytes:
+    """A request, DER."""
+    return new_request(key or new_key("p256")).public_bytes(serialization.Encoding.DER)
+
+
+def test_curl_and_openssl_enrol_a_client_that_is_served_at_once(site: EnrolmentSite, tmp_path: Path) -> None:
+    """By the book: cacerts, a token as password, a request by openssl; the certificate counts without a restart, with its rights only."""
+    script = """
+    set -e
+    base=https://localhost:$PORT/.well-known/est
+    curl -sf --cacert $CA $base/cacerts | base64 -d | openssl pkcs7 -inform DER -print_certs -out cacerts.pem
+    curl -s -o /dev/null -w '%{http_code}' --cacert cacerts.pem $base/csrattrs > csrattrs
+    openssl req -newkey rsa:2048 -nodes -keyout new.key -subj /CN=anna -outform DER 2>/dev/null | base64 > new.b64
+    for name in new again; do
+      curl -sf --cacert cacerts.pem -u user:$TOKEN -H 'Content-Type: application/pkcs10' --data-binary @new.b64 \
+        $base/simpleenroll | base64 -d | openssl pkcs7 -inform DER -print_certs | openssl x509 -out $name.pem
+    done
+    cmp new.pem again.pem
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -keyout next.key -subj /CN=x -outform DER 2>/dev/null \
+      | base64 > next.b64
+    curl -sf --cacert cacerts.pem --cert new.pem --key new.key -H 'Content-Type: application/pkcs10' \
+      --data-binary @next.b64 $base/simplereenroll | base64 -d | openssl pkcs7 -inform DER -print_certs \
+      | openssl x509 -out next.pem
+    """
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            token = await Operator(gateway).token("meters", "--capability", "Meters", "--owns", "X/M.1*")
+            environment = {
+                "PORT": str(gateway.enrolment_port),
+                "CA": str(site.certificates / "ca.pem"),
+                "TOKEN": token["token"],
+                "PATH": "/usr/local/bin:/usr/bin:/bin",
+            }
+            done = await trio.run_process(
+                ["bash", "-c", script], cwd=tmp_path, env=environment, check=False, capture_stderr=True
+            )
+            assert done.returncode == 0, done.stderr
+            assert (tmp_path / "csrattrs").read_text() == "204"
+            assert (tmp_path / "cacerts.pem").read_text().count("BEGIN CERTIFICATE") == 2
+            for name in ("new", "next"):
+                for kind in ("pem", "key"):
+                    (site.certificates / f"{name}.{kind}").write_bytes((tmp_path / f"{name}.{kind}").read_bytes())
+            async with gateway.client("new", "line") as client:
+                assert (await client.send("X/M.12", b"v"))[0] == b"accepted"
+                assert await client.send("X/M.2", b"v") == (b"rejected-unauthorised", b"unauthorised")
+                async with gateway.client("next", "line") as renewed:  # the same principal: its session goes over
+                    assert (await client.error())[0].startswith(b"session taken over")
+                    assert (await renewed.send("X/M.12", b"w"))[0] == b"accepted"
+
+    run(test)
+
+
+def test_a_token_is_good_once(site: EnrolmentSite) -> None:
+    """A used token gives the same certificate for the same key and nothing for another; an unknown, an expired and a revoked one nothing."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            operator, est = Operator(gateway), Est(gateway)
+            token = await operator.token("meters", "--capability", "Meters")
+            assert token["ca_sha256"] == fingerprint(
+                x509.load_pem_x509_certificate((site.certificates / "ca.pem").read_bytes())
+            )
+            stored = (site.authority_folder / TOKENS_FILE).read_text()
+            assert token["token"] not in stored
+            assert hashlib.sha256(token["token"].encode()).hexdigest() in stored
+            key = new_key("p256")
+            first = await est.certificate("simpleenroll", token["token"], pkcs10(key))
+            assert await est.certificate("simpleenroll", token["token"], pkcs10(key)) == first
+            status, said, _ = await est.ask("simpleenroll", token["token"], pkcs10())
+            assert (status, b"another key" in said) == (403, True)
+            status, _, headers = await est.ask("simpleenroll", "x" * 43, pkcs10())
+            assert (status, headers["www-authenticate"].startswith("Basic")) == (401, True)
+            assert (await est.ask("simpleenroll", None, pkcs10()))[0] == 401
+            other = await operator.token("other", "--capability", "Meters")
+            assert "waits to be used already" in await operator(
+                "enrolment", "token", "create", "other", "--capability", "Meters", code=1
+            )
+            await operator("enrolment", "token", "revoke", other["id"])
+            assert (await est.ask("simpleenroll", other["token"], pkcs10()))[0] == 401
+            assert "minutes must be 1 to" in await operator(
+                "enrolment", "token", "create", "late", "--minutes", "999999", code=1
+            )
+
+    run(test)
+
+
+def test_one_token_asked_for_at_once_gives_one_certificate(site: EnrolmentSite) -> None:
+    """Of many that use one token at the same time with keys of their own exactly one gets a certificate."""
+    outcomes: list[int] = []
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            token = await Operator(gateway).token("meters", "--capability", "Meters")
+
+            async def use() -> None:
+                outcomes.append((await Est(gateway).ask("simpleenroll", token["token"], pkcs10()))[0])
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(6):
+                    nursery.start_soon(use)
+            assert sorted(outcomes) == [200, *[403] * 5]
+            assert (site.authority_folder / INDEX_FILE).read_text().count("\n") == 1
+
+    run(test)
+
+
+def test_nobody_grants_what_he_does_not_hold(site: EnrolmentSite) -> None:
+    """Capabilities beyond the maker's rights, names that are taken and nonsense are refused; `owns` may narrow to what is held; rights
+    that the maker has lost since do not count when the token is used.
+    """
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            operator, est = Operator(gateway), Est(gateway)
+
+            async def refused(said: str, *arguments: str) -> None:
+                assert said in await operator("enrolment", "token", "create", *arguments, code=1), said
+
+            await refused("cannot grant the right to send to X/**", "p", "--capability", "Everything")
+            await refused("cannot grant the right to receive", "p", "--capability", "Everything", "--owns", "X/M.1")
+            await refused("already", "anna", "--capability", "Meters")
+            await refused("expected one of", "p", "--capability", "None")
+            await refused("expected a glob", "p", "--capability", "Meters", "--owns", "[")
+            await refused("printable", "a\nb")
+            await refused("unknown clients are called so", "fingerprint:1")
+            assert "needs the admin right enrol" in await _as_anna(gateway)
+            await operator("enrolment", "token", "create", "op-2", "--capability", "Operations")
+            token = await operator.token("late", "--capability", "Meters")
+            text = site.policy_file.read_text()
+            site.policy_file.write_text(text.replace('"Operations", "Meters"', '"Operations"'))
+            await gateway.reload()
+            status, said, _ = await est.ask("simpleenroll", token["token"], pkcs10())
+            assert (status, b"cannot grant" in said) == (403, True)
+            site.policy_file.write_text(text.replace('"write", "enrol"', '"write"'))
+            await gateway.reload()
+            status, said, _ = await est.ask("simpleenroll", token["token"], pkcs10())
+            assert (status, b"may enrol nobody any more" in said) == (403, True)
+            site.policy_file.write_text(text)
+            await gateway.reload()
+            await est.certificate("simpleenroll", token["token"], pkcs10())  # a refusal cost the token nothing
+
+    async def _as_anna(gateway: Living) -> str:
+        operator = Operator(gateway)
+        operator._options = [option.replace("operator.", "anna.") for option in operator._options]
+        return await operator("enrolment", "token", "create", "p", "--capability", "Meters", code=1)
+
+    run(test)
+
+
+def test_bad_requests_cost_the_token_nothing(site: EnrolmentSite) -> None:
+    """Garbage, requests that are too large and weak keys are told, and the token is good afterwards."""
+
+    async def test() -> None:
+        async with living(site, enrolment=replace(site.settings.enrolment, failures_per_minute_max=100)) as gateway:
+            token = (await Operator(gateway).token("meters", "--capability", "Meters"))["token"]
+            est = Est(gateway)
+            good = pkcs10()
+            for request, status in [
+                (b"", 400),
+                (b"garbage", 400),
+                (good[:-1] + bytes([good[-1] ^ 1]), 400),
+                (b"\0" * 50_000, 413),
+            ]:
+                assert (await est.ask("simpleenroll", token, request))[0] == status
+            assert (await est.ask("simpleenroll", None, good, {"authorization": "Basic !"}))[0] == 401
+            assert (await est.ask("simpleenroll", None, good, {"authorization": "Bearer " + token}))[0] == 401
+            assert (await est.ask("simplereenroll", None, good))[0] == 403
+            assert (await est.ask("serverkeygen", None, good))[0] == 404
+            await est.certificate("simpleenroll", token, good)
+
+    run(test)
+
+
+def test_whoever_tries_tokens_is_told_to_wait(site: EnrolmentSite) -> None:
+    """After so many failures of one address within a minute everything from there is answered 429, a good token too."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            token = (await Operator(gateway).token("meters", "--capability", "Meters"))["token"]
+            est = Est(gateway)
+            for number in range(site.settings.enrolment.failures_per_minute_max):
+                assert (await est.ask("simpleenroll", f"guess-{number}", pkcs10()))[0] == 401
+            status, _, headers = await est.ask("simpleenroll", token, pkcs10())
+            assert status == 429
+            assert 1 <= int(headers["retry-after"]) <= 61
+
+    run(test)
+
+
+def test_failures_are_counted_by_network_and_forgotten() -> None:
+    """An address of IPv4 and a /64 of IPv6 count as one; a minute later nothing is left, and addresses remembered are bounded."""
+    now_s = 0.0
+    attempts = Attempts(2, lambda: now_s)
+    for address in ("10.0.0.1", "2001:db8::1", "2001:db8::2"):
+        attempts.failed(address)
+    assert attempts.wait_s("10.0.0.1") == 0
+    assert attempts.wait_s("2001:db8::3") == 61
+    assert attempts.wait_s("2001:db8:0:1::3") == 0
+    now_s = 60.0
+    assert attempts.wait_s("2001:db8::3") == 0
+    for number in range(20_000):
+        attempts.failed(f"10.{number >> 8 & 255}.{number & 255}.1")
+    assert len(attempts._failures) <= 10_001
+
+
+def test_renewal(site: EnrolmentSite) -> None:
+    """Whoever shows a certificate that counts gets the next one, by our own client with a new key: both count, then the old one does not,
+    also one from the operators' file, which stays as it is. Taken from that file, all that came of it is gone.
+    """
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            before = site.policy_file.read_bytes()
+            key = new_key("ed25519")
+            new = await Est(gateway, "anna").certificate("simplereenroll", None, pkcs10(key))
+            assert await Est(gateway, "anna").certificate("simplereenroll", None, pkcs10(key)) == new
+            _write(site, "anna-2", new, key)
+            async with gateway.client("anna") as old, gateway.client("anna-2") as client:
+                assert (await client.send("X/a", b"v"))[0] == b"accepted"
+                later = Enrolment(gateway.gateway, lambda: NOW + dt.timedelta(days=8))
+                await later.retire()
+                assert (await old.error())[0] == b"unknown client"
+                assert (await client.send("X/a", b"v"))[0] == b"accepted"
+            assert (await Est(gateway, "anna").ask("simplereenroll", None, pkcs10()))[0] == 403
+            assert site.policy_file.read_bytes() == before
+            assert "retired = true" in site.enrolled_file.read_text()
+            read_sources(site.settings)
+            async with gateway.client("anna-2") as client:
+                site.policy_file.write_bytes(before.replace(site.fingerprints["anna"].encode(), b"0" * 64))
+                await gateway.reload()
+                assert (await client.error())[0] == b"unknown client"
+
+    run(test)
+
+
+def test_a_line_of_renewals_is_bounded(site: EnrolmentSite) -> None:
+    """Nobody collects certificates by renewing; a key that somebody has, or whose certificate was revoked, is not certified again."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            authority = AuthorityFolder(site.authority_folder)
+            authority.unlock(PASSPHRASE)
+            est, keys = Est(gateway, "anna"), [new_key("p256") for _ in range(4)]
+            issued = [await est.certificate("simplereenroll", None, pkcs10(key)) for key in keys]
+            status, said, _ = await est.ask("simplereenroll", None, pkcs10())
+            assert (status, b"count already" in said) == (429, True)
+            token = (await Operator(gateway).token("meters", "--capability", "Meters"))["token"]
+            status, said, _ = await est.ask("simpleenroll", token, pkcs10(keys[0]))
+            assert (status, b"stands for a principal already" in said) == (403, True)
+            entry = authority.find(fingerprint(issued[1]))
+            await trio.to_thread.run_sync(authority.revoke, entry, "stolen", NOW)
+            status, said, _ = await est.ask("simpleenroll", token, pkcs10(keys[1]))
+            assert (status, b"was revoked" in said) == (403, True)
+
+    run(test)
+
+
+def test_our_client_pins_enrols_and_renews(site: EnrolmentSite, tmp_path: Path) -> None:
+    """maxam-admin enrol tells nothing to a gateway with another authority, writes key (0600), certificate and authorities, and renews with a
+    new key; what was cut short is completed.
+    """
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            operator = Operator(gateway)
+            token = await operator.token("meters", "--capability", "Meters")
+            (tmp_path / "token").write_text(token["token"])
+            folder, at = tmp_path / "client", f"localhost:{gateway.enrolment_port}"
+            enrol: list[str | Path] = ["enrol", folder, "--at", at, "--token-file", tmp_path / "token", "--ca-sha256"]
+            assert "nothing was sent" in await operator(*enrol, "00" * 32, code=1)
+            assert "is not trusted" in await operator(*enrol, token["ca_sha256"], "--server-name", "other", code=1)
+            key = (folder / "client.key").read_bytes()
+            assert not json.loads(await operator("enrolment", "token", "list", "--json"))["used_at"]
+            enrolled = json.loads(await operator(*enrol, token["ca_sha256"], "--json"))
+            assert (folder / "client.key").read_bytes() == key
+            assert (folder / "client.key").stat().st_mode & 0o777 == 0o600
+            assert "--renew gets the next one" in await operator(*enrol, token["ca_sha256"], code=1)
+            renew: list[str | Path] = ["enrol", folder, "--at", at, "--renew"]
+            assert "days more" in await operator(*renew, "--days-left", "30")
+            renewed = json.loads(await operator(*renew, "--json"))
+            assert renewed["fingerprint"] != enrolled["fingerprint"]
+            assert (folder / "client.key").read_bytes() != key
+            assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "client.key", "client.pem"]
+            (folder / "client.pem").rename(folder / "client.pem.next")  # as if cut short between the two
+            assert ClientFolder(folder).certificate is not None
+            assert renewed["fingerprint"] in await operator("fingerprint", folder / "client.pem")
+            for kind in ("pem", "key"):
+                (site.certificates / f"meters.{kind}").write_bytes((folder / f"client.{kind}").read_bytes())
+            async with gateway.client("meters") as client:
+                assert (await client.send("X/M.1", b"v"))[0] == b"accepted"
+                assert "meters" in await operator("enrolment", "list")
+                await operator("enrolment", "remove", "meters")
+                assert (await client.error())[0] == b"unknown client"
+            status, said, _ = await Est(gateway).ask("simpleenroll", token["token"], pkcs10())
+            assert (status, b"unknown" in said) == (401, True)
+
+    run(test)
+
+
+def test_an_expired_token_is_refused_and_said_to_be(site: EnrolmentSite) -> None:
+    """A token is good until its time is over, and not in that moment any more."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            now = NOW
+            enrolment = Enrolment(gateway.gateway, lambda: now)
+            who = Identity("operator", site.fingerprints["operator"])
+            _, secret = await enrolment.make_token(who, "meters", ["Meters"], None, 5)
+            now = NOW.replace(microsecond=0) + dt.timedelta(minutes=5)
+            with pytest.raises(RefusedError, match="has expired"):
+                await enrolment.enrol(secret, pkcs10(), "test")
+            now -= dt.timedelta(seconds=1)
+            assert der_fingerprint((await enrolment.enrol(secret, pkcs10(), "test")).public_bytes(_DER))
+
+    run(test)
+
+
+def test_a_policy_that_cannot_be_used_holds_up_enrolment_and_loses_nothing(site: EnrolmentSite) -> None:
+    """While the operators' file is bad nobody is enrolled and no token is used up; once it is mended, the same token does it."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            token = (await Operator(gateway).token("meters", "--capability", "Meters"))["token"]
+            good = site.policy_file.read_text()
+            site.policy_file.write_text("nonsense")
+            status, _, _ = await Est(gateway).ask("simpleenroll", token, pkcs10())
+            assert status == 503
+            site.policy_file.write_text(good)
+            await Est(gateway).certificate("simpleenroll", token, pkcs10())
+
+    run(test)
+
+
+_DER = serialization.Encoding.DER
+
+
+def _write(site: Site, name: str, certificate: x509.Certificate, key: Any) -> None:
+    pem = serialization.Encoding.PEM
+    (site.certificates / f"{name}.pem").write_bytes(certificate.public_bytes(pem))
+    (site.certificates / f"{name}.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
