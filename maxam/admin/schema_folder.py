@@ -156,9 +156,11 @@ def _warnings(registry: Registry, texts: Texts) -> Iterator[Finding]:
     for name in registry.types():
         for version in registry.versions(name):
             used.update(version.schema.uses)
+    released = released_minors(texts)
     for name in registry.types():
         newest = registry.versions(name)[0]
-        if name not in used:
+        retired = (name, newest.minor) in released  # it must stay for what was written in it
+        if name not in used and not retired:
             yield Finding(
                 "warning",
                 newest.path,
@@ -167,7 +169,6 @@ def _warnings(registry: Registry, texts: Texts) -> Iterator[Finding]:
                 f"no rule carries {name} and no other type holds it; add a rule to {REGISTRY_FILE}, or remove the folder",
             )
     if LOCK_FILE in texts:
-        released = released_minors(texts)
         for name in registry.types():
             for version in registry.versions(name)[1:]:
                 if (name, version.minor) not in released:

@@ -177,6 +177,9 @@ def test_what_is_odd_is_a_warning(cli: Cli, folder: Path) -> None:
     assert lines[2].startswith("warning: t/T_v1/1.0.avsc: not in registry.lock, though there is a newer minor")
     assert len(lines) == 3
     assert cli("check", "--strict").exit_code == 1
+    assert cli("release", "t.U_v1").exit_code == 0
+    assert "t.U_v1" not in cli("check").stderr  # it is retired, and may not be removed
+    (folder / "registry.lock").write_text("")
     rows = [json.loads(line) for line in cli("check", "--json").stdout.splitlines()]
     assert [row.get("severity") for row in rows] == ["warning", "warning", "warning", None]
 
