@@ -121,10 +121,9 @@ class Entitlement:
             f"crl: the revocation list of {one.name} has expired on {one.expires_at:%Y-%m-%d %H:%M}Z"
             for one in sources.revocations.expired(now_s)
         ]
-        valid_until = sources.certificate.valid_until
-        if valid_until.timestamp() - now_s < _NOTICE_S:
-            reasons.append(f"certificate: the server's certificate is valid until {valid_until:%Y-%m-%d %H:%M}Z")
-        return reasons
+        return reasons + [
+            f"{item}: {what} is valid until {_said(until_s)}" for item, what, until_s in _ending(sources, now_s)
+        ]
 
     async def run(self) -> None:
         """Act on what time alone has made invalid, and tell of it once; until cancelled."""
@@ -132,10 +131,13 @@ class Entitlement:
         while True:
             now_s = time.time()
             sources = self._sources()
-            valid_until = sources.certificate.valid_until
-            if valid_until.timestamp() - now_s < _NOTICE_S and ("certificate", valid_until) not in told:
-                told.add(("certificate", valid_until))
-                log_event(logging.WARNING, "certificate-expires", expires=valid_until.isoformat(), action="renew it")
+            for ending in _ending(sources, now_s):
+                if ending not in told:
+                    told.add(ending)
+                    expires = _said(ending[2])
+                    log_event(
+                        logging.WARNING, "certificate-expires", whose=ending[1], expires=expires, action="renew it"
+                    )
             overdue = [one for one in sources.revocations.expired(now_s) if (one.issuer, one.updated_at) not in told]
             for one in overdue:
                 told.add((one.issuer, one.updated_at))
@@ -236,6 +238,13 @@ def _lost(fingerprint: str, before: Policy, after: Policy) -> bool:
     if was is None:
         return False  # there is nothing that it could lose
     return now != was or not after.rights(was).admin >= before.rights(was).admin
+
+
+def _ending(sources: Sources, now_s: float) -> list[tuple[str, str, float]]:
+    """Return what has expired or is about to: its item, what it is, and until when it is valid."""
+    certificate = ("certificate", "the server's certificate", sources.certificate.valid_until.timestamp())
+    authorities = [("client_ca", f"the authority {name}", until_s) for name, until_s in sources.authorities.validity]
+    return [one for one in (certificate, *authorities) if one[2] - now_s < _NOTICE_S]
 
 
 def _said(at_s: float) -> str:

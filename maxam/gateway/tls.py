@@ -85,9 +85,10 @@ class Authorities:
 
     Attributes:
         certificates: All of them, in the order of the file.
+        validity: Name of each authority, for people, and until when it is valid, in seconds since the epoch.
     """
 
-    __slots__ = ("_pem", "_roots", "_valid_until_s", "certificates")
+    __slots__ = ("_pem", "_roots", "_valid_until_s", "certificates", "validity")
 
     def __init__(self, pem: bytes, where: str) -> None:
         """Take a PEM text; `where` names its file.
@@ -113,9 +114,12 @@ class Authorities:
 
         # An authority may have several certificates over one key: it is renewed by adding another.
         self._valid_until_s: Final[dict[tuple[bytes, bytes], float]] = {}
-        for one in found:
+        names: dict[tuple[bytes, bytes], str] = {}
+        for one, certificate in zip(found, self.certificates, strict=True):
             owner = (one.subject, one.public_key)
+            names[owner] = shown_name(certificate.subject)
             self._valid_until_s[owner] = max(one.valid_until_s, self._valid_until_s.get(owner, 0.0))
+        self.validity: Final = tuple((name, self._valid_until_s[owner]) for owner, name in names.items())
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Have a context trust them."""

@@ -348,7 +348,7 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
             first = end - dt.timedelta(seconds=1)
             for name in ("eve", "stalled", "op"):
                 issue(site, name, SIGNER, name, (NOW - DAY, end))
-            listed = _authority(site, "dora", NOW + DAY)
+            listed = _authority(site, "dora", NOW + 30 * DAY)
             short = _authority(site, "fred", end)
             renewed = _authority(site, "gina", end)
             _bundle(site, *(one.issued.certificate for one in (listed, short, renewed)))
@@ -363,6 +363,9 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
             site.policy({name: {**EVERYTHING, "admin": ["read"]} for name in ("anna", "ben", *names)})
             outcomes = await gateway.reload()
             assert [outcomes[item].outcome for item in ("policy", "client_ca", "crl")] == [RELOADED] * 3
+            valid = f"is valid until {end:%Y-%m-%d %H:%M:%SZ}"
+            warned = [f"client_ca: the authority {name} {valid}" for name in ("fred", "gina")]
+            assert warned == [reason for reason in gateway.gateway.degraded_reasons() if reason.startswith("client_ca")]
             async with (
                 gateway.client("anna") as anna,
                 gateway.client("eve", "e") as eve,
@@ -379,9 +382,10 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
                 await until(lambda: ("stalled", "stalled") in gateway.gateway.broker.sessions)
                 for _ in range(3):  # more than the kernel holds
                     assert (await anna.send("X/large", bytes(4_000_000)))[0] == b"accepted"
-                again = sign_authority(renewed.issued.key, named("gina"), *VALID)
+                again = sign_authority(renewed.issued.key, named("gina"), NOW - DAY, NOW + 30 * DAY)
                 _bundle(site, listed.issued.certificate, short.issued.certificate, renewed.issued.certificate, again)
                 assert (await gateway.reload())["client_ca"].outcome == RELOADED
+                assert not [reason for reason in gateway.gateway.degraded_reasons() if "gina" in reason]
                 await eve.subscribe("X/**", durable=True)
                 if dt.datetime.now(dt.UTC) >= first:
                     return False
