@@ -984,6 +984,51 @@ def test_a_full_disk_refuses_sends_and_gives_their_revisions_back() -> None:
     assert values(client.read()) == [("X/e", "value")]
 
 
+def test_low_memory_refuses_what_would_need_more_and_nothing_else() -> None:
+    """SENDs of values, deletes that free nothing and new durable subscriptions are refused; all else goes on, and no revision is lost."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(durable=True)
+    client.send("X/a", b"1")
+    world.settle()
+    (message,) = messages(client.read())
+    world.broker.memory_low = True
+    client.send("X/a", b"2", receipt="known")
+    client.send("X/b", b"2", receipt="new")
+    client.send("X/b", b"", receipt="nothing")
+    client.ack(message, receipt="ack")
+    client.send("X/a", b"", receipt="delete")
+    world.settle()
+    frames = client.read()
+    assert receipts(frames) == [
+        ("known", "rejected-unavailable"),
+        ("new", "rejected-unavailable"),
+        ("nothing", "rejected-unavailable"),
+        ("ack", ""),
+        ("delete", "accepted"),
+    ]
+    assert {
+        frame.headers.get(b"result") for frame in frames if b"rejected" in frame.headers.get(b"disposition", b"")
+    } == {b"memory-low"}
+    assert ids(frames) == [2]
+    assert world.broker.counters.sends_unavailable == 3
+    again = world.client(client_id="me")
+    again.subscribe(durable=True, receipt="resumed")
+    reader = world.client()
+    reader.subscribe(eager=True, receipt="reading")
+    world.settle()
+    assert receipts(again.read())[:1] == [("resumed", "resumed")]
+    assert receipts(reader.read())[:1] == [("reading", "")]
+    newcomer = world.client()
+    newcomer.subscribe(durable=True, receipt="new")
+    (frame,) = newcomer.read()
+    assert (frame.command, frame.headers[b"message"], frame.headers[b"receipt-id"]) == (b"ERROR", b"memory low", b"new")
+    world.broker.memory_low = False
+    reader.send("X/b", b"3", receipt="room")
+    world.settle()
+    assert ("room", "accepted") in receipts(reader.read())
+
+
 def test_a_full_disk_fails_no_resumption_of_what_was_stored_and_is_removed() -> None:
     """Only a SUBSCRIBE that could not be stored is an ERROR; one that resumed a stored one, since removed, is answered."""
     world = World.make()

@@ -1,0 +1,114 @@
+"""When memory and disk count as short, and when not any more."""
+
+from pathlib import Path
+
+import pytest
+
+from maxam.avro.registry import load_registry
+from maxam.broker.broker import Broker
+from maxam.broker.policy import Policy
+from maxam.config import Limits
+from maxam.gateway.watermarks import Watermarks, memory_bytes, resident_bytes
+
+GIB = 2**30
+
+
+@pytest.fixture
+def broker() -> Broker:
+    """An empty one."""
+    limits = Limits()
+    return Broker(limits, Policy({}, {}, limits), load_registry({"registry.toml": b""}))
+
+
+@pytest.fixture
+def watermarks(broker: Broker) -> Watermarks:
+    """1,000 bytes of memory, of the disk 100 to be free."""
+    return Watermarks(broker, lambda: None, Path("/journal"), 1000, 100)
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the events that were logged."""
+    return [record.getMessage().split()[0] for record in caplog.records if record.name == "maxam"]
+
+
+def test_memory_is_short_above_the_limit_until_it_is_well_below(
+    broker: Broker, watermarks: Watermarks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit itself is fine; what is short stays short down to 95 %; each change is told once, and operators see it meanwhile."""
+    states = []
+    for used in (999, 1000, 1001, 1500, 1000, 950, 949, 1000, 1001):
+        watermarks.heed_memory(used)
+        states.append(broker.memory_low)
+        assert watermarks.memory_low == broker.memory_low == bool(watermarks.unready())
+    assert states == [False, False, True, True, True, True, False, False, True]
+    assert events(caplog) == ["memory-low", "memory-low-ended", "memory-low"]
+    assert "1001 bytes" in watermarks.unready()[0]
+    assert watermarks.degraded() == []
+
+
+def test_the_disk_is_low_below_the_least_until_it_is_well_above(
+    watermarks: Watermarks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With less free than wanted the gateway serves on, degraded, until there is a tenth more than wanted."""
+    states = []
+    for free in (100, 99, 0, 105, 110, 111, 100):
+        watermarks.heed_disk(free)
+        states.append(watermarks.free_low)
+        assert bool(watermarks.degraded()) == watermarks.free_low
+        assert watermarks.unready() == []
+    assert states == [False, True, True, True, True, False, False]
+    assert events(caplog) == ["disk-low", "disk-low-ended"]
+
+
+def test_a_disk_is_slow_that_does_not_answer_for_five_seconds(
+    watermarks: Watermarks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once for each block that takes so long; the next block begins anew."""
+    states = []
+    for since, now in ((None, 0.0), (1.0, 5.9), (1.0, 6.0), (1.0, 60.0), (60.0, 60.1), (60.0, 65.0), (None, 66.0)):
+        watermarks.heed_writing(since, now)
+        states.append(watermarks.slow)
+        assert bool(watermarks.unready()) == watermarks.slow
+    assert states == [False, False, True, True, False, True, False]
+    assert events(caplog) == ["disk-slow", "disk-slow-ended"] * 2
+
+
+def test_without_a_least_nobody_is_warned(broker: Broker) -> None:
+    """0 free bytes are fine when 0 are wanted."""
+    watermarks = Watermarks(broker, lambda: None, Path("/journal"), 1000, 0)
+    watermarks.heed_disk(0)
+    assert watermarks.degraded() == []
+
+
+def test_the_default_is_a_share_of_what_there_is(broker: Broker) -> None:
+    """Room for as much again is left, as a snapshot is built in another process."""
+    there = memory_bytes()
+    assert resident_bytes() < there
+    assert 0.4 * there < Watermarks(broker, lambda: None, Path("/journal"), 0, 0).memory_bytes_max < 0.5 * there
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/", {"memory.max": "1000\n"}, 1000),
+        ("0::/a/b", {"a/b/memory.max": "max\n", "a/memory.max": "2000\n"}, 2000),
+        ("0::/a/b", {"a/b/memory.max": "1500\n", "a/memory.max": "2000\n"}, 1500),
+        ("0::/not/seen", {"memory.max": "1000\n"}, 1000),
+        ("4:cpu,memory:/a\n0::/", {"memory/a/memory.limit_in_bytes": "700\n"}, 700),
+        ("4:cpu:/a", {"memory/memory.limit_in_bytes": "700\n"}, None),
+        ("0::/", {}, None),
+        ("0::/", {"memory.max": "max\n"}, None),
+    ],
+)
+def test_a_control_group_bounds_what_there_is(
+    tmp_path: Path, membership: str, files: dict[str, str], expected: int | None
+) -> None:
+    """The least of all groups around the process counts, in either version of control groups; without one, the machine's."""
+    groups = tmp_path / "groups"
+    for name, text in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(text)
+    (tmp_path / "membership").write_text(membership + "\n")
+    machine = memory_bytes(tmp_path / "none", tmp_path / "none")
+    assert machine > 100 * 2**20
+    assert memory_bytes(groups, tmp_path / "membership") == (machine if expected is None else expected)
