@@ -35,6 +35,10 @@ test: $(DEV) ## all tests, interpreted and compiled, third-party clients include
 kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
 	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
 
+.PHONY: fault-sweep
+fault-sweep: $(DEV) ## fail the disk of a real gateway at each of its first calls (N=2000 takes an hour; FAULT_ARGS="--step 20")
+	$(BIN)/python -m tests.faults.fault_sweep --calls $(or $(N),2000) $(FAULT_ARGS)
+
 corruption-test: $(DEV) ## damage a journal at random and repair it (FAULTS=1000 takes half a minute)
 	$(BIN)/python -m tests.faults.corruption --faults $(or $(FAULTS),1000)
 
