@@ -161,8 +161,9 @@ async def _subscribe(gateway: Living, name: str, ack: bytes, stop: trio.Event, *
 
 
 def test_no_value_leaks_and_nobody_is_dropped_when_a_right_is_withdrawn_under_load(site: Site) -> None:
-    """Rights come and go while everything is published and delivered in every way there is. Once a reload has answered, nothing that
-    is not permitted any more is encrypted and no SEND that is not is admitted; no connection ends.
+    """Rights come and go, and the server's certificate and the revocation list with them, while everything is published and delivered in
+    every way there is. Once a reload has answered, nothing that is not permitted any more is encrypted and no SEND that is not is
+    admitted; no connection ends.
     """
     open_policy = {"anna": EVERYTHING, "ben": EVERYTHING, "carl": EVERYTHING}
     closed = {
@@ -189,12 +190,21 @@ def test_no_value_leaks_and_nobody_is_dropped_when_a_right_is_withdrawn_under_lo
                 def counted(least: int) -> bool:
                     return broker.counters.sends_unauthorised >= least
 
-                for _ in range(8):
+                for turn in range(8):
                     connections = len(gateway.gateway.connections)
                     secrets.marked = 0
                     await until(lambda: secrets.marked >= 20)  # load is on
                     site.policy(closed)
-                    assert (await gateway.reload())["policy"].outcome == RELOADED
+                    site.authority.issue("localhost", NOW - DAY, NOW + 30 * DAY, SERVER_NAMES).write(
+                        site.certificates, "server"
+                    )
+                    site.revoke("operator", number=turn)
+                    outcomes = await gateway.reload()
+                    assert {item for item in outcomes if outcomes[item].outcome == RELOADED} == {
+                        "policy",
+                        "certificate",
+                        "crl",
+                    }
                     secrets.marked = 0
                     head = broker.head
                     await until(partial(counted, broker.counters.sends_unauthorised + 300))
