@@ -331,13 +331,14 @@ class Difference:
 
 def differences(old: Policy, new: Policy) -> Iterator[Difference]:
     """Name what becomes of everybody when one policy follows another: by what they mean, not by what is written."""
+    held, holds = _fingerprints(old), _fingerprints(new)
     for name in dict.fromkeys([*old.principals, *new.principals]):
         before, after = old.principals.get(name), new.principals.get(name)
         if before is None:
             yield Difference(name, "gains", "principal", name)
         elif after is None:
             yield Difference(name, "loses", "principal", name)
-        had, has = _fingerprints(before), _fingerprints(after)
+        had, has = held.get(name, set()), holds.get(name, set())
         for fingerprint in sorted(has - had):
             yield Difference(name, "gains", "fingerprint", fingerprint)
         for fingerprint in sorted(had - has):
@@ -353,8 +354,12 @@ def differences(old: Policy, new: Policy) -> Iterator[Difference]:
             yield Difference(name, "loses", "admin", right)
 
 
-def _fingerprints(principal: Principal | None) -> set[str]:
-    return set() if principal is None else set(principal.fingerprints)
+def _fingerprints(policy: Policy) -> dict[str, set[str]]:
+    """Return the certificates of each principal."""
+    found: dict[str, set[str]] = {}
+    for fingerprint, owner in policy.fingerprints.items():
+        found.setdefault(owner, set()).add(fingerprint)
+    return found
 
 
 def _admin(policy: Policy, principal: Principal | None) -> frozenset[str]:
@@ -392,10 +397,8 @@ def _gained(
 
 def moved_fingerprints(old: Policy, new: Policy) -> Mapping[str, tuple[str, str | None]]:
     """Return the certificates whose connections another policy would end: whose they were, and whose they would be; None: nobody's."""
-    moved: dict[str, tuple[str, str | None]] = {}
-    for principal in old.principals.values():
-        for fingerprint in principal.fingerprints:
-            owner = new.principal_of(fingerprint)
-            if owner != principal.name:
-                moved[fingerprint] = (principal.name, owner)
-    return moved
+    return {
+        fingerprint: (owner, new.principal_of(fingerprint))
+        for fingerprint, owner in old.fingerprints.items()
+        if new.principal_of(fingerprint) != owner
+    }

@@ -180,6 +180,11 @@ class Policy:
         """Give the principal of a certificate's SHA-256 in 64 lower-case hex digits; None when it is unknown."""
         return self._principals.get(fingerprint)
 
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """All certificates that count, renewed ones too, with the principal of each."""
+        return self._principals
+
     def rights(self, principal: str) -> Rights:
         """Give the rights of a principal: none at all when the policy does not know it."""
         return self._rights.get(principal, self._nobody)
