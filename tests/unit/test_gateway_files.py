@@ -8,6 +8,7 @@ from maxam.config import Limits
 from maxam.errors import ConfigurationError
 from maxam.gateway.snapshot import segments_since_snapshot
 from maxam.gateway.sources import read_registry
+from maxam.journal.disk import OsDisk
 
 
 def test_a_loop_of_links_in_the_schema_folder_is_named(tmp_path: Path) -> None:
@@ -24,4 +25,4 @@ def test_a_strange_file_among_the_snapshots_is_none_of_them(tmp_path: Path) -> N
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "segments").mkdir()
     (tmp_path / "snapshots" / "00000000000000000007.backup.avro").write_bytes(b"")
-    assert segments_since_snapshot(tmp_path) == 0
+    assert segments_since_snapshot(str(tmp_path), OsDisk()) == 0

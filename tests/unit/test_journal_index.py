@@ -187,10 +187,10 @@ def test_a_snapshot_run_indexes_the_archive_too(tmp_path: Path) -> None:
     disk = OsDisk()
     folder = str(tmp_path)
     write_segment(disk, folder, TOPICS)
-    assert build_snapshot(tmp_path, Limits())
+    assert build_snapshot(str(tmp_path), OsDisk(), Limits())
     for path in tmp_path.glob("index/*"):
         path.unlink()
     write_segment(disk, folder, TOPICS[:9])
-    assert build_snapshot(tmp_path, Limits())
+    assert build_snapshot(str(tmp_path), OsDisk(), Limits())
     assert unindexed(folder, disk) == []
     assert [load(folder, one, disk) is not None for one in sealed_segments(folder, disk)] == [True, True]
