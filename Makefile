@@ -17,7 +17,7 @@ FROM_WHEEL := PYTHONSAFEPATH=1 # no process takes the tree because it was starte
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help run demo test fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -45,12 +45,29 @@ corruption-test: $(DEV) ## damage a journal at random and repair it (FAULTS=1000
 disk-curve: $(INSTALLED) $(DEV) ## what a journal takes on the disk under steady updates, four minutes (docs/plots/disk.svg)
 	$(FROM_WHEEL) $(BIN)/python -m maxam.bench.disk --plot docs/plots/disk.svg
 
+MINUTES ?= 10
+fuzz: $(DEV) ## what strangers, operators and disks send, led by coverage, and a live gateway (MINUTES=60)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+soak: $(INSTALLED) $(DEV) ## 1,000 connections come and go for as long as you like (MINUTES=60 SOAK_ARGS="--plot docs/plots/soak.svg")
+	$(BIN)/python -m tests.soak --installed --minutes $(MINUTES) $(SOAK_ARGS)
+
+flood: $(DEV) ## 500 hostile strangers, 100 subscribers that never read: what good clients notice of them
+	$(BIN)/python -m tests.faults.flood
+
+network-test: $(DEV) ## resets in mid-frame, silence, a dead peer
+	$(BIN)/python -m tests.faults.network
+
+tls-scan: $(DEV) ## sslscan and testssl.sh against both listeners
+	deploy/install-test-clients
+	$(BIN)/python -m tests.faults.tls_scan
+
 coverage: $(DEV) ## all tests, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
 
 SEEDS ?= 1000
-simulate: $(DEV) ## the whole broker on a simulated disk, clock and network (SEEDS=10000)
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+simulate: $(DEV) ## the whole broker on a simulated disk, clock and network, on all processors (SEEDS=10000; JOBS=1)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
 lint: $(DEV) ## rules, format, types, floors
 	$(BIN)/ruff check .
