@@ -1,11 +1,20 @@
-"""Simulate many seeds: `python -m tests.simulation --seeds 10000`, or one that failed: `--seed 4711`."""
+"""Simulate many seeds on all processors: `python -m tests.simulation --seeds 10000`, or one that failed: `--seed 4711`."""
 
 import argparse
+import os
 import random
 import sys
+import time
+import traceback
+from collections import Counter
+from multiprocessing import get_context
 
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
+
+_SEEDS_PER_TURN = 5  # of one process: some seconds, so that a failure is soon told
+_PROGRESS_INTERVAL_S = 30.0
+COUNTED = ("crashes", "faults", "refusals", "reloads", "snapshots", "expiries", "committed", "messages")
 
 
 def main() -> int:
@@ -14,23 +23,54 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     options = parser.parse_args()
-    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
-    crashes = messages = 0
+    if options.seed is not None:
+        run(options.seed)
+        sys.stdout.write(f"seed {options.seed}: nothing lost, stale, doubled or leaked\n")
+        return 0
+    last = options.first + options.seeds
+    turns = [range(at, min(at + _SEEDS_PER_TURN, last)) for at in range(options.first, last, _SEEDS_PER_TURN)]
+    counted: Counter[str] = Counter()
+    told_s = began_s = time.monotonic()
+    with get_context("fork").Pool(options.jobs) as pool:
+        for found, failure in pool.imap_unordered(turn, turns):
+            if failure:
+                sys.stderr.write(failure)
+                return 1
+            counted.update(found)
+            now_s = time.monotonic()
+            if now_s - told_s > _PROGRESS_INTERVAL_S:
+                told_s = now_s
+                sys.stdout.write(f"{said(counted)} in {now_s - began_s:.0f} s\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{said(counted)} in {time.monotonic() - began_s:.0f} s: nothing lost, stale, doubled or leaked\n")
+    return 0
+
+
+def run(seed: int) -> Counter[str]:
+    """Run one seed, in each of its forms; return what happened in it."""
+    walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+    directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+    venue = simulate(seed)
+    return Counter({"seeds": 1} | {name: getattr(venue, name) for name in COUNTED})
+
+
+def turn(seeds: range) -> tuple[Counter[str], str]:
+    """Run some seeds in a process of their own; return what happened, and what failed as text for people."""
+    counted: Counter[str] = Counter()
     for seed in seeds:
         try:
-            walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-            directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-            venue = simulate(seed)
-        except Exception:
-            sys.stderr.write(f"seed {seed} fails; repeat: python -m tests.simulation --seed {seed}\n")
-            raise
-        crashes += venue.crashes
-        messages += venue.messages
-    sys.stdout.write(
-        f"{len(seeds)} seeds, {crashes} crashes, {messages} messages: nothing lost, stale, doubled or leaked\n"
-    )
-    return 0
+            counted.update(run(seed))
+        except Exception:  # noqa: BLE001  # whatever it is, the seed must be told
+            text = traceback.format_exc()
+            return counted, f"{text}seed {seed} fails; repeat: python -m tests.simulation --seed {seed}\n"
+    return counted, ""
+
+
+def said(counted: Counter[str]) -> str:
+    """Return the counts in words."""
+    return ", ".join(f"{counted[name]:,} {name}" for name in ("seeds", *COUNTED))
 
 
 if __name__ == "__main__":
