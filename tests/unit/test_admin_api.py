@@ -46,10 +46,12 @@ admin = ["read"]
 admin = ["write"]
 [capabilities.metrics]
 admin = ["metrics"]
+[capabilities.enrol]
+admin = ["enrol"]
 [[principals]]
 name = "admin"
 fingerprints = ["{ADMIN}"]
-capabilities = ["all", "read", "write", "metrics"]
+capabilities = ["all", "read", "write", "metrics", "enrol"]
 [[principals]]
 name = "reader"
 fingerprints = ["{READER}"]
@@ -227,6 +229,7 @@ def test_every_route_wants_its_right(world: World, method: str, path: str, right
         "read": {ADMIN, READER},
         "write": {ADMIN, READER},
         "metrics": {ADMIN, SCRAPER},
+        "enrol": {ADMIN},
         ANY_PRINCIPAL: {ADMIN, READER, SENDER, SCRAPER},
         ANY_CERTIFICATE: {ADMIN, READER, SENDER, SCRAPER, STRANGER},
     }[right]

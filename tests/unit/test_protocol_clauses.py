@@ -654,7 +654,12 @@ class TestConnect:
     def test_a_session_without_a_name_gets_128_random_bits(self) -> None:
         """Spec: MaXaM "Populated with a the session identifier that may be used by a client in a CONNECT client-id header"."""
         world = World.make()
-        gateway = SimpleNamespace(broker=world.broker, settings=world.settings, objection=lambda _: None)
+        gateway = SimpleNamespace(
+            broker=world.broker,
+            settings=world.settings,
+            objection=lambda _: None,
+            entitlement=SimpleNamespace(connects=lambda _: None),
+        )
         sessions = []
         for _ in range(2):
             peer: Peer = vars(Gateway)["_make_peer"](gateway, fingerprint_of("anna"), (), lambda: None, world.now_s)

@@ -428,7 +428,10 @@ class TestTables:
     def test_result_codes(self) -> None:
         """The table of results is closed: the program has these and no others."""
         text = sources("broker", "avro", "gateway")
-        codes = re.findall(r'Rejection\("([a-z-]+)"|_(?:rejection|misshapen)\(\s*"([a-z-]+)"|_unknown\(\s*"([a-z-]+)", "([a-z-]+)"|\(b"result", b"([a-z-]+)"\)', text)
+        codes = re.findall(
+            r'Rejection\("([a-z-]+)"|_(?:rejection|misshapen)\(\s*"([a-z-]+)"|_unknown\(\s*"([a-z-]+)", "([a-z-]+)"|\(b"result", b"([a-z-]+)"\)',
+            text,
+        )
         assert {code for found in codes for code in found if code} == {
             row[0] for row in table("Result codes", "`result` | on | means")
         }
@@ -437,6 +440,7 @@ class TestTables:
         """The table of `message` texts is complete, and each of them exists."""
         text = sources("stomp", "broker", "gateway", "admin")
         found = re.findall(r'(?:ProtocolError|_refuse|_refusal)\(\s*(?:frame,\s*)?f?"([^"]+)"', text)
+        found += re.findall(r'^TAKEOVER: Final = "([^"]+)"', text, re.MULTILINE)
         patterns = {re.sub(r"\\{.*?\\}", "[a-z]+", re.escape(message)) for message in found}
         listed = [row[0] for row in table("ERROR", "`message` | when")]
         assert len(listed) == len(set(listed))
