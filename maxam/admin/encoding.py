@@ -71,7 +71,7 @@ def read_json(text: bytes, name: str) -> Json:
     except UnicodeDecodeError as error:
         raise ValueEncodeError(name, "JSON in UTF-8", f"byte {text[error.start]:02X} at byte {error.start}") from None
     except ValueError as error:
-        raise ValueEncodeError(name, "JSON", str(error)) from None
+        raise ValueEncodeError(name, "JSON", f"an error: {error}") from None
 
 
 def encode_value(tree: Node, value: Json) -> bytes:
@@ -352,11 +352,12 @@ def _whole(node: Node, value: Json, path: str) -> int:
     bits = 32 if node.kind == "int" else 64
     number = value
     expected = f"a whole number of {bits} bits"
-    if isinstance(value, str) and node.logical:
-        number, expected = _moment(node.logical, value, path)
+    if node.logical in _MOMENTS:
+        moment = f"a {node.logical} such as {_MOMENTS[node.logical]}"
+        if isinstance(value, str):
+            number, moment = _moment(node.logical, value, path)
+        expected = f"{moment}, or {expected}"
     if isinstance(number, bool) or not isinstance(number, int):
-        if node.logical:
-            expected = f"a {node.logical} such as {_MOMENTS.get(node.logical, '0')}, or {expected}"
         raise ValueEncodeError(path, expected, _found(value))
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
         raise ValueEncodeError(path, f"a value that {bits} bits hold", _found(value))
@@ -378,8 +379,6 @@ _MOMENTS: Final = {
 
 def _moment(logical: str, text: str, path: str) -> tuple[int | None, str]:
     """Read a date, a time of day or a timestamp: its number, None when it is none; and what is expected."""
-    if logical not in _MOMENTS:
-        return None, "a whole number"
     expected = f"a {logical} such as {_MOMENTS[logical]}"
     day, clock, zone = text, "", ""
     if "timestamp" in logical:
