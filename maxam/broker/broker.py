@@ -111,7 +111,7 @@ class Scan:
     It owes what was allowed all the time: what a later policy takes and another gives back is owed by the walk that then begins.
     """
 
-    __slots__ = ("before", "cursor", "owed", "revision", "since", "subscription")
+    __slots__ = ("before", "cursor", "number", "owed", "revision", "since", "subscription")
 
     def __init__(
         self, subscription: Subscription, revision: int, before: Rights | None, owed: frozenset[Topic] = frozenset()
@@ -120,8 +120,14 @@ class Scan:
         self.revision: Final = revision  # newer changes reach the subscription by themselves
         self.before: Final = before  # rights until now: only what they did not grant is owed; None: everything is
         self.owed: Final = owed  # when it began: they come by themselves, perhaps before the scan gets there
+        self.number: Final = subscription.eager_scans
         self.since: Final[list[Rights]] = [subscription.session.rights]  # all that were in force since it began
         self.cursor: bytes | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody needs it any more: its subscription is gone, or has asked for everything since."""
+        return self.subscription.removed or self.number != self.subscription.eager_scans
 
     def regrant(self, rights: Rights) -> None:
         """Take note of other rights."""
@@ -1051,6 +1057,7 @@ class Broker:
             self._owe_current(subscription)
 
     def _owe_current(self, subscription: Subscription) -> None:
+        subscription.eager_scans += 1
         scan = Scan(subscription, self.revision, None, frozenset(subscription.owed))
         # A store that one slice covers is scanned on the spot, so that the first values leave with the receipt.
         if len(self.store.topics) > SCAN_TOPICS or not self._scan_slice(scan, SCAN_TOPICS)[1]:
@@ -1102,7 +1109,7 @@ class Broker:
     def _scan_slice(self, scan: Scan, topics: int) -> tuple[int, bool]:
         subscription = scan.subscription
         seen = 0
-        if subscription.removed:
+        if scan.over:
             return 0, True
         glob = subscription.glob
         for name in self.store.names_after(glob.prefix.encode(), scan.cursor):

@@ -41,6 +41,7 @@ class Subscription:
         removed: It is gone for good; whoever still refers to it forgets it.
         applied: Its SUBSCRIBE has taken effect: changes applied from now on are owed.
         settled: Acknowledged positions that the journal does not hold yet (durable only).
+        eager_scans: How often it has asked for all current values: a walk for an earlier reason has nothing to add then.
         conflated: Changes that replaced one that was still owed.
     """
 
@@ -54,6 +55,7 @@ class Subscription:
         "connection",
         "durable",
         "eager",
+        "eager_scans",
         "glob",
         "held",
         "id",
@@ -89,6 +91,7 @@ class Subscription:
         self.sent: Final[deque[int]] = deque()
         self.unacked: Final[dict[int, tuple[Topic, Stamp]]] = {}
         self.settled: Final[dict[bytes, int]] = {}
+        self.eager_scans = 0
         self.conflated = 0
 
     @property
