@@ -19,6 +19,7 @@ from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 from tests.faults.flood import silent, strangers
 from tests.faults.gateway_process import WAIT_S, GatewayFolder
+from tests.faults.network import through_a_bad_network
 from tests.faults.scene import CONNECT, Scene, error_of, resident_bytes, scene
 from tests.faults.tls_scan import scan, without_certificate
 
@@ -99,6 +100,18 @@ def test_resets_in_mid_frame_do_nothing_by_halves(broker: Scene) -> None:
         reader.write(encoder.subscribe(VERSION_1_2, b"s", b"X/half", b"auto", eager=True))
         reader.write(encoder.subscribe(VERSION_1_2, b"t", b"X/whole", b"auto", eager=True))
         assert reader.frame().headers[b"destination"] == b"X/whole"
+
+
+def test_a_bad_network_loses_nothing_accepted(tmp_path: Path) -> None:
+    """Through relays that reset connections in mid-frame and fall silent, all that was accepted arrives, and nothing older after newer."""
+    files = GatewayFolder(tmp_path)
+    files.configure(limits="takeovers_per_minute_max = 100000\nlinger_timeout_s = 0.2")
+    with files.start() as process:
+        outcome = through_a_bad_network(process, sends=60, seed=3)
+        assert process.stop() == 0
+    assert outcome.lost == []
+    assert outcome.stale == []
+    assert outcome.resets > 0
 
 
 def test_bodies_are_bytes_that_reach_others_unchanged(broker: Scene) -> None:
