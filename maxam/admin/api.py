@@ -291,14 +291,17 @@ def _value(view: View, change: Change, caller: Identity, as_sent: bool = False) 
         return {"value_state": "withheld"}
     headers = [[name.decode(), value.decode()] for name, value in change.headers]
     problem = "it was accepted without a schema"
-    text = view.schema_text(change.judgement.schema, change.judgement.schema_version)
+    judgement = change.judgement
+    text = view.schema_text(judgement)
     if as_sent:
         problem = "it was asked for as it was sent"
+    elif judgement.schema and text is None:
+        problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it is not in force any more"
     elif len(change.body) > DECODED_BYTES_MAX:
         problem = f"it is longer than {DECODED_BYTES_MAX} bytes"
     elif text is not None:
         try:
-            value = decode_value(text, change.body, change.judgement)
+            value = decode_value(text, change.body, judgement)
         except ValueDecodeError as error:
             problem = str(error)
         else:
@@ -307,8 +310,8 @@ def _value(view: View, change: Change, caller: Identity, as_sent: bool = False) 
         "value_state": "raw",
         "headers": headers,
         "problem": problem,
-        "value_offset": change.judgement.value_offset,
-        "value_length": change.judgement.value_length,
+        "value_offset": judgement.value_offset,
+        "value_length": judgement.value_length,
         "body": b64encode(change.body).decode(),
     }
 

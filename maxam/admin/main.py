@@ -23,7 +23,7 @@ from maxam.admin.output import VALUE, print_fields, print_json, print_line, prin
 from maxam.admin.policy_commands import policy
 from maxam.admin.reject_commands import rejects
 from maxam.admin.reload_commands import reload
-from maxam.admin.remote import Credentials, Remote, session_path, topic_path
+from maxam.admin.remote import Credentials, NotFoundError, Remote, session_path, topic_path
 from maxam.admin.schema_commands import schemas
 from maxam.compiled import version
 from maxam.errors import ConfigurationError
@@ -132,14 +132,19 @@ def _decode_here(remote: Remote, topic: dict[str, Any]) -> None:
     """Decode a value that the gateway left to us for its size."""
     from base64 import b64decode  # noqa: PLC0415 fastavro takes 50 ms to import, which the other verbs save
 
-    from maxam.admin.judging import schema_path  # noqa: PLC0415 likewise
+    from maxam.admin.judging import read_version  # noqa: PLC0415 likewise
     from maxam.admin.values import ValueDecodeError, decode_value  # noqa: PLC0415 likewise
     from maxam.records import Judgement  # noqa: PLC0415 likewise
 
     name, minor = topic["schema"], topic["schema_version"]
     judgement = Judgement(topic["encoding"], name, minor, b"", topic["value_offset"], topic["value_length"])
     try:
-        value = decode_value(remote.text(schema_path(name, minor)), b64decode(topic["body"]), judgement)
+        version = read_version(remote, name, minor)
+        if topic["schema_fingerprint"] not in (version.crc_64.hex(), version.sha_256.hex()):
+            return  # what has the name now is another schema, as `problem` says
+        value = decode_value(version.schema.text, b64decode(topic["body"]), judgement)
+    except NotFoundError:
+        return
     except ValueDecodeError as error:
         topic["problem"] = str(error)
         return

@@ -26,7 +26,7 @@ from maxam.gateway.reload import REFUSED, RELOADED, Reloader
 from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
 from maxam.globs import Glob, compile_glob
-from maxam.records import Change, Identity
+from maxam.records import Change, Identity, Judgement
 from maxam.stomp.events import VERSION_1_2, Condition, Connect, Send
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
@@ -217,10 +217,12 @@ class View:
 
     # Schemas.
 
-    def schema_text(self, name: str, minor: str) -> bytes | None:
-        """Return the self-contained text of one minor version of a type."""
-        version = self._broker.registry.schema(name, minor)
-        return None if version is None else version.schema.text
+    def schema_text(self, judgement: Judgement) -> bytes | None:
+        """Return the self-contained text of the schema that judged a body; None without one, or if what has its name now is another."""
+        version = self._broker.registry.schema(judgement.schema, judgement.schema_version)
+        if version is None or judgement.schema_fingerprint not in (version.crc_64, version.sha_256):
+            return None
+        return version.schema.text
 
     @property
     def registry(self) -> Registry:

@@ -373,6 +373,29 @@ def test_a_large_value_is_left_to_the_caller(world: World) -> None:
     run(test)
 
 
+def test_a_value_is_decoded_by_the_schema_that_judged_it_only(world: World) -> None:
+    """When another schema has taken the name since, the value is shown as it was sent: read by that one it would be something else,
+    or go on for ever, as some 10^18 items without bytes do.
+    """
+
+    async def test() -> None:
+        assert (await world.json("/v1/topics/X/A.1"))["value_state"] == "decoded"
+        fields = [{"name": "number", "type": {"type": "array", "items": "null"}}]
+        world.broker.replace_registry(load_registry(REGISTRY | {"t/T_v1/1.0.avsc": schema_of(fields)}))
+        topic = await world.json("/v1/topics/X/A.1")
+        assert (topic["value_state"], topic["body"]) == ("raw", "/v////////9/")
+        assert topic["problem"] == "the schema t.T_v1 1.0 that judged it is not in force any more"
+
+    def schema_of(fields: list[dict[str, Any]]) -> bytes:
+        return json.dumps({**SCHEMA, "fields": fields}).encode()
+
+    world.broker.replace_registry(
+        load_registry(REGISTRY | {"t/T_v1/1.0.avsc": schema_of([{"name": "number", "type": "long"}])})
+    )
+    world.send("X/A.1", b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f")
+    run(test)
+
+
 def test_values_are_shown_within_the_receive_rights_only(world: World) -> None:
     """An operator sees that a topic exists, but neither value, body nor headers without the right to receive it."""
     for destination in ("X/A.1", "X/B.1"):
