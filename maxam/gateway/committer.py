@@ -177,5 +177,6 @@ class Committer:
             except BaseException as error:  # noqa: BLE001  # whatever it is, it is not known what the disk holds
                 self._die(error)
                 return
+            block = None  # the next may be long in coming, and this can be large
             self._outcome = outcome
             token.run_sync_soon(self._written)

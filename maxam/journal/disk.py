@@ -149,5 +149,5 @@ class OsDisk:
 
 
 def is_full(error: OSError) -> bool:
-    """Say whether an operation failed for lack of room."""
-    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    """Say whether an operation failed for lack of room, be it among the files that may be open: it can succeed later."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}

@@ -204,6 +204,7 @@ class Journal:
         self._recovered = False
         self._failed = False
         self._syncing = False  # stays True when a sync fails
+        self._lacking = ""  # what there was no room of, in the system's words
         self._uncut = False  # the open segment has more than what is committed
         self.torn_tails: Final[list[TornTail]] = []
         self.damaged_snapshots: Final[list[JournalDamagedError]] = []
@@ -331,7 +332,7 @@ class Journal:
             raise
         if not stored:
             self._encoder.position = self._committed
-            raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes")
+            raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes: {self._lacking}")
 
     def seal_aged(self, now_us: int) -> None:
         """Seal the open segment if it holds a change and is old enough, though nothing is to be written.
@@ -564,6 +565,7 @@ class Journal:
         except OSError as error:
             if self._syncing or not is_full(error):
                 raise
+            self._lacking = error.strerror or ""
             self._cut_back()
             return False
         return True

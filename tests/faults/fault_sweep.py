@@ -54,6 +54,7 @@ class Fault:
 
 FAULTS = (
     Fault("full", Effect.FAIL, ALL_CALLS & ~Calls.SYNC, errno.ENOSPC, length_max=3),
+    Fault("no-files", Effect.FAIL, Calls.MAKE, errno.EMFILE),
     Fault("short", Effect.HALVE, Calls.WRITE, length_max=3),
     Fault("slow", Effect.DELAY, Calls.WRITE | Calls.SYNC, delay_us=20_000),
     Fault("rejects", Effect.FAIL, ALL_CALLS, errno.EIO, length_max=3, part=REJECTED),

@@ -164,7 +164,15 @@ def test_a_kill_at_any_call_loses_nothing_promised() -> None:
 
 @pytest.mark.parametrize(
     ("code", "length"),
-    [(errno.EIO, 1), (errno.EDQUOT, 1), (errno.ENOSPC, 1), (errno.ENOSPC, 2), (errno.ENOSPC, 3), (errno.ENOSPC, 4)],
+    [
+        (errno.EIO, 1),
+        (errno.EMFILE, 1),
+        (errno.EDQUOT, 1),
+        (errno.ENOSPC, 1),
+        (errno.ENOSPC, 2),
+        (errno.ENOSPC, 3),
+        (errno.ENOSPC, 4),
+    ],
 )
 def test_an_error_at_any_call_is_a_refusal_or_the_end(code: int, length: int) -> None:
     """Whatever calls fail, a refused batch leaves nothing behind; after any other error the journal does nothing more."""
