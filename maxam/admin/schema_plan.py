@@ -31,6 +31,7 @@ _SORTS: Final[dict[str, tuple[str, ...]]] = {
     "moves": ("from", "to"),
     "passes": ("publisher", "destination", "result"),
 }
+_EXPENDABLE: Final = ("SCHEMA", "FIELD", "EXAMPLE", "RESULT")  # columns that a narrow terminal does without
 _TITLES: Final = {
     "breaks": "These publishers would be rejected:",
     "orphans": "These topics would have no rule, for which a reload is refused unless [schemas] allow_orphans; they would take no new values:",
@@ -152,7 +153,7 @@ class Plan:
                 [*key, group.count, group.example, *([group.reason] if sort == "breaks" else [])]
                 for key, group in islice(found, limit)
             ]
-            print_table(columns, cells)
+            print_table(columns, cells, [title for title in _EXPENDABLE if title in columns])
             if len(found) > limit:
                 print_line(f"{len(found) - limit} rows more: --limit shows them")
             print_line("")

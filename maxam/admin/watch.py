@@ -79,8 +79,10 @@ class _Display:
         rows = list(self._newest.values())[: max(rows_max, 1)]
         cells = [(cell(row.destination).plain, str(row.revision), row.received_at[11:23], row) for row in rows]
         # Cut here: rich would take the room away from the short columns too.
-        room = width - len("00:00:00.000") - 3 * GAP - max((len(revision) for _, revision, *_ in cells), default=0)
-        destination_width = max(min(max((len(name) for name, *_ in cells), default=0), room // 2), CELL_MIN)
+        revision_width = max(len(text) for text in ("REV", *(revision for _, revision, *_ in cells)))
+        room = width - len("00:00:00.000") - 3 * GAP - revision_width
+        longest = max(len(text) for text in ("DESTINATION", *(name for name, *_ in cells)))
+        destination_width = max(min(longest, room // 2), CELL_MIN)
         value_width = max(room - destination_width, CELL_MIN)
         table = make_table(
             ["DESTINATION", "#REV", "RECEIVED", "VALUE"],
@@ -91,7 +93,7 @@ class _Display:
         )
         for column in table.columns:
             column.no_wrap = True
-        table.caption = f"{self._count} updates of {len(self._newest)} topics; Ctrl-C ends"
+        table.caption = f"updates: {self._count}, topics: {len(self._newest)}; Ctrl-C ends"
         return table
 
 

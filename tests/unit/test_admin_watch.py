@@ -35,7 +35,16 @@ def test_the_table_fits_its_terminal(width: int) -> None:
     assert all(len(line) <= width and line.isprintable() for line in lines)
     assert lines[2].split()[:3] == ["X/A", "7", "03:04:05.678"]
     assert r'{"text":"\u001b[2J' in lines[2] or width < 200
-    assert lines[-1].strip() == "11 updates of 11 topics; Ctrl-C ends"
+    assert lines[-1].strip() == "updates: 11, topics: 11; Ctrl-C ends"
+
+
+def test_a_title_wider_than_its_column_is_whole() -> None:
+    """Where a long value takes all the room, a revision of one digit still has its title."""
+    display = _Display("table")
+    display.put(update("X/A", 7, "v" * 500))
+    out = io.StringIO()
+    Console(file=out, width=60, color_system=None).print(display.table(5, 60))
+    assert out.getvalue().split()[:4] == ["DESTINATION", "REV", "RECEIVED", "VALUE"]
 
 
 def test_the_table_remembers_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
