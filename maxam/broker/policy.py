@@ -242,7 +242,7 @@ class _Loader:
         # Principals of any file name capabilities of all.
         for source, document in documents:
             self._source = source
-            first = source == documents[0][0]
+            first = source == files[0][0]
             self._check_keys(document, "", ("capabilities", "principals") if first else ("principals", "renewals"))
             for name, value in self._tables(document.get("capabilities", {}), "capabilities"):
                 self._add_capability(name, value, f"capabilities.{written_key(name)}")
@@ -250,7 +250,9 @@ class _Loader:
             self._source = source
             for at, value in enumerate(self._array(document.get("principals", []), "principals")):
                 self._add_principal(value, f"principals[{at}]")
-        for source, document in documents[1:]:
+        for source, document in documents:
+            if source == files[0][0]:
+                continue
             self._source = source
             for at, value in enumerate(self._array(document.get("renewals", []), "renewals")):
                 self._add_renewal(self._table(value, f"renewals[{at}]"), f"renewals[{at}]")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from maxam.broker.policy import _DECISIONS_MAX, Policy, Rights, load_policy
+from maxam.broker.policy import _DECISIONS_MAX, Policy, Rights, load_policies, load_policy
 from maxam.config import Limits
 from maxam.errors import PolicyError
 from maxam.globs import compile_glob
@@ -211,3 +211,104 @@ def test_not_utf_8_is_refused() -> None:
     """A file that is not UTF-8 is refused with the position."""
     with pytest.raises(PolicyError, match="byte 4: expected UTF-8"):
         load_policy(b"a = \xff", "policy.toml", LIMITS)
+
+
+class TestEnrolled:
+    """A second file, which enrolment writes."""
+
+    OPERATORS = f"""
+        [capabilities.Meters]
+        send = ["X/*"]
+        [[principals]]
+        name = "anna"
+        fingerprints = ["{"a" * 64}"]
+        """
+
+    def load(self, enrolled: str, operators: str = OPERATORS) -> Policy:
+        """Load both."""
+        return load_policies([("policy.toml", operators.encode()), ("enrolled.toml", enrolled.encode())], LIMITS)
+
+    def test_it_names_principals_with_the_operators_capabilities(self) -> None:
+        """Principals of both files count, with capabilities of the first."""
+        policy = self.load(f'[[principals]]\nname = "b"\nfingerprints = ["{"b" * 64}"]\ncapabilities = ["Meters"]')
+        assert (policy.principal_of("a" * 64), policy.principal_of("b" * 64)) == ("anna", "b")
+        assert policy.rights("b").may_send(b"X/a")
+
+    @pytest.mark.parametrize(
+        ("enrolled", "said"),
+        [
+            ('[capabilities.Mine]\nsend = ["**"]', "enrolled.toml: capabilities: expected one of principals, renewals"),
+            ('[[principals]]\nname = "anna"\nfingerprints = []', "another principal called 'anna' in policy.toml"),
+            (f'[[principals]]\nname = "b"\nfingerprints = ["{"a" * 64}"]', "which is 'anna' too"),
+            ('[[principals]]\nname = "b"\nfingerprints = []\ncapabilities = ["Gone"]', "expected one of Meters"),
+            (f'[[renewals]]\nrenews = "{"a" * 64}"\nfingerprints = []\nretired = 1', "expected true or false"),
+            ("[[renewals]]\nfingerprints = []", "renewals.0..renews"),
+        ],
+    )
+    def test_conflicts_are_errors(self, enrolled: str, said: str) -> None:
+        """What both files claim, and what only operators may say, is an error that names the second file."""
+        with pytest.raises(PolicyError, match=said):
+            self.load(enrolled)
+
+    def test_a_renewal_hangs_on_what_it_renews(self) -> None:
+        """It stands for the same principal, takes the old one's place once that is retired, and counts for nothing without it."""
+        renewal = f'[[renewals]]\nrenews = "{"a" * 64}"\nfingerprints = ["{"b" * 64}"]\n'
+        policy = self.load(renewal)
+        assert (policy.principal_of("a" * 64), policy.principal_of("b" * 64)) == ("anna", "anna")
+        policy = self.load(renewal + "retired = true")
+        assert (policy.principal_of("a" * 64), policy.principal_of("b" * 64)) == (None, "anna")
+        policy = self.load(renewal, self.OPERATORS.replace("a" * 64, "c" * 64))
+        assert (policy.principal_of("a" * 64), policy.principal_of("b" * 64)) == (None, None)
+
+
+def test_rights_that_are_missing() -> None:
+    """What one principal lacks of another's rights is named: sends as far as both own them, receives, admin rights."""
+    text = f"""
+        [capabilities.All]
+        send = ["X/**"]
+        receive = ["X/a.*", "X/b.*"]
+        admin = ["read"]
+        [capabilities.Some]
+        send = ["X/a.*"]
+        receive = ["X/[ab].*"]
+        [capabilities.Admin]
+        admin = ["write"]
+        [[principals]]
+        name = "all"
+        fingerprints = ["{"a" * 64}"]
+        capabilities = ["All"]
+        [[principals]]
+        name = "narrowed"
+        fingerprints = []
+        capabilities = ["All"]
+        owns = ["X/a.1*"]
+        [[principals]]
+        name = "some"
+        fingerprints = []
+        capabilities = ["Some"]
+        [[principals]]
+        name = "some-narrowed"
+        fingerprints = []
+        capabilities = ["Some"]
+        owns = ["X/?.12"]
+        [[principals]]
+        name = "admin"
+        fingerprints = []
+        capabilities = ["Admin"]
+        """
+    policy = load(text)
+    missing = {
+        (mine, other): policy.rights(mine).missing(policy.rights(other))
+        for mine in ("all", "narrowed", "some")
+        for other in ("all", "narrowed", "some", "some-narrowed", "admin")
+    }
+    held = {pair for pair, said in missing.items() if not said}
+    assert held == {
+        *[("all", other) for other in ("all", "narrowed", "some", "some-narrowed")],
+        ("narrowed", "narrowed"),
+        ("narrowed", "some-narrowed"),
+        ("some", "some"),
+        ("some", "some-narrowed"),
+    }
+    assert missing["all", "admin"] == "the admin right write"
+    assert missing["narrowed", "some"] == "the right to send to X/a.* (such as X/a.!)"
