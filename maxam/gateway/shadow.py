@@ -1,7 +1,8 @@
 """Trials of candidate versions on live traffic, which change nothing: what would become of it, whose and why.
 
 A rule of the registry may name a candidate (`shadow`). Each SEND that the rule judges is *seen*; as many as `shadow_bytes_per_s_max` allows are
-*tried*, the first of each second, and of each principal no more than its share of them. What a trial tells:
+*tried*, the first of each second, and of each principal no more than its share of them; never one with a body of more than
+TRIED_BYTES_MAX. What a trial tells:
 
 * `fits`: the candidate alone would accept the SEND as it is;
 * `older`: it would not, as the body is of an older version; but all that is in it can be read as the candidate, by Avro's schema resolution.
@@ -27,6 +28,9 @@ from maxam.stomp.events import Send
 PRINCIPALS_MAX: Final = 1000  # told apart in one rule; what others send is counted as OTHERS'
 REASONS_MAX: Final = 500  # the same, of pairs of principal and reason
 OTHERS: Final = "(others)"
+# A longer body is not tried: reading an older version's as the candidate takes up to a microsecond a byte, four of them interpreted,
+# in which nobody else is served.
+TRIED_BYTES_MAX: Final = 16_384
 _TRIAL_BYTES: Final = 256  # what a trial counts for beside the body
 _SECOND_US: Final = 1_000_000
 # Results by which a SEND that names the candidate is refused today.
@@ -170,7 +174,8 @@ class Shadows:
         tally = trials.tally(principal)
         tally.seen += 1
         trials.total.seen += 1
-        if self._affordable(principal, len(event.body) + _TRIAL_BYTES, wall_us):
+        size = len(event.body)
+        if size <= TRIED_BYTES_MAX and self._affordable(principal, size + _TRIAL_BYTES, wall_us):
             self._try(trials, tally, principal, event, verdict, wall_us)
 
     def _bind(self) -> None:

@@ -284,3 +284,17 @@ def test_a_candidate_has_no_effect(encoding: str, sends: list[tuple[bytes, str |
         seen = sum(trials.total.seen for trials in shadows.trials())
         assert seen == (0 if minor is None else sum(bool(body) for body, _ in sends))
     assert answers[0] == answers[1]
+
+
+def test_a_long_body_is_seen_and_not_tried() -> None:
+    """What reading it as the candidate would take is no body's worth in which nobody is served."""
+    states = {"name": "states", "type": {"type": "array", "items": STATE["type"]}}
+    narrow = {"name": "states", "type": {"type": "array", "items": NARROW["type"]}}
+    registry = load_registry(texts(candidate=thing(narrow)) | {"e/T_v1/1.0.avsc": thing(states)})
+    bench = Bench(registry)
+    for count in (8000, 8191):  # numbers of two bytes; a byte an item, and one at the end
+        bench.send(bytes([count * 2 & 0x7F | 0x80, count * 2 >> 7]) + b"\x00" * count + b"\x00")
+    blocks = b"\xfe\x7f" + b"\x00" * 8191
+    assert isinstance(bench.send(blocks * 3 + b"\x00"), Judgement)
+    figures = bench.figures()
+    assert (figures["seen"], figures["tried"]) == (3, 2)
