@@ -41,7 +41,7 @@ HEAD_INTERVAL_S: Final = 600.0  # between two lines of the ordinary log that tel
 _WINDOW_S: Final = 60.0
 _TICK_S: Final = 5.0  # between looks for windows that are over
 _QUEUE_MAX: Final = 10_000  # lines that wait for the disk: some 5 MB
-_BATCH_MAX: Final = 1000
+_BATCH_MAX: Final = 100  # written at once: less than the smallest file may hold
 _GROUPS_MAX: Final = 10_000  # principals of which lines are counted within one minute; more count as strangers
 _HELD_MAX: Final = 50  # kinds that are counted each for itself within one minute, of one principal
 _OPERATOR_FACTOR: Final = 10  # of lines a minute, for what only entitled people can cause
@@ -94,8 +94,8 @@ class _Held:
 
     facts: dict[str, object]
     count: int
-    first: str
-    last: str
+    first_s: float
+    last_s: float
 
 
 @final
@@ -111,9 +111,9 @@ class _Group:
         self.rejected: Final[set[str]] = set()  # results of SENDs that one line was written of
 
 
-def wall_time() -> str:
-    """Return the present time as it stands in lines."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def stamp(at_s: float) -> str:
+    """Return a time, in seconds since the epoch, as it stands in lines."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @final
@@ -345,7 +345,7 @@ class Audit:
         folder: Path,
         disk: Disk,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], str] = wall_time,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; nothing is written before `start`. With `files_max` of 0 nothing ever is.
 
@@ -354,7 +354,7 @@ class Audit:
             folder: Where.
             disk: The same.
             clock: Monotonic seconds.
-            wall: The time, as it stands in lines.
+            wall: Seconds since the epoch.
         """
         self._on: Final = settings.files_max > 0
         self._lines_max: Final = settings.lines_per_minute_max
@@ -431,7 +431,7 @@ class Audit:
             held = group.held.get(kind)
             if held is not None:  # a flood should cost little
                 held.count += 1
-                held.last = self._wall()
+                held.last_s = self._wall()
                 return
         facts: dict[str, object] = {
             "result": result,
@@ -502,7 +502,7 @@ class Audit:
     def _line(
         self, event: str, outcome: str, who: Identity, address: str, reason: str, facts: dict[str, object]
     ) -> dict[str, object]:
-        line: dict[str, object] = {"at": self._wall(), "event": event, "outcome": outcome}
+        line: dict[str, object] = {"at": stamp(self._wall()), "event": event, "outcome": outcome}
         for name, value in (
             ("principal", who.principal),
             ("fingerprint", who.fingerprint),
@@ -541,7 +541,7 @@ class Audit:
             group.held[kind] = _Held(line, 1, at, at)
         else:
             held.count += 1
-            held.last = at
+            held.last_s = at
 
     def _summarise_all(self) -> None:
         for group in self._groups.values():
@@ -549,12 +549,14 @@ class Audit:
         self._groups.clear()
 
     def _summarise(self, group: _Group) -> None:
-        at = self._wall()
+        at = stamp(self._wall())
         for (_, _, _, host), held in group.held.items():
             facts = {name: value for name, value in held.facts.items() if name in _COMMON and value is not None}
             if host:
                 facts["address"] = host
-            self._put({"at": at, **facts, "count": held.count, "first": held.first, "last": held.last})
+            self._put(
+                {"at": at, **facts, "count": held.count, "first": stamp(held.first_s), "last": stamp(held.last_s)}
+            )
 
     def _put(self, line: dict[str, object]) -> None:
         if self._in - self._out >= _QUEUE_MAX:
@@ -562,7 +564,7 @@ class Audit:
             self._dropped_all += 1
             return
         if self._dropped:
-            lost = {"at": self._wall(), "event": LOST, "outcome": "too many waited", "count": self._dropped}
+            lost = {"at": stamp(self._wall()), "event": LOST, "outcome": "too many waited", "count": self._dropped}
             self._dropped = 0
             self._in += 1
             self._queue.put(lost)
@@ -595,7 +597,7 @@ class Audit:
                     ending = True
             now_s = time.monotonic()
             if batch:
-                files.write(batch, now_s, self._wall())
+                files.write(batch, now_s, stamp(self._wall()))
                 self._out += len(batch)
                 sync_s = now_s + SYNC_S if sync_s is None else sync_s
             if sync_s is not None and (now_s >= sync_s or ending):
