@@ -282,7 +282,7 @@ class Venue:
 
     async def _fall_silent(self, _number: int) -> None:
         async with self.wire("subscriber", buffer_bytes=4096) as wire:
-            await wire.write(encoder.subscribe(VERSION_1_2, b"all", b"X/**", b"auto", eager=True))
+            await wire.write(encoder.subscribe(VERSION_1_2, b"all", b"X/g1*", b"auto", eager=True))
             self.tally.events["fell silent"] += 1
             await trio.sleep(self._rng.uniform(5, 40))
 
