@@ -413,7 +413,8 @@ class Audit:
             self._summarise_all()
         line = self._line(event, outcome, who, address, reason, facts)
         group = self._group(who.principal)
-        allowed = self._lines_max * (_OPERATOR_FACTOR if event in _OPERATORS else 1)
+        entitled = event in _OPERATORS and outcome != "refused"  # what is refused, anybody can cause
+        allowed = self._lines_max * (_OPERATOR_FACTOR if entitled else 1)
         if group.lines < allowed:
             group.lines += 1
             self._put(line)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.config import AuditSettings
-from maxam.gateway.audit import CONNECTED, CUT, LOST, REFUSED, RETRY_S, SEND_REJECTED, Audit, AuditFiles
+from maxam.gateway.audit import ADMIN, CONNECTED, CUT, LOST, REFUSED, RETRY_S, SEND_REJECTED, Audit, AuditFiles
 from maxam.gateway.chain import GENESIS, Anchor, Checker, Line, digest, file_name, read_folder, write_line
 from maxam.journal.disk import OsDisk
 from maxam.records import Identity, Rejection
@@ -246,6 +246,20 @@ def test_unknown_clients_count_as_strangers(tmp_path: Path) -> None:
             audit.tell(CONNECTED, "accepted", Identity(f"fingerprint:{n:064x}", f"{n:064x}"), "10.0.0.1:5")
 
     assert len(told(tmp_path, tell)) <= 61
+
+
+def test_operators_have_more_lines_for_what_they_do_and_no_more_for_what_they_are_refused(tmp_path: Path) -> None:
+    """Each deletion of a few hundred is told by itself; whoever has no right cannot fill the log by asking."""
+
+    def tell(audit: Audit, _: Clock) -> None:
+        for n in range(500):
+            audit.tell(ADMIN, "refused", ANNA, "10.0.0.1:5", "forbidden", path=f"/{n}")
+        for n in range(500):
+            audit.tell(ADMIN, "done", ANNA, "10.0.0.1:5", path=f"/{n}")
+
+    lines = told(tmp_path, tell)
+    assert sum(line["outcome"] == "refused" for line in lines) == 61
+    assert sum(line["outcome"] == "done" for line in lines) == 500
 
 
 def test_files_follow_each_other_and_the_oldest_go(tmp_path: Path) -> None:
