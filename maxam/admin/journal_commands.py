@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from maxam.admin.options import FOLDER, Group, done, json_option
-from maxam.admin.output import print_json, print_line, print_table
+from maxam.admin.output import counted, print_json, print_line, print_table
 from maxam.errors import ConfigurationError, JournalError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def journal_verify(folder: Path, as_json: bool) -> None:
     else:
         print_table(["FILE", "#BYTES", "#RECORDS", "#FIRST", "#LAST", "STATE"], _verified(reports, folder))
         if not damaged:
-            print_line(f"{len(reports)} files, none of them damaged")
+            print_line(f"{counted(len(reports), 'file')}, none of them damaged")
     if damaged:
         raise JournalError(
             f"{len(damaged)} of {len(reports)} files are damaged; `maxam-admin journal repair {folder}` shows what can be kept"
@@ -92,7 +92,7 @@ def _verified(reports: "list[FileReport]", folder: Path) -> Iterator[tuple[objec
             revisions = (r.first, r.last) if r.first else (None, None)
             yield str(Path(r.path).relative_to(folder)), r.length, r.records, *revisions, _state(r)
     if texts:
-        yield f"schemas/ ({len(texts)} texts)", sum(r.length for r in texts), None, None, None, "good"
+        yield f"schemas/ ({counted(len(texts), 'text')})", sum(r.length for r in texts), None, None, None, "good"
 
 
 def _state(report: "FileReport") -> str:
@@ -178,8 +178,8 @@ def _print_plan(plan: "Plan") -> None:
     if plan.unknown:
         print_line(f"of {plan.unknown} lost revisions at most nothing tells the topic")
     if plan.candidates:
-        topics = "1 topic has" if plan.candidates == 1 else f"{plan.candidates} topics have"
-        print_line(f"{topics} no change since: one that is not named, or named wrongly by damaged bytes, is among them")
+        have = f"{counted(plan.candidates, 'topic')} {'has' if plan.candidates == 1 else 'have'}"
+        print_line(f"{have} no change since: one that is not named, or named wrongly by damaged bytes, is among them")
     if plan.sessions:
         print_line("lost of durable sessions, as far as the damaged bytes tell:")
         print_table(

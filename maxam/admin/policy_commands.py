@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from maxam.admin.options import FILE, FOLDER, json_option, with_credentials
-from maxam.admin.output import print_fields, print_json, print_line, print_table
+from maxam.admin.output import counted, print_fields, print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
 from maxam.errors import ConfigurationError, GlobError
 
@@ -71,11 +71,12 @@ def policy_check(files: tuple[Path, ...], schemas: Path | None, strict: bool, as
     if as_json:
         print_json({"file": name, "good": not errors, "errors": len(errors), "warnings": warnings, **counts})
     elif not errors:
-        print_line(f"{name}: good, " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+        held = counted(len(loaded.principals), "principal"), counted(len(loaded.capabilities), "capability")
+        print_line(f"{name}: good, {held[0]}, {held[1]}")
     if errors:
-        raise ConfigurationError(f"{name}: {len(errors)} {'errors' if len(errors) > 1 else 'error'}")
+        raise ConfigurationError(f"{name}: {counted(len(errors), 'error')}")
     if strict and warnings:
-        raise ConfigurationError(f"{name}: {warnings} {'warnings' if warnings > 1 else 'warning'} (--strict)")
+        raise ConfigurationError(f"{name}: {counted(warnings, 'warning')} (--strict)")
 
 
 @policy.command("explain")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from maxam.admin.options import FILE, FOLDER, Group, first_rows, json_option, limit_option, with_credentials
-from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.output import counted, print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.reject_commands import shadow
 from maxam.admin.remote import Credentials, Remote
 from maxam.errors import ConfigurationError
@@ -106,14 +106,14 @@ def schemas_check(folder: Path, strict: bool, as_json: bool) -> None:
             else:
                 click.echo(shown(f"warning: {finding}"), err=True)
         if registry is not None:
-            print_line(f"{folder}: good, {len(registry.rules)} rules, {len(minors)} types")
+            print_line(f"{folder}: good, {counted(len(registry.rules), 'rule')}, {counted(len(minors), 'type')}")
             if minors:
                 print_fields((name, " ".join(found)) for name, found in minors.items())
     if errors:
-        more = f", {warnings} warnings" if warnings else ""
-        raise ConfigurationError(f"{folder}: {errors} {'errors' if errors > 1 else 'error'}{more}")
+        more = f", {counted(warnings, 'warning')}" if warnings else ""
+        raise ConfigurationError(f"{folder}: {counted(errors, 'error')}{more}")
     if strict and warnings:
-        raise ConfigurationError(f"{folder}: {warnings} {'warnings' if warnings > 1 else 'warning'} (--strict)")
+        raise ConfigurationError(f"{folder}: {counted(warnings, 'warning')} (--strict)")
 
 
 # What is there.

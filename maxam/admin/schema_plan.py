@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, final
 
 from maxam.admin.judging import fetch_registry
-from maxam.admin.output import print_line, print_table
+from maxam.admin.output import counted, print_line, print_table
 from maxam.admin.remote import NotFoundError, Remote
 from maxam.avro.registry import Registry
 from maxam.avro.rule import Rule
@@ -102,10 +102,10 @@ class Plan:
         parts = []
         if self.groups["breaks"]:
             parts.append(
-                f"{_counted(self.publishers('breaks'), 'publisher')} would break ({_counted(self.total('breaks'), 'topic')})"
+                f"{counted(self.publishers('breaks'), 'publisher')} would break ({counted(self.total('breaks'), 'topic')})"
             )
         if self.groups["orphans"]:
-            parts.append(f"{_counted(self.total('orphans'), 'topic')} would have no rule")
+            parts.append(f"{counted(self.total('orphans'), 'topic')} would have no rule")
         return "; ".join(parts) or "nothing would break"
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -157,7 +157,7 @@ class Plan:
             if len(found) > limit:
                 print_line(f"{len(found) - limit} rows more: --limit shows them")
             print_line("")
-        print_line(f"{_counted(self.topics, 'topic')} looked at: {self.verdict}")
+        print_line(f"{counted(self.topics, 'topic')} looked at: {self.verdict}")
         if self.withheld:
             print_line(f"{self.withheld} were not judged, as this certificate may not receive them")
         if self.broken_already:
@@ -165,7 +165,7 @@ class Plan:
         if self.rejects is not None:
             without = f", {self.rejects_without_body} without their bodies" if self.rejects_without_body else ""
             print_line(
-                f"{_counted(self.rejects, 'rejected SEND')} looked at{without}: {self.total('passes')} would pass"
+                f"{counted(self.rejects, 'rejected SEND')} looked at{without}: {self.total('passes')} would pass"
             )
 
     def _ordered(self, sort: str) -> list[tuple[tuple[str, ...], Group]]:
@@ -314,7 +314,3 @@ def _changes(live: Registry, candidate: Registry) -> Iterator[dict[str, Any]]:
 def _said(rule: Rule) -> str:
     required = ", schema-version required" if rule.version_required else ""
     return f"{rule.schema or 'no schema'}, {rule.encoding}{required}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -83,7 +83,7 @@ def test_a_good_folder(cli: Cli, folder: Path) -> None:
     result = cli("check")
     assert (result.exit_code, result.stdout, result.stderr) == (
         0,
-        f"{folder}: good, 2 rules, 1 types\nt.T_v1  1.0\n",
+        f"{folder}: good, 2 rules, 1 type\nt.T_v1  1.0\n",
         "",
     )
     assert json.loads(cli("check", str(folder), "--json").stdout) == {
