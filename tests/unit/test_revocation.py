@@ -232,7 +232,7 @@ def test_a_forged_list_is_noticed_wherever_a_bit_is_flipped() -> None:
             pass
         else:
             believed += 1
-            assert (one.number, one.serials, one.updated_at, one.expires_at) == (1, {7}, NOW, NOW + DAY)
+            assert (one.number, one.serials, one.updated_at, one.expires_at) == (1, frozenset({7}), NOW, NOW + DAY)
         der[at] ^= 1
     assert believed <= 1
 
