@@ -134,6 +134,8 @@ def write_snapshot(
     for name in disk.names(snapshots):
         if name.endswith(_TEMPORARY):
             disk.unlink(f"{snapshots}/{name}")
+    # The gateway gives a segment its name, then syncs that: a snapshot that outlives the name would have no segment end where it does.
+    disk.fsync_folder(f"{root}/segments")
     path = put_snapshot(root, disk, Position(revision, accepted_at_us, 0), records, sync_marker)
     for _, old in list_snapshots(snapshots, disk)[:-SNAPSHOTS_KEPT]:
         disk.unlink(old)
@@ -614,8 +616,8 @@ class Journal:
     def _name_sealed(self, segment: _Segment) -> None:
         self._disk.rename(segment.path, f"{self._segments}/{segment.first:020}-{self._committed.revision:020}{_SEALED}")
         self._segment = None
+        self._sync_folder(self._segments)  # before anything can fail that does not end the process
         self._disk.close(segment.handle)
-        self._sync_folder(self._segments)
 
     def _cut_back(self) -> None:
         """Leave in the open segment only what is committed."""
