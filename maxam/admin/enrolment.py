@@ -587,17 +587,14 @@ class Attempts:
         """Count one failure."""
         self._roll()
         key = _network(address)
-        if key not in self._failures and len(self._failures) >= self._ADDRESSES_MAX:
-            key = ""  # all further ones share
-        self._failures[key] = self._failures.get(key, 0) + 1
+        # Further ones go free: nobody finds a token by trying, and a flood from everywhere must not lock out who has one.
+        if key in self._failures or len(self._failures) < self._ADDRESSES_MAX:
+            self._failures[key] = self._failures.get(key, 0) + 1
 
     def wait_s(self, address: str) -> int:
         """Return for how long an address must wait; 0: it need not."""
         self._roll()
-        key = _network(address)
-        if key not in self._failures and len(self._failures) >= self._ADDRESSES_MAX:
-            key = ""
-        if self._failures.get(key, 0) < self._failures_max:
+        if self._failures.get(_network(address), 0) < self._failures_max:
             return 0
         return int(self._began_s + self._WINDOW_S - self._clock()) + 1
 

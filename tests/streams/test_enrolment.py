@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives.serialization import pkcs7
 
 from maxam.admin.authority import INDEX_FILE, AuthorityFolder
 from maxam.admin.certificates import fingerprint
-from maxam.admin.enrolment import TOKENS_FILE, Attempts, Enrolment, RefusedError
+from maxam.admin.enrolment import TOKENS_FILE, Attempts, Enrolment, RefusedError, check_enrolment
 from maxam.admin.est_client import ClientFolder, new_key, new_request
 from maxam.admin.main import main
 from maxam.config import EnrolmentSettings, PolicySettings
+from maxam.errors import ConfigurationError
 from maxam.gateway.sources import read_sources
 from maxam.gateway.tls import fingerprint as der_fingerprint
 from maxam.records import Identity
@@ -357,7 +358,8 @@ def test_failures_are_counted_by_network_and_forgotten() -> None:
     assert attempts.wait_s("2001:db8::3") == 0
     for number in range(20_000):
         attempts.failed(f"10.{number >> 8 & 255}.{number & 255}.1")
-    assert len(attempts._failures) <= 10_001
+    assert len(attempts._failures) == 10_000
+    assert attempts.wait_s("192.0.2.1") == 0
 
 
 def test_renewal(site: EnrolmentSite) -> None:
@@ -484,6 +486,36 @@ def test_a_policy_that_cannot_be_used_holds_up_enrolment_and_loses_nothing(site:
             assert status == 503
             site.policy_file.write_text(good)
             await Est(gateway).certificate("simpleenroll", token, pkcs10())
+
+    run(test)
+
+
+def test_an_authority_that_cannot_serve_is_told_at_start(site: EnrolmentSite, tmp_path: Path) -> None:
+    """A wrong passphrase, an authority that clients are not accepted of, or by which nobody would know the server: start and --check say so."""
+    enrolment = site.settings.enrolment
+    sources = read_sources(site.settings)
+    check_enrolment(site.settings, sources)
+    (tmp_path / "other").write_text("another passphrase")
+    (tmp_path / "other").chmod(0o600)
+    bad = replace(site.settings, enrolment=replace(enrolment, passphrase_file=tmp_path / "other"))
+    with pytest.raises(ConfigurationError, match="is the passphrase right"):
+        check_enrolment(bad, sources)
+    bad = replace(site.settings, enrolment=replace(enrolment, server_ca=None))
+    with pytest.raises(ConfigurationError, match="is not signed by"):
+        check_enrolment(bad, sources)
+    bad = replace(site.settings, tls=replace(site.settings.tls, client_ca=site.certificates / "ca.pem"))
+    with pytest.raises(ConfigurationError, match=r"not in \[tls\] client_ca"):
+        check_enrolment(bad, read_sources(bad))
+
+
+def test_without_enrolment_nothing_listens_and_operators_are_told(tmp_path: Path) -> None:
+    """It is off by default: there is no listener, and its routes say that it is off to whoever has the right."""
+
+    async def test() -> None:
+        site = EnrolmentSite(tmp_path)
+        async with living(site, enrolment=EnrolmentSettings()) as gateway:
+            assert gateway.enrolment_port == 0
+            assert "enrols nobody" in await Operator(gateway)("enrolment", "list", code=1)
 
     run(test)
 
