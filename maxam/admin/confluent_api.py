@@ -36,7 +36,10 @@ _VERSION_NOT_FOUND: Final = 40402
 _SCHEMA_NOT_FOUND: Final = 40403
 _INVALID_SCHEMA: Final = 42201
 _INVALID_VERSION: Final = 42202
-_READ_ONLY: Final = "no such path: this registry is read-only, its schemas come from the gateway's schema folder"
+_READ_ONLY: Final = (
+    "no such path: this registry is read-only, its schemas come from the gateway's schema folder; serialisers need"
+    " auto.register.schemas = false"
+)
 
 
 @final

@@ -40,6 +40,12 @@ class Group(click.Group):
             return super().invoke(ctx)
         except MaxamError as error:
             raise click.ClickException(shown(str(error))) from error
+        except BrokenPipeError:
+            raise  # whoever read has read enough: click ends without a word
+        except (
+            OSError
+        ) as error:  # of a file each verb says more than this; here it is standard output, as on a full disk
+            raise click.ClickException(shown(f"{error.filename or 'standard output'}: {error.strerror}")) from error
 
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -6,6 +6,8 @@ import http.client
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -262,6 +264,21 @@ def test_watch_shows_values_decoded(running: Running) -> None:
     host, port = running.gateway.address
     result = running.cli("topics", "watch", "X/W.1", "--count", "1", "--stomp", f"{host}:{port}", who="publisher")
     assert re.fullmatch(r'\d+ X/W\.1 \{"text":"v"\}\n', result.stdout)
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(running: Running) -> None:
+    """What cannot be written is told like any other error, without a traceback."""
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", "from maxam.admin.main import main; main()", "schemas", "list", "--json"],
+            env={"MAXAM_SCHEMAS": str(running.folder / "schemas"), "PYTHONUNBUFFERED": "1"},
+            cwd=Path(__file__).parents[2],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (1, "Error: standard output: No space left on device\n")
 
 
 def test_sessions(running: Running) -> None:
