@@ -60,6 +60,7 @@ class ListenerLimits:
     log_lines_per_minute_max: int = 60  # of one kind of event from one address
     graceful_timeout_s: float = 1.0  # at shutdown, for requests under way
     connections_per_address_max: int = 64  # where strangers may connect, one must not take all places
+    oldest_makes_room: bool = False  # nor many of them: whoever has been there for longest is the least loss
     name: str = "admin"  # of the listener, in the log
 
 
@@ -177,7 +178,7 @@ class _Server:
         self._worker: Final = WorkerContext(None)
         self._config: Final = _hypercorn_config(limits)
         self._log_limit: Final = LogLimit(limits.log_lines_per_minute_max)
-        self._open = 0
+        self._open: Final[dict[trio.CancelScope, None]] = {}  # oldest first
         self._by_host: Final[dict[str, int]] = {}
 
     async def hold_connections(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
@@ -193,18 +194,25 @@ class _Server:
         """Serve one accepted connection to its end; nothing that goes wrong in it leaves it."""
         host = _host(transport)
         theirs = self._by_host.get(host, 0)
-        if self._open >= self._limits.connections_max or theirs >= self._limits.connections_per_address_max:
-            self._log("connection-refused", transport, f"{self._open} are open already, {theirs} from there")
+        full = len(self._open) >= self._limits.connections_max
+        if (full and not self._limits.oldest_makes_room) or theirs >= self._limits.connections_per_address_max:
+            self._log("connection-refused", transport, f"{len(self._open)} are open already, {theirs} from there")
             await trio.aclose_forcefully(transport)
             return
-        self._open += 1
+        if full:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.cancel()
+        place = trio.CancelScope()
+        self._open[place] = None
         self._by_host[host] = theirs + 1
         try:
-            await self._serve(transport)
+            with place:
+                await self._serve(transport)
         except Exception as error:  # noqa: BLE001 a bug met by one operator must not end the broker that it looks at
             log_bug("internal-error", error, listener=self._limits.name)
         finally:
-            self._open -= 1
+            self._open.pop(place, None)
             self._by_host[host] -= 1
             if not self._by_host[host]:
                 del self._by_host[host]

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 # Strangers may connect here, and each of them has one thing to ask.
 _ENROLMENT_LIMITS: Final = ListenerLimits(
-    request_head_timeout_s=5.0, request_head_bytes_max=8192, connections_per_address_max=8, name="enrolment"
+    request_head_timeout_s=5.0,
+    request_head_bytes_max=8192,
+    connections_per_address_max=8,
+    oldest_makes_room=True,
+    name="enrolment",
 )
 
 

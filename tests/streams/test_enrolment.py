@@ -490,6 +490,31 @@ def test_a_policy_that_cannot_be_used_holds_up_enrolment_and_loses_nothing(site:
     run(test)
 
 
+def test_strangers_that_only_connect_leave_room(site: EnrolmentSite) -> None:
+    """One address has eight connections at most; where all places are taken from many addresses, the oldest makes room."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            idle = [await trio.open_tcp_stream("127.0.0.1", gateway.enrolment_port) for _ in range(9)]
+            assert await _left(idle[8]) == b""
+            for number in range(80):
+                source = f"127.0.1.{1 + number // 8}"
+                idle.append(await trio.open_tcp_stream("127.0.0.1", gateway.enrolment_port, local_address=source))
+            assert await _left(idle[0]) == b""
+            await idle[0].aclose()
+            assert (await Est(gateway).ask("cacerts"))[0] == 200
+            for stream in idle:
+                await stream.aclose()
+
+    async def _left(stream: trio.SocketStream) -> bytes:
+        try:
+            return bytes(await stream.receive_some(1))
+        except trio.BrokenResourceError:
+            return b""
+
+    run(test)
+
+
 def test_an_authority_that_cannot_serve_is_told_at_start(site: EnrolmentSite, tmp_path: Path) -> None:
     """A wrong passphrase, an authority that clients are not accepted of, or by which nobody would know the server: start and --check say so."""
     enrolment = site.settings.enrolment
