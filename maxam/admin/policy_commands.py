@@ -42,9 +42,9 @@ def policy_check(files: tuple[Path, ...], schemas: Path | None, strict: bool, as
     \b
     maxam-admin policy check policy.toml --schemas schemas
     """  # noqa: D301 a mark of click's: the lines stay as they are
-    from maxam.admin.toml_lines import line_of  # noqa: PLC0415 the broker's modules take 50 ms to import
     from maxam.broker.explaining import find_oddities  # noqa: PLC0415 likewise
     from maxam.broker.policy import inspect_policies  # noqa: PLC0415 likewise
+    from maxam.broker.toml_lines import line_of  # noqa: PLC0415 the broker's modules take 50 ms to import
     from maxam.config import Limits  # noqa: PLC0415 likewise
 
     texts = _read(files)
@@ -227,9 +227,9 @@ def _explain_here(
     files: Sequence[Path], principal: str | None, fingerprint: str | None, send: str | None, receive: str | None
 ) -> dict[str, Any]:
     """Explain by files; lines of them are added to places."""
-    from maxam.admin.toml_lines import line_of  # noqa: PLC0415 the broker's modules take 50 ms to import
     from maxam.broker.explaining import explain_receive, explain_send  # noqa: PLC0415 likewise
     from maxam.broker.policy import load_policies  # noqa: PLC0415 likewise
+    from maxam.broker.toml_lines import line_of  # noqa: PLC0415 the broker's modules take 50 ms to import
     from maxam.config import Limits  # noqa: PLC0415 likewise
     from maxam.globs import compile_glob  # noqa: PLC0415 likewise
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final, final
 
 from maxam.avro.registry import REGISTRY_FILE, Registry, load_registry
-from maxam.broker.policy import Policy, load_policies, load_policy
+from maxam.broker.policy import Policy, inspect_policies
+from maxam.broker.toml_lines import line_of
 from maxam.config import Limits, Settings, load_settings
-from maxam.errors import ConfigurationError
+from maxam.errors import ConfigurationError, PolicyError
 from maxam.gateway.files import Mark, Places, mark_file, mark_folder, places_of_file, read_file, read_folder
 from maxam.gateway.log import log_bug
 from maxam.gateway.revocation import Revocations, load_revocations, refuse_older
@@ -128,7 +129,18 @@ def reread_sources(settings: Settings, before: Sources | None) -> tuple[Sources 
 
 def read_policy(path: Path, limits: Limits) -> Policy:
     """Read a policy; raise ConfigurationError when it cannot be used."""
-    return load_policy(read_file(path, "[policy] file", "correct the path or write one"), str(path), limits)
+    return _load_policy([(str(path), read_file(path, "[policy] file", "correct the path or write one"))], limits)
+
+
+def _load_policy(files: list[tuple[str, bytes]], limits: Limits) -> Policy:
+    """Load a policy; raise PolicyError with the line of the first mistake, and how many more there are."""
+    policy, problems = inspect_policies(files, limits)
+    if not problems:
+        return policy
+    first = problems[0]
+    line = line_of(dict(files).get(first.file, b""), first.place, first.problem)
+    more = f" ({len(problems) - 1} more: maxam-admin policy check)" if len(problems) > 1 else ""
+    raise PolicyError(first.problem + more, first.file if line is None else f"{first.file}:{line}", first.place)
 
 
 def read_registry(folder: Path, limits: Limits) -> Registry:
@@ -221,7 +233,7 @@ class _Reading:
             written = [(str(files.file), texts["file"])]
             if "enrolled" in texts:
                 written.append((str(files.enrolled), texts["enrolled"]))
-            self._policy = load_policies(written, self._settings.limits)
+            self._policy = _load_policy(written, self._settings.limits)
         elif item == SCHEMAS:
             self._registry = load_registry(texts, self._settings.limits)
         elif item == CERTIFICATE:

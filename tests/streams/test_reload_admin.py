@@ -73,7 +73,7 @@ def test_each_outcome_is_printed(site: Site) -> None:
             result = await cli(gateway, "reload")
             lines = [line for line in result.output.splitlines() if "unchanged" not in line]
             assert result.exit_code == 1
-            assert re.fullmatch(r"policy +refused: .*policy\.toml: nonsense: expected one of .*", lines[0])
+            assert re.fullmatch(r"policy +refused: .*policy\.toml:1: nonsense: expected one of .*", lines[0])
             assert re.fullmatch(r"schemas +reloaded", lines[1])
             rows = [json.loads(line) for line in (await cli(gateway, "reload", "--json")).output.splitlines()]
             assert [(row["item"], row["outcome"]) for row in rows][:2] == [

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.admin.main import main
-from maxam.admin.toml_lines import line_of, lines_of
 from maxam.broker.explaining import (
     Difference,
     differences,
@@ -22,6 +21,7 @@ from maxam.broker.explaining import (
     moved_fingerprints,
 )
 from maxam.broker.policy import Policy, inspect_policies, load_policies, load_policy
+from maxam.broker.toml_lines import line_of, lines_of
 from maxam.config import Limits
 from maxam.globs import compile_glob
 
