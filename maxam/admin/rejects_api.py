@@ -14,7 +14,7 @@ from maxam.admin.values import iso_time
 from maxam.admin.view import View
 from maxam.errors import GlobError
 from maxam.gateway.quarantine import BODY_GIVEN_UP, Quarantined
-from maxam.gateway.rejects import BODY_KEPT, BODY_PRIVATE, BODY_UNAUTHORISED
+from maxam.gateway.rejects import BODY_KEPT, BODY_PRIVATE, BODY_UNAUTHORISED, body_state_by_rule
 from maxam.gateway.shadow import Reason, Tally, Trials
 from maxam.globs import Glob
 from maxam.records import Identity
@@ -68,7 +68,7 @@ async def _reject(view: View, request: Request, caller: Identity) -> Response:
     row["resubmissions"] = [
         {"by": principal, "at": iso_time(at_us), **_answered(answer)} for principal, at_us, answer in record.resubmitted
     ]
-    state = record.body_state
+    state = _body_state(view, record)
     if state == BODY_KEPT and not view.may_receive(caller.principal, record.destination):
         state = BODY_WITHHELD
     row["body_state"] = state
@@ -84,8 +84,9 @@ async def _reject(view: View, request: Request, caller: Identity) -> Response:
 async def _resubmit(view: View, request: Request, caller: Identity) -> Response:
     record = _present(view, request)
     force = flag_of(request, "force")
-    if record.body_state != BODY_KEPT:
-        raise ApiError(HTTPStatus.CONFLICT, "body-not-kept", _WHY_NO_BODY[record.body_state])
+    state = _body_state(view, record)
+    if state != BODY_KEPT:
+        raise ApiError(HTTPStatus.CONFLICT, "body-not-kept", _WHY_NO_BODY[state])
     if not view.may_receive(caller.principal, record.destination):
         raise ApiError(
             HTTPStatus.FORBIDDEN, BODY_WITHHELD, f"{_WHY_NO_BODY[BODY_WITHHELD]}, and sends again what was sent there"
@@ -107,6 +108,12 @@ async def _resubmit(view: View, request: Request, caller: Identity) -> Response:
             disposition=disposition,
         )
     return Answer({"id": view.quarantine.name(record), "destination": record.destination.decode(), **_answered(answer)})
+
+
+def _body_state(view: View, record: Quarantined) -> str:
+    """Say whether there is a body to show: a rule that forbids keeping it now counts for what was kept before it, too."""
+    state = record.body_state
+    return body_state_by_rule(record.destination, view.registry) if state == BODY_KEPT else state
 
 
 def _answered(answer: dict[str, str]) -> dict[str, str]:
@@ -202,7 +209,7 @@ def _row(view: View, record: Quarantined) -> dict[str, object]:
         "schema_version": rejection.schema_version,
         "fault": fault,
         "body_bytes": record.body_bytes,
-        "body_state": record.body_state,
+        "body_state": _body_state(view, record),
         "topic_changed": view.changed_since(record),
         "resubmitted": len(record.resubmitted),
     }

@@ -97,7 +97,7 @@ class RejectedEvent:
         self.at_us: Final = at_us
         # Nobody has a right to a malformed destination, and rights are asked behind its form.
         authorised = disposition != _UNAUTHORISED and rejection.result != "invalid-destination"
-        self.body_state: Final = _body_state(event.destination, registry) if authorised else BODY_UNAUTHORISED
+        self.body_state: Final = body_state_by_rule(event.destination, registry) if authorised else BODY_UNAUTHORISED
         if self.body_state == BODY_KEPT:
             self.headers: Headers = event.headers
             self.body = event.body
@@ -419,7 +419,7 @@ def _records(batch: list[RejectedEvent], head: int, at_us: int) -> list[Rejected
     return records
 
 
-def _body_state(destination: bytes, registry: Registry) -> str:
+def body_state_by_rule(destination: bytes, registry: Registry) -> str:
     """Say whether the body of a rejected SEND may be kept. A destination without a rule has none that could forbid it."""
     if registry.rejected_bodies_stored:
         return BODY_KEPT  # no rule forbids it: a flood should not cost looking for one

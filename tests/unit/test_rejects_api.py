@@ -128,6 +128,22 @@ def test_the_body_of_an_unauthorised_send_is_in_no_answer(world: World) -> None:
     run(test)
 
 
+def test_a_body_that_may_be_kept_no_more_is_shown_no_more(world: World) -> None:
+    """A rule that says `store_rejected_bodies = false` since a reload counts for what was rejected before."""
+
+    async def test() -> None:
+        name = reject(world, "X/A.1")
+        text = REGISTRY["registry.toml"] + b"store_rejected_bodies = false\n"
+        world.broker.replace_registry(load_registry(REGISTRY | {"registry.toml": text}))
+        alone = await world.json(f"/v1/rejects/{name}")
+        assert alone["body_state"] == "private"
+        assert not {"body", "headers"} & alone.keys()
+        assert (await world.json("/v1/rejects"))["rejects"][0]["body_state"] == "private"
+        await refused(world, f"/v1/rejects/{name}/resubmit?force=true", 409, "body-not-kept")
+
+    run(test)
+
+
 def test_pages_and_filters(world: World) -> None:
     """The newest come first; each is seen once by following `next`; filters hold together, and wrong ones are told."""
 
