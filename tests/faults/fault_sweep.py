@@ -49,12 +49,13 @@ class Fault:
     delay_us: int = 0
     length_max: int = 1
     fatal: bool = False
+    counted: Calls | None = None  # if others than `calls`
     part: str = ""  # of the journal's folder
 
 
 FAULTS = (
     Fault("full", Effect.FAIL, ALL_CALLS & ~Calls.SYNC, errno.ENOSPC, length_max=3),
-    Fault("no-files", Effect.FAIL, Calls.MAKE, errno.EMFILE),
+    Fault("no-files", Effect.FAIL, Calls.MAKE, errno.EMFILE, counted=ALL_CALLS),  # the first at or behind N
     Fault("short", Effect.HALVE, Calls.WRITE, length_max=3),
     Fault("slow", Effect.DELAY, Calls.WRITE | Calls.SYNC, delay_us=20_000),
     Fault("rejects", Effect.FAIL, ALL_CALLS, errno.EIO, length_max=3, part=REJECTED),
@@ -172,7 +173,7 @@ class Sweep:
 
     def _watch(self, fault: Fault) -> None:
         spared = None if fault.part else self._forks.journal / REJECTED
-        counted = Calls.WRITE | Calls.SYNC if fault.fatal else fault.calls
+        counted = Calls.WRITE | Calls.SYNC if fault.fatal else fault.counted or fault.calls
         self._control.watch(self._forks.journal / fault.part, counted, spared)
 
     def _arm(self, fault: Fault, at: int, length: int, period: int) -> None:
