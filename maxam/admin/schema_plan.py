@@ -32,6 +32,7 @@ _SORTS: Final[dict[str, tuple[str, ...]]] = {
     "passes": ("publisher", "destination", "result"),
 }
 _EXPENDABLE: Final = ("SCHEMA", "FIELD", "EXAMPLE", "RESULT")  # columns that a narrow terminal does without
+_WHATEVER_THE_SCHEMAS: Final = {"conflict", "bad-condition"}  # results that no schema folder changes
 _TITLES: Final = {
     "breaks": "These publishers would be rejected:",
     "orphans": "These topics would have no rule, for which a reload is refused unless [schemas] allow_orphans; they would take no new values:",
@@ -155,7 +156,7 @@ class Plan:
             ]
             print_table(columns, cells, [title for title in _EXPENDABLE if title in columns])
             if len(found) > limit:
-                print_line(f"{len(found) - limit} rows more: --limit shows them")
+                print_line(f"{counted(len(found) - limit, 'row')} more: --limit shows them")
             print_line("")
         print_line(f"{counted(self.topics, 'topic')} looked at: {self.verdict}")
         if self.withheld:
@@ -251,7 +252,7 @@ def _judge_rejects(plan: Plan, remote: Remote, planned: _Rules) -> None:
 def _judge_reject(plan: Plan, remote: Remote, row: dict[str, Any], planned: _Rules) -> None:
     destination: str = row["destination"]
     rule = planned.first(destination)
-    if rule is None or row["disposition"] != "rejected-invalid":
+    if rule is None or row["disposition"] != "rejected-invalid" or row["result"] in _WHATEVER_THE_SCHEMAS:
         return
     try:
         found = remote.get(f"/v1/rejects/{row['id']}")
@@ -261,7 +262,7 @@ def _judge_reject(plan: Plan, remote: Remote, row: dict[str, Any], planned: _Rul
         plan.rejects_without_body += 1
         return
     headers, body = _sent(found)
-    if body and isinstance(rule.judge(destination.encode(), headers, body), Judgement) and row["result"] != "conflict":
+    if body and isinstance(rule.judge(destination.encode(), headers, body), Judgement):
         plan.note("passes", (row["principal"], rule.glob.text, row["result"]), destination)
 
 

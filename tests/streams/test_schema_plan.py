@@ -127,7 +127,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     for principal, destinations in SENT.items():
         for answer in send(made[0], [(destination, HI, {}) for destination in destinations], principal):
             assert answer["disposition"] == "accepted"
-    assert send(made[0], [("X/A.8", b"\xff", {})])[0]["result"] == "schema-mismatch"
+    rejected = [("X/A.8", b"\xff", {}), ("X/A.8", HI, {"if-revision": "none"}), ("X/A.8", HI, {"if-revision": "9999"})]
+    results = [answer["result"] for answer in send(made[0], rejected)]
+    assert results == ["schema-mismatch", "bad-condition", "conflict"]
     yield made[0]
     made[0].token.run_sync_soon(made[0].gateway.stop)
     thread.join(20)
@@ -313,7 +315,7 @@ def test_a_plan_names_who_would_break(running: Running, candidate: Path) -> None
         "1 would pass",
     ):
         assert text in shown.stdout
-    assert "1 rows more" in cli(running, "plan", str(candidate), "--limit", "1").stdout
+    assert "1 row more" in cli(running, "plan", str(candidate), "--limit", "1").stdout
 
 
 def test_a_plan_of_what_is_in_force_changes_nothing(running: Running) -> None:
