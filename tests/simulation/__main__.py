@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from multiprocessing import get_context
 
+from tests.simulation.overtaken import overtaken
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
 
@@ -52,6 +53,7 @@ def run(seed: int) -> Counter[str]:
     """Run one seed, in each of its forms; return what happened in it."""
     walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+    overtaken(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     venue = simulate(seed)
     return Counter({"seeds": 1} | {name: getattr(venue, name) for name in COUNTED})
 

@@ -93,6 +93,9 @@ class SimulatedDisk:
         self.capacity = capacity
         self.write_bytes_max = write_bytes_max
         self.calls = 0
+        self.meanwhile: dict[
+            int, Callable[[], None]
+        ] = {}  # number of a call -> what another process does right before it
         self.log: list[str] = []
         self.files: dict[str, File] = {"/": File(folder=True)}
         self._synced_files = dict(self.files)
@@ -283,6 +286,9 @@ class SimulatedDisk:
             raise self._end
         self.calls += 1
         self.log.append(f"{name} {what}")
+        other = self.meanwhile.pop(self.calls, None)
+        if other is not None:
+            other()
         fault = self.faults.get(self.calls)
         if fault is None:
             return False

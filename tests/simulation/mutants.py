@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maxam.broker import broker, delivery, marks, session
-from maxam.gateway import commit, snapshot
-from maxam.journal import files
+from maxam.gateway import commit, committer, entitlement, orphans, peer, reload, snapshot
+from maxam.journal import files, retention
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug: in a module, some text becomes another."""
+    """One bug: in a module, some text becomes another.
+
+    Attributes:
+        venue: Only the simulation of a whole venue can notice it.
+    """
 
     name: str
     module: types.ModuleType
     old: str
     new: str
+    venue: bool = False
 
     @property
     def compiled(self) -> bool:
@@ -164,4 +169,39 @@ MUTANTS = (
     Mutant("marks end with the first delete", marks, "            deleted_at_us, _ = self._gone.pop(destination)\n", "            deleted_at_us, _ = self._gone[destination] if change.deleted else self._gone.pop(destination)\n            change = change if not change.deleted else type(change)(change.revision, deleted_at_us, destination, True, change.publisher, change.judgement, change.headers, b'')\n"),
     Mutant("mark of the wrong source forgotten", marks, "            numbers.pop(source, None)\n", ""),
     Mutant("stale bytes from the cache", broker, "        change = topic.change\n        shared = message_shared(", "        change = topic.change\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        shared = message_shared("),
+    # Of reloads.
+    Mutant("rights checked only at SUBSCRIBE", broker, "            session.rights = policy.rights(session.principal)\n", ""),
+    Mutant("old policy for what a topic remembers of sends", broker, "if topic is None or topic.permitted != rights.number:", "if topic is None or not topic.permitted:", venue=True),
+    Mutant("old schemas for what a topic remembers", broker, "if topic is not None and topic.registry == self._registries:", "if topic is not None and topic.registry:", venue=True),
+    Mutant("policy swapped, schemas not", reload, "        if after.registry is not before.registry:\n            self._broker", "        if after.registry is not before.registry and after.policy is before.policy:\n            self._broker", venue=True),
+    Mutant("schemas swapped, policy not", reload, "        if after.policy is not before.policy:\n            self._broker", "        if after.policy is not before.policy and after.registry is before.registry:\n            self._broker", venue=True),
+    Mutant("checked flag kept over a reload", broker, "subscription.checked = None if subscription.owed else session.rights", "subscription.checked = session.rights"),
+    Mutant("what was granted before is owed again", broker, "return self.before is None or not self.before.may_receive(name)", "return True"),
+    Mutant("two walks owe the same", broker, "            scan.regrant(policy.rights(scan.subscription.session.principal))\n", "            pass\n"),
+    Mutant("walk goes on behind an eager SUBSCRIBE", broker, "return self.subscription.removed or self.number != self.subscription.eager_scans", "return self.subscription.removed"),
+    Mutant("orphans among newcomers", orphans, "            self._look(self._newcomers())\n            self._look(dict", "            self._look(dict", venue=True),
+    Mutant("orphans not asked about", reload, "if said and not allow_orphans:", "if False:", venue=True),
+    Mutant("schemas in force before they are kept", reload, "await trio.to_thread.run_sync(self._keep_schemas, after.registry.texts())", "await trio.lowlevel.checkpoint()", venue=True),
+    Mutant("schemas kept, their names not", files, "            self._disk.fsync_folder(folder)\n        except OSError:", "            pass\n        except OSError:", venue=True),
+    Mutant("refused schemas in force", reload, "after = replace(after, registry=before.registry, digests=digests)", "after = replace(after, digests=digests)", venue=True),
+    Mutant("revoked clients go on", entitlement, "                connection.expel(failure)\n", "                pass\n", venue=True),
+    Mutant("strangers to a new policy go on", entitlement, "        principal = self._broker.policy.principal_of(peer.fingerprint)\n", "        return None\n", venue=True),
+    Mutant("revocation looked at only by reloads", peer, "        if objection is not None:\n            raise objection", "        if False:\n            raise objection", venue=True),
+    # Of the disk: blocks, segments, snapshots, the archive.
+    Mutant("full disk taken for written", committer, "                outcome = error\n", "                pass\n", venue=True),
+    Mutant("nothing written", committer, "                self._journal.write(block)\n", "                pass\n", venue=True),
+    Mutant("what a full disk leaves over is lost", commit, "self._kept = self._broker.take()", "self._broker.take()", venue=True),
+    Mutant("segment's name not synced", files, "        self._sync_folder(self._segments)\n        segment.size", "        segment.size", venue=True),
+    Mutant("seal not synced", files, "        self._sync_folder(self._segments)  # before anything", "        pass  # before anything", venue=True),
+    Mutant("snapshot made before its segment has its name", files, '    disk.fsync_folder(f"{root}/segments")\n', "", venue=True),
+    Mutant("segment deleted before its snapshot is durable", files, '    disk.fsync_folder(f"{root}/snapshots")\n    return path', "    return path", venue=True),
+    Mutant("file named before it is synced", files, "            disk.fsync(handle)\n        finally:", "            pass\n        finally:", venue=True),
+    Mutant("archive trusts the newest snapshot alone", retention, "segment.last <= snapshots[-SNAPSHOTS_KEPT]", "segment.last <= snapshots[-1]", venue=True),
+    Mutant("archive expires whatever snapshots say", retention, "archive = [segment for segment in sealed if segment.last <= snapshots[-SNAPSHOTS_KEPT]]", "archive = sealed", venue=True),
+    Mutant("newest of the archive go first", retention, "return archive[:found]", "return archive[::-1][:found]", venue=True),
+    Mutant("removals in any order", retention, "    disk.unlink(path)\n    disk.fsync_folder(folder)", "    disk.unlink(path)", venue=True),
+    Mutant("damaged snapshot believed", files, "            if error is None:\n                return revision, path", "            if True:\n                return revision, path", venue=True),
+    Mutant("time runs back", broker, "        if wall_us > self.accepted_at_us:\n            self.accepted_at_us = wall_us\n        self.head", "        self.accepted_at_us = wall_us\n        self.head", venue=True),
+    Mutant("low memory ignored", broker, "if self.memory_low and not (deleted and topic is not None):", "if False:", venue=True),
+    Mutant("operators not told of what was rejected", broker, "if self.on_rejected is not None and disposition is not UNAVAILABLE:", "if False:", venue=True),
 )  # fmt: skip

@@ -132,13 +132,14 @@ class Venue:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)  # noqa: S311 - a simulation, not a secret
         self.digest = sha256()
+        self.restless = seed % 4 == 3  # policies and schemas change all the time, and walks over topics are slow
         self.loop = Loop()
         self.count = 0
         limits = Limits(
             takeovers_per_minute_max=1_000_000,
             connect_receive_bytes_max=64,
             topics_max=rng.choice((1000, 1000, 1000, 6)),
-            scan_topics_per_pass_max=rng.choice((1, 3, 1000)),
+            scan_topics_per_pass_max=1 if self.restless else rng.choice((1, 3, 1000)),
             session_expiry_s=rng.choice((604_800.0, 604_800.0, 5.0)),
         )
         self.settings = Settings(
@@ -147,7 +148,10 @@ class Venue:
             schemas=SchemaSettings(Path("s")),
             limits=limits,
         )
-        self.reloading = rng.choice((0.0, 0.0, 0.0, 0.003, 0.003, 0.02))  # so much of what happens asks for a reload
+        self.deletes = rng.choice((0.15, 0.15, 0.15, 0.7))
+        self.reloading = (
+            0.02 if self.restless else rng.choice((0.0, 0.0, 0.003, 0.01))
+        )  # so much of what happens asks for a reload
         self.reloaded: set[str] = set()
         self.links: list[Link] = []
         self.truth: dict[int, tuple[str, bytes]] = {}  # committed: revision -> topic, body
@@ -365,6 +369,9 @@ class Venue:
         disk = self.disk.beside(faults)
         rules = Rules(self.rng.choice((0, 0.001)), self.rng.choice((0, 1, 10_000)))
         before = set(self.disk.files)
+        if self.rng.random() < 0.4:
+            self.build_meanwhile(disk, rules)
+            return
         try:
             build(disk, self.settings, rules, self.loop.wall_us)
         except PowerCut:
@@ -382,6 +389,24 @@ class Venue:
             broker = summed_up(Journal.read_sealed(FOLDER, disk), self.settings.limits)
             if held_by(broker) != self.values(broker.revision):
                 raise Violation("without the newest snapshot the values are not those that were committed")
+
+    def build_meanwhile(self, disk: SimulatedDisk, rules: Rules) -> None:
+        """Do that between two calls of the gateway's on the disk; perhaps the power goes soon after."""
+        gateway = self.disk
+        at = gateway.calls + self.rng.randrange(1, 8)
+
+        def other() -> None:
+            try:
+                build(disk, self.settings, rules, self.loop.wall_us)
+            except PowerCut:
+                gateway.faults[gateway.calls] = 0
+            except JournalDamagedError as error:
+                if error.path != self.damaged:
+                    raise
+
+        gateway.meanwhile[at] = other
+        if self.rng.random() < 0.5:
+            gateway.faults[at + self.rng.randrange(1, 4)] = 0
 
     # What operators do.
 
@@ -468,6 +493,8 @@ class Venue:
                 if link.client == client:
                     for known in link.subscriptions.values():
                         known.last.clear()  # what is granted again comes again
+                    for asked in link.expected:
+                        asked.acked_on = None  # however late its ACK is answered
             for key in [key for key in self.settled if key[0] == client]:
                 del self.settled[key]
         self.outlawed = {client for client in self.outlawed if not self.entitled(client)}
@@ -544,7 +571,7 @@ class Venue:
         else:
             text = b"%d%b" % (self.count, b"." * rng.choice((0, 0, 3000)))
             form = self.form() if rng.random() < 0.9 else rng.choice(FORMS)
-            body = b"" if rng.random() < 0.15 else files.body_of(text, form)
+            body = b"" if rng.random() < self.deletes else files.body_of(text, form)
             topic = rng.choice(TOPICS)
             mark: tuple[str, bytes, int] | None = None
             headers: Headers = ()
