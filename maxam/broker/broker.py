@@ -717,11 +717,11 @@ class Broker:
             if problem is not None:
                 return Rejection("invalid-destination", problem)
         rights = connection.rights
-        if topic is None or topic.permitted is not rights:
+        if topic is None or topic.permitted != rights.number:
             if not rights.may_send(destination):
                 return _UNAUTHORISED
             if topic is not None:
-                topic.permitted = rights
+                topic.permitted = rights.number
         if topic is not None and topic.registry == self._registries:
             rule = self.registry.rules[topic.rule] if topic.rule >= 0 else None
         else:

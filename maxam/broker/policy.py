@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, final
 
 from maxam.config import Limits
@@ -13,6 +14,7 @@ from maxam.globs import Glob, compile_glob, uncovered
 ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol"})
 ANONYMOUS_PREFIX: Final = "fingerprint:"  # principals of unknown clients: no principal of a policy is called so
 _PRINCIPAL_CHARACTERS_MAX: Final = 128
+_NUMBERS: Final = count(1)
 _DECISIONS_MAX: Final = 4096  # destinations remembered per principal and direction: topics remember too
 _FINGERPRINT: Final = re.compile(r"[0-9A-Fa-f]{64}|(?:[0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}")
 
@@ -25,9 +27,10 @@ class Rights:
 
     Attributes:
         admin: Which of `read`, `write`, `metrics` and `enrol` it may on the admin listener.
+        number: That no other rights have in this process, for who must remember which they were and not keep them.
     """
 
-    __slots__ = ("_bytes_max", "_owns", "_receive", "_receive_decisions", "_send", "_send_decisions", "admin")
+    __slots__ = ("_bytes_max", "_owns", "_receive", "_receive_decisions", "_send", "_send_decisions", "admin", "number")
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Rights:
         limits: Limits,
     ) -> None:
         self.admin: Final = admin
+        self.number: Final = next(_NUMBERS)
         self._send: Final = send
         self._receive: Final = receive
         self._owns: Final = owns

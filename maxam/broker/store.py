@@ -9,7 +9,6 @@ from sortedcontainers import SortedList
 from maxam.records import Change
 
 if TYPE_CHECKING:
-    from maxam.broker.policy import Rights
     from maxam.broker.session import Subscription
 
 TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unneeded ones are looked for
@@ -32,7 +31,8 @@ class Topic:
         epoch: Of the broker's routing when `routes` was made.
         rule: Which of the registry's rules is for it, -1 if none is; valid for `registry` only.
         registry: The number of the registry that was asked; 0: none was.
-        permitted: Rights that were found to allow SENDs to it: asked for a million topics, they cannot remember all answers.
+        permitted: The number of rights that were found to allow SENDs to it: asked for a million topics, they cannot remember all
+            answers. 0: of none.
     """
 
     __slots__ = ("change", "destination", "epoch", "permitted", "registry", "routed", "routes", "rule")
@@ -45,7 +45,7 @@ class Topic:
         self.epoch = -1
         self.rule = -1
         self.registry = 0
-        self.permitted: Rights | None = None
+        self.permitted = 0
 
     @property
     def name(self) -> str:

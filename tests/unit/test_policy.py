@@ -1,11 +1,14 @@
 """`policy.toml`: what it grants, and how it says what is wrong with it."""
 
+import gc
+
 import pytest
 
 from maxam.broker.policy import _DECISIONS_MAX, Policy, Rights, load_policies, load_policy
 from maxam.config import Limits
 from maxam.errors import PolicyError
 from maxam.globs import compile_glob
+from tests.sans_io import World, policy, receipts
 
 LIMITS = Limits()
 FIRST, SECOND = "5f" * 32, "a0" * 32
@@ -312,3 +315,29 @@ def test_rights_that_are_missing() -> None:
     }
     assert missing["all", "admin"] == "the admin right write"
     assert missing["narrowed", "some"] == "the right to send to X/a.* (such as X/a.!)"
+
+
+def test_topics_that_rest_keep_no_rights_that_were_replaced() -> None:
+    """After any number of reloads only the policy in force takes memory, and what a topic remembers of an old one counts no more."""
+
+    def those_alive() -> int:
+        gc.collect()
+        return len([one for one in gc.get_objects() if type(one) is Rights])
+
+    world = World.make()
+    client = world.client()
+    client.send("X/a", b"v", receipt="first")
+    world.settle()
+    before = those_alive()
+    for n in range(10):
+        world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/**"]}))
+        client.send(f"X/a.{n}", b"v", receipt=str(n))
+        world.settle()
+        client.send(f"X/a.{n}", b"w", receipt=f"{n} again")
+        world.settle()
+    assert [answer for _, answer in receipts(client.read())] == ["accepted"] * 21
+    assert those_alive() <= before + 2
+    world.broker.replace_policy(policy(anna={"receive": ["X/**"]}))
+    client.send("X/a.9", b"x", receipt="no more")
+    world.settle()
+    assert receipts(client.read()) == [("no more", "rejected-unauthorised")]
