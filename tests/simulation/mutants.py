@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant("stale bytes from the cache", broker, "        change = topic.change\n        shared = message_shared(", "        change = topic.change\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        shared = message_shared("),
     # Of reloads.
     Mutant("rights checked only at SUBSCRIBE", broker, "            session.rights = policy.rights(session.principal)\n", ""),
-    Mutant("old policy for what a topic remembers of sends", broker, "if topic is None or topic.permitted != rights.number:", "if topic is None or not topic.permitted:", venue=True),
+    Mutant("old policy for what a topic remembers of sends", broker, "if topic is None or topic.permitted", "if topic is None or not topic.permitted and topic.permitted", venue=True),
     Mutant("old schemas for what a topic remembers", broker, "if topic is not None and topic.registry == self._registries:", "if topic is not None and topic.registry:", venue=True),
     Mutant("policy swapped, schemas not", reload, "        if after.registry is not before.registry:\n            self._broker", "        if after.registry is not before.registry and after.policy is before.policy:\n            self._broker", venue=True),
     Mutant("schemas swapped, policy not", reload, "        if after.policy is not before.policy:\n            self._broker", "        if after.policy is not before.policy and after.registry is before.registry:\n            self._broker", venue=True),

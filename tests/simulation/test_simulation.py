@@ -76,7 +76,7 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 
 
 def _noticed(venue: bool) -> bool:
-    for seed in range(120):
+    for seed in range(200 if venue else 120):
         try:
             if venue:
                 simulate(seed)
