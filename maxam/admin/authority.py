@@ -235,10 +235,17 @@ class AuthorityFolder:
     def add(
         self, certificate: x509.Certificate, name: str, now: dt.datetime, by: str, renews: str = ""
     ) -> x509.Certificate:
-        """Write a signed certificate into the index, unless it is there; returns it. Synced when this returns."""
+        """Write a signed certificate into the index, unless it is there; returns it. Synced when this returns.
+
+        Raises:
+            RequestError: It renews one that was revoked meanwhile: `revoke` has seen all that were renewed from that already.
+        """
         entry = _entry(certificate, name, now, by, renews)
         with self._locked():
             entries = self.entries()
+            for one in entries:
+                if one.fingerprint == renews and one.revoked_at:
+                    raise RequestError(f"{renews} was revoked on {one.revoked_at}; nothing is renewed from it")
             if all(one.fingerprint != entry.fingerprint for one in entries):
                 self._write_index([*entries, entry])
         return certificate

@@ -475,6 +475,7 @@ class Enrolment:
             if entry.renews == old and entry.key == digest and entry.by == "renewal" and entry.counts(now):
                 return entry.load()
         self._check_key(digest, principal, policy, entries)
+        self._read_enrolled()  # what could not come into force would not count below: nobody fills the index with such ones
         line = _lineage(old, entries)
         if (
             sum(entry.counts(now) and policy.principal_of(entry.fingerprint) == principal for entry in line)
@@ -486,7 +487,10 @@ class Enrolment:
                 f"{LINEAGE_MAX} certificates of this line count already; ask again when some of them have been retired",
             )
         certificate = self._authority.sign(principal, key, now, self._settings.certificate_days)
-        return self._authority.add(certificate, principal, now, "renewal", old)
+        try:
+            return self._authority.add(certificate, principal, now, "renewal", old)
+        except RequestError as error:  # the list that says so is not in force here yet
+            raise RefusedError(HTTPStatus.FORBIDDEN, "revoked", str(error)) from error
 
     def _known(self, secret: str) -> Token:
         digest = _digest(secret)

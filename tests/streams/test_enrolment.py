@@ -414,6 +414,39 @@ def test_a_line_of_renewals_is_bounded(site: EnrolmentSite) -> None:
     run(test)
 
 
+def test_nothing_is_renewed_from_what_was_revoked(site: EnrolmentSite) -> None:
+    """From the moment in which the authority has revoked a certificate, before any list that says so is in force, it gets no successor."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            authority = AuthorityFolder(site.authority_folder)
+            authority.unlock(PASSPHRASE)
+            key = new_key("p256")
+            stolen = await Est(gateway, "anna").certificate("simplereenroll", None, pkcs10(key))
+            _write(site, "stolen", stolen, key)
+            await trio.to_thread.run_sync(authority.revoke, authority.find(fingerprint(stolen)), "stolen", NOW)
+            before = authority.entries(), site.enrolled_file.read_bytes()
+            status, said, _ = await Est(gateway, "stolen").ask("simplereenroll", None, pkcs10())
+            assert (status, b"was revoked" in said) == (403, True)
+            assert (authority.entries(), site.enrolled_file.read_bytes()) == before
+
+    run(test)
+
+
+def test_a_policy_that_cannot_be_used_lets_nobody_fill_the_index(site: EnrolmentSite) -> None:
+    """While the operators' file is broken a renewal is put off, and leaves no certificate behind."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            est = Est(gateway, "anna")
+            site.policy_file.write_text("broken")
+            for _ in range(3):
+                assert (await est.ask("simplereenroll", None, pkcs10()))[0] == 503
+            assert AuthorityFolder(site.authority_folder).entries() == []
+
+    run(test)
+
+
 def test_our_client_pins_enrols_and_renews(site: EnrolmentSite, tmp_path: Path) -> None:
     """maxam-admin enrol tells nothing to a gateway with another authority, writes key (0600), certificate and authorities, and renews with a
     new key; what was cut short is completed.
