@@ -143,10 +143,14 @@ class RevocationList:
         self.expires_at: Final = crl.next_update_utc
         self.serials: Final = frozenset([entry.serial_number for entry in crl])
 
-    def covers(self, certificate: Certificate) -> bool:
-        """Say whether it is the list of whoever issued a certificate."""
+    def covers(self, certificate: Certificate, issuer: Certificate) -> bool:
+        """Say whether it is the list of whoever issued a certificate; `issuer` is the one above it in its chain."""
         if certificate.issuer != self.issuer:
             return False
+        if issuer.public_key == self.public_key:
+            return (
+                True  # whatever identifiers say: authorities make them in several ways, and not always in the same one
+            )
         # An authority may have had several keys under one name. Where a certificate does not say by which one it was signed, any
         # list under that name counts: to refuse one certificate too many is the smaller mistake.
         theirs = certificate.authority_key
@@ -183,9 +187,9 @@ class Revocations:
             now_s: Seconds since the epoch.
             refuse_expired: A list whose successor is overdue does not count as one.
         """
-        for certificate in chain[:-1] or chain:
+        for at, certificate in enumerate(chain[:-1] or chain, 1):
             for one in self._by_issuer.get(certificate.issuer, ()):
-                if not one.covers(certificate):
+                if not one.covers(certificate, chain[min(at, len(chain) - 1)]):
                     continue
                 if certificate.serial in one.serials:
                     whose = "the certificate" if certificate is chain[0] else "an authority above the certificate"
@@ -280,7 +284,13 @@ def _demand_complete(crl: x509.CertificateRevocationList, where: str) -> None:
         value = extension.value
         if isinstance(value, x509.DeltaCRLIndicator) or (
             isinstance(value, x509.IssuingDistributionPoint)
-            and (value.indirect_crl or value.only_some_reasons or value.only_contains_attribute_certs)
+            and (
+                value.indirect_crl
+                or value.only_some_reasons
+                or value.only_contains_user_certs
+                or value.only_contains_ca_certs
+                or value.only_contains_attribute_certs
+            )
         ):
             raise ConfigurationError(f"{where}: is a partial or indirect list; expected a complete one of its issuer")
         if extension.critical and not isinstance(value, _UNDERSTOOD):

@@ -183,6 +183,16 @@ def test_lists_of_two_keys_of_one_name_are_told_apart() -> None:
     assert problem(lists, client, new) is not None
 
 
+def test_an_authority_may_name_its_key_in_several_ways() -> None:
+    """What certificate and list call the key of their authority need not be the same: the key itself decides."""
+    root = authority("root")
+    client = root.issue("client")
+    named = x509.AuthorityKeyIdentifier(b"otherwise", None, None)
+    lists = load(root.crl([client.certificate.serial_number], extension=named), root)
+    assert lists.lists[0].key_identifier == b"otherwise"
+    assert problem(lists, client, root) is not None
+
+
 def test_an_expired_list_counts_on_unless_told_otherwise() -> None:
     """After nextUpdate a list still refuses who is on it; `refuse` refuses everybody of that authority, and of no other."""
     root, other = authority("root"), authority("other")
@@ -202,6 +212,8 @@ def test_lists_that_prove_nothing_are_not_loaded() -> None:
     root, impostor, stranger = authority("root"), authority("root"), authority("stranger")
     mute = authority("mute", signs_lists=False)
     partial = x509.IssuingDistributionPoint(None, None, False, False, None, True, False)
+    of_authorities = x509.IssuingDistributionPoint(None, None, False, True, None, False, False)
+    of_clients = x509.IssuingDistributionPoint(None, None, True, False, None, False, False)
     good = root.crl()
     for pem, told in (
         (b"", "holds none"),
@@ -211,6 +223,8 @@ def test_lists_that_prove_nothing_are_not_loaded() -> None:
         (mute.crl(), "list 1: is not signed by mute"),
         (good + good, "list 2: a second list of root"),
         (root.crl(extension=partial), "list 1: is a partial or indirect list"),
+        (root.crl(extension=of_authorities), "list 1: is a partial or indirect list"),
+        (root.crl(extension=of_clients), "list 1: is a partial or indirect list"),
         (root.crl(extension=x509.DeltaCRLIndicator(1)), "list 1: is a partial or indirect list"),
         (root.crl(extension=x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3"), b"")), "extension 1.2.3"),
     ):
