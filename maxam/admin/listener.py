@@ -59,8 +59,9 @@ class ListenerLimits:
     write_timeout_s: float = 30.0  # a peer that takes nothing for so long is closed
     log_lines_per_minute_max: int = 60  # of one kind of event from one address
     graceful_timeout_s: float = 1.0  # at shutdown, for requests under way
-    connections_per_address_max: int = 64  # where strangers may connect, one must not take all places
-    oldest_makes_room: bool = False  # nor many of them: whoever has been there for longest is the least loss
+    connections_per_address_max: int | None = None  # where strangers are served, one must not take all places
+    # Nor many of them: whoever has been there for longest is the least loss. Otherwise only who is in its handshake makes room.
+    oldest_makes_room: bool = False
     name: str = "admin"  # of the listener, in the log
 
 
@@ -179,6 +180,7 @@ class _Server:
         self._config: Final = _hypercorn_config(limits)
         self._log_limit: Final = LogLimit(limits.log_lines_per_minute_max)
         self._open: Final[dict[trio.CancelScope, None]] = {}  # oldest first
+        self._strangers: Final[dict[trio.CancelScope, None]] = {}  # those of them that are in their handshake
         self._by_host: Final[dict[str, int]] = {}
 
     async def hold_connections(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
@@ -195,38 +197,44 @@ class _Server:
         host = _host(transport)
         theirs = self._by_host.get(host, 0)
         full = len(self._open) >= self._limits.connections_max
-        if (full and not self._limits.oldest_makes_room) or theirs >= self._limits.connections_per_address_max:
+        leaving = self._open if self._limits.oldest_makes_room else self._strangers
+        theirs_max = self._limits.connections_per_address_max
+        if (full and not leaving) or (theirs_max is not None and theirs >= theirs_max):
             self._log("connection-refused", transport, f"{len(self._open)} are open already, {theirs} from there")
             await trio.aclose_forcefully(transport)
             return
         if full:
-            oldest = next(iter(self._open))
+            oldest = next(iter(leaving))
             del self._open[oldest]
+            self._strangers.pop(oldest, None)
             oldest.cancel()
         place = trio.CancelScope()
-        self._open[place] = None
+        self._open[place] = self._strangers[place] = None
         self._by_host[host] = theirs + 1
         try:
             with place:
-                await self._serve(transport)
+                await self._serve(transport, lambda: self._strangers.pop(place, None))
         except Exception as error:  # noqa: BLE001 a bug met by one operator must not end the broker that it looks at
             log_bug("internal-error", error, listener=self._limits.name)
         finally:
             self._open.pop(place, None)
+            self._strangers.pop(place, None)
             self._by_host[host] -= 1
             if not self._by_host[host]:
                 del self._by_host[host]
             await trio.aclose_forcefully(transport)
 
-    async def _serve(self, transport: trio.SocketStream) -> None:
+    async def _serve(self, transport: trio.SocketStream, known: Callable[[], object]) -> None:
         tls = trio.SSLStream(transport, self._tls_context(), server_side=True, https_compatible=True)
         try:
-            await self._converse(transport, tls)
+            await self._converse(transport, tls, known)
         finally:
             # It holds on to itself by its handshake, and with it some 50 KiB of TLS until the next look for cycles, which is rare.
             vars(tls).clear()
 
-    async def _converse(self, transport: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream]) -> None:
+    async def _converse(
+        self, transport: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream], known: Callable[[], object]
+    ) -> None:
         try:
             with trio.fail_after(self._limits.handshake_timeout_s):
                 await tls.do_handshake()
@@ -239,6 +247,7 @@ class _Server:
             self._log("connection-failed", transport, problem)
             await self._refuse(transport, tls._outgoing.read())  # noqa: SLF001 trio drops the alert that says why
             return
+        known()
         certificate: bytes | None = tls.getpeercert(binary_form=True)
         state = ConnectionState({})
         visitor: Visitor | None = None

@@ -280,6 +280,24 @@ def test_connections_are_limited(certificates: Path) -> None:
     run(test)
 
 
+def test_whoever_shows_no_certificate_makes_room(certificates: Path) -> None:
+    """Strangers that only connect take no place from an operator: the oldest of them goes when there is none; who is served stays."""
+
+    async def test() -> None:
+        limits = ListenerLimits(connections_max=3, handshake_timeout_s=600.0)
+        async with serving(certificates, limits) as port, await connect(port, certificates) as operator:
+            strangers = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(8)]
+            for stranger in strangers[:-2]:
+                assert await closed_by_server(stranger)
+            assert b" 200 " in await request(port, client_context(certificates))
+            await operator.send_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert b" 200 " in await operator.receive_some()
+            for stranger in strangers:
+                await stranger.aclose()
+
+    run(test)
+
+
 def test_a_peer_that_left_holds_no_place(certificates: Path) -> None:
     """Clients that close as soon as they have their answer make room at once, not when idle ones would have to go."""
 
