@@ -42,7 +42,7 @@ from maxam.admin.answers import (
     flag_of,
     limit_of,
 )
-from maxam.admin.confluent_api import ConfluentError, error_answer, speaks_confluent
+from maxam.admin.confluent_api import ConfluentError, error_answer, no_such_route, speaks_confluent
 from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.values import ValueDecodeError, decode_value, iso_time
 from maxam.admin.view import SessionRow, View
@@ -171,7 +171,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 registered for nothing else
     status = HTTPStatus(error.status_code)
     if speaks_confluent(request.scope["path"]):
-        return error_answer(status, status, error.detail)
+        unknown = status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
+        return no_such_route(request.method) if unknown else error_answer(status, status, error.detail)
     code = {HTTPStatus.NOT_FOUND: "not-found", HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed"}.get(status, "bad")
     return Answer({"error": code, "detail": "no such path" if code == "not-found" else error.detail}, status)
 

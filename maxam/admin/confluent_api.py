@@ -1,8 +1,8 @@
 """Routes of the Confluent Schema Registry's API, as far as it reads, so that tools made for it can use our schemas.
 
 A subject is a type, version n its minor n - 1, and an id the low 31 bits of the SHA-256 of a schema's self-contained text:
-what bodies of the encoding `confluent` carry. The lookup is a POST that changes nothing. Everything else of that API,
-registering above all, is answered 404: schemas come from the gateway's schema folder.
+what bodies of the encoding `confluent` carry. The lookup and the tests of compatibility are POSTs that change nothing. What
+would write is answered as by a registry in mode READONLY, all else of that API 404: schemas come from the gateway's schema folder.
 
 Spec: Confluent Schema Registry "API Reference"
 """
@@ -12,10 +12,12 @@ from hashlib import sha256
 from http import HTTPStatus
 from typing import Any, Final, final
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
 from maxam.admin.answers import ANY_PRINCIPAL, RouteSpec
+from maxam.admin.compatibility_process import incompatibilities
 from maxam.admin.registry_api import IMMUTABLE, JSON_TYPE, NEWEST, REVALIDATED, cacheable, rendered
 from maxam.admin.view import View
 from maxam.avro.compatibility import COMPATIBILITY_DEFAULT
@@ -36,10 +38,12 @@ _VERSION_NOT_FOUND: Final = 40402
 _SCHEMA_NOT_FOUND: Final = 40403
 _INVALID_SCHEMA: Final = 42201
 _INVALID_VERSION: Final = 42202
+_NOT_PERMITTED: Final = 42205
 _READ_ONLY: Final = (
-    "no such path: this registry is read-only, its schemas come from the gateway's schema folder; serialisers need"
-    " auto.register.schemas = false"
+    "this registry is in read-only mode: its schemas and modes are the files of the gateway's schema folder, so change them"
+    " there; serialisers need auto.register.schemas = false"
 )
+_READING: Final = {"GET", "HEAD"}
 
 
 @final
@@ -63,12 +67,17 @@ def speaks_confluent(path: str) -> bool:
 
 
 def error_answer(status: HTTPStatus, code: int, message: str) -> Response:
-    """Return an error in Confluent's form. What is not there in any way is a 404: nothing here can be written."""
-    if status == HTTPStatus.METHOD_NOT_ALLOWED or (status == HTTPStatus.NOT_FOUND and code == HTTPStatus.NOT_FOUND):
-        status, code, message = HTTPStatus.NOT_FOUND, HTTPStatus.NOT_FOUND, _READ_ONLY
+    """Return an error in Confluent's form."""
     content, _ = rendered({"error_code": int(code), "message": message})
     headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
     return Response(content, status, headers, CONFLUENT_TYPE)
+
+
+def no_such_route(method: str) -> Response:
+    """Refuse a request that no route is for: what would write, as Confluent's registry does when it may only be read."""
+    if method in _READING:
+        return error_answer(HTTPStatus.NOT_FOUND, HTTPStatus.NOT_FOUND, f"no such path: {_READ_ONLY}")
+    return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, _NOT_PERMITTED, _READ_ONLY)
 
 
 def _answer(request: Request, document: object, caching: str = REVALIDATED) -> Response:
@@ -142,6 +151,45 @@ def _known(versions: tuple[SchemaVersion, ...], given: str) -> SchemaVersion | N
         return None
     fingerprint = sha_256(parse_schema(source).canonical)
     return next((version for version in versions if version.sha_256 == fingerprint), None)
+
+
+async def _test_version(view: View, request: Request, _caller: Identity) -> Response:
+    older = _wanted(view.registry, request)
+    return await _tested(view.registry, request, (older,))
+
+
+async def _test_versions(view: View, request: Request, _caller: Identity) -> Response:
+    versions = _of_subject(view.registry, request)
+    transitive = view.registry.compatibility(versions[0].type_name).endswith("_TRANSITIVE")
+    return await _tested(view.registry, request, versions if transitive else versions[:1])
+
+
+async def _tested(registry: Registry, request: Request, olders: tuple[SchemaVersion, ...]) -> Response:
+    """Say whether a schema that a client sent could be the next minor behind each of some versions, as their type's mode asks."""
+    verbose = request.query_params.get("verbose", "false").lower() == "true"
+    given = await _given_schema(request)
+    mode = registry.compatibility(olders[0].type_name)
+    try:
+        async with _testing():  # one at a time
+            messages = await incompatibilities(given, olders, mode)
+    except SchemaError as error:
+        raise ConfluentError(_INVALID_SCHEMA, f"Invalid schema: {error}") from None
+    except OSError as error:
+        raise ConfluentError(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}; try again") from None
+    document: dict[str, object] = {"is_compatible": not messages}
+    return _answer(request, document | ({"messages": messages} if verbose else {}))
+
+
+_limiter: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("tests of compatibility")
+
+
+def _testing() -> trio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(1)
+        _limiter.set(limiter)
+        return limiter
 
 
 async def _given_schema(request: Request) -> str:
@@ -259,6 +307,8 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/subjects/{subject}/versions/{version}", ANY_PRINCIPAL, _version),
     ("GET", "/subjects/{subject}/versions/{version}/schema", ANY_PRINCIPAL, _version_text),
     ("GET", "/subjects/{subject}/versions/{version}/referencedby", ANY_PRINCIPAL, _referenced_by),
+    ("POST", "/compatibility/subjects/{subject}/versions", ANY_PRINCIPAL, _test_versions),
+    ("POST", "/compatibility/subjects/{subject}/versions/{version}", ANY_PRINCIPAL, _test_version),
     ("GET", "/schemas/types", ANY_PRINCIPAL, _types),
     ("GET", "/schemas/ids/{id}", ANY_PRINCIPAL, _schema),
     ("GET", "/schemas/ids/{id}/schema", ANY_PRINCIPAL, _schema_text),

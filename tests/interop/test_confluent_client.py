@@ -170,6 +170,17 @@ def test_the_registry_client_reads_everything(registry: SchemaRegistryClient) ->
     assert registry.get_global_mode() == "READONLY"
 
 
+def test_the_registry_client_tests_compatibility(registry: SchemaRegistryClient) -> None:
+    """What could be the next minor is compatible, what older readers could not do with is not; the client writes nothing for it."""
+    next_minor = NEWER | {"fields": [*NEWER["fields"], {"name": "why", "type": ["null", "string"], "default": None}]}
+    breaking = DOOR | {"fields": DOOR["fields"][:1]}
+    for schema, compatible in ((next_minor, True), (breaking, False)):
+        given = Schema(json.dumps(schema), "AVRO")
+        assert registry.test_compatibility("venue.Door_v1", given) is compatible
+        assert registry.test_compatibility("venue.Door_v1", given, 1, verbose=True) is compatible
+        assert registry.test_compatibility_all_versions("venue.Door_v1", given) is compatible
+
+
 def test_errors_and_writes_are_what_the_client_understands(registry: SchemaRegistryClient) -> None:
     """Unknown names have Confluent's numbers; whatever would write is refused at once."""
     door = Schema(json.dumps(DOOR), "AVRO")
@@ -178,9 +189,10 @@ def test_errors_and_writes_are_what_the_client_understands(registry: SchemaRegis
         (lambda: registry.get_version("venue.Door_v1", 9), 404, 40402),
         (lambda: registry.get_schema(1), 404, 40403),
         (lambda: registry.lookup_schema("venue.Lamp_v1", door), 404, 40403),
-        (lambda: registry.register_schema("venue.New_v1", door), 404, 404),
-        (lambda: registry.delete_subject("venue.Door_v1"), 404, 404),
-        (lambda: registry.set_compatibility("venue.Door_v1", "NONE"), 404, 404),
+        (lambda: registry.test_compatibility("venue.X_v1", door), 404, 40401),
+        (lambda: registry.register_schema("venue.New_v1", door), 422, 42205),
+        (lambda: registry.delete_subject("venue.Door_v1"), 422, 42205),
+        (lambda: registry.set_compatibility("venue.Door_v1", "NONE"), 422, 42205),
     ]
     for call, status, code in calls:
         with pytest.raises(SchemaRegistryError) as caught:

@@ -10,6 +10,7 @@ import trio
 
 from maxam.admin import registry_api
 from maxam.admin.api import make_application
+from maxam.admin.compatibility_process import MESSAGE_CHARACTERS_MAX, MESSAGES_MAX
 from maxam.admin.confluent_api import CONFLUENT_TYPE, PARSED_BYTES_MAX
 from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.registry_api import IMMUTABLE, REVALIDATED
@@ -344,8 +345,8 @@ def test_a_long_text_is_only_found_as_it_is() -> None:
         ("/schemas/ids/99999999999999999999", 404, 40403, "Schema 99999999999999999999 not found"),
         ("/schemas/ids/-1/versions", 404, 40403, "Schema -1 not found"),
         ("/subjects?offset=x", 400, 400, "offset and limit must be whole numbers"),
-        ("/contexts", 404, 404, "no such path: this registry is read-only"),
-        ("/subjects/t.T_v1/metadata", 404, 404, "no such path: this registry is read-only"),
+        ("/contexts", 404, 404, "no such path: this registry is in read-only mode"),
+        ("/subjects/t.T_v1/metadata", 404, 404, "no such path: this registry is in read-only mode"),
     ],
 )
 def test_errors_have_confluents_form(world: World, path: str, status: int, code: int, message: str) -> None:
@@ -366,14 +367,18 @@ def test_errors_have_confluents_form(world: World, path: str, status: int, code:
         ("PUT", "/config"),
         ("PUT", "/config/t.T_v1"),
         ("PUT", "/mode"),
+        ("DELETE", "/mode/t.T_v1"),
+        ("POST", "/subjects/t.New_v1/versions"),
+        ("DELETE", "/contexts/x"),
     ],
 )
 def test_nothing_can_be_written(world: World, method: str, path: str) -> None:
-    """Registering and deleting are answered 404, and say where schemas come from."""
+    """Registering, deleting and setting are answered as by Confluent's registry in mode READONLY; the text says where schemas come from."""
     response = world.ask(path, method, b"{}", maxam_admin="1")
-    assert response.status_code == 404
-    assert response.json()["error_code"] == 404
-    assert "come from the gateway's schema folder" in response.json()["message"]
+    assert response.status_code == 422
+    assert response.json()["error_code"] == 42205
+    assert "files of the gateway's schema folder" in response.json()["message"]
+    assert "auto.register.schemas = false" in response.json()["message"]
 
 
 @pytest.mark.parametrize(
@@ -406,3 +411,86 @@ def test_a_lookup_that_makes_no_sense_is_told(world: World, body: bytes, status:
     response = world.ask("/subjects/t.T_v1", "POST", body)
     assert (response.status_code, response.json()["error_code"]) == (status, code)
     assert response.json()["message"].startswith(message)
+
+
+def compatibility(world: World, path: str, schema: object) -> tuple[int, Any]:
+    """Have a schema tested as Confluent's clients do, without the header that writes need."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    response = world.ask("/compatibility/subjects/" + path, "POST", json.dumps({"schema": text}).encode())
+    assert response.headers["content-type"] == CONFLUENT_TYPE
+    return response.status_code, response.json()
+
+
+def test_a_schema_is_tested_as_its_types_mode_asks() -> None:
+    """One version or those that registering would look at, in the directions of the mode; reasons on demand."""
+    modes = b'\n[type."t.W_v1"]\ncompatibility = "FORWARD"\n'
+    wide: dict[str, Any] = {"type": "record", "name": "t.W_v1", "fields": []}
+    wider = wide | {"fields": [{"name": "a", "type": "int"}]}
+    world = World(
+        FILES
+        | {
+            "registry.toml": TOML.encode() + modes,
+            "t/W_v1/1.0.avsc": json.dumps(wide).encode(),
+            "t/W_v1/1.1.avsc": json.dumps(wider).encode(),
+        }
+    )
+    compatible = (200, {"is_compatible": True})
+    assert compatibility(world, "t.T_v1/versions/latest?normalize=False&verbose=False", FIRST) == compatible
+    assert compatibility(world, "t.T_v1/versions/1?verbose=true", SECOND) == (
+        200,
+        {"is_compatible": True, "messages": []},
+    )
+    incompatible = FIRST | {"fields": [{"name": "text", "type": "int"}]}
+    assert compatibility(world, "t.T_v1/versions/1", incompatible) == (200, {"is_compatible": False})
+    status, answer = compatibility(world, "t.T_v1/versions?verbose=True", incompatible)
+    assert (status, answer["is_compatible"], len(answer["messages"])) == (
+        200,
+        False,
+        6,
+    )  # three minors, both directions
+    assert answer["messages"][0].startswith(
+        "text: string is not readable as int; FULL_TRANSITIVE asks that the schema given reads all"
+    )
+    # FORWARD: of the newest only, and what was written before need not be readable
+    needs = wider | {"fields": [*wider["fields"], {"name": "b", "type": "int"}]}
+    assert compatibility(world, "t.W_v1/versions", needs) == compatible
+    assert compatibility(world, "t.W_v1/versions", wide) == (200, {"is_compatible": False})
+    assert compatibility(world, "t.W_v1/versions/1", wide) == compatible
+
+
+def test_reasons_are_bounded() -> None:
+    """However much is wrong, some reasons are told, and that there may be more."""
+    fields = [{"name": f"f{n}", "type": "int"} for n in range(100)]
+    other = [{"name": f"g{n}", "type": "int"} for n in range(100)]
+    many = [{"name": "u", "type": [{"type": "record", "name": f"N{n}", "fields": []} for n in range(300)]}]
+    few = [{"name": "u", "type": [{"type": "record", "name": f"M{n}", "fields": []} for n in range(300)]}]
+    files = {
+        "t/L_v1/1.0.avsc": json.dumps(FIRST | {"name": "L_v1", "fields": fields}).encode(),
+        "t/M_v1/1.0.avsc": json.dumps(FIRST | {"name": "M_v1", "fields": many}).encode(),
+    }
+    world = World(FILES | files)
+    for name, changed in (("L_v1", other), ("M_v1", few)):
+        answer = compatibility(world, f"t.{name}/versions?verbose=true", FIRST | {"name": name, "fields": changed})[1]
+        assert len(answer["messages"]) == MESSAGES_MAX + 1
+        assert answer["messages"][-1] == "there may be more, which are not told"
+        assert max(len(message) for message in answer["messages"]) <= MESSAGE_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize(
+    ("path", "schema", "status", "code", "message"),
+    [
+        ("t.X_v1/versions/latest", FIRST, 404, 40401, "Subject 't.X_v1' not found"),
+        ("t.X_v1/versions", FIRST, 404, 40401, "Subject 't.X_v1' not found"),
+        ("t.T_v1/versions/2", FIRST, 404, 40402, "Version 2 not found."),
+        ("t.T_v1/versions/x", FIRST, 422, 42202, "The specified version 'x' is not a valid version id."),
+        ("t.T_v1/versions/1", "{", 422, 42201, "Invalid schema: schema: not UTF-8 JSON"),
+        ("t.T_v1/versions/1", '"\\ud800"', 422, 42201, "Invalid schema: "),
+        ("t.T_v1/versions/1", "\n\ud800", 422, 42201, "Invalid schema: "),
+        ("t.T_v1/versions/1", "[" * 30_000 + "]" * 30_000, 422, 42201, "Invalid schema: schema: nested too deeply"),
+    ],
+)
+def test_a_test_that_makes_no_sense_is_told(path: str, schema: object, status: int, code: int, message: str) -> None:
+    """Each has the number that Confluent's registry gives."""
+    found, answer = compatibility(World(), path, schema)
+    assert (found, answer["error_code"]) == (status, code)
+    assert answer["message"].startswith(message)
