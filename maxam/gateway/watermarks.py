@@ -164,13 +164,14 @@ class Watermarks:
     async def _watch_memory(self) -> None:
         return_s = 0.0
         while True:
-            used_bytes = resident_bytes()
             now_s = trio.current_time()
-            if (self.memory_low or used_bytes > self.memory_bytes_max) and now_s >= return_s:
-                await trio.to_thread.run_sync(_return_memory)
+            with suppress(OSError):  # not one more file can be open: then what is known of memory stays as it is
                 used_bytes = resident_bytes()
-                return_s = trio.current_time() + _RETURN_INTERVAL_S
-            self.heed_memory(used_bytes)
+                if (self.memory_low or used_bytes > self.memory_bytes_max) and now_s >= return_s:
+                    await trio.to_thread.run_sync(_return_memory)
+                    used_bytes = resident_bytes()
+                    return_s = trio.current_time() + _RETURN_INTERVAL_S
+                self.heed_memory(used_bytes)
             self.heed_writing(self._writing_since(), now_s)
             await trio.sleep(_MEMORY_LOOK_S)
 

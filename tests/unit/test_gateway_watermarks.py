@@ -1,8 +1,11 @@
 """When memory and disk count as short, and when not any more."""
 
+import errno
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
@@ -112,3 +115,21 @@ def test_a_control_group_bounds_what_there_is(
     machine = memory_bytes(tmp_path / "none", tmp_path / "none")
     assert machine > 100 * 2**20
     assert memory_bytes(groups, tmp_path / "membership") == (machine if expected is None else expected)
+
+
+def test_who_cannot_open_a_file_looks_again(watermarks: Watermarks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no descriptor left what is in use cannot be read: that ends nothing, and the next look that can tells."""
+    failures = iter([OSError(errno.EMFILE, "Too many open files")] * 3)
+
+    def look() -> int:
+        for failure in failures:
+            raise failure
+        return 10
+
+    async def run() -> None:
+        with trio.move_on_after(30):
+            await watermarks.run()
+
+    monkeypatch.setattr("maxam.gateway.watermarks.resident_bytes", look)
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    assert watermarks.memory_used_bytes == 10
