@@ -582,6 +582,8 @@ class _Planner:
         for number, run in enumerate(live):
             if run.before.revision > reached or (chain and run.before.chain not in {0, chain}):
                 self._folded, self._folded_to = live[:number], run.before.revision
+            if self._folded_to == run.after.revision and _trails(run) and (run.sealed or number < len(live) - 1):
+                self._folded = live[: number + 1]
             reached, chain = run.after.revision, run.after.chain
         if cut_off:
             self._folded, self._folded_to = live, cut_off
@@ -609,7 +611,7 @@ class _Planner:
         surveys = [_survey(one, self._disk, folder == _REJECTED) for one in [*sealed, *opened]]
         queue = sorted(
             (run for survey in surveys for run in survey.runs),
-            key=lambda run: (run.before.revision, not run.whole, not run.sealed, -run.after.revision),
+            key=lambda run: (run.before.revision, not _trails(run), not run.whole, not run.sealed, -run.after.revision),
         )
         kept: list[Run] = []
         for run in queue:
@@ -696,7 +698,7 @@ class _Planner:
                 last = min(behind) if behind else segment.last or before + fault.length // _CHANGE_BYTES_MIN + 1
                 first = before + 1
                 others = [run for run in runs if run.path != segment.path]
-                if any(run.before.revision < first and last <= run.after.revision for run in others):
+                if first <= last and any(run.before.revision < first and last <= run.after.revision for run in others):
                     continue  # another file holds it
                 exact = bool(behind) or bool(segment.last)
                 self._drops.append(
@@ -894,6 +896,12 @@ def _gaps(runs: list[Run], base: int, head: int) -> list[tuple[int, int]]:
     if first <= head:
         gaps.append((first, head))
     return gaps
+
+
+def _trails(run: Run) -> bool:
+    """Tell whether a run holds records of sessions only, behind the last change of its file: no segment can begin with them."""
+    first = _segment_of(run.path).first
+    return run.records > 0 and first <= run.before.revision == run.after.revision
 
 
 def _newest_snapshot(root: str, disk: Disk) -> tuple[int, str]:

@@ -121,6 +121,25 @@ def test_a_damaged_block_of_a_sealed_segment_is_dropped_with_everything_told() -
     assert owed == {b"X/a", b"X/b", b"X/c", b"X/d", b"X/e"}
 
 
+def test_what_sessions_did_behind_the_last_change_of_a_segment_is_kept_and_what_is_lost_of_it_is_told() -> None:
+    """No segment can begin with it, so the snapshot holds it; damage among it is no change that the next segment holds."""
+    first: list[list[Record]] = [
+        [change(1, b"X/a"), change(2, b"X/b")],
+        [SubscriptionRecord(NOW_US + 2000, *SESSION, b"X/**", True)],
+        [SubscriptionRecord(NOW_US + 2000, "bob", "pump", b"s", b"X/**", True)],
+    ]
+    disk = written(first, [[change(3, b"X/c")]])
+    path = sealed_segments(ROOT, disk)[0].path
+    _, start, end, *_ = blocks(disk, path)
+    harm(disk, path, end - 20)
+    plan, journal, broker = repaired(disk)
+    [drop] = plan.drops
+    assert (drop.offset, drop.length, drop.first, drop.needed) == (start, end - start, 0, True)
+    assert plan.sessions == (SessionLoss("alice", "pump", "s", "subscription"),)
+    assert (journal.head, shown(broker)) == (3, {b"X/a": 1, b"X/b": 2, b"X/c": 3})
+    assert list(broker.sessions) == [("bob", "pump")]
+
+
 def test_a_lost_end_never_gives_its_revisions_again() -> None:
     """When the last blocks of the last sealed segment are gone revisions go on above its name, and an acknowledgement tells a topic."""
     disk = three_segments()
