@@ -8,13 +8,16 @@ folder without one is no backup. What a backup holds:
 * neither configuration nor keys nor certificates, which are no part of a journal.
 
 A sealed segment, a snapshot and a schema never change. So a file that the backup before has, in the same parent folder, is linked to it and not read
-again; else it is copied and hashed. Backups in one folder share what they have in common, and each can be removed on its own.
+again; else it is copied and hashed. That it is the same file is seen by its ends: a journal that was restored, or is another's, gives the same
+names to other files, often of the same size, but their sync markers and chains are others. Backups in one folder share what they have in common, and each can be removed on its own.
 
 While the gateway rolls, seals and removes, files go between listing and reading: then the folder is listed again.
 """
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Protocol, final
@@ -22,7 +25,7 @@ from typing import Any, Final, Protocol, final
 from maxam.errors import JournalDamagedError, JournalError
 from maxam.journal.decoding import Decoder, decode_rejected
 from maxam.journal.disk import Disk
-from maxam.journal.files import RESTORING, list_segments, list_snapshots, write_file
+from maxam.journal.files import RESTORING, Journal, list_segments, list_snapshots, write_file
 from maxam.journal.losses import report_paths
 from maxam.journal.scan import HEADER_BYTES, Scanner
 from maxam.journal.verify import FileReport, verify
@@ -31,6 +34,10 @@ MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
 _LISTINGS_MAX: Final = 20
 _COPY_BYTES: Final = 1 << 22
+_ENDS_BYTES: Final = 4096  # of each end of a file: they hold its sync marker and its chain
+_PATH: Final = re.compile(
+    r"(segments|snapshots|schemas|rejected|damaged/[\w-]+)/\w[\w.-]*", re.ASCII
+)  # of a file in a backup
 _TEMPORARY: Final = ".tmp"  # of write_file
 
 
@@ -95,7 +102,8 @@ def back_up(root: str, folder: str, when: str, disk: Disk) -> Done:
     """
     if "segments" not in disk.names(root) or "snapshots" not in disk.names(root):
         raise JournalError(f"{root} is not the folder of a journal: it has no folders segments and snapshots")
-    disk.make_folder(folder)
+    if disk.make_folder(folder):
+        disk.fsync_folder(folder.rpartition("/")[0] or "/")
     before = _newest(folder, disk)
     target = f"{folder}/{when}"
     if not disk.make_folder(target):
@@ -140,11 +148,14 @@ def restore(backup: str, root: str, disk: Disk) -> Done:
         OSError: A disk fails.
     """
     manifest = read_manifest(backup, disk)
-    if not disk.make_folder(root) and (left := disk.names(root)):
+    made = disk.make_folder(root)
+    if not made and (left := disk.names(root)):
         raise JournalError(
             f"{root} is not empty ({len(left)} entries, such as {min(left)}): restore into a new folder, "
             "or move what is there away first"
         )
+    if made:
+        disk.fsync_folder(root.rpartition("/")[0] or "/")
     write_file(disk, f"{root}/{RESTORING}", [f"{backup}\n".encode()])
     disk.fsync_folder(root)
     folders = {f"{root}/{name}": None for name in ("segments", "snapshots", "schemas")}
@@ -166,7 +177,7 @@ def restore(backup: str, root: str, disk: Disk) -> Done:
                 f"{source} is not what the manifest says ({size} of {file.bytes} bytes, or another SHA-256); "
                 f"take another backup, and remove {root}"
             )
-    for path in folders:
+    for path in (*folders, root):  # all names, before the one that goes
         disk.fsync_folder(path)
     _require_whole(root, disk, backup, frozenset())
     disk.unlink(f"{root}/{RESTORING}")
@@ -192,11 +203,11 @@ def read_manifest(backup: str, disk: Disk) -> Manifest:
         raise JournalError(
             f"{backup} is no backup: it has no {MANIFEST}, which is written last; name the folder of one backup"
         ) from None
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise JournalError(f"{path} cannot be believed ({error}): take another backup") from error
     for file in files:
-        if not file.path or not {"", ".", ".."}.isdisjoint(file.path.split("/")):
-            raise JournalError(f"{path} names {file.path}, which is outside of the backup: take another one")
+        if not _PATH.fullmatch(file.path):
+            raise JournalError(f"{path} names {file.path!r}, which is outside of the backup: take another one")
     return manifest
 
 
@@ -236,7 +247,10 @@ class _Copier:
         self._root: Final = root
         self._target: Final = target
         self._before: Final = before
-        self._known: Final = {} if not before else {file.path: file for file in read_manifest(before, disk).files}
+        self._known: Final[dict[str, BackupFile]] = {}
+        if before:
+            with suppress(JournalError):  # it cannot be believed, or is another version's: nothing is linked to it
+                self._known |= {file.path: file for file in read_manifest(before, disk).files}
         self._disk: Final = disk
         self.files: Final[dict[str, BackupFile]] = {}
         self.linked: Final[list[str]] = []
@@ -291,7 +305,7 @@ class _Copier:
         self._make_folders(path)
         size = self._disk.size(source)
         known = self._known.get(path)
-        if known is not None and known.bytes == size and self._link(known):
+        if known is not None and known.bytes == size and self._link(source, known):
             return path
         digest = sha256()
         write_file(self._disk, f"{self._target}/{path}", _hashed(_read(source, size, self._disk), digest))
@@ -299,14 +313,24 @@ class _Copier:
         self.copied += size
         return path
 
-    def _link(self, known: BackupFile) -> bool:
+    def _link(self, source: str, known: BackupFile) -> bool:
         try:
-            self._disk.link(f"{self._before}/{known.path}", f"{self._target}/{known.path}")
+            there = f"{self._before}/{known.path}"
+            if self._disk.size(there) != known.bytes or self._ends(there, known.bytes) != self._ends(
+                source, known.bytes
+            ):
+                return False
+            self._disk.link(there, f"{self._target}/{known.path}")
         except OSError:  # a file system without links, or the file is gone
             return False
         self.files[known.path] = known
         self.linked.append(known.path)
         return True
+
+    def _ends(self, path: str, size: int) -> tuple[bytes, bytes]:
+        """Return the first and last bytes of a file."""
+        read = self._disk.read
+        return read(path, 0, min(size, _ENDS_BYTES)), read(path, max(0, size - _ENDS_BYTES), min(size, _ENDS_BYTES))
 
     def _keep_open(self, source: str, before: int, rejected: bool) -> tuple[str, int]:
         """Copy an open segment up to its last whole block; return its path, "" for none, and the last revision in it."""
@@ -398,3 +422,5 @@ def _require_whole(root: str, disk: Disk, source: str, trusted: frozenset[str]) 
                 f"{report.path}: byte {report.offset}: {report.problem}; the copy is not finished: see "
                 f"`maxam-admin journal verify {source}`, and mend that first"
             )
+    for _ in Journal.read_sealed(root, disk):  # as a start does: whole files need not belong together
+        pass

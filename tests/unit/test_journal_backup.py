@@ -150,6 +150,7 @@ def crashes(begin: SimulatedDisk, calls: int) -> Iterator[tuple[SimulatedDisk, i
 def test_a_power_cut_leaves_a_whole_backup_or_none() -> None:
     """Without its manifest nothing is taken for a backup; with it all of it is there."""
     begin = journal()
+    begin.make_folder(BACKUPS)
     begun = begin.calls
     back_up(ROOT, BACKUPS, "1", begin)
     finished = 0
@@ -224,3 +225,50 @@ def test_what_is_not_what_the_manifest_says_is_not_restored() -> None:
     disk.put(f"{BACKUPS}/1/{MANIFEST}", json.dumps(manifest).encode())
     with pytest.raises(JournalError, match="outside of the backup"):
         restore(f"{BACKUPS}/1", "/another", disk)
+
+
+def test_a_file_that_only_has_the_name_and_size_of_one_before_is_copied() -> None:
+    """A journal that went back to a backup gives the same names, and sizes, to other files: the next backup holds these, not the old ones."""
+    disk = journal()
+    back_up(ROOT, BACKUPS, "1", disk)
+    restore(f"{BACKUPS}/1", NEW, disk)
+    write_more(disk, 30)
+    back_up(ROOT, BACKUPS, "2", disk)
+    going = Journal.open(NEW, disk, JournalSettings(segment_bytes_max=3000, reserve_bytes=0), b"another marker..")
+    list(going.recover())
+    for _ in range(30):
+        at_us = going.accepted_at_us + 1
+        going.write(going.encode([change(going.head + 1, b"X/T.1", b"less" * 100, at_us=at_us)]))
+    disk.close(going._lock)
+    old = {path.removeprefix(f"{BACKUPS}/2"): data for path, data in disk.contents().items() if f"{BACKUPS}/2" in path}
+    new = {path.removeprefix(NEW): data for path, data in disk.contents().items() if path.startswith(NEW)}
+    assert [path for path in new if path in old and len(new[path]) == len(old[path]) and new[path] != old[path]]
+    back_up(NEW, BACKUPS, "3", disk)
+    restore(f"{BACKUPS}/3", "/third", disk)
+    assert shown(disk, "/third") == shown(disk, NEW)
+    for path, data in disk.contents().items():
+        if path.startswith("/third/segments"):
+            assert data == disk.contents()[path.replace("/third", NEW)]
+
+
+def test_a_backup_before_that_cannot_be_believed_stops_none() -> None:
+    """Then nothing is linked to it, and all is copied."""
+    for text in (b"{", b"[]", b'{"format": 99}', b'{"format": ' + b"[" * 100_000):
+        disk = journal()
+        back_up(ROOT, BACKUPS, "1", disk)
+        disk.put(f"{BACKUPS}/1/{MANIFEST}", text)
+        done = back_up(ROOT, BACKUPS, "2", disk)
+        assert done.copied == done.bytes
+
+
+@pytest.mark.parametrize("path", ["/etc/x", "..", "segments/..", "lock", "restoring", "segments/\ud800", "segments/\0"])
+def test_a_manifest_names_files_of_a_journal_only(path: str) -> None:
+    """Nothing else is written by a restore, whatever somebody made of the manifest."""
+    disk = journal()
+    back_up(ROOT, BACKUPS, "1", disk)
+    manifest = json.loads(disk.contents()[f"{BACKUPS}/1/{MANIFEST}"])
+    manifest["files"][0]["path"] = path
+    disk.put(f"{BACKUPS}/1/{MANIFEST}", json.dumps(manifest).encode())
+    with pytest.raises(JournalError, match="outside of the backup"):
+        restore(f"{BACKUPS}/1", NEW, disk)
+    assert NEW not in disk.files
