@@ -53,6 +53,10 @@ async def _make_token(view: View, request: Request, caller: Identity) -> Respons
     capabilities = _texts(wanted, "capabilities")
     owned = None if owns is None else _texts(wanted, "owns")
     try:
+        "".join([principal, *capabilities, *(owned or ())]).encode()
+    except UnicodeEncodeError as error:  # JSON can say so, and no file can hold it
+        raise _invalid("texts must be whole characters, found half a surrogate pair") from error
+    try:
         token, secret = await enrolment.make_token(caller, principal, capabilities, owned, minutes)
     except RefusedError as error:
         raise ApiError(error.status, error.code, str(error)) from error

@@ -79,7 +79,7 @@ EVENTS: Final = frozenset(
         CUT,
     }
 )
-_OPERATORS: Final = frozenset({STARTED, STOPPED, RELOADED, ADMIN})
+_OPERATORS: Final = frozenset({STARTED, STOPPED, RELOADED, ADMIN, ENROLMENT})
 _NOBODY: Final = Identity("", "")
 _COMMON: Final = frozenset(
     {"event", "outcome", "principal", "reason", "result"}

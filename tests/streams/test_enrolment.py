@@ -281,6 +281,8 @@ def test_nobody_grants_what_he_does_not_hold(site: EnrolmentSite) -> None:
             await refused("expected a glob", "p", "--capability", "Meters", "--owns", "[")
             await refused("printable", "a\nb")
             await refused("unknown clients are called so", "fingerprint:1")
+            await refused("whole characters", "p", "--capability", "\udc80")
+            await refused("whole characters", "p", "--capability", "Meters", "--owns", "\udc80")
             assert "needs the admin right enrol" in await _as_anna(gateway)
             await operator("enrolment", "token", "create", "op-2", "--capability", "Operations")
             token = await operator.token("late", "--capability", "Meters")

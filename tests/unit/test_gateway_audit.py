@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.config import AuditSettings
-from maxam.gateway.audit import ADMIN, CONNECTED, CUT, LOST, REFUSED, RETRY_S, SEND_REJECTED, Audit, AuditFiles
+from maxam.gateway.audit import (
+    ADMIN,
+    CONNECTED,
+    CUT,
+    ENROLMENT,
+    LOST,
+    REFUSED,
+    RETRY_S,
+    SEND_REJECTED,
+    Audit,
+    AuditFiles,
+)
 from maxam.gateway.chain import GENESIS, Anchor, Checker, Line, digest, file_name, read_folder, write_line
 from maxam.journal.disk import OsDisk
 from maxam.records import Identity, Rejection
@@ -217,6 +228,22 @@ def test_a_flood_of_strangers_is_bounded_and_counted(tmp_path: Path) -> None:
     counted = [line for line in refused if "count" in line]
     assert all(line["first"] <= line["last"] for line in counted)
     assert lines[-1]["reason"] == "later"
+
+
+def test_no_flood_hides_what_became_of_tokens_and_renewals(tmp_path: Path) -> None:
+    """What strangers, or the principal itself, do in masses leaves a line to each token and renewal; refusals are part of the flood."""
+
+    def tell(audit: Audit, _clock: Clock) -> None:
+        for n in range(1000):
+            audit.tell(ENROLMENT, "refused", address=f"10.0.0.{n % 200}:1", reason="unknown")
+            audit.tell(CONNECTED, "accepted", ANNA, "10.0.0.1:5")
+        audit.tell(ENROLMENT, "token-revoked", id="5eed", enrols="meters")
+        audit.tell(ENROLMENT, "renewed", ANNA, renews="5f" * 32)
+
+    lines = told(tmp_path, tell)
+    assert [line["id"] for line in lines if line["outcome"] == "token-revoked"] == ["5eed"]
+    assert [line["renews"] for line in lines if line["outcome"] == "renewed"] == ["5f" * 32]
+    assert len(lines) < 200
 
 
 def test_rejected_sends_are_counted_from_the_second_of_a_kind_on(tmp_path: Path) -> None:
