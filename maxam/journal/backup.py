@@ -250,7 +250,7 @@ class _Copier:
         self._known: Final[dict[str, BackupFile]] = {}
         if before:
             with suppress(JournalError):  # it cannot be believed, or is another version's: nothing is linked to it
-                self._known |= {file.path: file for file in read_manifest(before, disk).files}
+                self._known.update((file.path, file) for file in read_manifest(before, disk).files)
         self._disk: Final = disk
         self.files: Final[dict[str, BackupFile]] = {}
         self.linked: Final[list[str]] = []
