@@ -34,6 +34,7 @@ _LOOK_S: Final = 20.0  # how often the gateway looks for sealed segments
 _EXPIRE_LOOK_S: Final = 600.0  # how often it looks for segments that are too old or too many
 _NICENESS: Final = 19
 _NOTHING: Final = "nothing new"
+_EXPIRED: Final = "expired "  # begins a line of what was removed
 _INDEXED_MAX: Final = (
     16  # old segments without an index in one run, some seconds each: the next snapshot must not wait for thousands
 )
@@ -146,8 +147,8 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
             await trio.sleep(10 * _LOOK_S)
             continue
         seconds = f"{trio.current_time() - began_s:.3f}"
+        _log_done(done.stdout.decode().splitlines(), seconds)
         if done.returncode == 0:
-            _log_done(done.stdout.decode().splitlines(), seconds)
             if done.stderr:
                 log_event(
                     logging.WARNING,
@@ -169,11 +170,12 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
 
 def _log_done(lines: list[str], seconds: str) -> None:
     """Log what the process has said."""
-    if lines[0] != _NOTHING:
-        log_event(logging.INFO, "snapshot-built", path=lines[0], seconds=seconds)
-    for line in lines[1:]:
-        _, segments, freed, first, last = line.split()
-        log_event(logging.INFO, "archive-expired", segments=segments, bytes=freed, first=first, last=last)
+    for line in lines:
+        if line.startswith(_EXPIRED):
+            _, segments, freed, first, last = line.split()
+            log_event(logging.INFO, "archive-expired", segments=segments, bytes=freed, first=first, last=last)
+        elif line != _NOTHING:
+            log_event(logging.INFO, "snapshot-built", path=line, seconds=seconds)
 
 
 def _last_line(output: bytes) -> str:
@@ -181,7 +183,7 @@ def _last_line(output: bytes) -> str:
 
 
 def main() -> int:
-    """Run the process; the path of the snapshot goes to standard output, then `expired SEGMENTS BYTES FIRST LAST`."""
+    """Run the process; the path of the snapshot goes to standard output, and `expired SEGMENTS BYTES FIRST LAST`."""
     os.nice(_NICENESS)
     gc.disable()  # nothing of the state is garbage before the end
     folder = sys.argv[1]
@@ -189,10 +191,8 @@ def main() -> int:
         # A gateway that was killed leaves its build running, and the next gateway may start another: two would write one file.
         OsDisk().lock(f"{folder}/snapshots/lock")
         limits = Limits(source_retention_s=float(sys.argv[2])) if len(sys.argv) > 2 else Limits()
-        path = build_snapshot(folder, OsDisk(), limits)
-        sys.stdout.write(f"{path or _NOTHING}\n")
-        if len(sys.argv) > 4:
-            _expire(folder, OsDisk(), retention.Rules(float(sys.argv[3]), int(sys.argv[4])))
+        rules = retention.Rules(float(sys.argv[3]), int(sys.argv[4])) if len(sys.argv) > 4 else retention.Rules(0, 0)
+        build_and_expire(folder, OsDisk(), limits, rules)
     except BlockingIOError:
         sys.stderr.write(f"{folder}: another process is building a snapshot\n")
         return 1
@@ -202,14 +202,35 @@ def main() -> int:
     return 0
 
 
-def _expire(folder: str, disk: Disk, rules: retention.Rules) -> None:
+def build_and_expire(folder: str, disk: Disk, limits: Limits, rules: retention.Rules) -> None:
+    """Build a snapshot, then remove what the rules want removed; before it, when that is what makes the room that it needs.
+
+    Says on standard output what it did.
+
+    Raises:
+        JournalError: The journal is damaged, or there is no room.
+        OSError: The disk fails.
+    """
+    try:
+        path = build_snapshot(folder, disk, limits)
+    except DiskFullError:
+        if not _expire(folder, disk, rules):
+            raise
+        path = build_snapshot(folder, disk, limits)
+    sys.stdout.write(f"{path or _NOTHING}\n")
+    _expire(folder, disk, rules)
+
+
+def _expire(folder: str, disk: Disk, rules: retention.Rules) -> bool:
+    """Return whether something was removed."""
     try:
         gone = retention.expire(folder, disk, rules, time.time_ns() // 1000)
     except JournalDamagedError as error:  # which the next start tells too
         sys.stderr.write(f"nothing was removed from the archive: {error}\n")
-        return
+        return False
     if gone is not None:
-        sys.stdout.write(f"expired {gone.segments} {gone.bytes} {gone.first} {gone.last}\n")
+        sys.stdout.write(f"{_EXPIRED}{gone.segments} {gone.bytes} {gone.first} {gone.last}\n")
+    return gone is not None
 
 
 if __name__ == "__main__":

@@ -108,6 +108,8 @@ def write_snapshot(
 ) -> str:
     """Store all that is needed to start without the segments up to a revision, and drop all but the two newest snapshots.
 
+    The older of the two must be whole for that.
+
     Args:
         folder: The journal's.
         disk: Where it is.
@@ -137,8 +139,12 @@ def write_snapshot(
     # The gateway gives a segment its name, then syncs that: a snapshot that outlives the name would have no segment end where it does.
     disk.fsync_folder(f"{root}/segments")
     path = put_snapshot(root, disk, Position(revision, accepted_at_us, 0), records, sync_marker)
-    for _, old in list_snapshots(snapshots, disk)[:-SNAPSHOTS_KEPT]:
-        disk.unlink(old)
+    found = list_snapshots(snapshots, disk)
+    olds, (kept, kept_path) = found[:-SNAPSHOTS_KEPT], found[-SNAPSHOTS_KEPT:][0]
+    # One that is damaged by now makes up for nothing: what this one was made of stays, in case that this one is damaged later.
+    if olds and whole_snapshot(kept_path, kept, disk) is None:
+        for _, old in olds:
+            disk.unlink(old)
     return path
 
 

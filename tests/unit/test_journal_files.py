@@ -342,6 +342,21 @@ def test_two_snapshots_are_kept() -> None:
     assert f"{ROOT}/snapshots/00000000000000000003.avro" in disk.restarted(lambda _: 0).contents()
 
 
+def test_a_damaged_snapshot_does_not_take_the_place_of_a_whole_one() -> None:
+    """The older of two stays while the newer is damaged, so that two always stand for what goes; it goes with the damaged one."""
+    disk = SimulatedDisk()
+    names = []
+    for n in (1, 2, 3, 4):
+        journal, _ = opened(disk)
+        journal.write(journal.encode([change(n)]))
+        journal.close()
+        path = write_snapshot(ROOT, disk, n, [change(n)], SYNC)
+        if n == 2:
+            disk.put(path, disk.contents()[path][:-40])
+        names.append(sorted(int(name[:20]) for name in disk.names(f"{ROOT}/snapshots")))
+    assert names == [[1], [1, 2], [1, 2, 3], [3, 4]]
+
+
 def test_the_sealed_part_is_read_beside_the_writer() -> None:
     """Reading what is sealed takes no lock, leaves out the open segment, and changes nothing."""
     disk = SimulatedDisk()

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from maxam.errors import JournalDamagedError
+from maxam.config import Limits
+from maxam.errors import DiskFullError, JournalDamagedError
+from maxam.gateway.snapshot import build_and_expire
 from maxam.journal.archive import SegmentReader, examine, list_segments
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import list_snapshots, sealed_segments
@@ -82,6 +84,22 @@ def test_nothing_goes_for_a_snapshot_that_is_not_whole() -> None:
         disk.unlink(path)
         assert expire(ROOT, disk, ALL, NOW_US) is None
         assert firsts(disk)[0] == 1
+
+
+def test_a_snapshot_for_which_there_is_no_room_gets_that_of_the_archive(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a full disk what is due goes first, or else nothing ever would; where nothing is due there is no room."""
+    disk = journal()
+    before = shown(disk)
+    disk.capacity = sum(len(data) for data in disk.contents().values()) + 100
+    with pytest.raises(DiskFullError):
+        build_and_expire(ROOT, disk, Limits(), KEPT)
+    assert firsts(disk)[0] == 1
+    build_and_expire(ROOT, disk, Limits(), ALL)
+    assert firsts(disk)[0] > 1
+    expired, built, *_ = capsys.readouterr().out.splitlines()
+    assert expired.startswith("expired ")
+    assert built == list_snapshots(f"{ROOT}/snapshots", disk)[-1][1]
+    assert shown(disk) == before
 
 
 def test_rules_take_the_oldest_first_and_no_more_than_they_must() -> None:
