@@ -79,13 +79,38 @@ class Judgement:
 UNJUDGED: Final = Judgement("none", "", "", b"")
 
 
+REJECTION_RESULTS: Final = (
+    "conflict",
+    "bad-condition",
+    "invalid-destination",
+    "no-rule",
+    "schema-mismatch",
+    "schema-version-required",
+    "unknown-schema-version",
+    "bad-single-object",
+    "unknown-fingerprint",
+    "fingerprint-of-other-type",
+    "bad-confluent",
+    "unknown-schema-id",
+    "schema-id-of-other-type",
+    "bad-envelope",
+    "envelope-empty",
+    "envelope-duplicate-item",
+    "envelope-topic-mismatch",
+    "unauthorised",
+    "disk-full",
+    "memory-low",
+)
+"""The codes of the closed table in docs/protocol.md that a rejected SEND can be answered with."""
+
+
 @final
 @mypyc_attr(acyclic=True)
 class Rejection:
     """Why a SEND was refused.
 
     Attributes:
-        result: A code of the closed table in docs/protocol.md.
+        result: One of REJECTION_RESULTS.
         reason: One line of text, which says all of the following too.
         schema: Full name of the type that the destination's rule asks for; empty when there was no rule to ask.
         schema_version: The minor that the body was held against; empty when none was.

@@ -17,6 +17,7 @@ DISPOSITION_STATUS: Final = {
     "rejected-invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
     "rejected-unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
 }
+NAME_SHOWN_CHARACTERS_MAX: Final = 60
 ANY_CERTIFICATE: Final = "any certificate"
 ANY_PRINCIPAL: Final = "any principal"
 
@@ -44,6 +45,18 @@ class Answer(JSONResponse):
 Handler = Callable[[View, Request, Identity], Awaitable[Response]]
 # Method, path, right (an admin right of the policy, or one of the two ANY_), handler.
 RouteSpec = tuple[str, str, str, Handler]
+
+
+def only_parameters(request: Request, *known: str) -> None:
+    """Refuse a parameter that a route does not have: passed over, a misspelt filter would list everything; raises ApiError."""
+    for name in request.query_params:
+        if name not in known:
+            shown = name if len(name) <= NAME_SHOWN_CHARACTERS_MAX else name[:NAME_SHOWN_CHARACTERS_MAX] + "..."
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                "invalid-parameter",
+                f"unknown parameter {shown!r}; {request.scope['path']} has {', '.join(known)}",
+            )
 
 
 def limit_of(request: Request) -> int:

@@ -41,6 +41,7 @@ from maxam.admin.answers import (
     RouteSpec,
     flag_of,
     limit_of,
+    only_parameters,
 )
 from maxam.admin.confluent_api import ConfluentError, error_answer, no_such_route, speaks_confluent
 from maxam.admin.listener import CHAIN, FINGERPRINT
@@ -216,6 +217,7 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
 
 
 async def _topics(view: View, request: Request, caller: Identity) -> Response:
+    only_parameters(request, "glob", "values", "limit", "after")
     limit = limit_of(request)
     try:
         glob = view.glob(request.query_params.get("glob", EVERY_TOPIC))
@@ -322,6 +324,7 @@ def _value(view: View, change: Change, caller: Identity, as_sent: bool = False) 
 
 
 async def _sessions(view: View, request: Request, _caller: Identity) -> Response:
+    only_parameters(request, "limit", "after")
     after = request.query_params.get("after")
     limit = limit_of(request)
     cursor = None if after is None else _pair(after.encode())

@@ -9,7 +9,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, flag_of, limit_of
+from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, flag_of, limit_of, only_parameters
 from maxam.admin.values import iso_time
 from maxam.admin.view import View
 from maxam.errors import GlobError
@@ -17,7 +17,7 @@ from maxam.gateway.quarantine import BODY_GIVEN_UP, Quarantined
 from maxam.gateway.rejects import BODY_KEPT, BODY_PRIVATE, BODY_UNAUTHORISED, body_state_by_rule
 from maxam.gateway.shadow import Reason, Tally, Trials
 from maxam.globs import Glob
-from maxam.records import Identity
+from maxam.records import REJECTION_RESULTS, Identity
 
 REJECTS_PATH: Final = "/v1/rejects"
 LOOKED_AT_PER_SLICE: Final = 500  # before the event loop has its turn: about 1 ms
@@ -33,6 +33,7 @@ _WHY_NO_BODY: Final = {
 
 
 async def _rejects(view: View, request: Request, _caller: Identity) -> Response:
+    only_parameters(request, "principal", "destination", "result", "since", "limit", "after")
     limit = limit_of(request)
     wanted = _Filter(view, request)
     cursor = _cursor(request)
@@ -139,7 +140,7 @@ class _Filter:
     def __init__(self, view: View, request: Request) -> None:
         parameters = request.query_params
         self._principal: Final = parameters.get("principal")
-        self._result: Final = parameters.get("result")
+        self._result: Final = _result(parameters.get("result"))
         self._glob: Final = _glob(view, parameters.get("destination"))
         self.since_us: Final = _moment(parameters.get("since"))
 
@@ -150,6 +151,14 @@ class _Filter:
             and (self._result is None or record.rejection.result == self._result)
             and (self._glob is None or self._glob.matches(record.destination.decode()))
         )
+
+
+def _result(text: str | None) -> str | None:
+    if text is not None and text not in REJECTION_RESULTS:
+        raise ApiError(
+            HTTPStatus.BAD_REQUEST, "invalid-parameter", f"result must be one of {', '.join(REJECTION_RESULTS)}"
+        )
+    return text
 
 
 def _glob(view: View, text: str | None) -> Glob | None:
@@ -219,6 +228,7 @@ def _row(view: View, record: Quarantined) -> dict[str, object]:
 
 
 async def _shadow(view: View, request: Request, _caller: Identity) -> Response:
+    only_parameters(request, "limit", "after")
     limit = limit_of(request)
     begin = _cursor(request) or 0
     trials = view.shadows.trials()

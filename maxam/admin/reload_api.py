@@ -7,7 +7,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import Answer, RouteSpec, flag_of, limit_of
+from maxam.admin.answers import Answer, RouteSpec, flag_of, limit_of, only_parameters
 from maxam.admin.values import iso_time
 from maxam.admin.view import View
 from maxam.records import Identity
@@ -36,6 +36,7 @@ async def _status(view: View, _request: Request, _caller: Identity) -> Response:
 
 
 async def _orphans(view: View, request: Request, _caller: Identity) -> Response:
+    only_parameters(request, "limit", "after")
     limit = limit_of(request)
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()

@@ -224,6 +224,9 @@ def test_bodies_that_are_not_there(running: Running) -> None:
         assert running.cli("rejects", "resubmit", name).exit_code == 1
     assert running.cli("rejects", "show", "nothing").exit_code == 1
     assert running.cli("rejects", "list", "--since", "soon").exit_code == 2
+    misspelt = running.cli("rejects", "list", "--result", "schema-mismach")
+    assert misspelt.exit_code == 1
+    assert "result must be one of conflict, bad-condition, " in misspelt.stderr
     stored = b"".join(path.read_bytes() for path in Path(running.folder / "journal/rejected").iterdir())
     assert stored.count(b"a secret body") <= 1  # of the one whose rule does not mind
 

@@ -18,6 +18,7 @@ import maxam
 from maxam import __version__
 from maxam.config import Limits, load_settings
 from maxam.errors import ProtocolError
+from maxam.records import REJECTION_RESULTS
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Connect, Event, Failure
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
@@ -435,6 +436,8 @@ class TestTables:
         assert {code for found in codes for code in found if code} == {
             row[0] for row in table("Result codes", "`result` | on | means")
         }
+        rejections = [row[0] for row in table("Result codes", "`result` | on | means") if "rejected-" in row[1]]
+        assert list(REJECTION_RESULTS) == rejections
 
     def test_messages_of_errors(self) -> None:
         """The table of `message` texts is complete, and each of them exists."""

@@ -179,6 +179,8 @@ def test_pages_and_filters(world: World) -> None:
             ("after=x", "invalid-parameter"),
             ("after=%D9%A3", "invalid-parameter"),
             ("limit=0", "invalid-parameter"),
+            ("result=schema-mismach", "invalid-parameter"),
+            ("principle=sender", "invalid-parameter"),
             ("destination=X/[", "invalid-glob"),
         ):
             detail = await refused(world, f"/v1/rejects?{query}", 400, code, method="GET")
