@@ -270,10 +270,10 @@ class Enrolment:
         return list(self._tokens.values())
 
     async def revoke_token(self, token_id: str) -> bool:
-        """Make a token worthless that was not used yet; False when there is none."""
+        """Make a token worthless that was not used yet, or not to the end; False when there is none."""
         async with self._lock:
             token = self._tokens.get(token_id)
-            if token is None or token.used_at:
+            if token is None or token.finished:
                 return False
             tokens = {key: one for key, one in self._tokens.items() if key != token_id}
             await _in_thread(self._save, tokens)

@@ -525,6 +525,26 @@ def test_a_policy_that_cannot_be_used_holds_up_enrolment_and_loses_nothing(site:
     run(test)
 
 
+def test_a_token_whose_use_was_interrupted_can_be_taken_back(site: EnrolmentSite) -> None:
+    """As long as nobody has become anybody by it: neither asking again nor a restart does it then."""
+
+    async def test() -> None:
+        key = new_key("p256")
+        async with living(site) as gateway:
+            operator = Operator(gateway)
+            made = await operator.token("meters", "--capability", "Meters")
+            in_the_way = site.enrolled_file.with_name(site.enrolled_file.name + ".new")
+            in_the_way.mkdir()
+            assert (await Est(gateway).ask("simpleenroll", made["token"], pkcs10(key)))[0] == 503
+            in_the_way.rmdir()
+            await operator("enrolment", "token", "revoke", made["id"])
+            assert (await Est(gateway).ask("simpleenroll", made["token"], pkcs10(key)))[0] == 401
+        async with living(site) as gateway:
+            assert gateway.gateway.policy.principals.keys() == {"operator", "anna"}
+
+    run(test)
+
+
 def test_strangers_that_only_connect_leave_room(site: EnrolmentSite) -> None:
     """One address has eight connections at most; where all places are taken from many addresses, the oldest makes room."""
 
