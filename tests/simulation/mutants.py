@@ -17,6 +17,7 @@ class Mutant:
 
     Attributes:
         venue: Only the simulation of a whole venue can notice it.
+        first: The seed to begin with: who is rarely noticed is looked for where it was.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Mutant:
     old: str
     new: str
     venue: bool = False
+    first: int = 0
 
     @property
     def compiled(self) -> bool:
@@ -113,7 +115,7 @@ MUTANTS = (
     Mutant("rights of the connection never change", broker, "                session.connection.rights = session.rights", "                pass"),
     Mutant("routes outlive a policy", broker, "        self._generation += 1  # every", "        self._generation += 0  # every"),
     Mutant("rights that come back cover what others made owed", broker, "subscription.checked = None if subscription.owed else session.rights", "pass"),
-    Mutant("what an eager resume owes again counts as written", broker, "            connection.unconfirm(subscription)\n", ""),
+    Mutant("what an eager resume owes again counts as written", broker, "            connection.unconfirm(subscription)\n", "", first=78),
     Mutant("eager of an earlier SUBSCRIBE forgotten", broker, "event.eager or (subscription.eager and not subscription.applied)", "event.eager"),
     Mutant("snapshots forget what no right allows", snapshot, 'Rights((), (compile_glob("**", limits),)', 'Rights((), (compile_glob("X/a.*", limits),)'),
     Mutant("granted topics not owed", broker, "if subscription.applied and (subscription.durable or subscription.eager):", "if False:"),
@@ -129,7 +131,7 @@ MUTANTS = (
     Mutant("new subscription sees earlier SENDs", broker, "        if not event.durable:\n            self._append(connection, Barrier(subscription, event.eager))\n", "        if not event.durable:\n            self._activate(subscription, event.eager)\n"),
     Mutant("window ignored for auto", delivery, "if self.in_flight >= self.window.size:", "if self.in_flight >= self.window.size and (subscription or turns[0]).acknowledged:"),
     Mutant("window off by one", delivery, "if self.in_flight >= self.window.size:", "if self.in_flight > self.window.size:"),
-    Mutant("UNSUBSCRIBE keeps its window slots", broker, "connection.in_flight -= subscription.release()", "subscription.release()"),
+    Mutant("UNSUBSCRIBE keeps its window slots", broker, "connection.in_flight -= subscription.release()", "subscription.release()", first=30),
     Mutant("subscriptions take no turns", delivery, "                turns.append(current)\n                subscription = None\n", "                turns.appendleft(current)\n                subscription = None\n"),
     Mutant("ACK recorded at a lower revision", session, "self.settled[topic.destination] = acked\n", "self.settled[topic.destination] = acked - 1\n"),
     Mutant("ACK settles what came later", broker, "                tuple(subscription.settled.items()),", "                tuple((d, r + 9) for d, r in subscription.settled.items()),"),
@@ -171,16 +173,16 @@ MUTANTS = (
     Mutant("stale bytes from the cache", broker, "        change = topic.change\n        shared = message_shared(", "        change = topic.change\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        shared = message_shared("),
     # Of reloads.
     Mutant("rights checked only at SUBSCRIBE", broker, "            session.rights = policy.rights(session.principal)\n", ""),
-    Mutant("old policy for what a topic remembers of sends", broker, "if topic is None or topic.permitted", "if topic is None or not topic.permitted and topic.permitted", venue=True),
-    Mutant("old schemas for what a topic remembers", broker, "if topic is not None and topic.registry == self._registries:", "if topic is not None and topic.registry:", venue=True),
+    Mutant("old policy for what a topic remembers of sends", broker, "if topic is None or topic.permitted", "if topic is None or not topic.permitted and topic.permitted", venue=True, first=16),
+    Mutant("old schemas for what a topic remembers", broker, "if topic is not None and topic.registry == self._registries:", "if topic is not None and topic.registry:", venue=True, first=12),
     Mutant("policy swapped, schemas not", reload, "        if after.registry is not before.registry:\n            self._broker", "        if after.registry is not before.registry and after.policy is before.policy:\n            self._broker", venue=True),
     Mutant("schemas swapped, policy not", reload, "        if after.policy is not before.policy:\n            self._broker", "        if after.policy is not before.policy and after.registry is before.registry:\n            self._broker", venue=True),
     Mutant("checked flag kept over a reload", broker, "subscription.checked = None if subscription.owed else session.rights", "subscription.checked = session.rights"),
     Mutant("what was granted before is owed again", broker, "return self.before is None or not self.before.may_receive(name)", "return True"),
     Mutant("two walks owe the same", broker, "            scan.regrant(policy.rights(scan.subscription.session.principal))\n", "            pass\n"),
     Mutant("walk goes on behind an eager SUBSCRIBE", broker, "return self.subscription.removed or self.number != self.subscription.eager_scans", "return self.subscription.removed"),
-    Mutant("orphans among newcomers", orphans, "            self._look(self._newcomers())\n            self._look(dict", "            self._look(dict", venue=True),
-    Mutant("orphans not asked about", reload, "if said and not allow_orphans:", "if False:", venue=True),
+    Mutant("orphans among newcomers", orphans, "            self._look(self._newcomers())\n            self._look(dict", "            self._look(dict", venue=True, first=44),
+    Mutant("orphans not asked about", reload, "if said and not allow_orphans:", "if False:", venue=True, first=16),
     Mutant("schemas in force before they are kept", reload, "await trio.to_thread.run_sync(self._keep_schemas, after.registry.texts())", "await trio.lowlevel.checkpoint()", venue=True),
     Mutant("schemas kept, their names not", files, "            self._disk.fsync_folder(folder)\n        except OSError:", "            pass\n        except OSError:", venue=True),
     Mutant("refused schemas in force", reload, "after = replace(after, registry=before.registry, digests=digests)", "after = replace(after, digests=digests)", venue=True),
@@ -192,14 +194,14 @@ MUTANTS = (
     Mutant("nothing written", committer, "                self._journal.write(block)\n", "                pass\n", venue=True),
     Mutant("what a full disk leaves over is lost", commit, "self._kept = self._broker.take()", "self._broker.take()", venue=True),
     Mutant("segment's name not synced", files, "        self._sync_folder(self._segments)\n        segment.size", "        segment.size", venue=True),
-    Mutant("seal not synced", files, "        self._sync_folder(self._segments)  # before anything", "        pass  # before anything", venue=True),
-    Mutant("snapshot made before its segment has its name", files, '    disk.fsync_folder(f"{root}/segments")\n', "", venue=True),
+    Mutant("seal not synced", files, "        self._sync_folder(self._segments)  # before anything", "        pass  # before anything", venue=True, first=20),
+    Mutant("snapshot made before its segment has its name", files, '    disk.fsync_folder(f"{root}/segments")\n', "", venue=True, first=120),
     Mutant("segment deleted before its snapshot is durable", files, '    disk.fsync_folder(f"{root}/snapshots")\n    return path', "    return path", venue=True),
     Mutant("file named before it is synced", files, "            disk.fsync(handle)\n        finally:", "            pass\n        finally:", venue=True),
     Mutant("archive trusts the newest snapshot alone", retention, "segment.last <= snapshots[-SNAPSHOTS_KEPT]", "segment.last <= snapshots[-1]", venue=True),
     Mutant("archive expires whatever snapshots say", retention, "archive = [segment for segment in sealed if segment.last <= snapshots[-SNAPSHOTS_KEPT]]", "archive = sealed", venue=True),
     Mutant("newest of the archive go first", retention, "return archive[:found]", "return archive[::-1][:found]", venue=True),
-    Mutant("removals in any order", retention, "    disk.unlink(path)\n    disk.fsync_folder(folder)", "    disk.unlink(path)", venue=True),
+    Mutant("removals in any order", retention, "    disk.unlink(path)\n    disk.fsync_folder(folder)", "    disk.unlink(path)", venue=True, first=20),
     Mutant("damaged snapshot believed", files, "            if error is None:\n                return revision, path", "            if True:\n                return revision, path", venue=True),
     Mutant("time runs back", broker, "        if wall_us > self.accepted_at_us:\n            self.accepted_at_us = wall_us\n        self.head", "        self.accepted_at_us = wall_us\n        self.head", venue=True),
     Mutant("low memory ignored", broker, "if self.memory_low and not (deleted and topic is not None):", "if False:", venue=True),
