@@ -73,30 +73,47 @@ def schemas() -> None:
 @schemas.command("check", short_help="Name everything that is wrong with a folder.")
 @_folder_argument
 @click.option("--strict", is_flag=True, help="Exit with 1 when there are warnings, too.")
-@json_option
-def schemas_check(folder: Path, strict: bool, as_json: bool) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github", "junit"]),
+    default="text",
+    show_default=True,
+    help="github: workflow commands, which mark lines in a pull request; junit: a test for each file, as XML.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def schemas_check(folder: Path, strict: bool, form: str, as_json: bool) -> None:
     """Name everything that is wrong with a schema folder, as the gateway would judge it.
 
     Errors (exit code 1) would keep the gateway from taking the folder: each is a line with file, line, place in the file,
     what was expected and what to do. Warnings, on standard error, are about what would work but hardly is what is meant.
-    With --json each finding is an object on a line, {severity, file, line, place, problem}; the last line sums up.
+    With --json each finding is an object on a line, {severity, file, line, place, problem}; the last line sums up. The
+    forms for CI say the same on standard output, warnings too; exit codes are the same in each.
 
     \b
     maxam-admin schemas check schemas
+    maxam-admin schemas check --format junit schemas >schemas.xml
     """  # noqa: D301 a mark of click's: the lines stay as they are
     from maxam.admin.schema_folder import inspect  # noqa: PLC0415 the gateway's modules take 100 ms to import
     from maxam.gateway.sources import read_schema_texts  # noqa: PLC0415 likewise
 
-    registry, findings = inspect(read_schema_texts(folder))
+    texts = read_schema_texts(folder)
+    registry, findings = inspect(texts)
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
     minors = {} if registry is None else {n: [v.minor for v in registry.versions(n)] for n in registry.types()}
-    if as_json:
+    if as_json or form == "json":
         for finding in findings:
             print_json({slot: getattr(finding, slot) for slot in finding.__slots__})
         rules = 0 if registry is None else len(registry.rules)
         counts = {"good": errors == 0, "errors": errors, "warnings": warnings}
         print_json({"folder": str(folder), **counts, "rules": rules, "types": minors})
+    elif form in {"github", "junit"}:
+        from maxam.admin.check_formats import github_lines, junit_lines  # noqa: PLC0415 with the rest
+
+        lines = github_lines(folder, findings) if form == "github" else junit_lines(folder, texts, findings)
+        for line in lines:
+            print_line(line)
     else:
         from maxam.admin.escaping import shown  # noqa: PLC0415 with the rest
 

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner, Result
@@ -150,6 +151,39 @@ def test_a_bad_registry_file(cli: Cli, folder: Path, text: bytes, message: str) 
     result = cli("check")
     assert result.exit_code == 1
     assert result.stdout.startswith(message)
+
+
+def test_the_forms_for_ci(cli: Cli, folder: Path) -> None:
+    """Workflow commands name file and line as GitHub wants it; JUnit's form has a test for each file; exit codes are the same."""
+    assert cli("check", "--format", "github").stdout == ""
+    good = ET.fromstring(cli("check", "--format", "junit").stdout)  # noqa: S314  # as above
+    assert good.find("testsuite/testcase/failure") is None
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.is_file()}
+    assert {case.get("name") for case in good.iter("testcase")} == files
+    assert cli("check", "--format", "json").stdout == cli("check", "--json").stdout
+
+    shutil.copytree(folder / "t/T_v1", folder / "t/U_v1")
+    (folder / "t/U_v1/1.0.avsc").write_text((folder / "t/T_v1/1.0.avsc").read_text().replace("T_v1", "U_v1"))
+    odd = cli("check", "--format", "github", "--strict")
+    assert (odd.exit_code, odd.stdout.count("\n")) == (1, 1)
+    assert odd.stdout.startswith(f"::warning file={folder}/t/U_v1/1.0.avsc::no rule carries t.U_v1")
+
+    fields = '[\n    {"name": "100%<x>:", "type": "int"},\n    {"name": "y", "type": "itn"}\n  ]'
+    (folder / "t/T_v1/1.0.avsc").write_text(RECORD % fields)
+    bad = cli("check", "--format", "github")
+    assert bad.exit_code == 1
+    lines = bad.stdout.splitlines()
+    assert [line.split("::")[1] for line in lines] == [f"error file={folder}/t/T_v1/1.0.avsc,line={n}" for n in (7, 8)]
+    assert "100%25<x>:" in lines[0]
+    document = cli("check", "--format", "junit")
+    assert document.exit_code == 1
+    suite = ET.fromstring(document.stdout)  # noqa: S314  # as above
+    assert suite.get("failures") == "1"
+    (failed,) = suite.iter("failure")
+    assert failed.text is not None
+    told = failed.text.strip().splitlines()
+    assert [line.split(": ")[0] for line in told] == ["t/T_v1/1.0.avsc:7", "t/T_v1/1.0.avsc:8"]
+    assert "100%<x>:" in told[0]
 
 
 def test_a_folder_that_is_none(cli: Cli, tmp_path: Path) -> None:
