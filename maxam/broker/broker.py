@@ -56,6 +56,9 @@ from maxam.stomp.encoder import message_prefix, message_shared
 from maxam.stomp.events import Ack, Condition, Connect, Send, Subscribe, Unsubscribe
 
 SCAN_TOPICS: Final = 1000  # topics that one slice of an eager scan looks at
+_REMOVED_MIN: Final = 1000  # subscriptions that went before it is worth a walk over all topics to let go of them
+_TOPICS_PER_REMOVED: Final = 64  # nor for fewer than one in so many topics
+_ROUTES_PER_TOPIC: Final = 4  # subscriptions that cost as much to let go of as to look at a topic
 # Shared bytes of MESSAGEs kept for the next subscriber. All who keep up ask within a batch or two, while a processor's cache
 # still holds them.
 _WIRE_CACHE_BYTES_MAX: Final = 4_194_304
@@ -199,6 +202,10 @@ class Broker:
         self._position = 0  # of the index: what a topic's routes must be complete up to
         self._epoch = 0  # of index and policy: routes of another one are void
         self._scans: Final[deque[Scan]] = deque()
+        self._removed = 0  # subscriptions, since the last walk that drops void routes began
+        self._cleared = 0  # the epoch when it began
+        self._clearing = False  # it is under way
+        self._clearing_after: bytes | None = None  # where it is
         self.scanning = False
         self.chunks: Final[dict[Topic, Chunk]] = {}
         self._settling: dict[Subscription, None] = {}
@@ -323,8 +330,8 @@ class Broker:
         else:
             result = _CREATED if old is None else _REPLACED
             if old is not None:
-                self._remove(old)
                 self._record_removal(connection, old)  # stands even if there is no room for its successor
+                self._remove(old)
             subscription = Subscription(session, event.subscription, glob, event.durable)
             session.subscriptions[event.subscription] = subscription
         self._attach(subscription, connection, event)
@@ -588,10 +595,13 @@ class Broker:
                 self._record_settled(subscription)
 
     def scan(self, topics: int = SCAN_TOPICS) -> bool:
-        """Do a slice of the scans under way, in turns, looking at so many topics at most; return whether more is to do now.
+        """Do a slice of the walks under way, in turns, looking at so many topics at most; return whether more is to do now.
 
         A scan rests while its subscriber has enough to read: what is not owed yet costs no memory, and is the newer for it.
         """
+        if self._clearing:
+            self._clear_routes(topics // 2)
+            topics -= topics // 2
         scans = self._scans
         resting = 0
         while topics > 0 and resting < len(scans):
@@ -605,7 +615,7 @@ class Broker:
             topics -= seen
             if not ended:
                 scans.append(scan)
-        self.scanning = resting < len(scans)
+        self.scanning = self._clearing or resting < len(scans)
         self.flush()
         return self.scanning
 
@@ -693,7 +703,8 @@ class Broker:
         """Put another policy in force at once, for sends and deliveries; what it grants anew is owed in slices."""
         self.policy = policy
         for scan in self._scans:
-            scan.regrant(policy.rights(scan.subscription.session.principal))
+            if not scan.over:
+                scan.regrant(policy.rights(scan.subscription.session.principal))
         for session in self.sessions.values():
             before = session.rights
             session.rights = policy.rights(session.principal)
@@ -706,6 +717,7 @@ class Broker:
                     self._begin(Scan(subscription, self.revision, before, frozenset(subscription.owed)))
         self._generation += 1  # every topic's routes are made anew, under the new rights
         self._note_index()
+        self._clear_from_start()
 
     # Admission.
 
@@ -880,7 +892,9 @@ class Broker:
         for subscription in topic.routes:
             if subscription.owe(topic):
                 self._turn(subscription)
-                removed = removed or subscription.removed
+                if subscription.removed:
+                    removed = True
+                    subscription.forget()
         if removed:
             topic.routes = [s for s in topic.routes if not s.removed] or _NO_ROUTES
 
@@ -1044,6 +1058,9 @@ class Broker:
         if subscription.applied:
             self._index.discard(subscription)
             self._note_index()
+            self._removed += 1
+            if not self._clearing:
+                self._clear_if_due()
 
     def _activate(self, subscription: Subscription, eager: bool) -> None:
         if subscription.applied:
@@ -1076,6 +1093,35 @@ class Broker:
     def _note_index(self) -> None:
         self._position = self._index.position
         self._epoch = (self._generation << 32) + self._index.epoch
+
+    def _clear_if_due(self) -> None:
+        """Begin to drop the routes that are void, if the subscriptions that they may hold on to are enough to be worth it.
+
+        Those that are not void hold on to no more than the index, which gives a new epoch when it has that many discarded ones.
+        """
+        worth = max(_REMOVED_MIN, len(self.store.topics) // _TOPICS_PER_REMOVED)
+        if self._removed >= worth and self._cleared != self._epoch:
+            self._clear_from_start()
+
+    def _clear_from_start(self) -> None:
+        self._removed = 0
+        self._cleared = self._epoch
+        self._clearing = self.scanning = True
+        self._clearing_after = None
+
+    def _clear_routes(self, topics: int) -> None:
+        """Do a slice of the walk that drops void routes: of topics that have not changed since they became void."""
+        for name in self.store.names_after(b"", self._clearing_after):
+            topic = self.store.topics[name]
+            topics -= 1
+            if topic.epoch != self._epoch:
+                topics -= len(topic.routes) // _ROUTES_PER_TOPIC
+                topic.routes = _NO_ROUTES
+            self._clearing_after = name
+            if topics <= 0:
+                return
+        self._clearing = False
+        self._clear_if_due()
 
     def _turn(self, subscription: Subscription) -> None:
         connection = subscription.connection

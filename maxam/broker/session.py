@@ -38,7 +38,7 @@ class Subscription:
         eager: It asked for all current values, so it also gets those that a later policy grants.
         connection: Where values go; None while detached or paused.
         checked: Rights that allow all that it owes, or None: under others they are asked for each value.
-        removed: It is gone for good; whoever still refers to it forgets it.
+        removed: It is gone for good, and little is left of it (see `forget`); whoever still refers to it forgets it.
         applied: Its SUBSCRIBE has taken effect: changes applied from now on are owed.
         settled: Acknowledged positions that the journal does not hold yet (durable only).
         eager_scans: How often it has asked for all current values: a walk for an earlier reason has nothing to add then.
@@ -69,9 +69,10 @@ class Subscription:
         "unacked",
         "variant",
     )
+    __deletable__ = ("sent", "session", "settled", "unacked")
 
     def __init__(self, session: "Session", id_: bytes, glob: Glob, durable: bool) -> None:
-        self.session: Final = session
+        self.session = session
         self.id: Final = id_
         self.glob: Final = glob
         self.durable: Final = durable
@@ -88,9 +89,9 @@ class Subscription:
         self._front: list[Topic] = []
         self._back: list[Topic] = []
         self.held: Final[set[Topic]] = set()
-        self.sent: Final[deque[int]] = deque()
-        self.unacked: Final[dict[int, tuple[Topic, Stamp]]] = {}
-        self.settled: Final[dict[bytes, int]] = {}
+        self.sent: deque[int] = deque()
+        self.unacked: dict[int, tuple[Topic, Stamp]] = {}
+        self.settled: dict[bytes, int] = {}
         self.eager_scans = 0
         self.conflated = 0
 
@@ -203,15 +204,19 @@ class Subscription:
         self._back.clear()
 
     def forget(self) -> None:
-        """Drop all that is owed and un-acked, for good."""
-        self.removed = True
+        """Let go of the session and of all that is owed and un-acked, for good; once removed, of what was owed since.
+
+        Topics that have not changed since still route to what is left, which is why that is little.
+        """
         self.owed.clear()
         self._front.clear()
         self._back.clear()
-        self.sent.clear()
-        self.unacked.clear()
         self.held.clear()
-        self.settled.clear()
+        if not self.removed:
+            self.removed = True
+            self.checked = None
+            self.prefix = b""
+            del self.session, self.sent, self.unacked, self.settled
 
 
 @final

@@ -25,8 +25,8 @@ class Topic:
     Attributes:
         destination: Its name, UTF-8.
         change: The newest committed change; a tombstone when that was a delete.
-        routes: Subscriptions whose glob matches and whose principal may receive, as of `routed` and `epoch`. Never
-            changed in place, so that topics may share one list.
+        routes: Subscriptions whose glob matches and whose principal may receive, as of `routed` and `epoch`, and some that
+            were removed since. Never changed in place, so that topics may share one list.
         routed: Position in the match index up to which `routes` is complete.
         epoch: Of the broker's routing when `routes` was made.
         rule: Which of the registry's rules is for it, -1 if none is; valid for `registry` only.

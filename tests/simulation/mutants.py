@@ -114,6 +114,7 @@ MUTANTS = (
     Mutant("rights checked only when owed", delivery, "if current.checked is not self.rights and not current.permits(topic, self.rights):", "if False:"),
     Mutant("rights of the connection never change", broker, "                session.connection.rights = session.rights", "                pass"),
     Mutant("routes outlive a policy", broker, "        self._generation += 1  # every", "        self._generation += 0  # every"),
+    Mutant("routes in force dropped like void ones", broker, "            if topic.epoch != self._epoch:\n                topics -=", "            if True:\n                topics -="),
     Mutant("rights that come back cover what others made owed", broker, "subscription.checked = None if subscription.owed else session.rights", "pass"),
     Mutant("what an eager resume owes again counts as written", broker, "            connection.unconfirm(subscription)\n", "", first=78),
     Mutant("eager of an earlier SUBSCRIBE forgotten", broker, "event.eager or (subscription.eager and not subscription.applied)", "event.eager"),

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from maxam import __version__, compiled
 from maxam.avro.schema import DEPTH_MAX, parse_schema, read_source
 from maxam.broker.delivery import Connection
 from maxam.broker.session import Session, Subscription
+from maxam.broker.store import Topic
 from maxam.compiled import MODULES, child_environment, core
 from maxam.config import Limits
 from maxam.errors import ProtocolError, SchemaError
@@ -127,6 +128,43 @@ def test_sessions_that_ended_leave_nothing() -> None:
     for _ in range(20):
         visit()
     assert count() == before
+
+
+def test_sessions_that_ended_leave_nothing_with_topics_that_rest() -> None:
+    """Topics that do not change again route to what is left of a bounded number of subscriptions, and to no session at all."""
+    world = World.make()
+    publisher = world.client()
+    for number in range(200):
+        publisher.send(f"X/a.{number}")
+    world.settle()
+    publisher.read()
+
+    def visit(topic: str) -> None:
+        client = world.client(ack_window="10000")
+        for number in range(20):
+            client.subscribe("X/a.*", f"s{number}", "client" if number % 2 else "auto")
+        publisher.send(topic)
+        world.settle()
+        client.read()
+        client.lose()
+        world.settle()
+        publisher.read()
+        world.journal.clear()
+
+    def count() -> Counter[type]:
+        gc.collect()
+        kinds = (Connection, Session, Subscription)
+        return Counter(type(item) for item in gc.get_objects() if isinstance(item, kinds))
+
+    before = count()
+    for number in range(300):
+        visit(f"X/a.{number % 200}")
+    left = count() - before
+    gone = {route for topic in world.broker.store.topics.values() for route in topic.routes}
+    assert left == Counter({Subscription: len(gone)})
+    assert len(gone) < 300 * 20 / 4
+    held = [referent for one in gone for referent in gc.get_referents(one)]
+    assert not [referent for referent in held if isinstance(referent, Session | Connection | Topic | deque)]
 
 
 def test_a_traceback_names_the_line_of_the_source() -> None:
