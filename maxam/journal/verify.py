@@ -101,6 +101,7 @@ def _verify_segments(
     folder = f"{root}/segments"
     sealed, opened = list_segments(folder, disk)
     decoder = Decoder(0, 0)
+    chain = 0  # where the segment before ends, 0 when that is not known
     for segment in [*sealed, *opened]:
         missing = None
         note = ""
@@ -116,12 +117,19 @@ def _verify_segments(
                     else f"it begins within the segment before it, which ends with revision {decoder.revision}"
                 )
             decoder = Decoder(last, 0)
+            chain = 0
+        before, chain = chain, 0
         if segment.path in trusted:
             report = FileReport(segment.path, disk.size(segment.path))
             decoder = Decoder(segment.last, 0)
         else:
             try:
-                report = examine_file(segment.path, disk, decoder, segment, 0)
+                report, start, chain = _examine(segment.path, disk, decoder, segment, 0)
+                # a start asks that of what no snapshot stands for; before it repairs may have left out what sessions did
+                if before and start not in {0, before} and last > covered:
+                    missing = (
+                        missing or "it does not follow the segment before it: one of the two is of another journal"
+                    )
             except FileNotFoundError:  # removed for its age, or sealed under another name, since it was listed
                 decoder = Decoder(max(segment.last, last), 0)
                 continue
@@ -160,6 +168,13 @@ def _foreign(path: str, disk: Disk) -> FileReport:
 
 def examine_file(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int) -> FileReport:
     """Read a whole file: a segment, or else a snapshot of a revision."""
+    return _examine(path, disk, decoder, segment, revision)[0]
+
+
+def _examine(
+    path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int
+) -> tuple[FileReport, int, int]:
+    """Return a report, and the chain that the file begins and ends with; 0 for none that can be believed."""
     length = disk.size(path)
     count = first = 0
     opened = segment is not None and not segment.last
@@ -183,8 +198,10 @@ def examine_file(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment
     except JournalDamagedError as error:
         torn = opened and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
         problem = str(error).removeprefix(f"{path}: byte {error.offset}: ")
-        return FileReport(path, length, count, first, decoder.revision if first else 0, problem, error.offset, torn)
-    return FileReport(path, length, count, first, decoder.revision if first else 0)
+        report = FileReport(path, length, count, first, decoder.revision if first else 0, problem, error.offset, torn)
+        return report, 0 if scanner is None else scanner.start.chain, 0
+    report = FileReport(path, length, count, first, decoder.revision if first else 0)
+    return report, scanner.start.chain, scanner.chain
 
 
 def _verify_rejected(root: str, disk: Disk, losses: Losses, trusted: frozenset[str]) -> Iterator[FileReport]:

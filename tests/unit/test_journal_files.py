@@ -342,6 +342,27 @@ def test_two_snapshots_are_kept() -> None:
     assert f"{ROOT}/snapshots/00000000000000000003.avro" in disk.restarted(lambda _: 0).contents()
 
 
+def test_a_segment_of_another_journal_is_found_as_a_start_finds_it() -> None:
+    """Each file is whole, and revisions follow: only the chain tells that they do not belong together."""
+    disks = []
+    for name in (b"X/a", b"X/b"):
+        disk = SimulatedDisk()
+        for n in (1, 2, 3):
+            journal, _ = opened(disk)
+            journal.write(journal.encode([change(n, name)]))
+            journal.close()
+        disks.append(disk)
+    disk, other = disks
+    assert [report for report in verify(ROOT, disk) if report.problem] == []
+    path = sealed_segments(ROOT, disk)[1].path
+    disk.put(path, other.contents()[path])
+    problems = [(report.path, report.problem or "") for report in verify(ROOT, disk) if report.problem]
+    assert problems[0][0] == path
+    assert problems[0][1].startswith("it does not follow the segment before it")
+    with pytest.raises(JournalDamagedError, match="it does not follow the segment before it"):
+        opened(disk)
+
+
 def test_a_damaged_snapshot_does_not_take_the_place_of_a_whole_one() -> None:
     """The older of two stays while the newer is damaged, so that two always stand for what goes; it goes with the damaged one."""
     disk = SimulatedDisk()
