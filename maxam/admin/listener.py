@@ -214,6 +214,8 @@ class _Server:
         try:
             with place:
                 await self._serve(transport, lambda: self._strangers.pop(place, None))
+            if place.cancelled_caught:
+                self._log("connection-failed", transport, "made room for another")
         except Exception as error:  # noqa: BLE001 a bug met by one operator must not end the broker that it looks at
             log_bug("internal-error", error, listener=self._limits.name)
         finally:
