@@ -205,13 +205,20 @@ class AuthorityFolder:
         path = Path(which)
         with suppress(OSError, *_UNREADABLE):
             wanted = fingerprint(x509.load_pem_x509_certificate(path.read_bytes()))
+        entries = self.entries()
         found = [
             entry
-            for entry in self.entries()
+            for entry in entries
             if len(wanted) >= 8 and (entry.fingerprint.startswith(wanted) or entry.serial.startswith(wanted))
         ]
         if len(found) != 1:
             many = "no certificate" if not found else f"{len(found)} certificates"
+            heirs = [one.fingerprint[:16] for one in entries if len(wanted) >= 8 and one.renews.startswith(wanted)]
+            if heirs and not found:  # enrolment renews for other authorities' clients too, who know nothing of that
+                raise ConfigurationError(
+                    f"{self.folder}: {which!r} is not of this authority; revoke it where it comes from, and here what was renewed"
+                    f" from it: {', '.join(heirs)}"
+                )
             raise ConfigurationError(
                 f"{self.folder}: {many} of this authority known as {which!r}; expected a fingerprint, a serial number (or the"
                 " first 8 digits or more), or a PEM file: see `maxam-admin certs list`"

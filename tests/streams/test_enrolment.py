@@ -416,6 +416,18 @@ def test_a_line_of_renewals_is_bounded(site: EnrolmentSite) -> None:
     run(test)
 
 
+def test_what_was_renewed_from_a_foreign_certificate_can_be_found(site: EnrolmentSite) -> None:
+    """Asked to revoke one of another authority, ours names what it has made of it."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            renewed = await Est(gateway, "anna").certificate("simplereenroll", None, pkcs10())
+            with pytest.raises(ConfigurationError, match=f"renewed from it: {fingerprint(renewed)[:16]}$"):
+                AuthorityFolder(site.authority_folder).find(str(site.certificates / "anna.pem"))
+
+    run(test)
+
+
 def test_nothing_is_renewed_from_what_was_revoked(site: EnrolmentSite) -> None:
     """From the moment in which the authority has revoked a certificate, before any list that says so is in force, it gets no successor."""
 
