@@ -44,7 +44,7 @@ PASSPHRASE_CHARACTERS_MIN: Final = 12  # whoever takes the file may try them at 
 LIST_DAYS: Final = 30  # until the next revocation list is due
 REQUEST_BYTES_MAX: Final = 16_384  # a request with the largest key that is accepted has some 3 KiB
 _RSA_BITS_MIN, _RSA_BITS_MAX = 2048, 8192
-_COMMON_NAME_CHARACTERS_MAX: Final = 64  # X.520's bound
+_COMMON_NAME_BYTES_MAX: Final = 64  # X.520's bound of characters, which cryptography counts in UTF-8
 _EXPIRED_STAYS: Final = dt.timedelta(days=7)  # on revocation lists: clocks differ
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 
@@ -235,9 +235,15 @@ class AuthorityFolder:
         until = min(now + dt.timedelta(days=days), self.certificate.not_valid_after_utc)
         if until <= now:
             raise ConfigurationError(f"{self.folder}: the authority has expired; make a new one")
-        return sign_certificate(
-            self.certificate, self._unlocked(), _name(name), key, now - CLOCK_TOLERANCE, until, server_names
-        )
+        subject = _name(name)
+        try:
+            return sign_certificate(
+                self.certificate, self._unlocked(), subject, key, now - CLOCK_TOLERANCE, until, server_names
+            )
+        except ValueError as error:
+            raise ConfigurationError(
+                f"--server-name {' '.join(server_names)}: expected DNS names in ASCII (xn--...) or IP addresses: {error}"
+            ) from error
 
     def add(
         self, certificate: x509.Certificate, name: str, now: dt.datetime, by: str, renews: str = ""
@@ -461,4 +467,8 @@ def _entry(certificate: x509.Certificate, name: str, now: dt.datetime, by: str, 
 
 
 def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_COMMON_NAME_CHARACTERS_MAX])])
+    try:
+        cut = common_name.encode()[:_COMMON_NAME_BYTES_MAX].decode(errors="ignore")
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, cut)])
+    except ValueError as error:
+        raise ConfigurationError(f"the name {common_name!r} cannot stand in a certificate: {error}") from error

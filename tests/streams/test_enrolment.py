@@ -503,6 +503,30 @@ def test_our_client_pins_enrols_and_renews(site: EnrolmentSite, tmp_path: Path) 
     run(test)
 
 
+def test_any_name_that_a_principal_may_have_can_be_enrolled(site: EnrolmentSite) -> None:
+    """What is too long for a certificate's common name is cut there, between characters; in the policy it stays whole."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            for name in ("é" * 128, "a" * 63 + "é", "..", 'a"b\\c'):
+                token = (await Operator(gateway).token(name, "--capability", "Meters"))["token"]
+                certificate = await Est(gateway).certificate("simpleenroll", token, pkcs10())
+                assert gateway.gateway.policy.principal_of(fingerprint(certificate)) == name
+                [shown] = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+                assert name.startswith(str(shown.value))
+
+    run(test)
+
+
+def test_names_that_cannot_stand_in_a_certificate_are_told(site: EnrolmentSite) -> None:
+    """Of clients and of servers."""
+    authority = AuthorityFolder(site.authority_folder)
+    authority.unlock(PASSPHRASE)
+    for name, servers in (("", []), ("\udc80", []), ("server", ["é.example"])):
+        with pytest.raises(ConfigurationError, match=r"cannot stand|expected DNS names"):
+            authority.sign(name, new_key("p256").public_key(), NOW, 1, servers)
+
+
 def test_an_expired_token_is_refused_and_said_to_be(site: EnrolmentSite) -> None:
     """A token is good until its time is over, and not in that moment any more."""
 
