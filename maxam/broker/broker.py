@@ -708,12 +708,13 @@ class Broker:
         for session in self.sessions.values():
             before = session.rights
             session.rights = policy.rights(session.principal)
+            grows = not before.receives_all_of(session.rights)  # else there is nothing to look for in all topics
             if session.connection is not None:
                 session.connection.rights = session.rights
             for subscription in session.subscriptions.values():
                 # What it owes was found under rights that may come back, with what others allowed owed meanwhile.
                 subscription.checked = None if subscription.owed else session.rights
-                if subscription.applied and (subscription.durable or subscription.eager):
+                if grows and subscription.applied and (subscription.durable or subscription.eager):
                     self._begin(Scan(subscription, self.revision, before, frozenset(subscription.owed)))
         self._generation += 1  # every topic's routes are made anew, under the new rights
         self._note_index()

@@ -933,6 +933,19 @@ def test_a_withdrawn_right_is_forgotten_when_written_and_a_granted_one_is_owed()
     assert sorted(values(client.read())) == [("X/b.1", "value")] * 2
 
 
+@pytest.mark.parametrize(("granted", "walks"), [("X/**", 0), ("X/a.*", 0), ("X/b.*", 2)])
+def test_only_rights_that_grow_are_looked_for_in_all_topics(granted: str, walks: int) -> None:
+    """A reload that grants nothing anew, as one that is about others, begins no walk for eager and durable subscriptions."""
+    world = World.make(anna={"receive": ["X/a.*", "X/**"] if not walks else ["X/a.*"]})
+    client = world.client(client_id="me")
+    client.subscribe("X/**", "eager", eager=True)
+    client.subscribe("X/**", "durable", durable=True)
+    client.subscribe("X/**", "plain")
+    world.settle()
+    world.broker.replace_policy(policy(anna={"receive": [granted]}))
+    assert len(world.broker._scans) == walks
+
+
 def test_rights_that_come_back_do_not_cover_what_others_made_owed() -> None:
     """A right that is granted and withdrawn again before the value leaves lets nothing through, be it the same policy."""
     narrow = policy(anna={"send": ["X/**"], "receive": ["X/a.*"]})
