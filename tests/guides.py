@@ -2,6 +2,7 @@
 
 * A block of `console`: lines after `$ ` are commands, those up to the next one what they print, on either stream. `...` stands for
   what is left out. The lines shown come in that order; runs of blanks are one.
+  A command must succeed, unless the next one is `echo $?`, which shows with which code it ends.
 * `console live`: likewise, but numbers may differ, as time and chance are in them.
 * `python`: run in one namespace; what it prints is in the block of `text` that follows, if any (`text live` as above).
 """
@@ -13,11 +14,18 @@ from typing import Protocol
 
 _FENCE = re.compile(r"^```(\S*)(.*)$")
 _NUMBER = re.compile(r"\d+(?:[.:,-]\d+)*")
+_EXIT_CODE = "echo $?"
 _HERE = re.compile(r"<< ?'(\w+)'")
 
 
 class Reader(Protocol):
-    """Somebody who pastes a guide's commands and snippets."""
+    """Somebody who pastes a guide's commands and snippets.
+
+    Attributes:
+        exit_code: Of the last command.
+    """
+
+    exit_code: int
 
     def run(self, text: str) -> str:
         """Run a command; give what it printed, on either stream."""
@@ -121,10 +129,20 @@ def faults(reader: Reader, text: str, tell: Callable[[str], object] = lambda _: 
     for block, following in zip(guide, [*guide[1:], None], strict=True):
         steps: list[tuple[int, str, list[str], str, bool]] = []
         if block.kind == "console":
-            for line, command, shown in commands(block):
+            given = list(commands(block))
+            for index, (line, command, shown) in enumerate(given):
                 tell(f"{line}: $ {command}")
+                if command == _EXIT_CODE:
+                    steps.append((line, command, shown, f"{reader.exit_code}\n", False))
+                    continue
                 steps.append((line, command, shown, reader.run(command), block.live))
                 tell(steps[-1][3])
+                asked = index + 1 < len(given) and given[index + 1][1] == _EXIT_CODE
+                if reader.exit_code != 0 and not asked:
+                    found.append(
+                        f"line {line}: {command}\nends with {reader.exit_code}, which the guide does not show by `$ {_EXIT_CODE}`:\n"
+                        f"{steps[-1][3]}"
+                    )
         elif block.kind == "python":
             tell(f"{block.line}: python")
             printed = reader.execute(block)

@@ -30,9 +30,11 @@ class Operator:
         self._monkeypatch = monkeypatch
         self._ports: dict[str, str] = {}
         self._gateway: subprocess.Popen[str] | None = None
+        self.exit_code = 0
 
     def run(self, text: str) -> str:
         """Run a command; give what it printed, on either stream."""
+        self.exit_code = 0
         if text.startswith("cat > maxam.toml"):
             text = re.sub(r"port = \d+", "port = 0", text)
             # What the guide has reloaded must not have been found by the watch a moment before.
@@ -50,7 +52,9 @@ class Operator:
                 self._monkeypatch.setenv(*word.split("=", 1))
             return ""
         if words[:1] == ["maxam-admin"] and not set("<>|$") & set(text):
-            return CliRunner().invoke(main, words[1:], prog_name="maxam-admin").output
+            result = CliRunner().invoke(main, words[1:], prog_name="maxam-admin")
+            self.exit_code = result.exit_code
+            return result.output
         done = subprocess.run(
             ["bash", "-c", text],
             stdin=subprocess.DEVNULL,
@@ -60,7 +64,8 @@ class Operator:
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
-        return done.stdout + (f"exit code {done.returncode}\n" if done.returncode else "")
+        self.exit_code = done.returncode
+        return done.stdout
 
     def execute(self, block: Block) -> str:
         """The guide has no snippets."""

@@ -39,13 +39,16 @@ class Paster:
         """Begin with the variables that each command is to see."""
         self._ports = {"61614": str(gateway.port), "8643": str(gateway.admin_port)}
         self._monkeypatch = monkeypatch
+        self.exit_code = 0
 
     def run(self, text: str) -> str:
         """Run a command; give what it printed, on either stream."""
         text = self._here(text)
+        self.exit_code = 0
         words = shlex.split(text, comments=False) if "<<" not in text else [text]
         if words[0] == "make":
             found = re.search(rf"^{words[1]}:", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+            self.exit_code = 0 if found else 2
             return "" if found else f"there is no target {words[1]}"
         if words[0] == "export":
             for word in words[1:]:
@@ -53,6 +56,7 @@ class Paster:
             return ""
         if words[0] == "maxam-admin" and not {"<<", "<", ">", "|"} & set(words):
             result = CliRunner().invoke(main, words[1:], prog_name="maxam-admin")
+            self.exit_code = result.exit_code
             if result.exc_info is not None and not isinstance(result.exception, SystemExit | None):
                 return "".join(traceback.format_exception(result.exception))
             return result.output
@@ -65,6 +69,7 @@ class Paster:
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
+        self.exit_code = done.returncode
         return done.stdout
 
     def execute(self, block: Block) -> str:
