@@ -88,6 +88,9 @@ def test_a_body_is_judged_by_the_schema_of_its_id() -> None:
         assert (judgement.value_offset, judgement.value_length) == (5, -1)
         assert judgement.schema_fingerprint == version(minor).crc_64
         assert judged(body, loaded) is judgement
+        rule = loaded.rule_for(TOPIC.decode())
+        assert rule is not None
+        assert rule.judge(TOPIC, ((b"schema-version", b"9.9"),), body) is judgement  # not read: the body says it
     result, reason = rejected(version("1.1").head(CONFLUENT) + VALUE)
     assert result == "schema-mismatch"
     assert reason == "e.Thing_v1 1.1: more: expected union's index, found the end of the body at byte 9"

@@ -92,6 +92,15 @@ def test_datum_is_judged_by_the_newest_minor_that_accepts_it() -> None:
     assert accepted("datum", VALUE).schema_version == "1.0"
 
 
+def test_a_header_that_contradicts_the_body_is_not_read() -> None:
+    """Bodies that name their schema are judged by that, whatever `schema-version` says; an envelope without fingerprint by the header."""
+    named = fingerprint("1.0")
+    for headers in (V11, ((b"schema-version", b"no version"),)):
+        assert accepted("single-object", b"\xc3\x01" + named + VALUE, headers).schema_version == "1.0"
+        assert accepted("envelope", envelope((1, VALUE), (2, named)), headers).schema_version == "1.0"
+        assert rejected("envelope", envelope((1, VALUE)), headers)[0] in {"schema-mismatch", "unknown-schema-version"}
+
+
 def test_judgements_of_a_fixed_place_are_shared() -> None:
     """Two bodies of one minor share one judgement."""
     for encoding, body in (
