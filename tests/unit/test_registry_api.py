@@ -7,6 +7,7 @@ from typing import Any, cast
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from maxam.admin import registry_api
 from maxam.admin.api import make_application
@@ -494,3 +495,31 @@ def test_a_test_that_makes_no_sense_is_told(path: str, schema: object, status: i
     found, answer = compatibility(World(), path, schema)
     assert (found, answer["error_code"]) == (status, code)
     assert answer["message"].startswith(message)
+
+
+def test_tests_of_compatibility_hold_nobody_up(world: World) -> None:
+    """While several are under way all else is answered, and each has its own answer."""
+    done: list[object] = []
+    texts = [FIRST, FIRST | {"fields": []}, SECOND]
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await world.application({**scope, "state": {FINGERPRINT: MEMBER, CHAIN: ()}}, receive, send)
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="https://admin") as client:
+
+            async def test(number: int) -> None:
+                body = {"schema": json.dumps(texts[number])}
+                response = await client.post("/compatibility/subjects/t.T_v1/versions", json=body)
+                done.append((number, response.json()["is_compatible"]))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(len(texts)):
+                    nursery.start_soon(test, number)
+                await trio.testing.wait_all_tasks_blocked()
+                assert (await client.get("/subjects")).status_code == 200
+                done.append("another")
+
+    trio.run(main)
+    assert done[0] == "another"
+    assert set(done[1:]) == {(0, True), (1, False), (2, True)}
