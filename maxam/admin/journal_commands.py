@@ -54,7 +54,7 @@ def _one_line() -> Iterator[None]:
 
 
 def _now() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%SZ")
+    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 @journal.command("verify")

@@ -107,7 +107,7 @@ def back_up(root: str, folder: str, when: str, disk: Disk) -> Done:
     before = _newest(folder, disk)
     target = f"{folder}/{when}"
     if not disk.make_folder(target):
-        raise JournalError(f"{target} is there already: wait a second, or remove it")
+        raise JournalError(f"{target} is there already: remove it, or name another folder")
     copier = _Copier(root, target, before, disk)
     for _ in range(_LISTINGS_MAX):
         try:
