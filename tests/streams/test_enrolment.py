@@ -4,7 +4,9 @@ import base64
 import datetime as dt
 import hashlib
 import json
+import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -117,10 +119,11 @@ class Est:
             if token is not None:
                 sent["authorization"] = "Basic " + base64.b64encode(f":{token}".encode()).decode()
             body = None if request is None else base64.encodebytes(request)
-            connection.request("GET" if body is None else "POST", f"/.well-known/est/{operation}", body, sent)
-            answer = connection.getresponse()
-            data = answer.read()
-            connection.close()
+            with closing(connection):
+                with suppress(ssl.SSLError, ConnectionError):  # refused by its head while the body is on its way
+                    connection.request("GET" if body is None else "POST", f"/.well-known/est/{operation}", body, sent)
+                answer = connection.getresponse()
+                data = answer.read()
             return answer.status, data, {name.lower(): value for name, value in answer.getheaders()}
 
         return await trio.to_thread.run_sync(ask)
