@@ -147,7 +147,9 @@ class Venue:
             for number in range(self._scale.topics):
                 last = number % 1000 == 999 or number == self._scale.topics - 1
                 batch.append(
-                    encoder.send(VERSION_1_2, self._topic(number), b"0" * 100, receipt_id=b"r" if last else None)
+                    encoder.send(
+                        VERSION_1_2, self._topic(number), self._value(number), receipt_id=b"r" if last else None
+                    )
                 )
                 if last:
                     await wire.write(b"".join(batch))
@@ -191,6 +193,10 @@ class Venue:
     def _topic(self, number: int) -> bytes:
         return b"X/g%d.t%d" % (number // GROUP_TOPICS, number % GROUP_TOPICS)
 
+    def _value(self, number: int) -> bytes:
+        # of all sizes from the start: were they alike at first, memory would grow while others replace them
+        return b"%d" % number * self._rng.randrange(1, 40)
+
     def _glob(self, client: int, place: int) -> bytes:
         return b"X/g%d.*" % ((client * self._scale.subscriptions_each + place) % self._scale.groups)
 
@@ -218,7 +224,7 @@ class Venue:
             began_s = trio.current_time()
             while True:
                 topic = self._topic(self._rng.randrange(self._scale.topics))
-                body = b"" if self._rng.random() < 0.1 else b"%d" % sent * self._rng.randrange(1, 40)
+                body = b"" if self._rng.random() < 0.1 else self._value(sent)
                 await wire.write(encoder.send(VERSION_1_2, topic, body, receipt_id=b"%d" % sent))
                 sent += 1
                 await trio.sleep_until(began_s + sent * _PUBLISHERS / self._scale.sends_per_s)
