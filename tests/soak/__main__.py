@@ -30,6 +30,7 @@ from tests.soak.venue import Scale, Venue
 
 GROWTH_MAX = 0.05
 _SETTLE_TIMEOUT_S = 60.0
+_LOOK_AGAIN_S = 2.0  # by then the connection of the look before, and its tasks, are gone
 _MIB = 1 << 20
 _LIMITS = "write_timeout_s = 5\nlog_lines_per_minute_max = 10\ntakeovers_per_minute_max = 1000\n"
 _WATCHED = (
@@ -120,7 +121,7 @@ async def soak(process: GatewayProcess, scale: Scale, seconds: float, interval_s
     deadline_s = trio.current_time() + _SETTLE_TIMEOUT_S
     after = await look(began_s)
     while after.held != before.held and trio.current_time() < deadline_s:
-        await trio.sleep(0.5)
+        await trio.sleep(_LOOK_AGAIN_S)
         after = await look(began_s)
     return Report(before, samples, after, venue, sampler.core)
 
