@@ -14,9 +14,6 @@ def test_what_clients_held_is_given_back(tmp_path: Path) -> None:
     scale = Scale(24, 4, 400, 60.0, stay_s=0.6, away_s=0.1, durable=5, silent=2, rivals=4)
     report = run(tmp_path, scale, 2.5, 0.5, seed=1)
     assert report.venue.tally.faults == []
-    before, after = report.before.held, report.after.held
-    # Up to two tasks more were seen at the end, and not found out whose: far fewer than the clients that came and went.
-    assert after.pop("tasks") - before.pop("tasks") < 4
-    assert after == before
+    assert report.after.held == report.before.held
     for what in ("messages", "accepted", "disconnect", "close", "reset", "durable sessions resumed"):
         assert report.venue.tally.events[what] > 0, what
