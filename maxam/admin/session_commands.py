@@ -1,0 +1,93 @@
+"""`maxam-admin sessions`: who is there, what each is owed, and how to be rid of one."""
+
+from itertools import islice
+
+import click
+
+from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
+from maxam.admin.output import print_fields, print_json, print_table
+from maxam.admin.remote import Credentials, Remote, session_path
+
+
+@click.group()
+def sessions() -> None:
+    """Show, disconnect and end sessions."""
+
+
+@sessions.command("list")
+@limit_option
+@json_option
+@with_credentials
+def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
+    """List all sessions, in order of principal and client-id."""
+    with Remote(credentials) as remote:
+        rows = remote.pages("/v1/sessions", "sessions", limit=200)
+        if as_json:
+            for row in islice(rows, limit):
+                print_json(row)
+            return
+        table = [
+            [
+                row["principal"],
+                row["client_id"],
+                row["connected"],
+                row["durable"],
+                row["peer"],
+                row["connected_at"],
+                row["subscriptions"],
+                row["owed"],
+                row["unacked"],
+                row["window"],
+            ]
+            for row in first_rows(rows, limit)
+        ]
+    expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
+    columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
+    print_table([*columns, "#SUBSCRIPTIONS", "#OWED", "#UN-ACKED", "#WINDOW"], table, expendable)
+
+
+@sessions.command("show")
+@click.argument("principal")
+@click.argument("client_id")
+@json_option
+@with_credentials
+def sessions_show(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """Show one session and its subscriptions."""
+    with Remote(credentials) as remote:
+        session = remote.get(session_path(principal, client_id))
+    if as_json:
+        print_json(session)
+        return
+    subscriptions = session.pop("subscriptions")
+    print_fields(session.items())
+    print_table(
+        ["SUBSCRIPTION", "GLOB", "ACK", "DURABLE", "DELIVERING", "#OWED", "#UN-ACKED", "#CONFLATED"],
+        [
+            (s["id"], s["glob"], s["ack"], s["durable"], s["delivering"], s["owed"], s["unacked"], s["conflated"])
+            for s in subscriptions
+        ],
+    )
+
+
+@sessions.command("kick")
+@click.argument("principal")
+@click.argument("client_id")
+@json_option
+@with_credentials
+def sessions_kick(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """Close the live connection of a session with an ERROR; what it owes stays."""
+    with Remote(credentials) as remote:
+        remote.post(session_path(principal, client_id) + "/kick")
+    done(as_json, f"kicked {principal} {client_id}", {"principal": principal, "client_id": client_id, "kicked": True})
+
+
+@sessions.command("drop")
+@click.argument("principal")
+@click.argument("client_id")
+@json_option
+@with_credentials
+def sessions_drop(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """End a session for good: its connection, its durable subscriptions and all that they owe."""
+    with Remote(credentials) as remote:
+        remote.delete(session_path(principal, client_id))
+    done(as_json, f"dropped {principal} {client_id}", {"principal": principal, "client_id": client_id, "dropped": True})
