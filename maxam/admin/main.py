@@ -5,15 +5,17 @@ Exit codes: 0 done, 1 refused or not found, 2 usage. Listings with `--json` prin
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import click
+from click.core import ParameterSource
 from cryptography import x509
 
 from maxam.admin.audit_commands import audit
 from maxam.admin.certificate_commands import certs
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
+from maxam.admin.client_config import DEFAULT_GATEWAY, Given, Setting
+from maxam.admin.config_commands import config
 from maxam.admin.enrolment_commands import enrol, enrolment
 from maxam.admin.journal_commands import journal
 from maxam.admin.options import FILE, FOLDER, Group, done, json_option
@@ -21,14 +23,11 @@ from maxam.admin.output import print_fields, print_json
 from maxam.admin.policy_commands import policy
 from maxam.admin.reject_commands import rejects
 from maxam.admin.reload_commands import reload
-from maxam.admin.remote import Credentials
 from maxam.admin.schema_commands import schemas
 from maxam.admin.session_commands import sessions
 from maxam.admin.topic_commands import topics
 from maxam.compiled import version
 from maxam.errors import ConfigurationError
-
-DEFAULT_GATEWAY: Final = "localhost:8643"
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -36,11 +35,9 @@ DEFAULT_GATEWAY: Final = "localhost:8643"
 @click.option(
     "--gateway",
     envvar="MAXAM_GATEWAY",
-    default=DEFAULT_GATEWAY,
-    show_default=True,
     show_envvar=True,
     metavar="HOST:PORT",
-    help="Admin listener of the gateway.",
+    help=f"Admin listener of the gateway. [default: {DEFAULT_GATEWAY}]",
 )
 @click.option("--certificate", envvar="MAXAM_CERTIFICATE", show_envvar=True, type=FILE, help="Our certificate, PEM.")
 @click.option("--key", envvar="MAXAM_KEY", show_envvar=True, type=FILE, help="Its key, PEM, without a password.")
@@ -54,17 +51,28 @@ DEFAULT_GATEWAY: Final = "localhost:8643"
     metavar="NAME",
     help="Name that the gateway's certificate must carry. [default: any that the CA signed]",
 )
+@click.option(
+    "--client-config",
+    envvar="MAXAM_CLIENT_CONFIG",
+    show_envvar=True,
+    type=FILE,
+    help="What sets these five where nothing else does. [default: ~/.config/maxam/client.toml, /etc/maxam/client.toml]",
+)
+@click.option(
+    "--profile", envvar="MAXAM_PROFILE", show_envvar=True, metavar="NAME", help="One of several gateways in that file."
+)
 @click.pass_context
 def main(
-    context: click.Context,
-    gateway: str,
-    certificate: Path | None,
-    key: Path | None,
-    ca: Path | None,
-    server_name: str | None,
+    context: click.Context, /, client_config: Path | None, profile: str | None, **options: str | Path | None
 ) -> None:
     """Look into a running maxam gateway and act on it; check the files that belong to one."""
-    context.obj = Credentials(gateway, certificate, key, ca, server_name)
+    settings = {}
+    for key, value in options.items():
+        if value is not None:
+            option = key.replace("_", "-")
+            named = context.get_parameter_source(key) is ParameterSource.COMMANDLINE
+            settings[key] = Setting(key, str(value), f"--{option}" if named else f"MAXAM_{key.upper()}")
+    context.obj = Given(settings, client_config, profile)
 
 
 # Files; no gateway is needed.
@@ -99,6 +107,7 @@ def dev_certs(folder: Path, as_json: bool) -> None:
         print_fields(fingerprints.items())
 
 
+main.add_command(config)
 main.add_command(topics)
 main.add_command(sessions)
 main.add_command(schemas)

@@ -1,18 +1,22 @@
 """What all families of `maxam-admin`'s verbs share: options, errors as one line, and how a verb says what it did."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, final
 
 import click
 
+from maxam.admin.client_config import Given
 from maxam.admin.escaping import shown
 from maxam.admin.output import print_json, print_line
 from maxam.admin.remote import Credentials
 from maxam.errors import MaxamError
 
 TABLE_ROWS_MAX: Final = 1000  # of a table for people unless --limit says otherwise
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _SENTENCE_CHARACTERS_MAX: Final = 300  # of what a verb says of itself in the list of its group
 
 
@@ -50,9 +54,19 @@ class Group(click.Group):
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 limit_option: Final = click.option("--limit", type=click.IntRange(min=1), help="Print at most so many rows.")
-with_credentials: Final = click.make_pass_decorator(Credentials)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+
+def with_credentials(verb: Callable[Concatenate[Credentials, _P], _R]) -> Callable[_P, _R]:
+    """Give a verb, before all else, what it needs to connect; the client configuration is read only now."""
+
+    @wraps(verb)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        given: Given = click.get_current_context().obj
+        return verb(given.credentials(), *args, **kwargs)
+
+    return run
 
 
 def done(as_json: bool, text: str, answer: dict[str, object]) -> None:

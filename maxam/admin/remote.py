@@ -40,6 +40,7 @@ class Credentials:
     key: Path | None
     ca: Path | None
     server_name: str | None = None  # checked against the certificate; None trusts by chain, as venues do
+    client_file: str = ""  # which file might have set them; empty: none
 
     def address(self) -> tuple[str, int]:
         """Split `gateway` into host and port; raises RemoteError."""
@@ -50,7 +51,10 @@ class Credentials:
         files = {}
         for name, path in (("ca", self.ca), ("certificate", self.certificate), ("key", self.key)):
             if path is None:
-                raise RemoteError(f"no {_FILES[name]} is given: use --{name} FILE or set MAXAM_{name.upper()}")
+                raise RemoteError(
+                    f"no {_FILES[name]} is given: use --{name} FILE or set MAXAM_{name.upper()}"
+                    + (f', or write {name} = "FILE" into {self.client_file}' if self.client_file else "")
+                )
             try:
                 path.open("rb").close()
             except OSError as error:
