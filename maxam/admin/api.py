@@ -6,7 +6,6 @@ where Confluent's API is spoken, in its form.
 """
 
 import logging
-from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from http import HTTPStatus
@@ -45,7 +44,8 @@ from maxam.admin.answers import (
 )
 from maxam.admin.confluent_api import ConfluentError, error_answer, no_such_route, speaks_confluent
 from maxam.admin.listener import CHAIN, FINGERPRINT
-from maxam.admin.values import ValueDecodeError, decode_value, iso_time
+from maxam.admin.topic_rows import WITHHELD, topic_row, value_fields
+from maxam.admin.values import iso_time
 from maxam.admin.view import SessionRow, View
 from maxam.compiled import core
 from maxam.errors import GlobError, ProtocolError
@@ -234,7 +234,7 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
         bytes_max = (RAW_PAGE_BODY_BYTES_MAX if as_sent else PAGE_BODY_BYTES_MAX) if values else None
         changes, cursor = view.topics_slice(glob, cursor, matches_max, bytes_max)
         for change in changes:
-            rows.append(_topic_row(change))
+            rows.append(topic_row(change))
             if values:
                 rows[-1] |= _value(view, change, caller, as_sent)
                 body_bytes += len(change.body)
@@ -247,7 +247,7 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
 async def _topic(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
     change = _present(view, destination)
-    return Answer(_topic_row(change) | _value(view, change, caller))
+    return Answer(topic_row(change) | _value(view, change, caller))
 
 
 async def _topic_delete(view: View, request: Request, caller: Identity) -> Response:
@@ -272,51 +272,12 @@ def _present(view: View, destination: str) -> Change:
     return change
 
 
-def _topic_row(change: Change) -> dict[str, object]:
-    judgement = change.judgement
-    return {
-        "destination": change.destination.decode(),
-        "revision": change.revision,
-        "accepted_at": iso_time(change.accepted_at_us),
-        "publisher": change.publisher.principal,
-        "fingerprint": change.publisher.fingerprint,
-        "encoding": judgement.encoding,
-        "schema": judgement.schema,
-        "schema_version": judgement.schema_version,
-        "schema_fingerprint": judgement.schema_fingerprint.hex(),
-        "body_bytes": len(change.body),
-    }
-
-
 def _value(view: View, change: Change, caller: Identity, as_sent: bool = False) -> dict[str, object]:
-    """Return what is in a topic, as far as the caller may receive it: decoded if it can be and is wanted, else as it was sent."""
+    """Return what is in a topic, as far as the caller may receive it."""
     if not view.may_receive(caller.principal, change.destination):
-        return {"value_state": "withheld"}
-    headers = [[name.decode(), value.decode()] for name, value in change.headers]
-    problem = "it was accepted without a schema"
-    judgement = change.judgement
-    text = view.schema_text(judgement)
-    if as_sent:
-        problem = "it was asked for as it was sent"
-    elif judgement.schema and text is None:
-        problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it is not in force any more"
-    elif len(change.body) > DECODED_BYTES_MAX:
-        problem = f"it is longer than {DECODED_BYTES_MAX} bytes"
-    elif text is not None:
-        try:
-            value = decode_value(text, change.body, judgement)
-        except ValueDecodeError as error:
-            problem = str(error)
-        else:
-            return {"value_state": "decoded", "headers": headers, "value": value}
-    return {
-        "value_state": "raw",
-        "headers": headers,
-        "problem": problem,
-        "value_offset": judgement.value_offset,
-        "value_length": judgement.value_length,
-        "body": b64encode(change.body).decode(),
-    }
+        return WITHHELD
+    text = view.schema_text(change.judgement)
+    return value_fields(change, text, DECODED_BYTES_MAX, "is not in force any more", as_sent)
 
 
 # Sessions. Principal and client-id are one path segment each, percent-encoded, and may hold any character, `/` too: so
