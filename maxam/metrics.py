@@ -1,6 +1,8 @@
-"""Counters of what the broker did since it started; plain integers, each written by one thread."""
+"""What the broker did since it started, counted: plain integers and histograms, each written by one thread."""
 
-from typing import final
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, final
 
 
 @final
@@ -11,7 +13,9 @@ class Counters:
         "acks",
         "acks_ignored",
         "changes",
+        "conflated",
         "messages",
+        "rejected",
         "rejects_failed",
         "rejects_over_queue",
         "rejects_over_rate",
@@ -23,11 +27,15 @@ class Counters:
         "sessions_expired",
         "shadow_rejections",
         "shadow_trials",
+        "snapshots_built",
+        "snapshots_failed",
         "takeovers",
     )
 
     def __init__(self) -> None:
         self.changes = 0  # accepted values and deletes that were applied
+        self.conflated = 0  # changes that were replaced before they were read, of subscriptions that are gone
+        self.rejected: dict[str, int] = {}  # SENDs, by the code of their result
         self.sends_invalid = 0
         self.sends_superseded = 0  # accepted, but of a source that has sent the topic something as new or newer
         self.sends_unauthorised = 0
@@ -42,5 +50,34 @@ class Counters:
         self.messages = 0  # MESSAGE frames handed to connections
         self.acks = 0
         self.acks_ignored = 0
+        self.snapshots_built = 0
+        self.snapshots_failed = 0
         self.takeovers = 0
         self.sessions_expired = 0
+
+    def reject(self, result: str) -> None:
+        """Count a rejected SEND; `result` is a code of the closed table of the protocol."""
+        self.rejected[result] = self.rejected.get(result, 0) + 1
+
+
+@final
+class Histogram:
+    """How often something took so long, or was so large, as Prometheus counts it.
+
+    Attributes:
+        bounds: Upper ends of the buckets, rising; what is above the last has a bucket of its own.
+        counts: Observations in each bucket alone, one more than `bounds`.
+        sum: Of all that was observed.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds: Final = tuple(bounds)
+        self.counts: Final = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one; a value equal to a bound is below it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal, final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from maxam.admin.answers import RouteSpec
 from maxam.admin.view import View
+from maxam.metrics import Histogram
 from maxam.records import Identity
 
 
@@ -28,7 +30,7 @@ class Declared:
     """
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
 
@@ -44,6 +46,17 @@ METRICS: Final = (
     Declared("maxam_memory_low", "gauge", "1 while SENDs are refused because more than memory_bytes_max is in use."),
     Declared("maxam_memory_limit_bytes", "gauge", "What may be in use before SENDs are refused."),
     Declared("maxam_connections", "gauge", "STOMP connections, by state: connected or connecting.", ("state",)),
+    Declared("maxam_connections_accepted_total", "counter", "Connections whose CONNECT was answered CONNECTED."),
+    Declared(
+        "maxam_connections_refused_total",
+        "counter",
+        "Connections that ended before, by the stage reached: accept, handshake (TLS) or connect.",
+        ("stage",),
+    ),
+    Declared("maxam_received_bytes_total", "counter", "Bytes from clients, after decryption."),
+    Declared("maxam_sent_bytes_total", "counter", "Bytes to clients, before encryption."),
+    Declared("maxam_frames_received_total", "counter", "Frames from clients."),
+    Declared("maxam_loop_lag_seconds", "histogram", "How late the event loop is, looked at ten times a second."),
     Declared("maxam_tasks", "gauge", "Tasks of the event loop: a few, and three for each connection."),
     Declared("maxam_sessions", "gauge", "Sessions, with a connection or waiting for their client."),
     Declared("maxam_topics", "gauge", "Topics that hold a value."),
@@ -51,10 +64,31 @@ METRICS: Final = (
     Declared("maxam_head_revision", "gauge", "Revision of the newest accepted change."),
     Declared("maxam_committed_revision", "gauge", "Revision of the newest change that is on disk and visible."),
     Declared("maxam_operations_waiting", "gauge", "Operations accepted and not on disk yet."),
+    Declared(
+        "maxam_last_change_timestamp_seconds",
+        "gauge",
+        "When the newest change was accepted, seconds since the epoch; 0: never.",
+    ),
+    Declared("maxam_journal_bytes", "gauge", "Size of the journal: segments, snapshots and other files.", ("part",)),
+    Declared("maxam_journal_segments", "gauge", "Segments of the journal, the archive and the open one included."),
+    Declared(
+        "maxam_snapshot_timestamp_seconds",
+        "gauge",
+        "When the newest snapshot was written, seconds since the epoch; 0: there is none.",
+    ),
+    Declared(
+        "maxam_snapshots_total", "counter", "Snapshots that were begun, by outcome: built or failed.", ("outcome",)
+    ),
     Declared("maxam_changes_total", "counter", "Values and deletes that were committed."),
     Declared("maxam_messages_total", "counter", "MESSAGE frames handed to connections."),
+    Declared("maxam_conflated_total", "counter", "Changes that were replaced before a subscription read them."),
     Declared("maxam_acks_total", "counter", "ACK frames, by what became of them: taken or ignored.", ("outcome",)),
-    Declared("maxam_sends_rejected_total", "counter", "SENDs that were rejected, by disposition.", ("disposition",)),
+    Declared(
+        "maxam_sends_rejected_total",
+        "counter",
+        "SENDs that were rejected, by disposition and by the code of their result.",
+        ("disposition", "result"),
+    ),
     Declared("maxam_sends_superseded_total", "counter", "SENDs accepted without effect: their source had sent newer."),
     Declared("maxam_takeovers_total", "counter", "Sessions taken over by a newer connection."),
     Declared("maxam_sessions_expired_total", "counter", "Sessions ended because their client stayed away."),
@@ -90,32 +124,49 @@ METRICS: Final = (
 
 
 @final
-class _Metrics(Collector):
-    """Reads all values at the moment of a scrape: nothing is counted twice, and nothing is written for it meanwhile."""
+class _Page(Collector):
+    """What was measured for one scrape."""
 
-    def __init__(self, view: View) -> None:
-        self._view: Final = view
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families: Final = tuple(families)
 
     def describe(self) -> Iterable[Metric]:
-        """Name the metrics, so that the registry need not ask for values when it is made."""
-        return [_family(declared) for declared in METRICS]
+        """Name nothing, so that the registry need not ask for values when it is made."""
+        return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Give all metrics with their present values."""
-        families = {declared.name: _family(declared) for declared in METRICS}
-        for name, labels, value in self._view.measures():
-            families[name].add_metric(list(labels), value)
-        return families.values()
+        """Give all metrics with their values."""
+        return self._families
 
 
-def _family(declared: Declared) -> CounterMetricFamily | GaugeMetricFamily:
-    kind = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
-    return kind(declared.name, declared.help, labels=declared.labels)
+_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_KINDS: Final[dict[str, type[_Family]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def _family(declared: Declared) -> _Family:
+    return _KINDS[declared.kind](declared.name, declared.help, labels=declared.labels)
+
+
+def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram) -> None:
+    if isinstance(family, HistogramMetricFamily) and isinstance(value, Histogram):
+        bounds = [*(str(bound) for bound in value.bounds), "+Inf"]
+        family.add_metric(labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.sum)
+    elif not isinstance(family, HistogramMetricFamily) and not isinstance(value, Histogram):
+        family.add_metric(labels, value)
+    else:
+        raise TypeError(f"{family.name} is a {family.type}; it was measured as {value!r}")
 
 
 async def _metrics(view: View, request: Request, _caller: Identity) -> Response:
+    families = {declared.name: _family(declared) for declared in METRICS}
+    async for name, labels, value in view.measures():
+        _add(families[name], labels, value)
     registry = CollectorRegistry()
-    registry.register(_Metrics(view))
+    registry.register(_Page(families.values()))
     ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     headers = {"content-type": content_type, "cache-control": "no-store", "x-content-type-options": "nosniff"}

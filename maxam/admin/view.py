@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from maxam import __version__
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.delivery import Connection
 from maxam.broker.policy import Policy
 from maxam.broker.session import Session
-from maxam.compiled import core
+from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
 from maxam.gateway.bell import Bell
 from maxam.gateway.connection import ClientConnection
+from maxam.gateway.measures import Measure, measures
 from maxam.gateway.quarantine import Quarantine, Quarantined
-from maxam.gateway.reload import REFUSED, RELOADED, Reloader
+from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
 from maxam.globs import Glob, compile_glob
@@ -33,8 +33,6 @@ from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 if TYPE_CHECKING:
     from maxam.admin.enrolment import Enrolment
     from maxam.gateway.server import Gateway
-
-Measure = tuple[str, tuple[str, ...], float]  # name of a metric, values of its labels, present value
 
 RESUBMISSIONS_MAX: Final = 10  # of one rejected SEND that are remembered, the last ones
 SLICE_ORPHANS: Final = 250  # the same, each asked for its rule
@@ -161,16 +159,21 @@ class View:
         topic = self._broker.store.topics.get(destination)
         return None if topic is None or topic.change.deleted else topic.change
 
-    async def delete_topic(self, caller: Identity, destination: bytes) -> dict[str, str]:
-        """Send an empty body to a topic as the caller; return the headers of its RECEIPT, once that is due.
+    @property
+    def limits(self) -> Limits:
+        """The broker's limits."""
+        return self._broker.limits
 
-        Cancelled, the delete may take effect or not, as with a client that leaves before its RECEIPT.
+    async def send(self, caller: Identity, event: Send) -> dict[str, str]:
+        """Send as the caller, with a receipt; return the headers of the RECEIPT, and `revision` if it has changed the topic.
+
+        Cancelled, it may take effect or not, as with a client that leaves before its RECEIPT.
 
         Raises:
             ProtocolError: The caller's principal has too many sessions.
         """
         with _Errand(self._gateway, caller) as errand:
-            return await errand.send(Send(destination, b"", (), b"delete"))
+            return await errand.send(event)
 
     # Rejected SENDs and trials of candidates.
 
@@ -321,65 +324,12 @@ class View:
                     return orphans, name
         return orphans, after if looked_at == SLICE_ORPHANS else None
 
-    def measures(self) -> Iterator[Measure]:
-        """Iterate over the present values of all metrics of `metrics.METRICS`."""
-        gateway, broker = self._gateway, self._broker
-        counters, sources = broker.counters, gateway.reloader.sources
-        yield "maxam_build_info", (__version__, core()), 1
-        yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
+    async def measures(self) -> AsyncIterator[Measure]:
+        """Iterate over the present values of all metrics of `metrics_api.METRICS`; the event loop has its turn in between."""
+        await self._gateway.traffic.gather()
         yield "maxam_ready", (), 0 if self.unready_reasons() else 1
-        yield "maxam_disk_full", (), int(gateway.committer.group.disk_full)
-        watermarks = gateway.watermarks
-        yield "maxam_disk_slow", (), int(watermarks.slow)
-        yield "maxam_disk_low", (), int(watermarks.free_low)
-        yield "maxam_disk_free_bytes", (), watermarks.free_bytes
-        yield "maxam_memory_low", (), int(watermarks.memory_low)
-        yield "maxam_memory_limit_bytes", (), watermarks.memory_bytes_max
-        connected = sum(
-            [client.peer is not None and client.peer.connection is not None for client in gateway.connections]
-        )
-        yield "maxam_connections", ("connected",), connected
-        yield "maxam_connections", ("connecting",), len(gateway.connections) - connected
-        yield "maxam_tasks", (), trio.lowlevel.current_statistics().tasks_living
-        yield "maxam_sessions", (), len(broker.sessions)
-        yield "maxam_topics", (), broker.store.live
-        yield "maxam_tombstones", (), len(broker.store.tombstones)
-        yield "maxam_head_revision", (), broker.head
-        yield "maxam_committed_revision", (), broker.revision
-        yield "maxam_operations_waiting", (), broker.appended - broker.done
-        yield "maxam_changes_total", (), counters.changes
-        yield "maxam_messages_total", (), counters.messages
-        yield "maxam_acks_total", ("taken",), counters.acks
-        yield "maxam_acks_total", ("ignored",), counters.acks_ignored
-        yield "maxam_sends_rejected_total", ("rejected-invalid",), counters.sends_invalid
-        yield "maxam_sends_rejected_total", ("rejected-unauthorised",), counters.sends_unauthorised
-        yield "maxam_sends_rejected_total", ("rejected-unavailable",), counters.sends_unavailable
-        yield "maxam_sends_superseded_total", (), counters.sends_superseded
-        yield "maxam_takeovers_total", (), counters.takeovers
-        yield "maxam_sessions_expired_total", (), counters.sessions_expired
-        yield "maxam_rejects_total", ("stored",), counters.rejects_stored
-        yield "maxam_rejects_total", ("failed",), counters.rejects_failed
-        yield "maxam_rejects_total", ("over-rate",), counters.rejects_over_rate
-        yield "maxam_rejects_total", ("over-queue",), counters.rejects_over_queue
-        yield "maxam_quarantine_records", (), len(self.quarantine)
-        yield "maxam_shadow_trials_total", (), counters.shadow_trials
-        yield "maxam_shadow_rejections_total", (), counters.shadow_rejections
-        yield "maxam_audit_lines_total", (), gateway.audit.written
-        yield "maxam_audit_lost_total", (), gateway.audit.lost
-        yield "maxam_audit_failed", (), 1 if gateway.audit.failure else 0
-        for item, state in gateway.reloader.items.items():
-            yield "maxam_reloads_total", (item, RELOADED), state.reloaded
-            yield "maxam_reloads_total", (item, REFUSED), state.refused
-            yield "maxam_reload_last_success_timestamp_seconds", (item,), state.loaded_at_s
-            yield "maxam_reload_failed", (item,), 1 if state.failure else 0
-        yield "maxam_certificate_expiry_timestamp_seconds", (), sources.certificate.valid_until.timestamp()
-        expiries: dict[str, float] = {}  # an authority with two keys has two lists
-        for one in sources.revocations.lists:
-            if one.expires_at is not None:
-                expires_s = one.expires_at.timestamp()
-                expiries[one.name] = min(expires_s, expiries.get(one.name, expires_s))
-        for authority, expires_s in expiries.items():
-            yield "maxam_crl_expiry_timestamp_seconds", (authority,), expires_s
+        for measure in measures(self._gateway):
+            yield measure
 
     def figures(self) -> dict[str, int]:
         """Return sizes and positions of the broker, and what became of rejected SENDs since the start."""
@@ -443,9 +393,14 @@ class _Errand:
         self._broker.detach(self._connection, trio.current_time())
 
     async def send(self, event: Send) -> dict[str, str]:
-        """Send with a receipt; return the RECEIPT's headers."""
+        """Send with a receipt; return the RECEIPT's headers, and `revision` of an accepted change though nobody asked for it."""
+        head = self._broker.head
         self._broker.send(self._connection, event, time.time_ns() // 1000)
-        return await self._receipt()
+        revision = self._broker.head
+        answer = await self._receipt()
+        if revision > head and answer["disposition"] == "accepted":
+            answer["revision"] = str(revision)
+        return answer
 
     async def committed(self) -> None:
         """Wait until all that was appended so far is committed or refused."""

@@ -456,6 +456,7 @@ class Broker:
         for position, operation in enumerate([*batch, *self.pending], self.done + 1):
             if type(operation) is Change:
                 self.counters.sends_unavailable += 1
+                self.counters.reject("disk-full")
             elif type(operation) is SubscriptionRecord:
                 failed.add(position)
                 if isinstance(operation.target, Subscription):
@@ -857,6 +858,7 @@ class Broker:
         else:
             disposition = INVALID
             self.counters.sends_invalid += 1
+        self.counters.reject(rejection.result)
         if self.on_rejected is not None and disposition is not UNAVAILABLE:
             self.on_rejected(connection.identity, event, disposition, rejection, wall_us)
         if event.receipt is not None:
@@ -1054,6 +1056,8 @@ class Broker:
 
     def _remove(self, subscription: Subscription) -> None:
         self._pause(subscription)
+        self.counters.conflated += subscription.conflated
+        subscription.conflated = 0
         subscription.forget()
         self._settling.pop(subscription, None)
         if subscription.applied:

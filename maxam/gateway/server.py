@@ -25,8 +25,10 @@ from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPP
 from maxam.gateway.committer import Committer
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.entitlement import Entitlement
+from maxam.gateway.journal_size import JournalSize
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
+from maxam.gateway.loop_lag import LoopLag
 from maxam.gateway.peer import Peer
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rejects import RejectedSends
@@ -36,6 +38,7 @@ from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import keep_snapshots
 from maxam.gateway.sources import Sources
 from maxam.gateway.tls import TlsSocket
+from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.watch import FileWatch
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
@@ -76,6 +79,9 @@ class Gateway:
         shadows: Trials of candidate versions.
         audit: Who did what.
         watermarks: Whether memory or disk run short.
+        traffic: What went through connections.
+        loop_lag: How late the event loop is.
+        journal_size: How large the journal is.
     """
 
     def __init__(self, settings: Settings, sources: Sources, broker: Broker, journal: Journal) -> None:
@@ -102,6 +108,9 @@ class Gateway:
             limits.memory_bytes_max,
             settings.journal.free_bytes_min,
         )
+        self.traffic: Final = Traffic(broker, self.connections)
+        self.loop_lag: Final = LoopLag()
+        self.journal_size: Final = JournalSize(settings.journal.folder)
         self._rejects: RejectedSends | None = None
         if settings.journal.rejected_bytes_max:
             self._rejects = RejectedSends(settings, OsDisk(), broker.counters, secrets.token_bytes(16))
@@ -152,9 +161,11 @@ class Gateway:
         self.address = (host, port)
         async with trio.open_nursery() as lasting:
             lasting.start_soon(self.committer.run)
-            lasting.start_soon(keep_snapshots, self.settings.journal, self.settings.limits)
+            lasting.start_soon(keep_snapshots, self.settings.journal, self.settings.limits, self.broker.counters)
             lasting.start_soon(_collect_garbage)
             lasting.start_soon(self.watermarks.run)
+            lasting.start_soon(self.loop_lag.run)
+            lasting.start_soon(self.journal_size.run)
             lasting.start_soon(self.reloader.run)
             if self.settings.reload.watch:
                 lasting.start_soon(FileWatch(self.settings, self.reloader.watched).run)
@@ -215,6 +226,7 @@ class Gateway:
             return
         if len(self.connections) >= self._connections_max:
             connected.close()
+            self.traffic.refused[ACCEPT] += 1
             self.audit.tell(REFUSED, "refused", address=address_text(host, port), reason="connections_max")
             if self._log_limit.admit("connection-refused", host, trio.current_time()):
                 log_event(
@@ -244,6 +256,7 @@ class Gateway:
             log_bug("internal-error", error, address=connection.address)
         finally:
             del self.connections[connection]
+            self.traffic.ended(connection)
             self._strangers.pop(connection, None)
             self._log_end(connection)
             connection.forget()
@@ -255,6 +268,7 @@ class Gateway:
 
     def _connected(self, connection: ClientConnection) -> None:
         self._strangers.pop(connection, None)
+        self.traffic.accepted += 1
         peer = connection.peer
         if peer is not None:
             who = Identity(peer.principal, peer.fingerprint)

@@ -28,6 +28,7 @@ from maxam.journal import retention
 from maxam.journal.disk import Disk, OsDisk
 from maxam.journal.files import Journal, list_snapshots, sealed_segments, write_snapshot
 from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
+from maxam.metrics import Counters
 from maxam.records import Record, SubscriptionRecord
 
 _LOOK_S: Final = 20.0  # how often the gateway looks for sealed segments
@@ -107,7 +108,7 @@ def _index_archive(folder: str, disk: Disk) -> None:
         sys.stderr.write(f"no index of a segment: {error}\n")
 
 
-async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
+async def keep_snapshots(settings: JournalSettings, limits: Limits, counters: Counters) -> None:
     """Start a build whenever enough segments were sealed since the last one; one at a time, until cancelled.
 
     A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
@@ -143,12 +144,14 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
                 env=child_environment(),
             )
         except OSError as error:  # no process to be had, or the folder cannot be listed: the broker does without
+            counters.snapshots_failed += 1
             log_event(logging.ERROR, "snapshot-failed", error=error, action="recovery stays slower; see error")
             await trio.sleep(10 * _LOOK_S)
             continue
         seconds = f"{trio.current_time() - began_s:.3f}"
         _log_done(done.stdout.decode().splitlines(), seconds)
         if done.returncode == 0:
+            counters.snapshots_built += 1
             if done.stderr:
                 log_event(
                     logging.WARNING,
@@ -157,6 +160,7 @@ async def keep_snapshots(settings: JournalSettings, limits: Limits) -> None:
                     action="readers do without an index; what should have been removed stays",
                 )
         else:
+            counters.snapshots_failed += 1
             problem = _last_line(done.stderr)
             log_event(
                 logging.ERROR,

@@ -1,0 +1,77 @@
+"""How large the journal is and how old its newest snapshot: looked at now and then, as a scrape must not wait for the disk."""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from maxam.journal.files import parse_snapshot_name
+
+_INTERVAL_S: Final = 15.0
+_SEGMENTS: Final = "segments"
+_SNAPSHOTS: Final = "snapshots"
+_OTHER: Final = "other"  # indexes, schemas, the reserve, torn tails
+PARTS: Final = (_SEGMENTS, _SNAPSHOTS, _OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was in the journal's folder.
+
+    Attributes:
+        bytes_of: How much there is, by part.
+        segments: How many, the open one included.
+        snapshot_at_s: When the newest snapshot was written, seconds since the epoch; 0.0: there is none.
+    """
+
+    bytes_of: dict[str, int]
+    segments: int
+    snapshot_at_s: float
+
+
+def measure(folder: Path) -> Found:
+    """Look at all files of a journal; what vanishes meanwhile does not count. Blocks; raises OSError when there is no folder."""
+    bytes_of = dict.fromkeys(PARTS, 0)
+    segments = 0
+    snapshots: list[tuple[int, float]] = []
+    for root, _, names in os.walk(folder, onerror=_fail):
+        part = Path(root).relative_to(folder).parts[:1]
+        kind = part[0] if part and part[0] in bytes_of else _OTHER
+        for name in names:
+            with suppress(FileNotFoundError):
+                told = (Path(root) / name).stat()
+                bytes_of[kind] += told.st_size
+                segments += kind == _SEGMENTS and name.endswith(".avro")
+                revision = parse_snapshot_name(name) if kind == _SNAPSHOTS else None
+                if revision is not None:
+                    snapshots.append((revision, told.st_mtime))
+    return Found(bytes_of, segments, max(snapshots)[1] if snapshots else 0.0)
+
+
+def _fail(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+@final
+class JournalSize:
+    """Looks again and again.
+
+    Attributes:
+        found: At the last look; nothing before the first.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+        self.found = Found(dict.fromkeys(PARTS, 0), 0, 0.0)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            with suppress(OSError):  # a disk that cannot even be asked is the committer's to meet
+                # a file system that hangs is not waited for at the end
+                self.found = await trio.to_thread.run_sync(measure, self._folder, abandon_on_cancel=True)
+            await trio.sleep(_INTERVAL_S)

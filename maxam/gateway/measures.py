@@ -1,0 +1,134 @@
+"""What the broker counts and holds at this moment, for whoever scrapes it. What each means: docs/metrics.md."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from maxam import __version__
+from maxam.compiled import core
+from maxam.gateway.reload import REFUSED, RELOADED
+from maxam.metrics import Histogram
+
+if TYPE_CHECKING:
+    from maxam.gateway.server import Gateway
+
+# Name of a metric, values of its labels, present value.
+Measure = tuple[str, tuple[str, ...], float | Histogram]
+
+# Codes of results that reject a SEND, and the disposition of each: the closed table of docs/protocol.md.
+REJECTIONS: Final = {
+    "conflict": "rejected-invalid",
+    "bad-condition": "rejected-invalid",
+    "invalid-destination": "rejected-invalid",
+    "no-rule": "rejected-invalid",
+    "schema-mismatch": "rejected-invalid",
+    "schema-version-required": "rejected-invalid",
+    "unknown-schema-version": "rejected-invalid",
+    "bad-single-object": "rejected-invalid",
+    "unknown-fingerprint": "rejected-invalid",
+    "fingerprint-of-other-type": "rejected-invalid",
+    "bad-confluent": "rejected-invalid",
+    "unknown-schema-id": "rejected-invalid",
+    "schema-id-of-other-type": "rejected-invalid",
+    "bad-envelope": "rejected-invalid",
+    "envelope-empty": "rejected-invalid",
+    "envelope-duplicate-item": "rejected-invalid",
+    "envelope-topic-mismatch": "rejected-invalid",
+    "unauthorised": "rejected-unauthorised",
+    "disk-full": "rejected-unavailable",
+    "memory-low": "rejected-unavailable",
+}
+
+
+def measures(gateway: "Gateway") -> Iterator[Measure]:
+    """Iterate over all measures but whether the broker is ready; what `traffic` gathers is as of its last time."""
+    yield "maxam_build_info", (__version__, core()), 1
+    yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
+    yield from _resources(gateway)
+    yield from _connections(gateway)
+    yield from _state(gateway)
+    yield from _outcomes(gateway)
+    yield from _files(gateway)
+
+
+def _resources(gateway: "Gateway") -> Iterator[Measure]:
+    watermarks, counters, journal = gateway.watermarks, gateway.broker.counters, gateway.journal_size.found
+    yield "maxam_disk_full", (), int(gateway.committer.group.disk_full)
+    yield "maxam_disk_slow", (), int(watermarks.slow)
+    yield "maxam_disk_low", (), int(watermarks.free_low)
+    yield "maxam_disk_free_bytes", (), watermarks.free_bytes
+    for part, size in journal.bytes_of.items():
+        yield "maxam_journal_bytes", (part,), size
+    yield "maxam_journal_segments", (), journal.segments
+    yield "maxam_snapshot_timestamp_seconds", (), journal.snapshot_at_s
+    yield "maxam_snapshots_total", ("built",), counters.snapshots_built
+    yield "maxam_snapshots_total", ("failed",), counters.snapshots_failed
+    yield "maxam_memory_low", (), int(watermarks.memory_low)
+    yield "maxam_memory_limit_bytes", (), watermarks.memory_bytes_max
+    yield "maxam_tasks", (), trio.lowlevel.current_statistics().tasks_living
+    yield "maxam_loop_lag_seconds", (), gateway.loop_lag.histogram
+
+
+def _connections(gateway: "Gateway") -> Iterator[Measure]:
+    traffic = gateway.traffic
+    yield "maxam_connections", ("connected",), traffic.connected
+    yield "maxam_connections", ("connecting",), traffic.connecting
+    yield "maxam_connections_accepted_total", (), traffic.accepted
+    for stage, refused in traffic.refused.items():
+        yield "maxam_connections_refused_total", (stage,), refused
+    yield "maxam_received_bytes_total", (), traffic.bytes_received
+    yield "maxam_sent_bytes_total", (), traffic.bytes_sent
+    yield "maxam_frames_received_total", (), traffic.frames
+    yield "maxam_conflated_total", (), traffic.conflated
+
+
+def _state(gateway: "Gateway") -> Iterator[Measure]:
+    broker = gateway.broker
+    yield "maxam_sessions", (), len(broker.sessions)
+    yield "maxam_topics", (), broker.store.live
+    yield "maxam_tombstones", (), len(broker.store.tombstones)
+    yield "maxam_head_revision", (), broker.head
+    yield "maxam_committed_revision", (), broker.revision
+    yield "maxam_operations_waiting", (), broker.appended - broker.done
+    yield "maxam_last_change_timestamp_seconds", (), broker.accepted_at_us / 1e6
+
+
+def _outcomes(gateway: "Gateway") -> Iterator[Measure]:
+    counters = gateway.broker.counters
+    yield "maxam_changes_total", (), counters.changes
+    yield "maxam_messages_total", (), counters.messages
+    yield "maxam_acks_total", ("taken",), counters.acks
+    yield "maxam_acks_total", ("ignored",), counters.acks_ignored
+    for result, disposition in REJECTIONS.items():
+        yield "maxam_sends_rejected_total", (disposition, result), counters.rejected.get(result, 0)
+    yield "maxam_sends_superseded_total", (), counters.sends_superseded
+    yield "maxam_takeovers_total", (), counters.takeovers
+    yield "maxam_sessions_expired_total", (), counters.sessions_expired
+    yield "maxam_rejects_total", ("stored",), counters.rejects_stored
+    yield "maxam_rejects_total", ("failed",), counters.rejects_failed
+    yield "maxam_rejects_total", ("over-rate",), counters.rejects_over_rate
+    yield "maxam_rejects_total", ("over-queue",), counters.rejects_over_queue
+    yield "maxam_quarantine_records", (), len(gateway.quarantine)
+    yield "maxam_shadow_trials_total", (), counters.shadow_trials
+    yield "maxam_shadow_rejections_total", (), counters.shadow_rejections
+    yield "maxam_audit_lines_total", (), gateway.audit.written
+    yield "maxam_audit_lost_total", (), gateway.audit.lost
+    yield "maxam_audit_failed", (), 1 if gateway.audit.failure else 0
+
+
+def _files(gateway: "Gateway") -> Iterator[Measure]:
+    sources = gateway.reloader.sources
+    for item, state in gateway.reloader.items.items():
+        yield "maxam_reloads_total", (item, RELOADED), state.reloaded
+        yield "maxam_reloads_total", (item, REFUSED), state.refused
+        yield "maxam_reload_last_success_timestamp_seconds", (item,), state.loaded_at_s
+        yield "maxam_reload_failed", (item,), 1 if state.failure else 0
+    yield "maxam_certificate_expiry_timestamp_seconds", (), sources.certificate.valid_until.timestamp()
+    expiries: dict[str, float] = {}  # an authority with two keys has two lists
+    for one in sources.revocations.lists:
+        if one.expires_at is not None:
+            expires_s = one.expires_at.timestamp()
+            expiries[one.name] = min(expires_s, expiries.get(one.name, expires_s))
+    for authority, expires_s in expiries.items():
+        yield "maxam_crl_expiry_timestamp_seconds", (authority,), expires_s

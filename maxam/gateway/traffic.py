@@ -1,0 +1,93 @@
+"""What went through connections and subscriptions, those that have ended included: counted where it happens, summed up when asked."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.gateway.connection import ClientConnection
+
+if TYPE_CHECKING:
+    from maxam.broker.session import Session
+
+_SLICE: Final = 250  # connections, or sessions, that are looked at before the event loop has its turn
+ACCEPT: Final = "accept"  # there were too many connections
+HANDSHAKE: Final = "handshake"  # TLS did not come about
+CONNECT: Final = "connect"  # no CONNECT came, or it was answered ERROR
+STAGES: Final = (ACCEPT, HANDSHAKE, CONNECT)
+
+
+@final
+class Traffic:
+    """Totals since the start, which never decrease.
+
+    Attributes:
+        accepted: Connections whose CONNECT was answered CONNECTED.
+        refused: Connections that ended before, by the stage that they had reached.
+        connected: Of the living ones, those; at the last `gather`, as all that follow.
+        connecting: The others.
+        bytes_received: Plaintext from clients.
+        bytes_sent: Plaintext to clients.
+        frames: Received from clients.
+        conflated: Changes that were replaced before a subscription read them.
+    """
+
+    def __init__(self, broker: Broker, connections: Iterable[ClientConnection]) -> None:
+        """Begin at nothing; `connections` are the living ones, whenever it is looked at."""
+        self._broker: Final = broker
+        self._connections: Final = connections
+        self._ended = (0, 0, 0)
+        self.accepted = 0
+        self.refused: Final = dict.fromkeys(STAGES, 0)
+        self.connected = 0
+        self.connecting = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.frames = 0
+        self.conflated = 0
+
+    def ended(self, connection: ClientConnection) -> None:
+        """Take over what a connection has counted; it must not be among the living ones any more."""
+        received, sent, frames = self._ended
+        self._ended = (
+            received + connection.bytes_in,
+            sent + connection.bytes_out,
+            frames + _frames(connection),
+        )
+        if connection.peer is None:
+            self.refused[HANDSHAKE] += 1
+        elif connection.peer.connection is None:
+            self.refused[CONNECT] += 1
+
+    async def gather(self) -> None:
+        """Sum up anew. What ends meanwhile may be missing until the next time, but no sum is ever less than before."""
+        received, sent, frames = self._ended
+        connections = list(self._connections)
+        connected = 0
+        for at, connection in enumerate(connections, 1):
+            connected += connection.peer is not None and connection.peer.connection is not None
+            received += connection.bytes_in
+            sent += connection.bytes_out
+            frames += _frames(connection)
+            if at % _SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        self.connected = connected
+        self.connecting = len(connections) - connected
+        self.bytes_received = max(self.bytes_received, received)
+        self.bytes_sent = max(self.bytes_sent, sent)
+        self.frames = max(self.frames, frames)
+        conflated = self._broker.counters.conflated
+        for at, session in enumerate(list(self._broker.sessions.values()), 1):
+            conflated += _conflated(session)
+            if at % _SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        self.conflated = max(self.conflated, conflated)
+
+
+def _frames(connection: ClientConnection) -> int:
+    return 0 if connection.peer is None else connection.peer.frames
+
+
+def _conflated(session: "Session") -> int:
+    return sum([subscription.conflated for subscription in session.subscriptions.values()])
