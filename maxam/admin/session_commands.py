@@ -7,6 +7,7 @@ import click
 from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import print_fields, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, session_path
+from maxam.admin.repeating import watch_option
 
 
 @click.group()
@@ -17,6 +18,7 @@ def sessions() -> None:
 @sessions.command("list")
 @limit_option
 @json_option
+@watch_option
 @with_credentials
 def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List all sessions, in order of principal and client-id."""
@@ -50,6 +52,7 @@ def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) ->
 @click.argument("principal")
 @click.argument("client_id")
 @json_option
+@watch_option
 @with_credentials
 def sessions_show(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
     """Show one session and its subscriptions."""

@@ -9,6 +9,7 @@ import click
 from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.remote import Credentials, NotFoundError, Remote, topic_path
+from maxam.admin.repeating import watch_option
 
 
 @click.group()
@@ -21,6 +22,7 @@ def topics() -> None:
 @click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
 @limit_option
 @json_option
+@watch_option
 @with_credentials
 def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | None, as_json: bool) -> None:
     """List the topics that match GLOB, in order of their names."""
