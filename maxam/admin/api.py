@@ -26,6 +26,7 @@ from maxam.admin import (
     enrolment_api,
     metrics_api,
     policy_api,
+    put_api,
     registry_api,
     rejects_api,
     reload_api,
@@ -33,7 +34,6 @@ from maxam.admin import (
 from maxam.admin.answers import (
     ANY_CERTIFICATE,
     ANY_PRINCIPAL,
-    DISPOSITION_STATUS,
     Answer,
     ApiError,
     Handler,
@@ -116,7 +116,7 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
                     "forbidden",
                     f"this needs {right}" if right == ANY_PRINCIPAL else f"this needs the admin right {right}",
                 )
-        _check_request(request, writes)
+        _check_request(view, request, writes)
         if writes:
             path = request.scope["path"]
             log_event(
@@ -143,17 +143,18 @@ def _audit(view: View, request: Request, outcome: str, reason: str) -> None:
     view.audit.tell(ADMIN, outcome, who, address, reason, method=request.method, path=request.scope["path"])
 
 
-def _check_request(request: Request, writes: bool) -> None:
+def _check_request(view: View, request: Request, writes: bool) -> None:
     if writes and WRITE_HEADER not in request.headers:
         raise ApiError(
             HTTPStatus.FORBIDDEN, "missing-header", f"a request that changes something needs a header {WRITE_HEADER}: 1"
         )
     declared = request.headers.get("content-length", "0")
-    if "transfer-encoding" in request.headers or int(declared) > REQUEST_BODY_BYTES_MAX:
+    bytes_max = view.limits.frame_body_bytes_max if put_api.is_body(request) else REQUEST_BODY_BYTES_MAX
+    if "transfer-encoding" in request.headers or int(declared) > bytes_max:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             "too-large",
-            f"a request body needs a content-length of at most {REQUEST_BODY_BYTES_MAX}",
+            f"a request body needs a content-length of at most {bytes_max}",
         )
 
 
@@ -250,21 +251,6 @@ async def _topic(view: View, request: Request, caller: Identity) -> Response:
     return Answer(topic_row(change) | _value(view, change, caller))
 
 
-async def _topic_delete(view: View, request: Request, caller: Identity) -> Response:
-    destination: str = request.path_params["destination"]
-    _present(view, destination)
-    answer = await view.delete_topic(caller, destination.encode())
-    disposition = answer["disposition"]
-    if disposition != "accepted":
-        raise ApiError(
-            DISPOSITION_STATUS[disposition],
-            answer.get("result", disposition),
-            answer.get("reason", disposition),
-            disposition=disposition,
-        )
-    return Answer({"disposition": disposition})
-
-
 def _present(view: View, destination: str) -> Change:
     change = view.topic(destination.encode())
     if change is None:
@@ -354,11 +340,11 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/v1/about", "read", _about),
     ("GET", "/v1/topics", "read", _topics),
     ("GET", "/v1/topics/{destination:path}", "read", _topic),
-    ("DELETE", "/v1/topics/{destination:path}", "write", _topic_delete),
     ("GET", SESSIONS_PATH, "read", _sessions),
     ("GET", SESSIONS_PATH + "/{key:path}", "read", _session),
     ("POST", SESSIONS_PATH + "/{key:path}", "write", _session_kick),
     ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
+    *put_api.ROUTES,
     *metrics_api.ROUTES,
     *policy_api.ROUTES,
     *audit_api.ROUTES,

@@ -287,8 +287,19 @@ def encode(
         ValueEncodeError: The JSON is no value of the schema; names field, expected and found.
         ConfigurationError: Nothing says which schema, or it is not there.
     """
+    return encode_parsed(registry, read_json(data, name), destination, type_name, encoding, minor)
+
+
+def encode_parsed(
+    registry: Registry,
+    value: Json,
+    destination: str | None,
+    type_name: str | None,
+    encoding: str | None,
+    minor: str | None,
+) -> bytes:
+    """Make a body of JSON as `encoding.read_json` gives it; raises as `encode`."""
     type_name, encoding, rule = _target(registry, destination, type_name, encoding)
-    value = read_json(data, name)
     if encoding == NONE:
         return _unchecked(value)
     if minor is None and rule is not None and rule.schema == type_name:

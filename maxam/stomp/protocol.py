@@ -44,7 +44,7 @@ _ACK_MODES: Final[Mapping[bytes, bool]] = {
     # Spec: MaXaM '"client-individual" is accepted but treated as "client"'
     b"client-individual": True,
 }
-_DROPPED_HEADERS: Final = frozenset(
+DROPPED_HEADERS: Final = frozenset(
     (
         b"receipt",
         b"transaction",
@@ -177,7 +177,7 @@ def _send(frame: Frame, _limits: Limits) -> Send:
     if b"transaction" in headers:
         raise _transaction(frame)
     # Spec: STOMP 1.2 "The user defined headers MUST be passed through in the MESSAGE frame."
-    passed = tuple([item for item in headers.items() if item[0] not in _DROPPED_HEADERS])
+    passed = tuple([item for item in headers.items() if item[0] not in DROPPED_HEADERS])
     condition = None
     if SOURCE_REVISION in headers or b"if-revision" in headers:
         condition = _condition(headers)
@@ -464,6 +464,11 @@ class HeartBeat:
         if self._paused_s is not None:
             self._last_received_s += now_s - self._paused_s
             self._paused_s = None
+
+    @property
+    def heard_at_s(self) -> float:
+        """When bytes were last read; later by as long as we did not read since."""
+        return self._last_received_s
 
     @property
     def send_due_s(self) -> float:
