@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+import click
+from click.core import ParameterSource
+
 from maxam.admin.remote import Credentials
 from maxam.errors import ConfigurationError
 
@@ -72,6 +75,17 @@ class Given:
             server_name,
             str(self.file or default_files()[0]),
         )
+
+
+def given_options(root: click.Context) -> Given:
+    """Return what the options of the whole command, and their variables, say."""
+    settings = {}
+    for key in KEYS:
+        value = root.params.get(key)
+        if value is not None:
+            named = root.get_parameter_source(key) is ParameterSource.COMMANDLINE
+            settings[key] = Setting(key, str(value), "--" + key.replace("_", "-") if named else f"MAXAM_{key.upper()}")
+    return Given(settings, root.params.get("client_config"), root.params.get("profile"))
 
 
 def default_files() -> tuple[Path, Path]:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 from cryptography import x509
 
 from maxam.admin.audit_commands import audit
 from maxam.admin.certificate_commands import certs
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
 from maxam.admin.certificates import issue_development_certificates
-from maxam.admin.client_config import DEFAULT_GATEWAY, Given, Setting
+from maxam.admin.client_config import DEFAULT_GATEWAY, given_options
+from maxam.admin.completion import completion
 from maxam.admin.config_commands import config
 from maxam.admin.enrolment_commands import enrol, enrolment
 from maxam.admin.journal_commands import journal
@@ -62,17 +62,9 @@ from maxam.errors import ConfigurationError
     "--profile", envvar="MAXAM_PROFILE", show_envvar=True, metavar="NAME", help="One of several gateways in that file."
 )
 @click.pass_context
-def main(
-    context: click.Context, /, client_config: Path | None, profile: str | None, **options: str | Path | None
-) -> None:
+def main(context: click.Context, /, **_options: object) -> None:
     """Look into a running maxam gateway and act on it; check the files that belong to one."""
-    settings = {}
-    for key, value in options.items():
-        if value is not None:
-            option = key.replace("_", "-")
-            named = context.get_parameter_source(key) is ParameterSource.COMMANDLINE
-            settings[key] = Setting(key, str(value), f"--{option}" if named else f"MAXAM_{key.upper()}")
-    context.obj = Given(settings, client_config, profile)
+    context.obj = given_options(context)
 
 
 # Files; no gateway is needed.
@@ -107,6 +99,7 @@ def dev_certs(folder: Path, as_json: bool) -> None:
         print_fields(fingerprints.items())
 
 
+main.add_command(completion)
 main.add_command(config)
 main.add_command(topics)
 main.add_command(sessions)

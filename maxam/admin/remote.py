@@ -97,14 +97,17 @@ def split_address(text: str, option: str) -> tuple[str, int]:
 class HttpsConnection(http.client.HTTPSConnection):
     """An HTTPS connection that checks the certificate for a given name, not for the address's."""
 
-    def __init__(self, host: str, port: int, context: ssl.SSLContext, server_name: str | None) -> None:
-        super().__init__(host, port, timeout=TIMEOUT_S)
+    def __init__(
+        self, host: str, port: int, context: ssl.SSLContext, server_name: str | None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self._timeout_s = timeout_s
         self._tls = context
         self._server_name = server_name
 
     def connect(self) -> None:
         """Connect and complete the handshake."""
-        transport = socket.create_connection((self.host, self.port), TIMEOUT_S)
+        transport = socket.create_connection((self.host, self.port), self._timeout_s)
         try:
             transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.sock = self._tls.wrap_socket(transport, server_hostname=self._server_name)
@@ -117,10 +120,13 @@ class HttpsConnection(http.client.HTTPSConnection):
 class Remote:
     """The admin API of one gateway. Connects at the first request; use it as a context manager."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, timeout_s: float = TIMEOUT_S) -> None:
         self._credentials: Final = credentials
+        self._timeout_s: Final = timeout_s
         host, port = credentials.address()
-        self._connection: Final = HttpsConnection(host, port, credentials.tls_context(), credentials.server_name)
+        self._connection: Final = HttpsConnection(
+            host, port, credentials.tls_context(), credentials.server_name, timeout_s
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +210,7 @@ class Remote:
                     f"{where.gateway} does not speak TLS as expected ({error.reason or error}): is it the admin port?"
                 )
             case TimeoutError():
-                return f"{where.gateway} did not answer within {TIMEOUT_S:.0f} s"
+                return f"{where.gateway} did not answer within {self._timeout_s:.0f} s"
             case http.client.RemoteDisconnected() | ConnectionResetError():
                 return f"{where.gateway} closed the connection without an answer: is it the admin port?"
             case http.client.HTTPException():

@@ -4,6 +4,7 @@ from itertools import islice
 
 import click
 
+from maxam.admin.completion import client_ids, principals
 from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import print_fields, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, session_path
@@ -49,8 +50,8 @@ def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) ->
 
 
 @sessions.command("show")
-@click.argument("principal")
-@click.argument("client_id")
+@click.argument("principal", shell_complete=principals)
+@click.argument("client_id", shell_complete=client_ids)
 @json_option
 @watch_option
 @with_credentials
@@ -73,8 +74,8 @@ def sessions_show(credentials: Credentials, principal: str, client_id: str, as_j
 
 
 @sessions.command("kick")
-@click.argument("principal")
-@click.argument("client_id")
+@click.argument("principal", shell_complete=principals)
+@click.argument("client_id", shell_complete=client_ids)
 @json_option
 @with_credentials
 def sessions_kick(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
@@ -85,8 +86,8 @@ def sessions_kick(credentials: Credentials, principal: str, client_id: str, as_j
 
 
 @sessions.command("drop")
-@click.argument("principal")
-@click.argument("client_id")
+@click.argument("principal", shell_complete=principals)
+@click.argument("client_id", shell_complete=client_ids)
 @json_option
 @with_credentials
 def sessions_drop(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import click
 
+from maxam.admin.completion import destinations
 from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.remote import Credentials, NotFoundError, Remote, topic_path
@@ -50,7 +51,7 @@ def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | 
 
 
 @topics.command("get")
-@click.argument("destination")
+@click.argument("destination", shell_complete=destinations)
 @json_option
 @with_credentials
 def topics_get(credentials: Credentials, destination: str, as_json: bool) -> None:
@@ -97,7 +98,7 @@ def _decode_here(remote: Remote, topic: dict[str, Any]) -> None:
 
 
 @topics.command("delete")
-@click.argument("destination")
+@click.argument("destination", shell_complete=destinations)
 @json_option
 @with_credentials
 def topics_delete(credentials: Credentials, destination: str, as_json: bool) -> None:

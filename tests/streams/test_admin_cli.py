@@ -5,6 +5,7 @@ import gc
 import http.client
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from typing import Any
 
 import pytest
 import trio
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from maxam.admin.answers import ANY_CERTIFICATE
@@ -461,7 +461,48 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
     assert "1 of 1 files are damaged" in result.stderr
 
 
-def test_completion_is_there() -> None:
-    """Click's shell completion knows the verbs."""
-    found = ShellComplete(main, {}, "maxam-admin", "_MAXAM_ADMIN_COMPLETE").get_completions(["topics"], "")
-    assert [item.value for item in found] == ["delete", "get", "list", "watch"]
+def completed(running: Running, *words: str, variables: dict[str, str | None] | None = None) -> list[str]:
+    """Return what a bash offers for the last word."""
+    certificates = running.folder / "certs"
+    environment: dict[str, str | None] = {
+        "_MAXAM_ADMIN_COMPLETE": "bash_complete",
+        "COMP_WORDS": shlex.join(("maxam-admin", *words)),
+        "COMP_CWORD": str(len(words)),
+        "MAXAM_GATEWAY": running.admin,
+        "MAXAM_CERTIFICATE": str(certificates / "operator.pem"),
+        "MAXAM_KEY": str(certificates / "operator.key"),
+        "MAXAM_CA": str(certificates / "ca.pem"),
+    }
+    result = CliRunner().invoke(main, [], prog_name="maxam-admin", env=environment | (variables or {}))
+    return [line.removeprefix("plain,") for line in result.stdout.splitlines() if line]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    """Each shell gets one that asks this command; bash can read its own."""
+    script = CliRunner().invoke(main, ["completion", shell]).stdout
+    assert f"_MAXAM_ADMIN_COMPLETE={shell}_complete" in script
+    if shell == "bash":
+        assert subprocess.run(["bash", "-n"], input=script.encode(), check=False).returncode == 0
+
+
+def test_completion_knows_verbs_and_names(running: Running) -> None:
+    """Verbs without a gateway; destinations, principals and client-ids of the gateway; nothing, and no error, where it cannot ask."""
+    assert {"delete", "get", "list", "watch"} <= set(completed(running, "topics", ""))
+    running.send("X/A.1.complete", datum("v"))
+    running.send("X/A.2.complete", datum("v"))
+    assert completed(running, "topics", "get", "X/A.1.c") == ["X/A.1.complete"]
+    assert {"X/A.1.complete", "X/A.2.complete"} <= set(completed(running, "topics", "get", ""))
+
+    async def while_subscribed(client: Any) -> None:
+        async with client.subscribe("X/S.*"):
+            await trio.to_thread.run_sync(look)
+
+    def look() -> None:
+        assert completed(running, "sessions", "show", "p") == ["pub"]
+        assert completed(running, "sessions", "show", "pub", "") == ["board 7"]
+        assert completed(running, "sessions", "show", "op", "") == []
+
+    running.client(while_subscribed, "board 7")
+    for variables in ({"MAXAM_GATEWAY": unused_address()}, {"MAXAM_CA": "/nonesuch"}):
+        assert completed(running, "topics", "get", "X/A.1.c", variables=dict(variables)) == []
