@@ -23,8 +23,12 @@ from maxam import __version__
 from maxam.admin import (
     audit_api,
     confluent_api,
+    connections_api,
+    console,
     enrolment_api,
+    health_api,
     metrics_api,
+    openapi,
     policy_api,
     put_api,
     registry_api,
@@ -40,13 +44,33 @@ from maxam.admin.answers import (
     RouteSpec,
     flag_of,
     limit_of,
-    only_parameters,
 )
+from maxam.admin.browsers import check_site
 from maxam.admin.confluent_api import ConfluentError, error_answer, no_such_route, speaks_confluent
+from maxam.admin.description import (
+    AFTER,
+    COUNT,
+    ERROR,
+    FLAG,
+    GLOB,
+    HEX,
+    LIMIT,
+    TEXT,
+    TIME,
+    Parameter,
+    described,
+    extended,
+    listed,
+    nullable,
+    one_of,
+    page,
+    record,
+)
 from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.topic_rows import WITHHELD, topic_row, value_fields
+from maxam.admin.topic_schemas import VALUED_TOPIC
 from maxam.admin.values import iso_time
-from maxam.admin.view import SessionRow, View
+from maxam.admin.view import FIGURES, SessionRow, View
 from maxam.compiled import core
 from maxam.errors import GlobError, ProtocolError
 from maxam.gateway.audit import ADMIN
@@ -72,6 +96,7 @@ WRITE_HEADER: Final = "maxam-admin"  # a browser sends certificates by itself, b
 
 def make_application(view: View) -> Starlette:
     """Return the ASGI application of the admin listener."""
+    console.console_files()  # read now, so that no request waits for a disk
     return Starlette(
         routes=[
             Route(path, _guarded(view, method, right, handler), methods=[method])
@@ -117,6 +142,7 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
                     f"this needs {right}" if right == ANY_PRINCIPAL else f"this needs the admin right {right}",
                 )
         _check_request(view, request, writes)
+        check_site(request, writes)
         if writes:
             path = request.scope["path"]
             log_event(
@@ -187,10 +213,23 @@ async def _on_bug(_request: Request, _error: Exception) -> Response:
 # Health and what this is.
 
 
+@described("Whether the process answers", record(status=one_of("alive")), dialect="lenient")
 async def _livez(_view: View, _request: Request, _caller: Identity) -> Response:
     return Answer({"status": "alive"})
 
 
+READINESS: Final = record(
+    "Readiness", ("reasons",), status=one_of("ready", "not ready"), reasons=listed(TEXT), degraded=listed(TEXT)
+)
+
+
+@described(
+    "Whether the broker is in service",
+    READINESS,
+    also={503: ("Not ready, and why; or `too-slow` or `busy`.", {"anyOf": [READINESS, ERROR]})},
+    dialect="lenient",
+    text="`degraded`: what an operator should see to, though the broker serves.",
+)
 async def _readyz(view: View, _request: Request, _caller: Identity) -> Response:
     reasons = view.unready_reasons()
     degraded = view.degraded_reasons()
@@ -200,6 +239,18 @@ async def _readyz(view: View, _request: Request, _caller: Identity) -> Response:
     return Answer({"status": "ready", "degraded": degraded})
 
 
+@described(
+    "What this is, who asks, and sizes",
+    record(
+        "About",
+        server=TEXT,
+        core=one_of("compiled", "interpreted"),
+        stomp=record(host=TEXT, port=COUNT, virtual_host=TEXT),
+        principal=TEXT,
+        admin_rights=listed(TEXT),
+        **dict.fromkeys(FIGURES, COUNT),
+    ),
+)
 async def _about(view: View, _request: Request, caller: Identity) -> Response:
     host, port = view.stomp_address()
     return Answer(
@@ -217,8 +268,22 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
 # Topics.
 
 
+@described(
+    "Topics that hold a value, in byte order of their destinations",
+    page("topics", VALUED_TOPIC),
+    (
+        GLOB,
+        AFTER,
+        LIMIT,
+        Parameter(
+            "values",
+            {"type": "string", "enum": ["true", "false", RAW_VALUES], "default": "false"},
+            "with their values, as far as the caller may receive them; `raw`: bodies as they were sent",
+        ),
+    ),
+    errors={400: "`invalid-glob`."},
+)
 async def _topics(view: View, request: Request, caller: Identity) -> Response:
-    only_parameters(request, "glob", "values", "limit", "after")
     limit = limit_of(request)
     try:
         glob = view.glob(request.query_params.get("glob", EVERY_TOPIC))
@@ -245,6 +310,7 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
     return Answer({"topics": rows, "next": None if cursor is None else cursor.decode()})
 
 
+@described("One topic with its value", VALUED_TOPIC, errors={404: "`not-found`."})
 async def _topic(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
     change = _present(view, destination)
@@ -270,11 +336,29 @@ def _value(view: View, change: Change, caller: Identity, as_sent: bool = False) 
 # they are taken from the raw path.
 
 
+SESSION: Final = record(
+    "SessionRow",
+    principal=TEXT,
+    client_id=TEXT,
+    connected=FLAG,
+    durable=FLAG,
+    peer=nullable({"type": "string", "description": "address of the live connection"}),
+    fingerprint=nullable(HEX),
+    connected_at=nullable(TIME),
+    window=nullable(COUNT),
+    unacked=COUNT,
+    owed=COUNT,
+    subscriptions=COUNT,
+)
+_SESSION_PATH: Final = SESSIONS_PATH + "/{principal}/{client_id}"
+_NO_SESSION: Final = {404: "`not-found`: there is no such session."}
+
+
+@described("Sessions in order of principal and client-id", page("sessions", SESSION), (AFTER, LIMIT))
 async def _sessions(view: View, request: Request, _caller: Identity) -> Response:
-    only_parameters(request, "limit", "after")
     after = request.query_params.get("after")
     limit = limit_of(request)
-    cursor = None if after is None else _pair(after.encode())
+    cursor = None if after is None else _cursor(after)
     rows: list[SessionRow] = []
     more = True
     while more and len(rows) < limit:
@@ -287,6 +371,28 @@ async def _sessions(view: View, request: Request, _caller: Identity) -> Response
     return Answer({"sessions": [_session_row(row) for row in rows], "next": following})
 
 
+@described(
+    "One session with its subscriptions",
+    extended(
+        SESSION,
+        "Session",
+        subscriptions=listed(
+            record(
+                "Subscription",
+                id=TEXT,
+                glob=TEXT,
+                ack=one_of("", "auto", "client"),
+                durable=FLAG,
+                delivering=FLAG,
+                owed=COUNT,
+                unacked=COUNT,
+                conflated=COUNT,
+            )
+        ),
+    ),
+    path=_SESSION_PATH,
+    errors=_NO_SESSION,
+)
 async def _session(view: View, request: Request, _caller: Identity) -> Response:
     found = view.session(*_session_key(request, b""))
     if found is None:
@@ -295,6 +401,12 @@ async def _session(view: View, request: Request, _caller: Identity) -> Response:
     return Answer(_session_row(row) | {"subscriptions": [asdict(subscription) for subscription in subscriptions]})
 
 
+@described(
+    "Close the live connection with an ERROR; the session stays",
+    record(kicked={"const": True}),
+    path=_SESSION_PATH + "/kick",
+    errors=_NO_SESSION | {409: "`not-connected`."},
+)
 async def _session_kick(view: View, request: Request, _caller: Identity) -> Response:
     key = _session_key(request, b"/kick")
     if view.session(*key) is None:
@@ -304,6 +416,12 @@ async def _session_kick(view: View, request: Request, _caller: Identity) -> Resp
     return Answer({"kicked": True})
 
 
+@described(
+    "End a session with its durable subscriptions, answered after the commit",
+    record(dropped={"const": True}),
+    path=_SESSION_PATH,
+    errors=_NO_SESSION,
+)
 async def _session_drop(view: View, request: Request, caller: Identity) -> Response:
     if not await view.drop(*_session_key(request, b""), caller):
         raise _no_session()
@@ -323,6 +441,15 @@ def _session_key(request: Request, action: bytes) -> tuple[str, str]:
     return _pair(raw_path.removeprefix(SESSIONS_PATH.encode() + b"/").removesuffix(action))
 
 
+def _cursor(after: str) -> tuple[str, str]:
+    try:
+        return _pair(after.encode())
+    except ApiError as error:
+        raise ApiError(
+            HTTPStatus.BAD_REQUEST, "invalid-parameter", "after must be the `next` of the page before"
+        ) from error
+
+
 def _pair(encoded: bytes) -> tuple[str, str]:
     parts = encoded.split(b"/")
     if len(parts) != 2:
@@ -334,7 +461,7 @@ def _no_session() -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, "not-found", "there is no such session")
 
 
-ROUTES: Final[tuple[RouteSpec, ...]] = (
+_ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/livez", ANY_CERTIFICATE, _livez),
     ("GET", "/readyz", "metrics", _readyz),
     ("GET", "/v1/about", "read", _about),
@@ -344,6 +471,8 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", SESSIONS_PATH + "/{key:path}", "read", _session),
     ("POST", SESSIONS_PATH + "/{key:path}", "write", _session_kick),
     ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
+    *health_api.ROUTES,
+    *connections_api.ROUTES,
     *put_api.ROUTES,
     *metrics_api.ROUTES,
     *policy_api.ROUTES,
@@ -353,4 +482,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *registry_api.ROUTES,
     *rejects_api.ROUTES,
     *confluent_api.ROUTES,
+    *console.ROUTES,
 )
+ROUTES: Final[tuple[RouteSpec, ...]] = (*_ROUTES, *openapi.routes(_ROUTES))

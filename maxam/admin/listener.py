@@ -34,7 +34,7 @@ from maxam.gateway.entitlement import Visitor
 from maxam.gateway.listener import address_text
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.revocation import read_chain
-from maxam.gateway.tls import fingerprint, handshake_problem, verified_chain
+from maxam.gateway.tls import fingerprint, handshake_problem, tls_version, verified_chain
 
 if TYPE_CHECKING:
     import h11
@@ -259,7 +259,8 @@ class _Server:
             except ValueError as error:  # verified, but we cannot say whether it was revoked
                 self._log("connection-failed", transport, f"client certificate refused: {error}")
                 return
-            visitor = Visitor(fingerprint(certificate), chain, transport.socket.close)
+            close, version = transport.socket.close, tls_version(tls._ssl_object)  # noqa: SLF001 as above
+            visitor = Visitor(fingerprint(certificate), chain, close, _address(transport), version)
             state = ConnectionState({FINGERPRINT: visitor.fingerprint, CHAIN: chain})
         connection = _Connection(self._application, self._config, self._worker, state, tls)
         connection.write_timeout_s = self._limits.write_timeout_s
@@ -273,15 +274,12 @@ class _Server:
             del self._visitors[visitor]
 
     def _log(self, event: str, transport: trio.SocketStream, reason: str) -> None:
-        try:
-            host, port = transport.socket.getpeername()[:2]
-        except OSError:
-            host, port = "gone", 0
+        address = _address(transport)
         if self._refused is not None:
-            self._refused(self._limits.name, address_text(host, port), reason)
+            self._refused(self._limits.name, address, reason)
         event = f"{self._limits.name}-{event}"
-        if self._log_limit.admit(event, host, trio.current_time()):
-            log_event(logging.WARNING, event, address=address_text(host, port), reason=reason)
+        if self._log_limit.admit(event, _host(transport), trio.current_time()):
+            log_event(logging.WARNING, event, address=address, reason=reason)
 
     async def _refuse(self, transport: trio.SocketStream, alert: bytes) -> None:
         """Send a TLS alert, and take in what is under way: closing with unread input would take the alert back."""
@@ -297,6 +295,14 @@ def _host(transport: trio.SocketStream) -> str:
         return str(transport.socket.getpeername()[0])
     except OSError:
         return "gone"
+
+
+def _address(transport: trio.SocketStream) -> str:
+    try:
+        host, port = transport.socket.getpeername()[:2]
+    except OSError:
+        return address_text("gone", 0)
+    return address_text(host, port)
 
 
 def _hypercorn_config(limits: ListenerLimits) -> Config:

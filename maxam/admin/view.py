@@ -2,9 +2,8 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,6 +19,8 @@ from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
 from maxam.gateway.bell import Bell
 from maxam.gateway.connection import ClientConnection
+from maxam.gateway.freshness import Freshness
+from maxam.gateway.entitlement import Visitor
 from maxam.gateway.measures import Measure, measures
 from maxam.gateway.quarantine import Quarantine, Quarantined
 from maxam.gateway.reload import Reloader
@@ -36,7 +37,21 @@ if TYPE_CHECKING:
 
 RESUBMISSIONS_MAX: Final = 10  # of one rejected SEND that are remembered, the last ones
 SLICE_ORPHANS: Final = 250  # the same, each asked for its rule
+SLICE_SUBSCRIPTIONS: Final = 1000  # of sessions, the same
 SLICE_TOPICS: Final = 500  # looked at before the event loop has its turn: about 1 ms
+
+
+FIGURES: Final = (
+    "revision",
+    "topics",
+    "tombstones",
+    "sessions",
+    "rejects_quarantined",
+    "rejects_stored",
+    "rejects_failed",
+    "rejects_over_rate",
+    "rejects_over_queue",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +233,11 @@ class View:
         del record.resubmitted[:-RESUBMISSIONS_MAX]
         return answer
 
+    @property
+    def freshness(self) -> Freshness:
+        """Which topics are older than their rule allows."""
+        return self._gateway.freshness
+
     # Schemas.
 
     def schema_text(self, judgement: Judgement) -> bytes | None:
@@ -235,11 +255,20 @@ class View:
     # Sessions.
 
     def sessions_after(self, after: tuple[str, str] | None, limit: int) -> tuple[list[SessionRow], bool]:
-        """Return up to `limit` sessions in order of (principal, client-id), and whether there are more."""
-        sessions = self._broker.sessions
-        keys = nsmallest(limit + 1, sessions if after is None else [key for key in sessions if key > after])
-        clients = self._clients()
-        return [_session_row(sessions[key], clients) for key in keys[:limit]], len(keys) > limit
+        """Return the next sessions in order of (principal, client-id), and whether there are more.
+
+        They are `limit` at most, and fewer once they have SLICE_SUBSCRIPTIONS subscriptions; at least one, if there is one.
+        """
+        sessions, clients = self._broker.sessions, self._gateway.connected
+        rows: list[SessionRow] = []
+        looked_at = 0
+        for key in sessions.irange(after, inclusive=(False, True)):
+            if len(rows) == limit or looked_at >= SLICE_SUBSCRIPTIONS:
+                return rows, True
+            session = sessions[key]
+            looked_at += len(session.subscriptions)
+            rows.append(_session_row(session, clients))
+        return rows, False
 
     def session(self, principal: str, client_id: str) -> tuple[SessionRow, list[SubscriptionRow]] | None:
         """Return a session and its subscriptions in order of their making."""
@@ -259,7 +288,7 @@ class View:
             )
             for subscription in session.subscriptions.values()
         ]
-        return _session_row(session, self._clients()), subscriptions
+        return _session_row(session, self._gateway.connected), subscriptions
 
     def kick(self, principal: str, client_id: str) -> bool:
         """Close the live connection of a session with an ERROR; False when it has none."""
@@ -282,7 +311,24 @@ class View:
             await errand.committed()
         return True
 
+    # Connections.
+
+    @property
+    def clients(self) -> Mapping[ClientConnection, None]:
+        """The connections of clients, in the order of their numbers."""
+        return self._gateway.connections
+
+    @property
+    def visitors(self) -> Mapping[Visitor, None]:
+        """The connections of operators, in the order of their numbers."""
+        return self._gateway.entitlement.visitors
+
     # The gateway itself.
+
+    @property
+    def gateway(self) -> "Gateway":
+        """The gateway, for those who tell of its own state (`health_api`)."""
+        return self._gateway
 
     def stomp_address(self) -> tuple[str, int]:
         """Return where STOMP clients connect."""
@@ -332,7 +378,7 @@ class View:
             yield measure
 
     def figures(self) -> dict[str, int]:
-        """Return sizes and positions of the broker, and what became of rejected SENDs since the start."""
+        """Return what FIGURES names: sizes and positions of the broker, and what became of rejected SENDs since the start."""
         broker = self._broker
         counters = broker.counters
         return {
@@ -347,15 +393,8 @@ class View:
             "rejects_over_queue": counters.rejects_over_queue,
         }
 
-    def _clients(self) -> dict[Connection, ClientConnection]:
-        return {
-            client.peer.connection: client
-            for client in self._gateway.connections
-            if client.peer is not None and client.peer.connection is not None
-        }
 
-
-def _session_row(session: Session, clients: dict[Connection, ClientConnection]) -> SessionRow:
+def _session_row(session: Session, clients: Mapping[Connection, ClientConnection]) -> SessionRow:
     connection = session.connection
     client = None if connection is None else clients.get(connection)
     subscriptions = session.subscriptions.values()

@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
+from sortedcontainers import SortedDict
+
 from maxam.avro.registry import Registry
 from maxam.avro.rule import Rule
 from maxam.broker.delivery import SUBSCRIPTION_REFUSED, Chunk, Compared, Connection
@@ -159,7 +161,7 @@ class Broker:
         done: How many of them were applied or refused.
         pending: Those not yet taken, oldest first.
         marks: What topics keep of the sources of their values.
-        sessions: By (principal, client-id).
+        sessions: By (principal, client-id), in that order, so that whoever pages through them need not sort.
         woken: Connections whose writer is to be woken when `flush` is called.
         scanning: `scan` has something to do now.
         chunks: What was handed out since the last commit, by its first topic.
@@ -177,7 +179,7 @@ class Broker:
         )
         self.store: Final = Store()
         self.marks: Final = Marks(limits.source_retention_s)
-        self.sessions: Final[dict[tuple[str, str], Session]] = {}
+        self.sessions: Final[SortedDict[tuple[str, str], Session]] = SortedDict()
         self.counters: Final = Counters()
         self.memory_low = False
         self.on_rejected: OnRejected | None = None

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from typing import Final, final
 
 import trio
@@ -33,6 +34,12 @@ _TURN_S: Final = 0.005
 # A writer that never has to wait lets the others run after so much.
 TURN_BYTES: Final = 262_144
 _AWAKE: Final = -1.0
+_opened: Final = count(1)
+
+
+def opening_number() -> int:
+    """Return the number of the next connection, of whichever listener of this process: they are paged through in this order."""
+    return next(_opened)
 
 
 @final
@@ -42,6 +49,7 @@ class ClientConnection:
     Attributes:
         address: The peer's `host:port`.
         host: The peer's address alone.
+        number: In the order of opening, over all listeners.
         opened_at_s: When it was accepted, on the clock of the event loop.
         fingerprint: Its identity; empty before the handshake is complete.
         chain: Its certificates as they were verified; empty before the handshake is complete.
@@ -74,6 +82,7 @@ class ClientConnection:
         "fingerprint",
         "host",
         "large_messages",
+        "number",
         "opened_at_s",
         "opened_at_us",
         "peer",
@@ -84,6 +93,7 @@ class ClientConnection:
     def __init__(self, tls: TlsSocket, address: str, host: str, limits: Limits, deliveries: Deliveries) -> None:
         self.address: Final = address
         self.host: Final = host
+        self.number: Final = opening_number()
         self.opened_at_s: Final = trio.current_time()
         self.opened_at_us: Final = time.time_ns() // 1000
         self.bytes_in = 0

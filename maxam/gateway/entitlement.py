@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
@@ -22,7 +22,7 @@ from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ProtocolError
-from maxam.gateway.connection import ClientConnection
+from maxam.gateway.connection import ClientConnection, opening_number
 from maxam.gateway.log import log_event
 from maxam.gateway.peer import unknown_principal
 from maxam.gateway.revocation import Chain, RevocationList
@@ -43,11 +43,21 @@ class Visitor:
         fingerprint: Its identity.
         chain: Its certificates, as they were verified.
         cut: Ends it at once, whatever is under way.
+        address: The peer's `host:port`.
+        tls_version: TLS version and cipher.
+        number: In the order of opening, over all listeners.
+        opened_at_us: Microseconds since the epoch.
+        opened_at_s: The same, on the clock of the event loop.
     """
 
     fingerprint: str
     chain: Chain
     cut: Callable[[], None]
+    address: str
+    tls_version: str
+    number: int = field(default_factory=opening_number)
+    opened_at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+    opened_at_s: float = field(default_factory=trio.current_time)
 
 
 @final

@@ -137,6 +137,11 @@ class Peer:
         return 0 if self._connection is None else self._connection.messages
 
     @property
+    def heard_at_s(self) -> float | None:
+        """When it was last heard of while we listened; None before it is connected."""
+        return None if self._heart_beat is None else self._heart_beat.heard_at_s
+
+    @property
     def receive_bytes_max(self) -> int:
         """How much to read at a time: little from somebody who has not said CONNECT."""
         return self._settings.limits.connect_receive_bytes_max if self._connection is None else RECEIVE_BYTES_MAX

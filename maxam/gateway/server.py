@@ -18,6 +18,7 @@ import trio
 from maxam import __version__
 from maxam.avro.registry import Registry
 from maxam.broker.broker import TAKEOVER, Broker
+from maxam.broker.delivery import Connection
 from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ProtocolError
@@ -25,6 +26,7 @@ from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPP
 from maxam.gateway.committer import Committer
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.entitlement import Entitlement
+from maxam.gateway.freshness import Freshness
 from maxam.gateway.journal_size import JournalSize
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
@@ -71,6 +73,7 @@ class Gateway:
         broker: The state; call `committer.touch` after anything that may have appended to it.
         committer: Commits what was appended.
         connections: Of clients, oldest first, those in their handshake included.
+        connected: Those of them that are connected, by their place in the broker.
         address: Where clients connect, `(host, port)`.
         started_at_us: Microseconds since the epoch.
         entitlement: Who may be connected, and ends the others.
@@ -79,6 +82,7 @@ class Gateway:
         shadows: Trials of candidate versions.
         audit: Who did what.
         watermarks: Whether memory or disk run short.
+        freshness: Which topics are older than their rule allows.
         traffic: What went through connections.
         loop_lag: How late the event loop is.
         journal_size: How large the journal is.
@@ -89,6 +93,7 @@ class Gateway:
         self.broker: Final = broker
         self.committer: Final = Committer(broker, journal, settings.limits)
         self.connections: Final[dict[ClientConnection, None]] = {}
+        self.connected: Final[dict[Connection, ClientConnection]] = {}
         self.entitlement: Final = Entitlement(
             settings, broker, self.connections, lambda: self.reloader.sources, self.committer.touch
         )
@@ -111,6 +116,7 @@ class Gateway:
         self.traffic: Final = Traffic(broker, self.connections)
         self.loop_lag: Final = LoopLag()
         self.journal_size: Final = JournalSize(settings.journal.folder)
+        self.freshness: Final = Freshness(broker)
         self._rejects: RejectedSends | None = None
         if settings.journal.rejected_bytes_max:
             self._rejects = RejectedSends(settings, OsDisk(), broker.counters, secrets.token_bytes(16))
@@ -164,6 +170,7 @@ class Gateway:
             lasting.start_soon(keep_snapshots, self.settings.journal, self.settings.limits, self.broker.counters)
             lasting.start_soon(_collect_garbage)
             lasting.start_soon(self.watermarks.run)
+            lasting.start_soon(self.freshness.run)
             lasting.start_soon(self.loop_lag.run)
             lasting.start_soon(self.journal_size.run)
             lasting.start_soon(self.reloader.run)
@@ -207,7 +214,7 @@ class Gateway:
         reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
         if self.audit.failure:
             reasons.append(f"audit: the audit log cannot be written: {self.audit.failure}")
-        return reasons + self.entitlement.degraded_reasons()
+        return reasons + self.freshness.degraded_reasons() + self.entitlement.degraded_reasons()
 
     def _say_goodbye(self) -> None:
         log_event(logging.INFO, "stopping", connections=len(self.connections))
@@ -256,6 +263,8 @@ class Gateway:
             log_bug("internal-error", error, address=connection.address)
         finally:
             del self.connections[connection]
+            if connection.peer is not None and connection.peer.connection is not None:
+                self.connected.pop(connection.peer.connection, None)
             self.traffic.ended(connection)
             self._strangers.pop(connection, None)
             self._log_end(connection)
@@ -270,7 +279,8 @@ class Gateway:
         self._strangers.pop(connection, None)
         self.traffic.accepted += 1
         peer = connection.peer
-        if peer is not None:
+        if peer is not None and peer.connection is not None:
+            self.connected[peer.connection] = connection
             who = Identity(peer.principal, peer.fingerprint)
             self.audit.tell(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
         if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):

@@ -46,11 +46,12 @@ class ServerCertificate:
 
     Attributes:
         name: Subject of the certificate, for people.
+        dns_names: Names of hosts that it is for, in lower case; `*.example.org` is for one label more.
         valid_from: First moment of its validity.
         valid_until: Last moment of its validity.
     """
 
-    __slots__ = ("_chain", "_key", "name", "valid_from", "valid_until")
+    __slots__ = ("_chain", "_key", "dns_names", "name", "valid_from", "valid_until")
 
     def __init__(self, chain: bytes, key: bytes, where: str) -> None:
         """Take PEM texts; `where` names their files.
@@ -69,6 +70,7 @@ class ServerCertificate:
                 f" expected a PEM certificate chain and its PEM key without a password"
             ) from error
         self.name: Final = shown_name(leaf.subject)
+        self.dns_names: Final = _dns_names(leaf)
         self.valid_from: Final = leaf.not_valid_before_utc
         self.valid_until: Final = leaf.not_valid_after_utc
 
@@ -77,6 +79,14 @@ class ServerCertificate:
         with _in_memory(self._chain) as chain, _in_memory(self._key) as key:
             # An encrypted key must fail here, not ask on a terminal that a service does not have.
             context.load_cert_chain(chain, key, password=lambda: b"")
+
+
+def _dns_names(certificate: x509.Certificate) -> frozenset[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, *UNREADABLE):
+        return frozenset()
+    return frozenset([name.lower() for name in names.get_values_for_type(x509.DNSName)])
 
 
 @final
@@ -167,6 +177,12 @@ def _in_memory(content: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+def tls_version(tls: ssl.SSLObject) -> str:
+    """Return the version of TLS and the cipher of a connection whose handshake is complete."""
+    cipher = tls.cipher()
+    return f"{tls.version()}/{cipher[0] if cipher else '?'}"
 
 
 def verified_chain(tls: ssl.SSLObject) -> list[bytes]:
@@ -284,8 +300,7 @@ class TlsSocket:
     @property
     def version(self) -> str:
         """Version and cipher, for the log."""
-        cipher = self._tls.cipher()
-        return f"{self._tls.version()}/{cipher[0] if cipher else '?'}"
+        return tls_version(self._tls)
 
     @property
     def unsent(self) -> bool:

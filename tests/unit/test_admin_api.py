@@ -114,7 +114,7 @@ class World:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(REGISTRY))
         self.committer = Committer(self.broker)
-        self.connections: dict[Any, None] = {}
+        self.connected: dict[Connection, Any] = {}
         self.address = ("127.0.0.1", 61614)
         self.settings = self
         self.listener = ListenerSettings()
@@ -142,7 +142,7 @@ class World:
         event = Connect(VERSION_1_2, b"MAXVAPI", client_id, None, (0, 0))
         connection = self.broker.connect(event, Identity(principal, SENDER), "-", lambda: None, 0.0)
         if address is not None:
-            self.connections[_Client(address, connection)] = None
+            self.connected[connection] = _Client(address)
         return connection
 
     def send(self, destination: str, body: bytes) -> None:
@@ -606,7 +606,7 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
         path = "/v1/sessions/admin/" + quote("a b/c", safe="")
         assert await world.json(path) == row | {"subscriptions": [subscription]}
         world.broker.detach(connection, 1.0)
-        world.connections.clear()
+        world.connected.clear()
         detached = await world.json(path)
         assert (detached["connected"], detached["peer"], detached["window"], detached["owed"]) == (
             False,

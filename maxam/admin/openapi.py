@@ -1,0 +1,179 @@
+"""The OpenAPI 3.1 description of the admin API, made of what stands beside the routes; nothing is written here twice."""
+
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from maxam import __version__
+from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL, RouteSpec
+from maxam.admin.description import (
+    ERROR,
+    TEXT,
+    WHOLE,
+    Described,
+    Description,
+    Parameter,
+    Schema,
+    described,
+    record,
+)
+from maxam.admin.registry_api import cacheable, rendered
+from maxam.admin.view import View
+from maxam.records import Identity
+
+PATH: Final = "/v1/openapi.json"
+_RIGHTS: Final = {
+    ANY_CERTIFICATE: "Any certificate that the listener accepts.",
+    ANY_PRINCIPAL: "Any principal of the policy.",
+}
+_CONFLUENT_ERROR: Final = record(
+    "ConfluentError", ("error", "detail"), error_code=WHOLE, message=TEXT, error=TEXT, detail=TEXT
+)
+_CATCH_ALL: Final = re.compile(r":path\}")
+_NAME: Final = re.compile(r"\{(\w+)\}")
+_SEGMENT: Final[Schema] = {"type": "string", "minLength": 1}
+
+
+def routes(others: Sequence[RouteSpec]) -> tuple[RouteSpec, ...]:
+    """Return the route of the description of these routes, and of itself.
+
+    It is made when the application is: so many small objects take longer than a request may hold the loop.
+    """
+    content: list[tuple[bytes, str]] = []
+
+    @described("This description", {"type": "object"}, also={304: ("It is as `If-None-Match` says.", None)})
+    async def openapi(_view: View, request: Request, _caller: Identity) -> Response:
+        return cacheable(request, *content[0])
+
+    own: tuple[RouteSpec, ...] = (("GET", PATH, "read", openapi),)
+    content.append(rendered(document([*others, *own])))
+    return own
+
+
+def document(specs: Sequence[RouteSpec]) -> dict[str, Any]:
+    """Return the description of routes; those that say nothing of themselves are left out."""
+    paths: dict[str, dict[str, Any]] = {}
+    components: dict[str, Any] = {}
+    for method, path, right, handler in specs:
+        if isinstance(handler, Described):
+            shown = handler.description.path or _CATCH_ALL.sub("}", path)
+            operation = _operation(method, shown, right, handler.description)
+            paths.setdefault(shown, {})[method.lower()] = _hoisted(operation, components)
+    return {
+        "openapi": "3.1.1",
+        "info": {
+            "title": "maxam admin API",
+            "version": __version__,
+            "description": "Of one gateway, for its operators. The client certificate says who asks, the policy what they may do. "
+            "Path segments are percent-encoded; a destination keeps its slashes. See docs/admin.md.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "securitySchemes": {"certificate": {"type": "mutualTLS"}},
+        },
+        "security": [{"certificate": []}],
+    }
+
+
+def _operation(method: str, path: str, right: str, description: Description) -> dict[str, Any]:
+    writes = method != "GET" and right != ANY_PRINCIPAL
+    needs = _RIGHTS.get(right, f"The admin right `{right}`.")
+    responses: dict[str, Any] = {"200": _answer("Done.", description.answer, description.media_type)}
+    for status, (text, schema) in description.also.items():
+        responses[str(status)] = _answer(text, schema, "application/json")
+    error_type = "application/vnd.schemaregistry.v1+json" if description.confluent else "application/json"
+    error = _CONFLUENT_ERROR if description.confluent else ERROR
+    for status, text in sorted(_errors(right, writes, description).items()):
+        media_types = {error_type, "application/json"} if status in _BEFORE_HANDLERS else {error_type}
+        responses.setdefault(
+            str(status),
+            {"description": text, "content": {one: {"schema": error} for one in sorted(media_types)}},
+        )
+    operation: dict[str, Any] = {
+        "summary": description.summary,
+        "description": f"Needs: {needs}" + (f"\n\n{description.text}" if description.text else ""),
+        "operationId": _operation_id(method, path),
+        "parameters": _parameters(path, writes, description),
+        "responses": responses,
+    }
+    if description.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": description.body}},
+        }
+    return operation
+
+
+_BEFORE_HANDLERS: Final = (401, 403, 413, 503)  # of the listener, whoever speaks behind it
+
+
+def _errors(right: str, writes: bool, description: Description) -> dict[int, str]:
+    refused = "`certificate-refused`: it was revoked meanwhile"
+    if right != ANY_CERTIFICATE:
+        refused = "`forbidden`: the right is missing; " + refused
+    if writes:
+        refused += "; `missing-header`"
+    errors = {
+        HTTPStatus.UNAUTHORIZED.value: "`unauthenticated`: no client certificate.",
+        HTTPStatus.FORBIDDEN.value: refused + ".",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value: "`too-large`: a body of unknown length, or longer than 64 KiB.",
+        HTTPStatus.SERVICE_UNAVAILABLE.value: "`too-slow`: not done within 15 s, a write may still take effect; `busy`.",
+    }
+    if not (description.confluent or description.lenient):
+        errors[HTTPStatus.BAD_REQUEST.value] = (
+            "`invalid-parameter`: a parameter that the route does not have, or a bad value."
+        )
+    for status, text in description.errors.items():
+        errors[status] = f"{errors[status]} {text}" if status in errors else text
+    return errors
+
+
+def _answer(text: str, schema: Schema | None, media_type: str) -> dict[str, Any]:
+    return {"description": text} | ({} if schema is None else {"content": {media_type: {"schema": schema}}})
+
+
+def _parameters(path: str, writes: bool, description: Description) -> list[dict[str, Any]]:
+    segments = {parameter.name: parameter for parameter in description.segments}
+    found: list[dict[str, Any]] = []
+    for name in _NAME.findall(path):
+        parameter = segments.get(name, Parameter(name, _SEGMENT, ""))
+        found.append(_parameter(parameter, "path") | {"required": True})
+    found += [_parameter(parameter, "query") for parameter in description.query]
+    if writes:
+        text = "Any value: a browser sends the certificate by itself, but not this header."
+        found.append(
+            {"name": "maxam-admin", "in": "header", "required": True, "description": text, "schema": {"const": "1"}}
+        )
+    return found
+
+
+def _parameter(parameter: Parameter, where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": parameter.name, "in": where, "schema": parameter.schema}
+    if parameter.text:
+        found["description"] = parameter.text
+    return found | ({"required": True} if parameter.required else {})
+
+
+def _operation_id(method: str, path: str) -> str:
+    words = re.findall(r"\w+", path.removeprefix("/v1/"))
+    return "_".join([method.lower(), *words])
+
+
+def _hoisted(value: Any, components: dict[str, Any]) -> Any:  # noqa: ANN401 JSON of any shape
+    """Return a description with each schema that has a title moved to the components; raises ValueError if two differ."""
+    if isinstance(value, Mapping):
+        found = {key: _hoisted(one, components) for key, one in value.items()}
+        title = found.get("title")
+        if not isinstance(title, str) or "properties" not in found:
+            return found
+        if components.setdefault(title, found) != found:
+            raise ValueError(f"two schemas have the title {title}")
+        return {"$ref": f"#/components/schemas/{title}"}
+    if isinstance(value, list | tuple):
+        return [_hoisted(one, components) for one in value]
+    return value

@@ -1,0 +1,31 @@
+"""What `topic_rows` makes, as JSON Schema: apart from it, as processes use that which need nothing of the API."""
+
+from typing import Final
+
+from maxam.admin.description import ANYTHING, BASE64, COUNT, HEX, TEXT, TIME, extended, listed, one_of, record
+
+TOPIC: Final = record(
+    "TopicRow",
+    destination=TEXT,
+    revision=COUNT,
+    accepted_at=TIME,
+    publisher=TEXT,
+    fingerprint=TEXT,
+    encoding=TEXT,
+    schema={"type": "string", "description": "empty without one"},
+    schema_version=TEXT,
+    schema_fingerprint=HEX,
+    body_bytes=COUNT,
+)
+VALUED_TOPIC: Final = extended(
+    TOPIC,
+    "Topic",
+    ("value_state", "headers", "value", "problem", "value_offset", "value_length", "body"),
+    value_state=one_of("decoded", "raw", "withheld"),
+    headers=listed({"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}),
+    value=ANYTHING,
+    problem={"type": "string", "description": "why it is not decoded"},
+    value_offset=COUNT,
+    value_length={"type": "integer", "minimum": -1, "description": "-1: all the rest"},
+    body=BASE64,
+)
