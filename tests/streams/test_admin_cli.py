@@ -4,6 +4,7 @@ import datetime as dt
 import gc
 import http.client
 import json
+import os
 import re
 import shlex
 import socket
@@ -459,6 +460,31 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert json.loads(result.stdout.splitlines()[0])["problem"]
     assert "1 of 1 files are damaged" in result.stderr
+
+
+def test_bench_is_maxam_bench(tmp_path: Path) -> None:
+    """Arguments, options among them, output and exit code are those of maxam-bench; where there is none that is told."""
+    program = tmp_path / "maxam-bench"
+    program.write_text(f"#!{sys.executable}\nfrom maxam.bench.main import main\nmain(prog_name='maxam-bench')\n")
+    program.chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def run(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-c", "from maxam.admin.main import main; main()", "bench", *arguments],
+            env=environment | {"PATH": path},
+            cwd=tmp_path.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    result = run(str(tmp_path), "run", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Usage: maxam-bench run")
+    assert run(str(tmp_path), "--nonsense").returncode == 2
+    result = run("/nonesuch")
+    assert (result.returncode, result.stderr) == (1, "Error: maxam-bench is neither beside -c nor on the path\n")
 
 
 def completed(running: Running, *words: str, variables: dict[str, str | None] | None = None) -> list[str]:

@@ -1,0 +1,26 @@
+"""`maxam-admin bench`: the way to `maxam-bench`, where whoever looks for it here finds it."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from maxam.errors import ConfigurationError
+
+_PROGRAM: Final = "maxam-bench"
+
+
+@click.command(
+    add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: tuple[str, ...]) -> None:
+    """Run maxam-bench with ARGUMENTS: load, latency and freshness of this or another broker; it has its own --help."""
+    beside = Path(sys.argv[0]).parent / _PROGRAM
+    program = str(beside) if beside.is_file() else shutil.which(_PROGRAM)
+    if program is None:
+        raise ConfigurationError(f"{_PROGRAM} is neither beside {Path(sys.argv[0]).name} nor on the path")
+    os.execv(program, [_PROGRAM, *arguments])  # noqa: S606 it takes our place: its output and exit code are ours
