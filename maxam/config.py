@@ -1,6 +1,7 @@
 """Settings as frozen, validated objects with units in their names."""
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -136,6 +137,7 @@ class AdminSettings:
 
     host: str = "127.0.0.1"
     port: int = 8643  # 0 picks a free one
+    hosts: tuple[str, ...] = ()  # names that it may be called by, besides addresses and those in the server's certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,12 @@ def load_settings(text: str, source: str, folder: Path) -> Settings:
             raise ConfigurationError(
                 f"{source}: [limits] {smaller} = {low} is above {larger} = {high}, so it could never be reached;"
                 f" lower the first or raise the second"
+            )
+    for name in settings.admin.hosts:
+        if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+            raise ConfigurationError(
+                f"{source}: [admin] hosts: expected names of hosts without scheme and port, such as 'gateway.example.org',"
+                f" '*.example.org' for one label more, or '*' for any; found {_shown(name)}"
             )
     enrolment = settings.enrolment
     if enrolment.folder is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from maxam.admin.api import make_application
+from maxam.admin.browsers import KnownByName
 from maxam.admin.enrolment import Enrolment
 from maxam.admin.enrolment_api import make_est
 from maxam.admin.listener import ListenerLimits, serve_https
@@ -47,13 +48,17 @@ async def serve_admin(gateway: "Gateway", *, task_status: trio.TaskStatus[list[s
     if not ipaddress.ip_address(host).is_loopback:
         log_event(logging.WARNING, "admin-listener-exposed", address=host, action="have a firewall in front of it")
     addresses = [address_text(host, port)]
-    application = cast("ASGIFramework", make_application(View(gateway, enrolment)))  # two spellings of ASGI's types
+    configured = {settings.admin.host.lower(), *(name.lower() for name in settings.admin.hosts)}
+    application = KnownByName(
+        make_application(View(gateway, enrolment)),
+        lambda: configured.union(gateway.reloader.sources.certificate.dns_names),
+    )
     async with trio.open_nursery() as nursery:
         if enrolment is not None:
             addresses.append(await nursery.start(_serve_enrolment, gateway, enrolment))
         task_status.started(addresses)
         await serve_https(
-            application,
+            cast("ASGIFramework", application),  # two spellings of ASGI's types
             listeners,
             lambda: gateway.tls,
             visitors=gateway.entitlement.visitors,
