@@ -57,6 +57,7 @@ METRICS: Final = (
     Declared("maxam_sent_bytes_total", "counter", "Bytes to clients, before encryption."),
     Declared("maxam_frames_received_total", "counter", "Frames from clients."),
     Declared("maxam_loop_lag_seconds", "histogram", "How late the event loop is, looked at ten times a second."),
+    Declared("maxam_commit_seconds", "histogram", "How long the journal's disk took to write and sync a block."),
     Declared("maxam_tasks", "gauge", "Tasks of the event loop: a few, and three for each connection."),
     Declared("maxam_sessions", "gauge", "Sessions, with a connection or waiting for their client."),
     Declared("maxam_topics", "gauge", "Topics that hold a value."),

@@ -21,6 +21,7 @@ from maxam.config import Limits
 from maxam.errors import DiskFullError
 from maxam.gateway.bell import Bell
 from maxam.gateway.commit import GroupCommit
+from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.deliveries import Deliveries
 from maxam.gateway.log import log_bug, log_event
 from maxam.journal.encoding import Block
@@ -69,6 +70,7 @@ class Committer:
         self._draining = False
         self._ending = False
         self.writing_since_s: float | None = None  # the block under way
+        self.times: Final = CommitTimes(time.perf_counter())
         self._collected = broker.revision  # up to which the youngest objects have been looked at
 
     def touch(self) -> None:
@@ -171,7 +173,9 @@ class Committer:
                 if isinstance(block, int):
                     self._journal.seal_aged(block)
                     continue
+                begun_s = time.perf_counter()
                 self._journal.write(block)
+                self.times.add(begun_s, time.perf_counter())
             except DiskFullError as error:
                 outcome = error
             except BaseException as error:  # noqa: BLE001  # whatever it is, it is not known what the disk holds

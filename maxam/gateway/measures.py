@@ -68,6 +68,7 @@ def _resources(gateway: "Gateway") -> Iterator[Measure]:
     yield "maxam_memory_limit_bytes", (), watermarks.memory_bytes_max
     yield "maxam_tasks", (), trio.lowlevel.current_statistics().tasks_living
     yield "maxam_loop_lag_seconds", (), gateway.loop_lag.histogram
+    yield "maxam_commit_seconds", (), gateway.committer.times.histogram
 
 
 def _connections(gateway: "Gateway") -> Iterator[Measure]:
