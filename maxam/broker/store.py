@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i32, mypyc_attr
 from sortedcontainers import SortedList
 
 from maxam.records import Change
@@ -15,6 +15,11 @@ TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unnee
 ARRIVALS_MAX: Final = (
     256  # new topics that may wait to be put into order: one by one costs more, all at once holds the loop
 )
+
+# What a topic's freshness may be, beside a number above 0: that of the contracts under which somebody will look at it in time.
+UNWATCHED: Final = 0
+OVERDUE: Final = -1  # and found to be: its next change is told of
+STIRRED: Final = -2  # that was told of, and nobody has looked yet
 
 
 @final
@@ -33,9 +38,22 @@ class Topic:
         registry: The number of the registry that was asked; 0: none was.
         permitted: The number of rights that were found to allow SENDs to it: asked for a million topics, they cannot remember all
             answers. 0: of none.
+        updates: Changes of it that were applied, for whoever wants their rate.
+        freshness: UNWATCHED, OVERDUE, STIRRED or above 0: for whoever holds it to its contract.
     """
 
-    __slots__ = ("change", "destination", "epoch", "permitted", "registry", "routed", "routes", "rule")
+    __slots__ = (
+        "change",
+        "destination",
+        "epoch",
+        "freshness",
+        "permitted",
+        "registry",
+        "routed",
+        "routes",
+        "rule",
+        "updates",
+    )
 
     def __init__(self, destination: bytes, change: Change, routes: "list[Subscription]") -> None:
         self.destination: Final = destination
@@ -43,9 +61,12 @@ class Topic:
         self.routes = routes
         self.routed = 0
         self.epoch = -1
-        self.rule = -1
         self.registry = 0
         self.permitted = 0
+        self.updates = 1
+        # Four bytes each: with eight more a topic would take the next larger piece of memory, 16 bytes a topic.
+        self.rule: i32 = -1
+        self.freshness: i32 = UNWATCHED
 
     @property
     def name(self) -> str:
@@ -63,14 +84,31 @@ class Store:
         tombstones: Those whose newest change is a delete.
         newcomers: Destinations that have got a value and had none, in order, for whoever walks over all topics in slices and
             must not miss one; None while nobody asks.
+        stirred: For whoever holds topics to contracts: those that have got a value and had none, with 0, and those that were overdue
+            and have changed, with when the value before was accepted (microseconds since the epoch); in order, each at most
+            once before it is looked at. None while nobody asks.
+        overdue: How many topics are.
     """
 
-    __slots__ = ("_arrivals", "_names", "_sorted", "_sweep_at", "live", "newcomers", "tombstones", "topics")
+    __slots__ = (
+        "_arrivals",
+        "_names",
+        "_sorted",
+        "_sweep_at",
+        "live",
+        "newcomers",
+        "overdue",
+        "stirred",
+        "tombstones",
+        "topics",
+    )
 
     def __init__(self) -> None:
         self.topics: Final[dict[bytes, Topic]] = {}
         self.live = 0
         self.newcomers: list[bytes] | None = None
+        self.stirred: list[tuple[Topic, int]] | None = None
+        self.overdue = 0
         self.tombstones: Final[set[Topic]] = set()
         self._names: SortedList[bytes] = SortedList()
         self._arrivals: list[bytes] = []  # not yet in _names
@@ -87,24 +125,36 @@ class Store:
         if change.deleted:
             self.tombstones.add(topic)
         else:
-            self._live(change.destination)
+            self._live(topic)
         return topic
 
     def put(self, topic: Topic, change: Change) -> None:
         """Make `change` the topic's newest."""
+        if topic.freshness == OVERDUE:
+            self.overdue -= 1
+            topic.freshness = UNWATCHED
+            self._stir(topic, topic.change.accepted_at_us)
         if change.deleted is not topic.change.deleted:
             if change.deleted:
                 self.tombstones.add(topic)
                 self.live -= 1
             else:
                 self.tombstones.discard(topic)
-                self._live(change.destination)
+                self._live(topic)
         topic.change = change
+        topic.updates += 1
 
-    def _live(self, destination: bytes) -> None:
+    def _live(self, topic: Topic) -> None:
         self.live += 1
         if self.newcomers is not None:
-            self.newcomers.append(destination)
+            self.newcomers.append(topic.destination)
+        if topic.freshness == UNWATCHED:
+            self._stir(topic, 0)
+
+    def _stir(self, topic: Topic, before_us: int) -> None:
+        if self.stirred is not None:
+            topic.freshness = STIRRED
+            self.stirred.append((topic, before_us))
 
     def sort(self) -> None:
         """Put the destinations of topics that have come since into order, as `names_after` needs them; from now on, soon.

@@ -1,0 +1,334 @@
+"""Topics held to their freshness contracts: the overdue ones are those that a naive look at all topics finds, whatever happens."""
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxam.avro.registry import Registry, load_registry
+from maxam.broker.store import OVERDUE
+from maxam.config import Limits
+from maxam.gateway import freshness
+from maxam.gateway.freshness import LINES_PER_MINUTE_MAX, STRETCH_US, Freshness
+from maxam.globs import compile_glob
+from tests.sans_io import World
+
+EVERY = compile_glob("**", Limits())
+SECOND_US = 1_000_000
+NAMES = ["X/a.1", "X/a.2", "X/a.1.b", "X/b.1", "X/b.2", "X/c"]
+# Registries: globs in the order of their rules, and seconds.
+CONTRACTS: list[dict[str, float | None]] = [
+    {"X/**": None},
+    {"X/**": 2},
+    {"X/a.*": 1, "X/**": 3},
+    {"X/a.1": None, "X/a.*": 0.5, "X/**": None},
+    {"X/b.*": 20, "X/*.1": 1, "X/**": None},
+]
+
+
+def registry(contracts: Mapping[str, float | None]) -> Registry:
+    """Make a registry of rules that check nothing."""
+    rules = [
+        f'[[rule]]\ndestination = "{glob}"\nencoding = "none"\n'
+        + ("" if limit is None else f"fresh_within_s = {limit}\n")
+        for glob, limit in contracts.items()
+    ]
+    return load_registry({"registry.toml": "".join(rules).encode()})
+
+
+class Venue:
+    """A broker, somebody who publishes, and the one who looks."""
+
+    def __init__(self, contracts: Mapping[str, float | None]) -> None:
+        self.world = World.make()
+        self.world.broker.replace_registry(registry(contracts))
+        self.wall_us = self.world.wall_us
+        self.begin()
+
+    def begin(self) -> None:
+        """Connect, and look for the first time."""
+        self.publisher = self.world.client()
+        self.fresh = Freshness(self.world.broker, lambda: self.wall_us)
+
+    def send(self, name: str, body: bytes = b"value") -> None:
+        """Have a value accepted and committed."""
+        self.world.wall_us = self.wall_us
+        self.publisher.send(name, body)
+        self.world.commit()
+
+    def pass_time(self, us: int) -> None:
+        """Let the wall clock go on, or be set."""
+        self.wall_us += us
+        self.world.now_s += max(us, 0) / 1e6
+
+    def settle(self) -> None:
+        """Let the one who looks do all that there is to do."""
+        while self.fresh.step(self.world.now_s):
+            pass
+        assert self.fresh.settled
+
+    def restart(self) -> None:
+        """Crash, and start again from the journal."""
+        self.world = self.world.restart()
+        self.begin()
+
+    def listed(self, glob: str = "**", page: int = 2) -> list[str]:
+        """Page through what is overdue; nothing in it may be fresh or without a contract."""
+        names: list[str] = []
+        after: bytes | None = None
+        while True:
+            found, after = self.fresh.overdue_slice(compile_glob(glob, Limits()), after, 3, page)
+            for one in found:
+                names.append(one.change.destination.decode())
+                assert names[-1] in self.stale()
+                assert one.age_s > one.fresh_within_s
+            if after is None:
+                return names
+
+    def stale(self) -> list[str]:
+        """Look at every topic, as nobody would who has a million of them."""
+        broker = self.world.broker
+        now_us = max(self.wall_us, broker.accepted_at_us)
+        found = []
+        for topic in broker.store.topics.values():
+            rule = broker.registry.rule_for(topic.name)
+            limit_s = None if rule is None else broker.registry.fresh_within_s[broker.registry.rules.index(rule)]
+            if limit_s is not None and not topic.change.deleted:
+                age_us = now_us - topic.change.accepted_at_us
+                if age_us > limit_s * 1e6:
+                    found.append(topic.name)
+        return sorted(found)
+
+    def check(self) -> None:
+        """Hold list and count against the naive look."""
+        self.settle()
+        stale = self.stale()
+        assert self.listed() == stale
+        assert self.fresh.count == len(stale)
+        marked = [topic.name for topic in self.world.broker.store.topics.values() if topic.freshness == OVERDUE]
+        assert sorted(marked) == stale
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from(NAMES)),
+    st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+    st.tuples(st.just("time"), st.integers(1, 12)),
+    st.tuples(st.just("back"), st.integers(1, 30)),
+    st.tuples(st.just("contracts"), st.sampled_from(range(len(CONTRACTS)))),
+    st.tuples(st.just("look"), st.integers(1, 3)),
+    st.tuples(st.just("sweep"), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0)),
+    st.tuples(st.just("check"), st.just(0)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(CONTRACTS), st.integers(1, 5), st.integers(0, 3), st.lists(STEPS, max_size=40))
+def test_what_is_overdue_is_what_a_look_at_all_topics_finds(
+    contracts: dict[str, float | None], slice_topics: int, dead_max: int, steps: list[tuple[str, object]]
+) -> None:
+    """Whatever is sent, deleted, forgotten and made again, reloaded, restarted, and however clocks are set: once there is nothing more
+    to look at, list and count are those of a naive look; before that nothing fresh is listed.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(freshness, "SLICE_TOPICS", slice_topics)
+        patch.setattr(freshness, "_DEAD_MAX", dead_max)
+        patch.setattr(freshness, "_DROPPED_AT_A_TIME", 1)
+        venue = Venue(contracts)
+        for what, about in steps:
+            match what, about:
+                case "send", str(name):
+                    venue.send(name)
+                case "delete", str(name):
+                    venue.send(name, b"")
+                case "time", int(stretches):
+                    venue.pass_time(stretches * STRETCH_US)
+                case "back", int(stretches):
+                    venue.pass_time(-stretches * STRETCH_US)
+                case "contracts", int(number):
+                    venue.world.broker.replace_registry(registry(CONTRACTS[number]))
+                case "look", int(times):
+                    for _ in range(times):
+                        venue.fresh.step(venue.world.now_s)
+                case "sweep", _:
+                    venue.world.broker.store.sweep(set())
+                case "restart", _:
+                    venue.restart()
+                case _:
+                    venue.check()
+            listed = venue.listed()  # holds each row against the truth
+            assert listed == sorted(set(listed))
+            assert venue.fresh.count == sum(
+                topic.freshness == OVERDUE for topic in venue.world.broker.store.topics.values()
+            )
+        venue.check()
+
+
+def test_a_topic_is_overdue_from_its_time_on_and_fresh_with_the_commit_that_updates_it() -> None:
+    """Not before its time has passed, within two stretches after it, and not a moment longer than until the update is committed."""
+    venue = Venue({"X/**": 2})
+    venue.send("X/a.1")
+    venue.settle()
+    venue.pass_time(2 * SECOND_US)
+    venue.check()
+    assert venue.listed() == []
+    venue.pass_time(STRETCH_US)
+    venue.check()
+    assert venue.listed() == ["X/a.1"]
+    assert venue.fresh.breaches == 1
+    venue.send("X/a.1")
+    assert (venue.listed(), venue.fresh.count) == ([], 0)  # though nobody has looked since
+    venue.check()
+    venue.pass_time(3 * SECOND_US)
+    venue.check()
+    assert venue.fresh.breaches == 2
+
+
+def test_topics_that_are_updated_are_looked_at_once_in_their_time_and_no_oftener() -> None:
+    """The cost is by the contract and not by the updates."""
+    venue = Venue({"X/**": 10})
+    looks = 0
+    original = venue.fresh.limit_s
+
+    def limit_s(topic: object) -> float | None:
+        nonlocal looks
+        looks += 1
+        return original(topic)  # type: ignore[arg-type]  # whatever it was asked for
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Freshness, "limit_s", lambda _self, topic: limit_s(topic))
+        for _ in range(200):  # 50 seconds
+            for name in NAMES:
+                venue.send(name)
+            venue.settle()
+            venue.pass_time(STRETCH_US)
+    assert looks <= len(NAMES) * (1 + 50 / 10)
+    assert venue.fresh.count == 0
+
+
+def test_what_a_restart_finds_too_old_is_overdue_at_once() -> None:
+    """Its age is by when it was accepted, not by when the gateway started."""
+    venue = Venue({"X/a.*": 5, "X/**": None})
+    for name in NAMES:
+        venue.send(name)
+    venue.pass_time(60 * SECOND_US)
+    venue.restart()
+    assert not venue.fresh.settled
+    venue.check()
+    assert venue.listed() == ["X/a.1", "X/a.1.b", "X/a.2"]
+    assert venue.fresh.breaches == 3
+
+
+def test_other_contracts_take_and_give_what_is_overdue(caplog: pytest.LogCaptureFixture) -> None:
+    """A shorter time finds more, a longer one less, none nothing; a topic that another rule takes over is held to that."""
+    caplog.set_level("INFO", "maxam")
+    venue = Venue({"X/**": 10})
+    venue.send("X/a.1")
+    venue.send("X/b.1")
+    venue.pass_time(5 * SECOND_US)
+    for contracts, expected in (
+        ({"X/**": 10.0}, []),
+        ({"X/**": 4.0}, ["X/a.1", "X/b.1"]),
+        ({"X/a.*": None, "X/**": 4.0}, ["X/b.1"]),
+        ({"X/**": 5.5}, []),
+        ({"X/b.*": 1.0, "X/**": None}, ["X/b.1"]),
+        ({"X/**": None}, []),
+    ):
+        venue.world.broker.replace_registry(registry(contracts))
+        venue.check()
+        assert venue.listed() == expected
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["topic-overdue"] * 3
+
+
+def test_a_registry_with_the_same_contracts_leaves_all_as_it_is() -> None:
+    """What is known stays known: nobody walks over a million topics because a schema has a field more."""
+    venue = Venue({"X/a.*": 1, "X/**": None})
+    venue.send("X/a.1")
+    venue.pass_time(2 * SECOND_US)
+    venue.check()
+    venue.world.broker.replace_registry(registry({"X/a.*": 1, "X/**": None}))
+    venue.fresh.step(venue.world.now_s)
+    assert venue.fresh.settled
+    assert venue.listed() == ["X/a.1"]
+
+
+def test_without_contracts_nothing_is_watched() -> None:
+    """Then the store tells of nothing, and topics are not looked at."""
+    venue = Venue({"X/**": None})
+    venue.send("X/a.1")
+    venue.check()
+    assert venue.world.broker.store.stirred is None
+    assert not venue.fresh.degraded_reasons()
+
+
+def test_a_clock_that_was_set_back_is_told_of_and_stops_nobody_from_being_fresh() -> None:
+    """While it has not caught up nobody grows older; operators see that."""
+    venue = Venue({"X/**": 2})
+    venue.send("X/a.1")
+    venue.settle()
+    venue.pass_time(-3600 * SECOND_US)
+    venue.check()
+    assert venue.listed() == []
+    assert "3600 s behind" in venue.fresh.degraded_reasons()[0]
+    venue.pass_time(3603 * SECOND_US)
+    venue.check()
+    assert venue.listed() == ["X/a.1"]
+    assert venue.fresh.degraded_reasons() == []
+
+
+def test_the_log_has_a_few_lines_a_minute_and_a_sum_of_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """A venue that loses its network is told of, not each of its thousand machines."""
+    caplog.set_level("INFO", "maxam")
+    venue = Venue({"X/**": 1})
+    venue.fresh.step(venue.world.now_s)
+    for number in range(100):
+        venue.send(f"X/m.{number}")
+    venue.pass_time(2 * SECOND_US)
+    venue.check()
+    for number in range(30):
+        venue.send(f"X/m.{number}")
+    venue.settle()
+    venue.pass_time(60 * SECOND_US)
+    venue.fresh.step(venue.world.now_s)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum(line.startswith("topic-overdue ") for line in lines[:-1]) <= 2 * LINES_PER_MINUTE_MAX
+    assert sum(line.startswith("topic-fresh-again ") for line in lines) == LINES_PER_MINUTE_MAX
+    (summary,) = [line for line in lines if line.startswith("freshness-summary ")]
+    assert "not_logged=" in summary
+    assert "topic-overdue destination=X/m." in lines[0]
+    assert "publisher=anna age_s=2.0 fresh_within_s=1" in lines[0]
+
+
+def test_topics_that_come_and_go_are_let_go_of() -> None:
+    """Entries are bounded by the topics that there are, not by those that there were in a long `fresh_within_s`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(freshness, "_DEAD_MAX", 10)
+        venue = Venue({"X/**": 86_400})
+        for number in range(500):
+            venue.send(f"X/{number}")
+            venue.send(f"X/{number}", b"")
+            venue.world.broker.store.sweep(set())
+            venue.settle()
+            assert venue.fresh._entries <= 12
+
+
+def test_it_looks_by_itself() -> None:
+    """As a task, on a virtual clock: overdue within half a second of its time."""
+
+    async def run() -> None:
+        venue = Venue({"X/**": 2})
+        start_us = venue.wall_us
+        venue.fresh = Freshness(venue.world.broker, lambda: start_us + int(trio.current_time() * 1e6))
+        venue.send("X/a.1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(venue.fresh.run)
+            await trio.sleep(1.9)
+            assert venue.fresh.count == 0
+            await trio.sleep(0.1 + 2 * STRETCH_US / 1e6 + 0.01)
+            assert venue.fresh.count == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
