@@ -166,6 +166,8 @@ class Broker:
         scanning: `scan` has something to do now.
         chunks: What was handed out since the last commit, by its first topic.
         memory_low: Nothing that needs more memory for longer than its connection is taken: set from outside.
+        sampled: The newest batch committed, for whoever wants to know what is going on, once they have put an empty one here; None:
+            none is kept.
         on_rejected: Told of every SEND that is answered, or would be, `rejected-invalid` or `rejected-unauthorised`; it must not call back.
         on_shadowed: Told of every SEND with a body that was judged by a rule with a candidate version, likewise.
     """
@@ -182,6 +184,7 @@ class Broker:
         self.sessions: Final[SortedDict[tuple[str, str], Session]] = SortedDict()
         self.counters: Final = Counters()
         self.memory_low = False
+        self.sampled: list[Operation] | None = None
         self.on_rejected: OnRejected | None = None
         self.on_shadowed: OnShadowed | None = None
         self.head = 0
@@ -427,6 +430,8 @@ class Broker:
     def commit(self, batch: list[Operation]) -> None:
         """Apply the oldest batch taken, which is durable now, and wake whoever it concerns."""
         self.chunks.clear()
+        if self.sampled is not None:
+            self.sampled = batch
         for operation in batch:
             if type(operation) is Change:
                 self._apply_change(operation)
@@ -697,6 +702,14 @@ class Broker:
                 if type(operation) is Change and not operation.deleted:
                     yield operation.destination
 
+    def rule_of(self, topic: Topic) -> int:
+        """Return which of the registry's rules is for a topic, -1 if none is; the topic remembers it."""
+        if topic.registry != self._registries:
+            rule = self.registry.rule_for(topic.name)
+            topic.rule = -1 if rule is None else self.registry.rules.index(rule)
+            topic.registry = self._registries
+        return topic.rule
+
     def replace_registry(self, registry: Registry) -> None:
         """Judge every SEND from now on by another registry."""
         self.registry = registry
@@ -740,12 +753,12 @@ class Broker:
                 topic.permitted = rights.number
         if topic is not None and topic.registry == self._registries:
             rule = self.registry.rules[topic.rule] if topic.rule >= 0 else None
+        elif topic is not None:
+            at = self.rule_of(topic)
+            rule = self.registry.rules[at] if at >= 0 else None
         else:
             rule = self.registry.rule_for(destination.decode())
-            if topic is not None:
-                topic.registry = self._registries
-                topic.rule = -1 if rule is None else self.registry.rules.index(rule)
-            elif event.body and self._full():
+            if event.body and self._full():
                 return self._memory_low()
         if not event.body:
             return UNJUDGED if rule is None else rule.deletion
