@@ -26,6 +26,7 @@ from maxam.admin.reject_commands import rejects
 from maxam.admin.reload_commands import reload
 from maxam.admin.schema_commands import schemas
 from maxam.admin.session_commands import sessions
+from maxam.admin.top_commands import top
 from maxam.admin.topic_commands import topics
 from maxam.compiled import version
 from maxam.errors import ConfigurationError
@@ -103,6 +104,7 @@ def dev_certs(folder: Path, as_json: bool) -> None:
 main.add_command(bench)
 main.add_command(completion)
 main.add_command(config)
+main.add_command(top)
 main.add_command(topics)
 main.add_command(sessions)
 main.add_command(schemas)
