@@ -13,7 +13,18 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, only_parameters
+from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec
+from maxam.admin.description import (
+    ANYTHING,
+    BASE64,
+    TEXT,
+    Parameter,
+    described,
+    listed,
+    nullable,
+    one_of,
+    record,
+)
 from maxam.admin.encoding import ValueEncodeError, read_json
 from maxam.admin.trial import encode_parsed
 from maxam.admin.view import View
@@ -29,7 +40,23 @@ BODY_TYPE: Final = "application/octet-stream"  # of a request that is the body i
 # As long a request with a value may be: with a tree of the schema and Python for every number, encoding takes its time.
 VALUE_REQUEST_BYTES_MAX: Final = 8192
 _KEYS: Final = ("body", "value", "headers", "schema_version", "if_revision", "source", "source_revision")
-_PARAMETERS: Final = ("header", "schema_version", "if_revision", "source", "source_revision")
+_NUMBER: Final = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
+_PAIRS: Final = {**listed(TEXT), "minItems": 2, "maxItems": 2}
+_IF_REVISION: Final = Parameter(
+    "if_revision", _NUMBER, "only if the topic's value has this revision, 0: only if it has none; else 422 `conflict`"
+)
+_SENT: Final = record(
+    "Sent",
+    destination=TEXT,
+    disposition=one_of("accepted"),
+    result=nullable(one_of("superseded")),
+    reason=nullable(TEXT),
+    revision=nullable(_NUMBER),
+)
+_REFUSED: Final[dict[int, str]] = {
+    HTTPStatus.FORBIDDEN: "`unauthorised`: this principal may not send there",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "Rejected, with the result code of the RECEIPT; `invalid-value`: the value cannot be encoded",
+}
 _OWN_HEADERS: Final = {b"schema-version": "schema_version", b"source-revision": "source_revision"}
 _OTHER_HEADERS: Final = 3  # of a SEND: destination, content-length, receipt
 _RECEIPT: Final = b"admin"
@@ -57,19 +84,51 @@ def is_body(request: Request) -> bool:
     return request.method == "PUT" and request.headers.get("content-type", "").partition(";")[0].strip() == BODY_TYPE
 
 
+@described(
+    "Send a value to a topic",
+    _SENT,
+    (
+        Parameter("headers", TEXT, f"with {BODY_TYPE}: as the key, JSON"),
+        Parameter("schema_version", TEXT, f"with {BODY_TYPE}: as the key"),
+        _IF_REVISION,
+        Parameter("source", TEXT, f"with {BODY_TYPE}: as the key"),
+        Parameter("source_revision", _NUMBER, f"with {BODY_TYPE}: as the key"),
+    ),
+    body=record(
+        "Put",
+        _KEYS,
+        body=BASE64,
+        value=ANYTHING,
+        headers=listed(_PAIRS),
+        schema_version=TEXT,
+        if_revision=_NUMBER,
+        source=TEXT,
+        source_revision=_NUMBER,
+    ),
+    errors={
+        **_REFUSED,
+        HTTPStatus.BAD_REQUEST: "`invalid-request`: what is asked for cannot be sent",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body, or a request with a value, is too long",
+    },
+    text=f"""A SEND of the caller's own principal. Of `body` and `value` one must be there; `value` is encoded by the newest schema of the
+destination's rule, or that of `schema_version`, if the whole request has at most {VALUE_REQUEST_BYTES_MAX} bytes. A content-type of
+`{BODY_TYPE}` makes the request the body itself, as long as a frame's may be, and parameters say the rest.""",
+)
 async def _put(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
     content = await request.body()
     if is_body(request):
         wish = _of_parameters(request, content, view.limits)
     else:
-        only_parameters(request)
+        if request.query_params:
+            raise _bad(f"parameters go with a content-type of {BODY_TYPE}; else all is in the JSON object")
         # what a client sent can keep Python busy for milliseconds: a thread leaves the event loop its turns
         wish = await trio.to_thread.run_sync(_of_json, content, view.limits)
-    body, headers = wish.body, wish.headers
-    if body is None:
+    if wish.body is None:
         _require_right(view, caller, destination)  # before anything is said of its schema
         body, headers = await trio.to_thread.run_sync(_encoded, view.registry, destination, wish)
+    else:
+        body, headers = wish.body, wish.headers
     if len(body) > view.limits.frame_body_bytes_max:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -82,8 +141,14 @@ async def _put(view: View, request: Request, caller: Identity) -> Response:
     return _answered(destination, answer)
 
 
+@described(
+    "Delete the value of a topic",
+    _SENT,
+    (_IF_REVISION,),
+    errors={**_REFUSED, HTTPStatus.NOT_FOUND: "There is no such topic"},
+    text="A SEND of the caller's own principal, with an empty body.",
+)
 async def _delete(view: View, request: Request, caller: Identity) -> Response:
-    only_parameters(request, "if_revision")
     destination: str = request.path_params["destination"]
     expected = _digits(request, "if_revision")
     if view.topic(destination.encode()) is None:
@@ -139,9 +204,6 @@ def _encoded(registry: Registry, destination: str, wish: _Request) -> tuple[byte
             "invalid-value",
             str(error),
             disposition="rejected-invalid",
-            path=error.path,
-            expected=error.expected,
-            found=error.found,
         ) from error
     except ConfigurationError as error:
         code = "no-rule" if rule is None else "unknown-schema-version"
@@ -171,11 +233,6 @@ def _of_json(content: bytes, limits: Limits) -> _Request:
             f"a request with a value may have {VALUE_REQUEST_BYTES_MAX} bytes; encode it, as `maxam-admin topics put` does, and "
             f"send the body, best as {BODY_TYPE}",
         )
-    pairs = document.get("headers", [])
-    if not isinstance(pairs, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair) for pair in pairs
-    ):
-        raise _bad('`headers` must be a list of pairs of texts, such as [["reason", "test"]]')
     texts = {key: document.get(key) for key in ("schema_version", "source")}
     numbers = {key: document.get(key) for key in ("if_revision", "source_revision")}
     for key, text in texts.items():
@@ -187,7 +244,7 @@ def _of_json(content: bytes, limits: Limits) -> _Request:
     return _made(
         _body_of(document["body"]) if "body" in document else None,
         document.get("value"),
-        [(_utf8(name), _utf8(value)) for name, value in pairs],
+        _pairs_of(document.get("headers", [])),
         texts["schema_version"],
         texts["source"],
         numbers["source_revision"],
@@ -197,17 +254,14 @@ def _of_json(content: bytes, limits: Limits) -> _Request:
 
 
 def _of_parameters(request: Request, content: bytes, limits: Limits) -> _Request:
-    only_parameters(request, *_PARAMETERS)
-    pairs = []
-    for text in request.query_params.getlist("header"):
-        name, colon, value = text.partition(":")
-        if not colon:
-            raise _bad("each parameter `header` must be NAME:VALUE")
-        pairs.append((_utf8(name), _utf8(value)))
+    try:
+        pairs = read_json(request.query_params.get("headers", "[]").encode(), "the parameter headers")
+    except (ValueEncodeError, UnicodeEncodeError) as error:
+        raise _bad(str(error)) from error
     return _made(
         content,
         None,
-        pairs,
+        _pairs_of(pairs),
         request.query_params.get("schema_version"),
         request.query_params.get("source"),
         _digits(request, "source_revision"),
@@ -283,6 +337,14 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:  # half of a pair of surrogates, which JSON can write
         raise _bad("a text is no Unicode") from error
+
+
+def _pairs_of(pairs: object) -> list[tuple[bytes, bytes]]:
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair) for pair in pairs
+    ):
+        raise _bad('`headers` must be a list of pairs of texts, such as [["reason", "test"]]')
+    return [(_utf8(name), _utf8(value)) for name, value in pairs]
 
 
 def _body_of(text: object) -> bytes:
