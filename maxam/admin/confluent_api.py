@@ -8,6 +8,7 @@ Spec: Confluent Schema Registry "API Reference"
 """
 
 import json
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any, Final, final
@@ -16,8 +17,22 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import ANY_PRINCIPAL, RouteSpec
+from maxam.admin.answers import ANY_PRINCIPAL, Handler, RouteSpec
 from maxam.admin.compatibility_process import incompatibilities
+from maxam.admin.description import (
+    COUNT,
+    FLAG,
+    TEXT,
+    WHOLE,
+    Described,
+    Parameter,
+    Schema,
+    described,
+    listed,
+    nullable,
+    one_of,
+    record,
+)
 from maxam.admin.registry_api import IMMUTABLE, JSON_TYPE, NEWEST, REVALIDATED, cacheable, rendered
 from maxam.admin.view import View
 from maxam.avro.compatibility import COMPATIBILITY_DEFAULT
@@ -98,33 +113,93 @@ def _row(version: SchemaVersion) -> dict[str, object]:
     }
 
 
+_VERSION: Final = record("RegisteredSchema", subject=TEXT, version=COUNT, id=COUNT, schema=TEXT)
+_GIVEN: Final[Schema] = {
+    **record(
+        "GivenSchema",
+        ("schemaType", "references"),
+        schema={"type": "string", "description": "the text of a schema"},
+        schemaType=nullable(one_of("AVRO")),
+        references={"description": "none: texts are self-contained"},
+    ),
+    "additionalProperties": True,
+}
+_COMPATIBLE: Final = record("Compatibility", ("messages",), is_compatible=FLAG, messages=listed(TEXT))
+_SETTING: Final = record("CompatibilityLevel", compatibilityLevel=TEXT)
+_MODE: Final = record("Mode", mode=one_of("READONLY"))
+_ROWS: Final = (
+    Parameter("offset", WHOLE, "rows that are left out at the beginning"),
+    Parameter("limit", WHOLE, "rows at most; negative: all"),
+)
+_KEPT: Final = {304: ("It is as `If-None-Match` says.", None)}
+_NO_SUBJECT: Final = {404: "40401: no such subject."}
+_NO_VERSION: Final = _NO_SUBJECT | {404: "40401, 40402: no such subject or version.", 422: "42202: no version number."}
+_NO_ID: Final = {404: "40403: no such schema."}
+_BAD_SCHEMA: Final = {400: "No JSON object.", 422: "42201: an unusable schema."}
+
+
+def _told(
+    summary: str,
+    answer: Schema,
+    errors: Mapping[int, str] | None = None,
+    query: tuple[Parameter, ...] = (),
+    body: Schema | None = None,
+) -> Callable[[Handler], Described]:
+    """Describe a route as those of Confluent's registry are."""
+    return described(
+        summary, answer, query, body=body, errors=errors, also=_KEPT, media_type=CONFLUENT_TYPE, dialect="confluent"
+    )
+
+
 # Subjects.
 
 
+@_told(
+    "Names of types",
+    listed(TEXT),
+    {400: "`offset` or `limit` is no number."},
+    (Parameter("subjectPrefix", TEXT, "what they begin with"), *_ROWS),
+)
 async def _subjects(view: View, request: Request, _caller: Identity) -> Response:
     prefix = request.query_params.get("subjectPrefix", "")
     return _answer(request, _page(request, [name for name in view.registry.types() if name.startswith(prefix)]))
 
 
+@_told("Versions of a type", listed(COUNT), _NO_SUBJECT | {400: "`offset` or `limit` is no number."}, _ROWS)
 async def _versions(view: View, request: Request, _caller: Identity) -> Response:
     versions = _of_subject(view.registry, request)
     return _answer(request, _page(request, [_version_number(version) for version in reversed(versions)]))
 
 
+@_told("One version", _VERSION, _NO_VERSION)
 async def _version(view: View, request: Request, _caller: Identity) -> Response:
     return _answer(request, _row(_wanted(view.registry, request)))
 
 
+@described(
+    "The text of one version",
+    {"description": "a self-contained Avro schema"},
+    errors=_NO_VERSION,
+    also=_KEPT,
+    dialect="confluent",
+)
 async def _version_text(view: View, request: Request, _caller: Identity) -> Response:
     version = _wanted(view.registry, request)
     return cacheable(request, version.schema.text, version.text_sha256)
 
 
+@_told("Nothing: texts are self-contained", listed(COUNT), _NO_VERSION)
 async def _referenced_by(view: View, request: Request, _caller: Identity) -> Response:
     _wanted(view.registry, request)
     return _answer(request, [])  # what is served is self-contained: nothing refers to anything
 
 
+@_told(
+    "Find the version that has a text, or writes the same bytes; changes nothing",
+    _VERSION,
+    _BAD_SCHEMA | {404: "40401, 40403."},
+    body=_GIVEN,
+)
 async def _lookup(view: View, request: Request, _caller: Identity) -> Response:
     versions = _of_subject(view.registry, request)
     given = await _given_schema(request)
@@ -153,11 +228,28 @@ def _known(versions: tuple[SchemaVersion, ...], given: str) -> SchemaVersion | N
     return next((version for version in versions if version.sha_256 == fingerprint), None)
 
 
+_VERBOSE: Final = Parameter("verbose", TEXT, "`true`: with messages")
+
+
+@_told(
+    "Whether a schema could follow a version; changes nothing",
+    _COMPATIBLE,
+    _NO_VERSION | {400: "No JSON object.", 422: "42201, 42202."},
+    (_VERBOSE,),
+    _GIVEN,
+)
 async def _test_version(view: View, request: Request, _caller: Identity) -> Response:
     older = _wanted(view.registry, request)
     return await _tested(view.registry, request, (older,))
 
 
+@_told(
+    "Whether a schema could be the next version; changes nothing",
+    _COMPATIBLE,
+    _BAD_SCHEMA | _NO_SUBJECT,
+    (_VERBOSE,),
+    _GIVEN,
+)
 async def _test_versions(view: View, request: Request, _caller: Identity) -> Response:
     versions = _of_subject(view.registry, request)
     transitive = view.registry.compatibility(versions[0].type_name).endswith("_TRANSITIVE")
@@ -247,25 +339,36 @@ def _page(request: Request, rows: list[Any]) -> list[Any]:
 # Ids.
 
 
+@_told("Types of schemas", listed(one_of("AVRO")))
 async def _types(_view: View, request: Request, _caller: Identity) -> Response:
     return _answer(request, ["AVRO"])
 
 
+@_told("The text of an id", record("SchemaOfId", schema=TEXT), _NO_ID)
 async def _schema(view: View, request: Request, _caller: Identity) -> Response:
     versions = _of_id(view.registry, request)
     return _answer(request, {"schema": versions[0].schema.text.decode()}, IMMUTABLE)
 
 
+@described(
+    "The text alone of an id",
+    {"description": "a self-contained Avro schema"},
+    errors=_NO_ID,
+    also=_KEPT,
+    dialect="confluent",
+)
 async def _schema_text(view: View, request: Request, _caller: Identity) -> Response:
     first = _of_id(view.registry, request)[0]
     return cacheable(request, first.schema.text, first.text_sha256, JSON_TYPE, IMMUTABLE)
 
 
+@_told("Who has an id", listed(record("SubjectVersion", subject=TEXT, version=COUNT)), _NO_ID)
 async def _id_versions(view: View, request: Request, _caller: Identity) -> Response:
     versions = _of_id(view.registry, request)
     return _answer(request, [{"subject": one.type_name, "version": _version_number(one)} for one in reversed(versions)])
 
 
+@_told("Types that have an id", listed(TEXT), _NO_ID)
 async def _id_subjects(view: View, request: Request, _caller: Identity) -> Response:
     return _answer(request, sorted({version.type_name for version in _of_id(view.registry, request)}))
 
@@ -282,19 +385,23 @@ def _of_id(registry: Registry, request: Request) -> list[SchemaVersion]:
 # Settings.
 
 
+@_told("The default mode of compatibility", _SETTING)
 async def _config(_view: View, request: Request, _caller: Identity) -> Response:
     return _answer(request, {"compatibilityLevel": COMPATIBILITY_DEFAULT})
 
 
+@_told("The mode of compatibility of a type", _SETTING, _NO_SUBJECT)
 async def _subject_config(view: View, request: Request, _caller: Identity) -> Response:
     name = _of_subject(view.registry, request)[0].type_name
     return _answer(request, {"compatibilityLevel": view.registry.compatibility(name)})
 
 
+@_told("That this registry is read", _MODE)
 async def _mode(_view: View, request: Request, _caller: Identity) -> Response:
     return _answer(request, {"mode": "READONLY"})
 
 
+@_told("That this type is read", _MODE, _NO_SUBJECT)
 async def _subject_mode(view: View, request: Request, caller: Identity) -> Response:
     _of_subject(view.registry, request)
     return await _mode(view, request, caller)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from maxam.admin.answers import Answer, ApiError, RouteSpec, limit_of
 from maxam.admin.description import (
-    AFTER,
+    AFTER_NUMBER,
     COUNT,
     HEX,
     LIMIT,
@@ -71,7 +71,7 @@ CONNECTION: Final = record(
 @described(
     "Connections in order of their opening: of clients, and of operators",
     page("connections", CONNECTION),
-    (AFTER, LIMIT),
+    (AFTER_NUMBER, LIMIT),
     text="Figures of frames, receipts and window are null before a client is connected, and those of the traffic for operators.",
 )
 async def _connections(view: View, request: Request, _caller: Identity) -> Response:

@@ -118,6 +118,7 @@ class Parameter:
 
 
 AFTER: Final = Parameter("after", TEXT, "`next` of the page before; absent: begin")
+AFTER_NUMBER: Final = Parameter("after", {"type": "string", "pattern": "^[0-9]{1,18}$"}, AFTER.text)
 LIMIT: Final = Parameter(
     "limit", {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT}, "rows of a page, at most"
 )
@@ -140,7 +141,7 @@ class Description:
         query: All parameters that it has: others are refused, where the API is our own.
         path: As clients write it, where the route's own path takes in more.
         segments: Parameters of the path, where a text says more than their name.
-        body: Of the request; None: it has none.
+        bodies: Of the request, by media type; empty: it has none.
         errors: Statuses that it answers besides those that any route may, and when.
         also: Answers of other statuses that are no errors, or not in their form.
         media_type: Of the answer.
@@ -154,7 +155,7 @@ class Description:
     query: tuple[Parameter, ...] = ()
     path: str | None = None
     segments: tuple[Parameter, ...] = ()
-    body: Schema | None = None
+    bodies: Mapping[str, Schema] = field(default_factory=dict)
     errors: Mapping[int, str] = field(default_factory=dict)
     also: Mapping[int, tuple[str, Schema | None]] = field(default_factory=dict)
     media_type: str = "application/json"
@@ -211,20 +212,21 @@ def described(
     path: str | None = None,
     segments: tuple[Parameter, ...] = (),
     body: Schema | None = None,
+    bodies: Mapping[str, Schema] | None = None,
     errors: Mapping[int, str] | None = None,
     also: Mapping[int, tuple[str, Schema | None]] | None = None,
     media_type: str = "application/json",
     text: str = "",
     dialect: Literal["own", "confluent", "lenient"] = "own",
 ) -> Callable[[Handler], Described]:
-    """Describe a handler; arguments as of `Description`."""
+    """Describe a handler; arguments as of `Description`; `body` is that of a request in JSON."""
     description = Description(
         summary,
         answer,
         query,
         path,
         segments,
-        body,
+        {**({} if body is None else {"application/json": body}), **(bodies or {})},
         errors or {},
         also or {},
         media_type,

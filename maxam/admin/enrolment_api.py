@@ -21,6 +21,19 @@ from starlette.routing import Route
 
 from maxam.admin.answers import Answer, ApiError, RouteSpec
 from maxam.admin.authority import REQUEST_BYTES_MAX
+from maxam.admin.description import (
+    COUNT,
+    FLAG,
+    HEX,
+    TEXT,
+    TIME,
+    Parameter,
+    described,
+    extended,
+    listed,
+    nullable,
+    record,
+)
 from maxam.admin.enrolment import Attempts, Enrolment, RefusedError, Token
 from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.view import View
@@ -42,6 +55,37 @@ _CERTIFICATES: Final = {  # application/pkcs7-mime is the type; the parameter is
 # For operators.
 
 
+TOKEN: Final = record(
+    "TokenRow",
+    id=TEXT,
+    principal=TEXT,
+    capabilities=listed(TEXT),
+    owns=nullable(listed(TEXT)),
+    made_by=TEXT,
+    made_at=TIME,
+    expires_at=TIME,
+    used_at={"type": "string", "description": "empty until then"},
+)
+_OFF: Final = {409: "`enrolment-off`: this gateway enrols nobody."}
+
+
+@described(
+    "Make a one-time token with which a client enrols itself",
+    extended(TOKEN, "Token", token=TEXT, ca_sha256=HEX, host=TEXT, port=COUNT),
+    body=record(
+        "TokenWish",
+        ("capabilities", "owns", "minutes"),
+        principal={"type": "string", "minLength": 1},
+        capabilities=listed(TEXT),
+        owns=nullable(listed(TEXT)),
+        minutes={"type": "integer", "default": 60},
+    ),
+    errors={
+        400: "`invalid-token`, or what of the wish cannot be.",
+        403: "`beyond-maker`: a right that the caller does not hold.",
+        409: "`enrolment-off`, `principal-exists`, `token-exists`.",
+    },
+)
 async def _make_token(view: View, request: Request, caller: Identity) -> Response:
     enrolment = _enrolment(view)
     wanted = await _json_object(request)
@@ -64,10 +108,16 @@ async def _make_token(view: View, request: Request, caller: Identity) -> Respons
     return Answer(_token_row(token) | {"token": secret, "ca_sha256": enrolment.pinned, "host": host, "port": port})
 
 
+@described("Tokens of the last 30 days", record(tokens=listed(TOKEN)), errors=_OFF)
 async def _tokens(view: View, _request: Request, _caller: Identity) -> Response:
     return Answer({"tokens": [_token_row(token) for token in _enrolment(view).tokens()]})
 
 
+@described(
+    "Take back a token that was not used",
+    record(id=TEXT, revoked={"const": True}),
+    errors=_OFF | {404: "`not-found`: no such token waits to be used."},
+)
 async def _revoke_token(view: View, request: Request, _caller: Identity) -> Response:
     token_id: str = request.path_params["id"]
     if not await _asked(_enrolment(view).revoke_token(token_id)):
@@ -75,6 +125,22 @@ async def _revoke_token(view: View, request: Request, _caller: Identity) -> Resp
     return Answer({"id": token_id, "revoked": True})
 
 
+@described(
+    "Who was enrolled",
+    record(
+        principals=listed(
+            record(
+                "Enrolled",
+                principal=TEXT,
+                fingerprints=listed(HEX),
+                capabilities=listed(TEXT),
+                owns=nullable(listed(TEXT)),
+            )
+        ),
+        renewals=listed(record("Renewal", renews=TEXT, fingerprints=listed(HEX), retired=FLAG)),
+    ),
+    errors=_OFF,
+)
 async def _enrolled(view: View, _request: Request, _caller: Identity) -> Response:
     policy = await _asked(_enrolment(view).enrolled())
     rows = [
@@ -93,6 +159,12 @@ async def _enrolled(view: View, _request: Request, _caller: Identity) -> Respons
     return Answer({"principals": rows, "renewals": renewals})
 
 
+@described(
+    "Take out a principal that was enrolled",
+    record(principal=TEXT, removed={"const": True}),
+    (Parameter("principal", TEXT, "its name", required=True),),
+    errors=_OFF | {404: "`not-found`."},
+)
 async def _remove(view: View, request: Request, _caller: Identity) -> Response:
     principal = request.query_params.get("principal", "")
     if not await _asked(_enrolment(view).remove(principal)):

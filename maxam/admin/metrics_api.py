@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from maxam.admin.answers import RouteSpec
+from maxam.admin.description import described
 from maxam.admin.view import View
 from maxam.metrics import Histogram
 from maxam.records import Identity
@@ -61,6 +62,8 @@ METRICS: Final = (
     Declared("maxam_tasks", "gauge", "Tasks of the event loop: a few, and three for each connection."),
     Declared("maxam_sessions", "gauge", "Sessions, with a connection or waiting for their client."),
     Declared("maxam_topics", "gauge", "Topics that hold a value."),
+    Declared("maxam_topics_overdue", "gauge", "Topics that are older than fresh_within_s of their rule."),
+    Declared("maxam_freshness_breaches_total", "counter", "Topics that became so, each time; at the start too."),
     Declared("maxam_tombstones", "gauge", "Deleted topics of which somebody may still be owed the delete."),
     Declared("maxam_head_revision", "gauge", "Revision of the newest accepted change."),
     Declared("maxam_committed_revision", "gauge", "Revision of the newest change that is on disk and visible."),
@@ -162,6 +165,13 @@ def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram) -> 
         raise TypeError(f"{family.name} is a {family.type}; it was measured as {value!r}")
 
 
+@described(
+    "What the broker counts and holds, for Prometheus",
+    {"type": "string"},
+    dialect="lenient",
+    media_type="text/plain",
+    text="In the format of Prometheus, or in OpenMetrics where `Accept` asks for it (docs/metrics.md).",
+)
 async def _metrics(view: View, request: Request, _caller: Identity) -> Response:
     families = {declared.name: _family(declared) for declared in METRICS}
     async for name, labels, value in view.measures():

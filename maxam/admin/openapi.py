@@ -101,15 +101,13 @@ def _operation(method: str, path: str, right: str, description: Description) -> 
         "parameters": _parameters(path, writes, description),
         "responses": responses,
     }
-    if description.body is not None:
-        operation["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": description.body}},
-        }
+    if description.bodies:
+        content = {media_type: {"schema": schema} for media_type, schema in description.bodies.items()}
+        operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 
-_BEFORE_HANDLERS: Final = (401, 403, 413, 503)  # of the listener, whoever speaks behind it
+_BEFORE_HANDLERS: Final = (401, 403, 413, 421, 503)  # of the listener, whoever speaks behind it
 
 
 def _errors(right: str, writes: bool, description: Description) -> dict[int, str]:
@@ -122,6 +120,7 @@ def _errors(right: str, writes: bool, description: Description) -> dict[int, str
         HTTPStatus.UNAUTHORIZED.value: "`unauthenticated`: no client certificate.",
         HTTPStatus.FORBIDDEN.value: refused + ".",
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value: "`too-large`: a body of unknown length, or longer than 64 KiB.",
+        HTTPStatus.MISDIRECTED_REQUEST.value: "`unknown-host`: the `Host` is none of the gateway's names.",
         HTTPStatus.SERVICE_UNAVAILABLE.value: "`too-slow`: not done within 15 s, a write may still take effect; `busy`.",
     }
     if not (description.confluent or description.lenient):

@@ -2,21 +2,48 @@
 
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Final
+from typing import Final, get_args
 
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
 from maxam.admin.answers import Answer, ApiError, RouteSpec
+from maxam.admin.description import TEXT, Parameter, described, listed, nullable, one_of, record
 from maxam.admin.view import View
-from maxam.broker.explaining import explain_receive, explain_send
+from maxam.broker.explaining import Verdict, explain_receive, explain_send
 from maxam.errors import GlobError
 from maxam.records import Identity
 
 STATES_MAX: Final = 1000  # that globs may be in together when they are compared: a few ms
 
 
+GRANT: Final = record("Grant", by=TEXT, file=TEXT, place=TEXT, glob=TEXT, match=TEXT)
+
+
+@described(
+    "Why the policy in force allows something, or not",
+    record(
+        "Explanation",
+        principal=TEXT,
+        action=one_of("send", "receive"),
+        target=TEXT,
+        verdict=one_of(*get_args(Verdict)),
+        why=TEXT,
+        decisive=listed(GRANT),
+        grants=listed(GRANT),
+        owns=nullable(listed(GRANT)),
+        example=TEXT,
+        remedies=listed(TEXT),
+    ),
+    (
+        Parameter("principal", TEXT, "whose rights; or"),
+        Parameter("fingerprint", TEXT, "of whose certificate"),
+        Parameter("send", TEXT, "the destination of a SEND; or"),
+        Parameter("receive", TEXT, "a glob to subscribe to"),
+    ),
+    errors={400: "`invalid-glob`.", 404: "`not-found`: the policy does not name the certificate."},
+)
 async def _explain(view: View, request: Request, _caller: Identity) -> Response:
     principal, fingerprint = _one(request, "principal", "fingerprint")
     destination, glob_text = _one(request, "send", "receive")

@@ -105,6 +105,7 @@ def is_body(request: Request) -> bool:
         source=TEXT,
         source_revision=_NUMBER,
     ),
+    bodies={BODY_TYPE: ANYTHING},
     errors={
         **_REFUSED,
         HTTPStatus.BAD_REQUEST: "`invalid-request`: what is asked for cannot be sent",

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from maxam.admin.answers import ANY_PRINCIPAL, ApiError, RouteSpec
+from maxam.admin.description import COUNT, FLAG, HEX, TEXT, WHOLE, Schema, by_name, described, extended, listed, record
 from maxam.admin.view import View
 from maxam.avro.registry import FINGERPRINTS, Registry
 from maxam.avro.rule import Rule, SchemaVersion
@@ -134,10 +135,43 @@ def _judging(registry: Registry, rule: Rule) -> list[SchemaVersion]:
     return [version for version in registry.versions(rule.schema) if version is not rule.candidate]
 
 
+RULE: Final = record(
+    "Rule",
+    destination=TEXT,
+    schema=TEXT,
+    encoding=TEXT,
+    require_version=FLAG,
+    versions=listed(TEXT),
+    shadow={"anyOf": [TEXT, {"type": "null"}], "description": "the candidate that it tries"},
+    store_rejected_bodies=FLAG,
+)
+VERSION: Final = record("SchemaVersion", minor=TEXT, fingerprints=by_name(HEX), text_sha256=HEX, schema_id=COUNT)
+SCHEMA_TEXT: Final[Schema] = {"description": "a self-contained Avro schema"}
+KEPT: Final = {304: ("It is as `If-None-Match` says.", None)}
+
+
+@described(
+    "Rules, envelope keys, minors of each type, newest first, modes of compatibility",
+    record(
+        "Registry",
+        fingerprint=TEXT,
+        envelope_keys=record("EnvelopeKeys", body=WHOLE, fingerprint=WHOLE, topic=WHOLE, tombstone=WHOLE),
+        rules=listed(RULE),
+        types=by_name(listed(TEXT)),
+        compatibility=by_name(TEXT),
+    ),
+    also=KEPT,
+)
 async def _schemas(view: View, request: Request, _caller: Identity) -> Response:
     return cacheable(request, *await _listed(view.registry))
 
 
+@described(
+    "One type with its rules and minors",
+    record("SchemaType", type=TEXT, compatibility=TEXT, versions=listed(VERSION), rules=listed(RULE)),
+    errors={404: "`not-found`."},
+    also=KEPT,
+)
 async def _type(view: View, request: Request, _caller: Identity) -> Response:
     name: str = request.path_params["name"]
     registry = view.registry
@@ -153,6 +187,12 @@ async def _type(view: View, request: Request, _caller: Identity) -> Response:
     return cacheable(request, *rendered(document))
 
 
+@described(
+    "The rule of a destination, and the minors that judge it, newest first",
+    record("Judging", destination=TEXT, rule=RULE, versions=listed(extended(VERSION, "TypedVersion", type=TEXT))),
+    errors={404: "`no-rule`."},
+    also=KEPT,
+)
 async def _by_destination(view: View, request: Request, _caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
     registry = view.registry
@@ -163,6 +203,9 @@ async def _by_destination(view: View, request: Request, _caller: Identity) -> Re
     return cacheable(request, *rendered({"destination": destination, "rule": _rule_row(rule), "versions": versions}))
 
 
+@described(
+    "The self-contained text of a minor; `latest` is the newest", SCHEMA_TEXT, errors={404: "`not-found`."}, also=KEPT
+)
 async def _schema(view: View, request: Request, _caller: Identity) -> Response:
     name, minor = request.path_params["name"], request.path_params["minor"]
     versions = view.registry.versions(name)
@@ -174,6 +217,12 @@ async def _schema(view: View, request: Request, _caller: Identity) -> Response:
     return _text(request, [version], REVALIDATED)
 
 
+@described(
+    "The text of the newest minor with a fingerprint, of 16 or 64 hexadecimal digits",
+    SCHEMA_TEXT,
+    errors={404: "`not-found`."},
+    also=KEPT,
+)
 async def _by_fingerprint(view: View, request: Request, _caller: Identity) -> Response:
     wanted = _hash(request.path_params["fingerprint"], tuple(FINGERPRINTS.values()), "a fingerprint")
     versions = view.registry.by_fingerprint(wanted)
@@ -182,6 +231,7 @@ async def _by_fingerprint(view: View, request: Request, _caller: Identity) -> Re
     return _text(request, versions, REVALIDATED)  # a newer minor may have the same: only its text differs
 
 
+@described("A text by its SHA-256", SCHEMA_TEXT, errors={404: "`not-found`."}, also=KEPT)
 async def _by_text(view: View, request: Request, _caller: Identity) -> Response:
     wanted = _hash(request.path_params["sha256"], (sha256().digest_size,), "the SHA-256 of a text")
     versions = view.registry.by_text(wanted.hex())

@@ -9,7 +9,28 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, flag_of, limit_of, only_parameters
+from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, flag_of, limit_of
+from maxam.admin.description import (
+    AFTER_NUMBER,
+    BASE64,
+    COUNT,
+    FLAG,
+    HEX,
+    LIMIT,
+    NUMBER,
+    TEXT,
+    TIME,
+    WHOLE,
+    Parameter,
+    described,
+    extended,
+    flag,
+    listed,
+    nullable,
+    one_of,
+    page,
+    record,
+)
 from maxam.admin.values import iso_time
 from maxam.admin.view import View
 from maxam.errors import GlobError
@@ -32,8 +53,51 @@ _WHY_NO_BODY: Final = {
 }
 
 
+REJECT: Final = record(
+    "RejectRow",
+    id=TEXT,
+    rejected_at=TIME,
+    principal=TEXT,
+    fingerprint=TEXT,
+    destination=TEXT,
+    disposition=one_of(*DISPOSITION_STATUS),
+    result=one_of(*REJECTION_RESULTS),
+    reason=TEXT,
+    schema=TEXT,
+    schema_version=TEXT,
+    fault=nullable(
+        record(
+            "Fault",
+            path=TEXT,
+            expected=TEXT,
+            found=TEXT,
+            offset=nullable(COUNT),
+            item=nullable(COUNT),
+            item_key=nullable(WHOLE),
+        )
+    ),
+    body_bytes=COUNT,
+    body_state=one_of(BODY_KEPT, *_WHY_NO_BODY),
+    topic_changed=FLAG,
+    resubmitted=COUNT,
+)
+_NO_REJECT: Final = {404: "`not-found`: there is none, or it made room for newer ones."}
+
+
+@described(
+    "The last rejected SENDs, the newest first",
+    page("rejects", REJECT, kept=COUNT, forgotten=COUNT, since=TIME),
+    (
+        Parameter("principal", TEXT, "of this one only"),
+        Parameter("destination", TEXT, "a glob"),
+        Parameter("result", one_of(*REJECTION_RESULTS), "with this code only"),
+        Parameter("since", TIME, "not before"),
+        AFTER_NUMBER,
+        LIMIT,
+    ),
+    errors={400: "`invalid-glob`."},
+)
 async def _rejects(view: View, request: Request, _caller: Identity) -> Response:
-    only_parameters(request, "principal", "destination", "result", "since", "limit", "after")
     limit = limit_of(request)
     wanted = _Filter(view, request)
     cursor = _cursor(request)
@@ -41,15 +105,15 @@ async def _rejects(view: View, request: Request, _caller: Identity) -> Response:
     more = True
     while more and len(rows) < limit:
         more = False
-        for looked_at, record in enumerate(view.quarantine.before(cursor)):
+        for looked_at, reject in enumerate(view.quarantine.before(cursor)):
             if looked_at == LOOKED_AT_PER_SLICE or len(rows) == limit:
                 more = True
                 break
-            cursor = record.number
-            if wanted.since_us is not None and record.rejected_at_us < wanted.since_us:
+            cursor = reject.number
+            if wanted.since_us is not None and reject.rejected_at_us < wanted.since_us:
                 break  # all others are older
-            if wanted.matches(record):
-                rows.append(_row(view, record))
+            if wanted.matches(reject):
+                rows.append(_row(view, reject))
         await trio.lowlevel.checkpoint()
     quarantine = view.quarantine
     return Answer(
@@ -63,6 +127,22 @@ async def _rejects(view: View, request: Request, _caller: Identity) -> Response:
     )
 
 
+@described(
+    "One rejected SEND, with its body as far as may be",
+    extended(
+        REJECT,
+        "Reject",
+        ("headers", "body", "problem"),
+        resubmissions=listed(
+            record("Resubmission", ("result", "reason"), by=TEXT, at=TIME, disposition=TEXT, result=TEXT, reason=TEXT)
+        ),
+        body_sha256=HEX,
+        headers=listed({"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}),
+        body=BASE64,
+        problem={"type": "string", "description": "why there is no body"},
+    ),
+    errors=_NO_REJECT,
+)
 async def _reject(view: View, request: Request, caller: Identity) -> Response:
     record = _present(view, request)
     row = _row(view, record)
@@ -82,6 +162,26 @@ async def _reject(view: View, request: Request, caller: Identity) -> Response:
     return Answer(row)
 
 
+@described(
+    "Send a rejected SEND again, as one of the caller's principal",
+    record(
+        "Resubmitted",
+        ("result", "reason"),
+        id=TEXT,
+        destination=TEXT,
+        disposition=one_of("accepted"),
+        result=TEXT,
+        reason=TEXT,
+    ),
+    (flag("force", "though the topic has been changed since"),),
+    errors=_NO_REJECT
+    | {
+        403: "`withheld`; `rejected-unauthorised` in the RECEIPT.",
+        409: "`topic-changed`, `body-not-kept`.",
+        422: "`rejected-invalid` in the RECEIPT.",
+        503: "`rejected-unavailable` in the RECEIPT.",
+    },
+)
 async def _resubmit(view: View, request: Request, caller: Identity) -> Response:
     record = _present(view, request)
     force = flag_of(request, "force")
@@ -227,8 +327,42 @@ def _row(view: View, record: Quarantined) -> dict[str, object]:
 # Trials.
 
 
+_TALLY: Final = dict.fromkeys(("seen", "tried", "fits", "older", "rejected", "mended"), COUNT)
+
+
+@described(
+    "What candidate versions would have made of live traffic, rule by rule",
+    page(
+        "rules",
+        record(
+            "Trials",
+            destination=TEXT,
+            encoding=TEXT,
+            schema=TEXT,
+            candidate=TEXT,
+            file=TEXT,
+            judges=listed(TEXT),
+            **_TALLY,
+            rejected_share=nullable(NUMBER),
+            principals_told=COUNT,
+            principals=listed(record("TrialsOfPrincipal", principal=TEXT, **_TALLY)),
+            reasons_told=COUNT,
+            reasons=listed(
+                record(
+                    "TrialReason",
+                    principal=TEXT,
+                    problem=TEXT,
+                    count=COUNT,
+                    first_at=TIME,
+                    example=record("TrialExample", at=TIME, destination=TEXT, reason=TEXT),
+                )
+            ),
+        ),
+        since=TIME,
+    ),
+    (AFTER_NUMBER, LIMIT),
+)
 async def _shadow(view: View, request: Request, _caller: Identity) -> Response:
-    only_parameters(request, "limit", "after")
     limit = limit_of(request)
     begin = _cursor(request) or 0
     trials = view.shadows.trials()
