@@ -26,11 +26,13 @@ from maxam.admin import (
     connections_api,
     console,
     enrolment_api,
+    freshness_api,
     health_api,
     metrics_api,
     openapi,
     policy_api,
     put_api,
+    rates_api,
     registry_api,
     rejects_api,
     reload_api,
@@ -300,7 +302,7 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
         bytes_max = (RAW_PAGE_BODY_BYTES_MAX if as_sent else PAGE_BODY_BYTES_MAX) if values else None
         changes, cursor = view.topics_slice(glob, cursor, matches_max, bytes_max)
         for change in changes:
-            rows.append(topic_row(change))
+            rows.append(_topic_row(view, change))
             if values:
                 rows[-1] |= _value(view, change, caller, as_sent)
                 body_bytes += len(change.body)
@@ -314,7 +316,11 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
 async def _topic(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
     change = _present(view, destination)
-    return Answer(topic_row(change) | _value(view, change, caller))
+    return Answer(_topic_row(view, change) | _value(view, change, caller))
+
+
+def _topic_row(view: View, change: Change) -> dict[str, object]:
+    return topic_row(change) | {"updates": view.updates(change.destination)}
 
 
 def _present(view: View, destination: str) -> Change:
@@ -473,6 +479,8 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("DELETE", SESSIONS_PATH + "/{key:path}", "write", _session_drop),
     *health_api.ROUTES,
     *connections_api.ROUTES,
+    *freshness_api.ROUTES,
+    *rates_api.ROUTES,
     *put_api.ROUTES,
     *metrics_api.ROUTES,
     *policy_api.ROUTES,

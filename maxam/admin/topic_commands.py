@@ -7,6 +7,7 @@ from typing import Any, Literal
 import click
 
 from maxam.admin.completion import destinations
+from maxam.admin.freshness_commands import topics_overdue
 from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.remote import Credentials, NotFoundError, Remote, topic_path
@@ -16,6 +17,9 @@ from maxam.admin.repeating import watch_option
 @click.group()
 def topics() -> None:
     """Show, watch and delete topics."""
+
+
+topics.add_command(topics_overdue)
 
 
 @topics.command("list")

@@ -20,7 +20,8 @@ TOPIC: Final = record(
 VALUED_TOPIC: Final = extended(
     TOPIC,
     "Topic",
-    ("value_state", "headers", "value", "problem", "value_offset", "value_length", "body"),
+    ("updates", "value_state", "headers", "value", "problem", "value_offset", "value_length", "body"),
+    updates={"type": "integer", "description": "changes of the topic since the gateway has known it: for their rate"},
     value_state=one_of("decoded", "raw", "withheld"),
     headers=listed({"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}),
     value=ANYTHING,

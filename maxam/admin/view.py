@@ -23,6 +23,7 @@ from maxam.gateway.freshness import Freshness
 from maxam.gateway.entitlement import Visitor
 from maxam.gateway.measures import Measure, measures
 from maxam.gateway.quarantine import Quarantine, Quarantined
+from maxam.gateway.rates import Rates
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
@@ -44,6 +45,7 @@ SLICE_TOPICS: Final = 500  # looked at before the event loop has its turn: about
 FIGURES: Final = (
     "revision",
     "topics",
+    "topics_overdue",
     "tombstones",
     "sessions",
     "rejects_quarantined",
@@ -174,6 +176,11 @@ class View:
         topic = self._broker.store.topics.get(destination)
         return None if topic is None or topic.change.deleted else topic.change
 
+    def updates(self, destination: bytes) -> int:
+        """Return how many changes of a topic were applied since this process has known it, its recovery included."""
+        topic = self._broker.store.topics.get(destination)
+        return 0 if topic is None else topic.updates
+
     @property
     def limits(self) -> Limits:
         """The broker's limits."""
@@ -237,6 +244,11 @@ class View:
     def freshness(self) -> Freshness:
         """Which topics are older than their rule allows."""
         return self._gateway.freshness
+
+    @property
+    def rates(self) -> Rates:
+        """How much is going on."""
+        return self._gateway.rates
 
     # Schemas.
 
@@ -384,6 +396,7 @@ class View:
         return {
             "revision": broker.revision,
             "topics": broker.store.live,
+            "topics_overdue": self.freshness.count,
             "tombstones": len(broker.store.tombstones),
             "sessions": len(broker.sessions),
             "rejects_quarantined": len(self.quarantine),

@@ -88,6 +88,8 @@ def _state(gateway: "Gateway") -> Iterator[Measure]:
     broker = gateway.broker
     yield "maxam_sessions", (), len(broker.sessions)
     yield "maxam_topics", (), broker.store.live
+    yield "maxam_topics_overdue", (), gateway.freshness.count
+    yield "maxam_freshness_breaches_total", (), gateway.freshness.breaches
     yield "maxam_tombstones", (), len(broker.store.tombstones)
     yield "maxam_head_revision", (), broker.head
     yield "maxam_committed_revision", (), broker.revision

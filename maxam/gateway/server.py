@@ -33,6 +33,7 @@ from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.loop_lag import LoopLag
 from maxam.gateway.peer import Peer
 from maxam.gateway.quarantine import Quarantine, take_rejected
+from maxam.gateway.rates import Rates
 from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
@@ -83,6 +84,7 @@ class Gateway:
         audit: Who did what.
         watermarks: Whether memory or disk run short.
         freshness: Which topics are older than their rule allows.
+        rates: How much is going on.
         traffic: What went through connections.
         loop_lag: How late the event loop is.
         journal_size: How large the journal is.
@@ -117,6 +119,7 @@ class Gateway:
         self.loop_lag: Final = LoopLag()
         self.journal_size: Final = JournalSize(settings.journal.folder)
         self.freshness: Final = Freshness(broker)
+        self.rates: Final = Rates(broker, self.connections)
         self._rejects: RejectedSends | None = None
         if settings.journal.rejected_bytes_max:
             self._rejects = RejectedSends(settings, OsDisk(), broker.counters, secrets.token_bytes(16))
@@ -171,6 +174,7 @@ class Gateway:
             lasting.start_soon(_collect_garbage)
             lasting.start_soon(self.watermarks.run)
             lasting.start_soon(self.freshness.run)
+            lasting.start_soon(self.rates.run)
             lasting.start_soon(self.loop_lag.run)
             lasting.start_soon(self.journal_size.run)
             lasting.start_soon(self.reloader.run)

@@ -199,6 +199,7 @@ def test_topics(running: Running) -> None:
         "schema_version  1.0\n"
         f"schema_fingerprint  {rows[0]['schema_fingerprint']}\n"
         "body_bytes  2\n"
+        "updates  1\n"
         "header h  1\n"
         '{\n  "text": "v"\n}\n'
     )

@@ -24,7 +24,9 @@ from maxam.broker.policy import load_policy
 from maxam.config import AuditSettings, Limits, ListenerSettings
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
+from maxam.gateway.freshness import Freshness
 from maxam.gateway.quarantine import Quarantine, take_rejected
+from maxam.gateway.rates import Rates
 from maxam.gateway.server import Gateway
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.watermarks import Watermarks
@@ -123,6 +125,9 @@ class World:
         self.quarantine = Quarantine(limits.quarantine_records_max, limits.quarantine_bytes_max, "run")
         self.shadows = Shadows(limits.shadow_bytes_per_s_max, self.broker.counters, lambda: self.broker.registry)
         self.watermarks = Watermarks(self.broker, lambda: None, Path(), 1_000_000, 1000)
+        self.freshness = Freshness(self.broker, lambda: self.wall_us)
+        self.wall_us = 0
+        self.rates = Rates(self.broker, [])
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
         self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
         self.broker.on_shadowed = self.shadows.tell
@@ -339,6 +344,7 @@ def test_a_topic_shows_its_value(world: World) -> None:
         "schema_version": "1.0",
         "schema_fingerprint": world.broker.registry.versions("t.T_v1")[0].crc_64.hex(),
         "body_bytes": 2,
+        "updates": 1,
         "value_state": "decoded",
         "headers": [["h", "1"]],
         "value": {"text": "v"},
