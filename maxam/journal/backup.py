@@ -1,7 +1,8 @@
 """Copy a journal while a gateway writes it, and make a journal of such a copy again.
 
 A backup is a folder `<when>` that looks like a journal's, with `manifest.json`: size and SHA-256 of every file. The manifest is written last: a
-folder without one is no backup. What a backup holds:
+folder without one is no backup. Until then, and while it is removed, it is called `<when>.unfinished`: what a crash leaves under such a name the next
+backup removes, and one that fails removes its own. One backup is made in a folder at a time. What a backup holds:
 
 * the segments, the open one up to its last whole block; the newest snapshots; rejected SENDs; the reports of repairs;
 * the texts of all schemas, which are listed after the segments: each was written before the first record that it judged;
@@ -18,7 +19,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Protocol, final
 
@@ -26,11 +27,14 @@ from maxam.errors import JournalDamagedError, JournalError
 from maxam.journal.decoding import Decoder, decode_rejected
 from maxam.journal.disk import Disk
 from maxam.journal.files import RESTORING, Journal, list_segments, list_snapshots, write_file
+from maxam.journal.losses import FOLDER as DAMAGED
 from maxam.journal.losses import report_paths
 from maxam.journal.scan import HEADER_BYTES, Scanner
 from maxam.journal.verify import FileReport, verify
 
 MANIFEST: Final = "manifest.json"
+UNFINISHED: Final = ".unfinished"  # ends the name of a backup that is not whole yet, or not any more
+LOCK: Final = "lock"  # held by the process that makes a backup in a folder
 _FORMAT: Final = 1
 _LISTINGS_MAX: Final = 20
 _COPY_BYTES: Final = 1 << 22
@@ -39,6 +43,7 @@ _PATH: Final = re.compile(
     r"(segments|snapshots|schemas|rejected|damaged/[\w-]+)/\w[\w.-]*", re.ASCII
 )  # of a file in a backup
 _TEMPORARY: Final = ".tmp"  # of write_file
+_FOLDERS: Final = ("segments", "snapshots", "schemas", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Done:
         files: How many there are.
         bytes: Of all of them.
         copied: Bytes that were copied; the others are linked to the backup before.
+        removed: Names of older backups that made room.
     """
 
     folder: str
@@ -84,9 +90,10 @@ class Done:
     files: int
     bytes: int
     copied: int
+    removed: tuple[str, ...] = ()
 
 
-def back_up(root: str, folder: str, when: str, disk: Disk) -> Done:
+def back_up(root: str, folder: str, when: str, disk: Disk, kept: int = 0) -> Done:
     """Copy a journal that may be in use into a new folder `<folder>/<when>`, and prove the copy.
 
     Args:
@@ -94,9 +101,11 @@ def back_up(root: str, folder: str, when: str, disk: Disk) -> Done:
         folder: Where backups are; made when missing, its parent must exist.
         when: Names the backup; names of later ones sort behind it.
         disk: Where both are.
+        kept: So many of the newest whole backups of this journal stay, this one included; the older ones go. 0 keeps all.
 
     Raises:
-        JournalError: It is no journal, there is a backup of that name, or the journal is damaged: then no manifest is written.
+        JournalError: It is no journal, there is a backup of that name, another one is being made there, or the journal is damaged. Nothing
+            of it is left then, as far as the disk lets us.
         DiskFullError: There is no room.
         OSError: A disk fails.
     """
@@ -104,10 +113,41 @@ def back_up(root: str, folder: str, when: str, disk: Disk) -> Done:
         raise JournalError(f"{root} is not the folder of a journal: it has no folders segments and snapshots")
     if disk.make_folder(folder):
         disk.fsync_folder(folder.rpartition("/")[0] or "/")
-    before = _newest(folder, disk)
-    target = f"{folder}/{when}"
-    if not disk.make_folder(target):
-        raise JournalError(f"{target} is there already: remove it, or name another folder")
+    try:
+        lock = disk.lock(f"{folder}/{LOCK}")
+    except BlockingIOError:
+        raise JournalError(f"another backup is being made in {folder}: wait for it, or name another folder") from None
+    try:
+        names = disk.names(folder)
+        if when in names:
+            raise JournalError(f"{folder}/{when} is there already: remove it, or name another folder")
+        clear(folder, disk)
+        target = f"{folder}/{when}{UNFINISHED}"
+        disk.make_folder(target)
+        try:
+            done = _copy(root, target, when, _newest(folder, disk), disk)
+            disk.rename(target, f"{folder}/{when}")
+            disk.fsync_folder(folder)
+        except BaseException:
+            with suppress(OSError):
+                _remove(target, disk)
+            raise
+        removed = tuple(_prune(root, folder, kept, disk)) if kept else ()
+        return replace(done, folder=f"{folder}/{when}", removed=removed)
+    finally:
+        disk.close(lock)
+
+
+def clear(folder: str, disk: Disk) -> None:
+    """Remove what backups left behind that were not finished, as far as it can be removed; nobody may be making one there."""
+    for name in disk.names(folder):
+        if name.endswith(UNFINISHED):
+            with suppress(OSError):
+                _remove(f"{folder}/{name}", disk)
+
+
+def _copy(root: str, target: str, when: str, before: str, disk: Disk) -> Done:
+    """Fill a new folder with a backup, its manifest last."""
     copier = _Copier(root, target, before, disk)
     for _ in range(_LISTINGS_MAX):
         try:
@@ -127,9 +167,56 @@ def back_up(root: str, folder: str, when: str, disk: Disk) -> Done:
         "files": [{"path": file.path, "bytes": file.bytes, "sha256": file.sha256} for file in files],
     }
     write_file(disk, f"{target}/{MANIFEST}", [json.dumps(manifest, indent=1).encode()])
-    for path in (target, folder):
-        disk.fsync_folder(path)
+    disk.fsync_folder(target)
     return Done(target, head, len(files), sum(file.bytes for file in files), copier.copied)
+
+
+def _prune(root: str, folder: str, kept: int, disk: Disk) -> Iterator[str]:
+    """Remove all but the newest whole backups of a journal, and yield their names; what is not whole, or another's, is for people."""
+    whole = 0
+    for name in sorted(disk.names(folder), reverse=True):
+        try:
+            manifest = read_manifest(f"{folder}/{name}", disk)
+            if (manifest.when, manifest.journal) != (name, root) or not _has_all(f"{folder}/{name}", manifest, disk):
+                continue
+            whole += 1
+            if whole > kept:
+                disk.rename(f"{folder}/{name}", f"{folder}/{name}{UNFINISHED}")
+                disk.fsync_folder(folder)
+                _remove(f"{folder}/{name}{UNFINISHED}", disk)
+                yield name
+        except (JournalError, OSError):  # no backup, or one that cannot be removed now: the next one tries again
+            continue
+
+
+def _has_all(backup: str, manifest: Manifest, disk: Disk) -> bool:
+    """Tell whether all files of a backup are there, as long as they should be."""
+    try:
+        return all(disk.size(f"{backup}/{file.path}") == file.bytes for file in manifest.files)
+    except OSError:
+        return False
+
+
+def _remove(backup: str, disk: Disk) -> None:
+    """Remove the folder of a backup, and nothing that no backup holds: what else somebody has put there stays, with its folder.
+
+    Raises:
+        OSError: It is not gone.
+    """
+    names = set(disk.names(backup))
+    for name in {MANIFEST, MANIFEST + _TEMPORARY} & names:
+        disk.unlink(f"{backup}/{name}")
+    folders = [f"{backup}/{name}" for name in _FOLDERS if name in names]
+    if DAMAGED in names:
+        folders += [f"{backup}/{DAMAGED}/{name}" for name in disk.names(f"{backup}/{DAMAGED}")] + [
+            f"{backup}/{DAMAGED}"
+        ]
+    for folder in folders:
+        for name in disk.names(folder):
+            disk.unlink(f"{folder}/{name}")
+        disk.remove_folder(folder)
+    disk.remove_folder(backup)
+    disk.fsync_folder(backup.rpartition("/")[0])
 
 
 def restore(backup: str, root: str, disk: Disk) -> Done:
@@ -364,7 +451,7 @@ def _newest(folder: str, disk: Disk) -> str:
     """Return the newest finished backup of a folder, "" when there is none."""
     for name in sorted(disk.names(folder), reverse=True):
         try:
-            if MANIFEST in disk.names(f"{folder}/{name}"):
+            if not name.endswith(UNFINISHED) and MANIFEST in disk.names(f"{folder}/{name}"):
                 return f"{folder}/{name}"
         except OSError:  # no folder
             continue

@@ -54,13 +54,16 @@ class Disk(Protocol):
         """Close a handle; a lock goes with it."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name in the same folder, at once and replacing."""
+        """Give a file, or a folder, another name in the same folder, at once; a file is replaced."""
 
     def link(self, old: str, new: str) -> None:
         """Give a file a second name, in any folder of the same file system."""
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
+
+    def remove_folder(self, path: str) -> None:
+        """Remove an empty folder."""
 
     def fsync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
@@ -139,6 +142,9 @@ class OsDisk:
 
     def unlink(self, path: str) -> None:  # noqa: D102
         Path(path).unlink()
+
+    def remove_folder(self, path: str) -> None:  # noqa: D102
+        Path(path).rmdir()
 
     def fsync_folder(self, path: str) -> None:  # noqa: D102
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -252,7 +252,10 @@ class SimulatedDisk:
     def rename(self, old: str, new: str) -> None:
         """As of `Disk`."""
         self._call("rename", new)
-        self._change_names({old: None, new: self._file(old)})
+        moved = [path for path in self.files if path == old or path.startswith(f"{old}/")]
+        self._file(old)
+        change: dict[str, File | None] = dict.fromkeys(moved)
+        self._change_names(change | {new + path.removeprefix(old): self.files[path] for path in moved})
 
     def link(self, old: str, new: str) -> None:
         """As of `Disk`."""
@@ -268,13 +271,23 @@ class SimulatedDisk:
         self._file(path)
         self._change_names({path: None})
 
+    def remove_folder(self, path: str) -> None:
+        """As of `Disk`."""
+        self._call("remove_folder", path)
+        self._file(path)
+        if any(_parent(other) == path for other in self.files):
+            raise OSError(errno.ENOTEMPTY, path)
+        self._change_names({path: None})
+
     def fsync_folder(self, path: str) -> None:
         """As of `Disk`."""
         self._call("fsync_folder", path)
         self._file(path)
         later = []
         for change in self._pending_names:
-            if all(_parent(name) == path for name in change):
+            if all(
+                _parent(name) == path for name in change if _parent(name) not in change
+            ):  # what is in a folder goes along
                 _rename(self._synced_files, change)
             else:
                 later.append(change)

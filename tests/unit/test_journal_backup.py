@@ -1,5 +1,6 @@
 """A backup is whole or none, holds what a start needs, shares what does not change, and is believed only byte for byte."""
 
+import errno
 import json
 import random
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from maxam.errors import JournalDamagedError, JournalError
-from maxam.journal.backup import MANIFEST, back_up, read_manifest, restore, verify_manifest
+from maxam.journal.backup import LOCK, MANIFEST, UNFINISHED, back_up, read_manifest, restore, verify_manifest
 from maxam.journal.files import Journal, JournalSettings, sealed_segments
 from tests.faults import corruption
 from tests.journal_records import SYNC, change
@@ -143,6 +144,8 @@ def crashes(begin: SimulatedDisk, calls: int) -> Iterator[tuple[SimulatedDisk, i
     for call in range(0, calls, 7):
         disk = corruption.loaded({path: data for path, data in begin.contents().items() if not path.endswith("lock")})
         disk.make_folder(BACKUPS)
+        for folder in [path for path, file in disk.files.items() if file.folder]:
+            disk.fsync_folder(folder)
         disk.faults = {disk.calls + call + 1: 0}
         yield disk, call
 
@@ -272,3 +275,118 @@ def test_a_manifest_names_files_of_a_journal_only(path: str) -> None:
     with pytest.raises(JournalError, match="outside of the backup"):
         restore(f"{BACKUPS}/1", NEW, disk)
     assert NEW not in disk.files
+
+
+def names(disk: SimulatedDisk) -> set[str]:
+    """Return what the folder of backups holds."""
+    return {path.split("/")[2] for path in disk.files if path.startswith(f"{BACKUPS}/")}
+
+
+def test_a_backup_that_fails_leaves_nothing() -> None:
+    """Whichever call finds the disk full or broken, no folder stays that could be taken for a backup, or for one under way."""
+    quiet = journal()
+    begun = quiet.calls
+    back_up(ROOT, BACKUPS, "1", quiet)
+    failed = 0
+    for call in range(1, quiet.calls - begun, 5):
+        disk = corruption.loaded(
+            {path: data for path, data in journal().contents().items() if not path.endswith("lock")}
+        )
+        disk.faults = {disk.calls + call: errno.EIO if call % 2 else errno.ENOSPC}
+        try:
+            back_up(ROOT, BACKUPS, "1", disk)
+        except (OSError, JournalError):
+            failed += 1
+            assert names(disk) <= {LOCK}
+        disk.faults = {}
+        back_up(ROOT, BACKUPS, "2", disk)
+        restore(f"{BACKUPS}/2", NEW, disk)
+        assert shown(disk, NEW) == shown(journal())
+    assert failed > 20
+
+
+def test_what_a_crash_leaves_goes_with_the_next_backup() -> None:
+    """A power cut in a backup, or in the removal of an old one, leaves whole backups and names that say they are none; the next one clears them."""
+    begin = journal()
+    back_up(ROOT, BACKUPS, "1", begin)
+    back_up(ROOT, BACKUPS, "2", begin)
+    begun = begin.calls
+    back_up(ROOT, BACKUPS, "3", begin, kept=1)
+    before = journal()
+    back_up(ROOT, BACKUPS, "1", before)
+    back_up(ROOT, BACKUPS, "2", before)
+    left_over = 0
+    for disk, call in crashes(before, begin.calls - begun):
+        with pytest.raises(PowerCut):
+            back_up(ROOT, BACKUPS, "3", disk, kept=1)
+        after = disk.restarted(random.Random(call).randrange)  # noqa: S311 - repeatable, not secret
+        whole = names(after) - {LOCK}
+        left_over += any(name.endswith(UNFINISHED) for name in whole)
+        whole = {name for name in whole if not name.endswith(UNFINISHED)}
+        assert whole & {"2", "3"}
+        for name in whole:
+            assert not list(verify_manifest(f"{BACKUPS}/{name}", after))
+        done = back_up(ROOT, BACKUPS, "4", after, kept=2)
+        assert names(after) == {LOCK, "4", max(whole)}
+        assert set(done.removed) == whole - {max(whole)}
+    assert left_over > 10
+
+
+def test_the_newest_whole_backups_stay() -> None:
+    """Only whole backups of the same journal count and go; a damaged one, one of another journal and strange folders stay."""
+    disk = journal()
+    for number in range(1, 6):
+        back_up(ROOT, BACKUPS, f"{number}", disk)
+    disk.unlink(f"{BACKUPS}/4/" + read_manifest(f"{BACKUPS}/4", disk).files[0].path)
+    for path, data in list(disk.contents().items()):
+        if path.startswith(ROOT):
+            disk.files[path.replace(ROOT, "/another", 1)] = disk.files[path]
+            assert data is not None
+    restore(f"{BACKUPS}/1", "/other", disk)
+    back_up("/other", BACKUPS, "6", disk)
+    disk.make_folder(f"{BACKUPS}/letters")
+    disk.put(f"{BACKUPS}/letters/{MANIFEST}", b"of love")
+    done = back_up(ROOT, BACKUPS, "7", disk, kept=2)
+    assert done.removed == ("3", "2", "1")
+    assert names(disk) == {LOCK, "4", "5", "6", "7", "letters"}
+    done = back_up(ROOT, BACKUPS, "8", disk, kept=1)
+    assert done.removed == ("7", "5")
+    restore(f"{BACKUPS}/8", NEW, disk)
+    assert shown(disk, NEW) == shown(disk)
+
+
+def test_what_others_put_into_a_backup_is_not_removed() -> None:
+    """Of a backup that has to go what no backup holds stays, with its folder, and fails nothing."""
+    disk = journal()
+    back_up(ROOT, BACKUPS, "1", disk)
+    disk.put(f"{BACKUPS}/1/notes.txt", b"mine")
+    assert back_up(ROOT, BACKUPS, "2", disk, kept=1).removed == ()
+    assert disk.contents()[f"{BACKUPS}/1{UNFINISHED}/notes.txt"] == b"mine"
+    back_up(ROOT, BACKUPS, "3", disk, kept=1)
+    assert names(disk) == {LOCK, f"1{UNFINISHED}", "3"}
+
+
+def test_one_backup_at_a_time_is_made_in_a_folder() -> None:
+    """Another process that makes one there is not disturbed."""
+    disk = journal()
+    disk.make_folder(BACKUPS)
+    held = disk.lock(f"{BACKUPS}/{LOCK}")
+    with pytest.raises(JournalError, match="another backup is being made"):
+        back_up(ROOT, BACKUPS, "1", disk)
+    assert names(disk) == {LOCK}
+    disk.close(held)
+    back_up(ROOT, BACKUPS, "1", disk)
+
+
+def test_a_backup_never_holds_keys() -> None:
+    """Whatever somebody left in the journal's folders, a backup has only what a journal is made of."""
+    disk = journal()
+    secret = b"-----BEGIN PRIVATE KEY-----"
+    disk.make_folder(f"{ROOT}/certs")
+    for folder in ("", "/certs", "/segments", "/snapshots", "/schemas", "/rejected"):
+        for name in ("server.key", "ca.pem", "policy.toml", ".hidden", "00000000000000000001.avro.key"):
+            disk.put(f"{ROOT}{folder}/{name}", secret)
+    back_up(ROOT, BACKUPS, "1", disk)
+    held = {path: data for path, data in disk.contents().items() if path.startswith(f"{BACKUPS}/1/")}
+    assert not [path for path, data in held.items() if secret in data]
+    assert {path.rpartition(".")[2] for path in held} == {"avro", "avsc", "json"}
