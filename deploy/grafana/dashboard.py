@@ -96,7 +96,7 @@ ROWS: Final = {
         ),
         Panel(
             "Topics overdue",
-            "Their publishers have not kept fresh_within. `maxam-admin topics overdue` lists them.",
+            "Their publishers have not kept fresh_within_s. `maxam-admin topics overdue` lists them.",
             "none",
             (_gauge("maxam_topics_overdue"),),
             ((1, "red"),),
@@ -124,7 +124,7 @@ ROWS: Final = {
         ),
         Panel(
             "Overdue topics and breaches",
-            "Topics beyond fresh_within now, and how often a topic has become so.",
+            "Topics beyond fresh_within_s now, and how often a topic has become so.",
             "short",
             (
                 _gauge("maxam_topics_overdue", "{{instance}} overdue"),
