@@ -1,0 +1,143 @@
+"""Overdue topics and rates as operators see them: over HTTPS and with `maxam-admin`, of a running gateway."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from maxam.admin.main import main
+from tests.streams.living_gateway import Living, Site, living, until
+
+HOUR_US = 3_600_000_000
+CONTRACTS = """
+[[rule]]
+destination = "X/EGM.*"
+encoding = "none"
+fresh_within_s = {limit_s}
+[[rule]]
+destination = "X/**"
+encoding = "none"
+"""
+
+
+class Operator:
+    """Whoever asks the admin API."""
+
+    def __init__(self, alive: Living) -> None:
+        self.alive = alive
+        certificates = alive.site.certificates
+        self.environment: dict[str, str | None] = {
+            "MAXAM_GATEWAY": f"127.0.0.1:{alive.admin_port}",
+            "MAXAM_CERTIFICATE": str(certificates / "operator.pem"),
+            "MAXAM_KEY": str(certificates / "operator.key"),
+            "MAXAM_CA": str(certificates / "ca.pem"),
+        }
+
+    async def says(self, *arguments: str) -> str:
+        """Run `maxam-admin`; return what it prints."""
+        run = partial(CliRunner().invoke, main, arguments, env=self.environment)
+        result = await trio.to_thread.run_sync(run)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    async def asks(self, path: str) -> Any:
+        """GET a path; return the JSON of its answer."""
+        transport = await trio.open_tcp_stream("127.0.0.1", self.alive.admin_port)
+        request = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        async with trio.SSLStream(transport, self.alive.site.context("operator"), https_compatible=True) as stream:
+            await stream.send_all(request.encode())
+            answer = b"".join([bytes(part) async for part in stream])
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), answer
+        return json.loads(body)
+
+
+@asynccontextmanager
+async def venue(folder: Path, limit_s: float = 60) -> AsyncIterator[tuple[Living, Operator]]:
+    """Run a gateway whose machines must report in so many seconds."""
+    site = Site(folder, "pub", "sub")
+    (site.schemas / "registry.toml").write_text(CONTRACTS.format(limit_s=limit_s))
+    async with living(site) as alive:
+        yield alive, Operator(alive)
+
+
+def let_an_hour_pass(alive: Living) -> None:
+    """Set the clock by which topics age."""
+    alive.gateway.freshness._wall_us = lambda: time.time_ns() // 1000 + HOUR_US  # type: ignore[misc]  # for a test
+
+
+def test_what_is_overdue_is_listed_counted_and_told(tmp_path: Path) -> None:
+    """In pages, by glob, in a table, in health and metrics; with the update it is gone from all of them; a reload changes it."""
+
+    async def run() -> None:
+        async with venue(tmp_path) as (alive, operator), alive.client("pub") as publisher:
+            for number in range(5):
+                await publisher.send(f"X/EGM.{number}", b"value")
+            await publisher.send("X/other", b"value")
+            freshness = alive.gateway.freshness
+            await until(lambda: freshness.settled)
+            assert (await operator.asks("/v1/overdue")) == {"overdue": [], "next": None, "count": 0, "settled": True}
+            let_an_hour_pass(alive)
+            await until(lambda: freshness.count == 5)
+            page = await operator.asks("/v1/overdue?limit=3")
+            assert [row["destination"] for row in page["overdue"]] == ["X/EGM.0", "X/EGM.1", "X/EGM.2"]
+            row = page["overdue"][0]
+            assert (row["publisher"], row["revision"], row["fresh_within_s"], page["count"]) == ("pub", 1, 60, 5)
+            assert row["age_s"] >= 3600
+            assert row["overdue_s"] == pytest.approx(row["age_s"] - 60, abs=0.01)
+            page = await operator.asks(f"/v1/overdue?limit=3&after={page['next']}")
+            assert [row["destination"] for row in page["overdue"]] == ["X/EGM.3", "X/EGM.4"]
+            assert page["next"] is None
+            shown = await operator.says("topics", "overdue", "X/EGM.[13]", "--json")
+            assert [json.loads(line)["destination"] for line in shown.splitlines()] == ["X/EGM.1", "X/EGM.3"]
+            assert "X/EGM.4" in await operator.says("topics", "overdue")
+            assert (await operator.asks("/v1/health"))["figures"]["topics_overdue"] == 5
+            assert freshness.breaches == 5
+            await publisher.send("X/EGM.1", b"")
+            page = await operator.asks("/v1/overdue")
+            assert [row["destination"] for row in page["overdue"]] == ["X/EGM.0", "X/EGM.2", "X/EGM.3", "X/EGM.4"]
+            assert page["count"] == 4
+            (alive.site.schemas / "registry.toml").write_text(CONTRACTS.format(limit_s=7200))
+            await alive.reload()
+            await until(lambda: freshness.settled)
+            assert (await operator.asks("/v1/overdue")) == {"overdue": [], "next": None, "count": 0, "settled": True}
+
+    trio.run(run)
+
+
+def test_rates_tell_of_sessions_and_topics(tmp_path: Path) -> None:
+    """Who sends and who receives, and what; the counts of a topic are in its row."""
+
+    async def run() -> None:
+        async with (
+            venue(tmp_path) as (alive, operator),
+            alive.client("pub", "p") as publisher,
+            alive.client("sub", "s") as reader,
+        ):
+            await reader.subscribe("X/**")
+            rates = alive.gateway.rates
+            await rates.look_at_sessions()
+            for number in range(20):
+                await publisher.send("X/EGM.1", b"%d" % number)
+            await reader.values(1)
+            await rates.look_at_sessions()
+            busy = {session.principal: session for session in rates.busy_sessions}
+            assert (busy["pub"].client_id, busy["pub"].messages_per_s, busy["sub"].sends_per_s) == ("p", 0, 0)
+            assert busy["pub"].sends_per_s > 0
+            assert busy["sub"].messages_per_s > 0
+            answer = await operator.asks("/v1/rates")
+            assert set(answer) == {
+                *("as_of", "interval_s", "sends_per_s", "messages_per_s", "acks_per_s", "rejects_per_s"),
+                *("hot_topics", "busy_sessions", "history"),
+            }
+            assert (await operator.asks("/v1/topics/X/EGM.1"))["updates"] == 20
+            assert (await operator.asks("/v1/topics"))["topics"][0]["updates"] == 20
+
+    trio.run(run)
