@@ -119,6 +119,17 @@ METRICS: Final = (
     ),
     Declared("maxam_certificate_expiry_timestamp_seconds", "gauge", "Until when the server's certificate is valid."),
     Declared(
+        "maxam_authority_expiry_timestamp_seconds",
+        "gauge",
+        "Until when an authority that signs clients is valid.",
+        ("authority",),
+    ),
+    Declared(
+        "maxam_client_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "Until when the first to expire of the connected clients' certificates is valid; 0: nobody is connected.",
+    ),
+    Declared(
         "maxam_crl_expiry_timestamp_seconds",
         "gauge",
         "When an authority's next revocation list is due.",

@@ -128,6 +128,9 @@ def _files(gateway: "Gateway") -> Iterator[Measure]:
         yield "maxam_reload_last_success_timestamp_seconds", (item,), state.loaded_at_s
         yield "maxam_reload_failed", (item,), 1 if state.failure else 0
     yield "maxam_certificate_expiry_timestamp_seconds", (), sources.certificate.valid_until.timestamp()
+    for authority, valid_until_s in sources.authorities.validity:
+        yield "maxam_authority_expiry_timestamp_seconds", (authority,), valid_until_s
+    yield "maxam_client_certificate_expiry_timestamp_seconds", (), gateway.traffic.first_expiry_s
     expiries: dict[str, float] = {}  # an authority with two keys has two lists
     for one in sources.revocations.lists:
         if one.expires_at is not None:

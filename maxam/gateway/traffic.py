@@ -1,5 +1,6 @@
 """What went through connections and subscriptions, those that have ended included: counted where it happens, summed up when asked."""
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, final
 
@@ -27,6 +28,8 @@ class Traffic:
         refused: Connections that ended before, by the stage that they had reached.
         connected: Of the living ones, those; at the last `gather`, as all that follow.
         connecting: The others.
+        first_expiry_s: Until when the first to expire of the connected clients' certificates is valid, seconds since the epoch;
+            0.0: nobody is connected.
         bytes_received: Plaintext from clients.
         bytes_sent: Plaintext to clients.
         frames: Received from clients.
@@ -42,6 +45,7 @@ class Traffic:
         self.refused: Final = dict.fromkeys(STAGES, 0)
         self.connected = 0
         self.connecting = 0
+        self.first_expiry_s = 0.0
         self.bytes_received = 0
         self.bytes_sent = 0
         self.frames = 0
@@ -65,8 +69,11 @@ class Traffic:
         received, sent, frames = self._ended
         connections = list(self._connections)
         connected = 0
+        first_expiry_s = math.inf
         for at, connection in enumerate(connections, 1):
-            connected += connection.peer is not None and connection.peer.connection is not None
+            if connection.peer is not None and connection.peer.connection is not None:
+                connected += 1
+                first_expiry_s = min(first_expiry_s, connection.chain[0].valid_until_s)
             received += connection.bytes_in
             sent += connection.bytes_out
             frames += _frames(connection)
@@ -74,6 +81,7 @@ class Traffic:
                 await trio.lowlevel.checkpoint()
         self.connected = connected
         self.connecting = len(connections) - connected
+        self.first_expiry_s = first_expiry_s if connected else 0.0
         self.bytes_received = max(self.bytes_received, received)
         self.bytes_sent = max(self.bytes_sent, sent)
         self.frames = max(self.frames, frames)
