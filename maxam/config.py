@@ -137,6 +137,8 @@ class AdminSettings:
 
     host: str = "127.0.0.1"
     port: int = 8643  # 0 picks a free one
+    backups: Path | None = None  # where those go that operators ask for; none: none are made
+    backups_kept: int = 7  # of the newest whole ones; the older ones go
     hosts: tuple[str, ...] = ()  # names that it may be called by, besides addresses and those in the server's certificate
 
 
@@ -195,6 +197,7 @@ class Settings:
 _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "listener.port": (0, 65_535, "0 picks a free port"),
     "admin.port": (0, 65_535, "0 picks a free port"),
+    "admin.backups_kept": (1, 1000, "the last whole one always stays"),
     "enrolment.port": (0, 65_535, "0 picks a free port"),
     "enrolment.certificate_days": (1, 3650, "a stolen certificate is of use for so long"),
     "enrolment.token_minutes_max": (1, 525_600, "a token that lies about is a risk"),
@@ -270,6 +273,11 @@ def load_settings(text: str, source: str, folder: Path) -> Settings:
                 f"{source}: [admin] hosts: expected names of hosts without scheme and port, such as 'gateway.example.org',"
                 f" '*.example.org' for one label more, or '*' for any; found {_shown(name)}"
             )
+    backups = settings.admin.backups
+    if backups is not None and backups.is_relative_to(settings.journal.folder):
+        raise ConfigurationError(
+            f"{source}: [admin] backups = {backups} is in the journal's folder; name one elsewhere, best on another disk"
+        )
     enrolment = settings.enrolment
     if enrolment.folder is not None:
         for place, needed in (

@@ -83,6 +83,14 @@ METRICS: Final = (
     Declared(
         "maxam_snapshots_total", "counter", "Snapshots that were begun, by outcome: built or failed.", ("outcome",)
     ),
+    Declared(
+        "maxam_backups_total", "counter", "Backups that operators asked for, by outcome: made or failed.", ("outcome",)
+    ),
+    Declared(
+        "maxam_backup_timestamp_seconds",
+        "gauge",
+        "When the newest whole backup was begun, seconds since the epoch; 0: there is none.",
+    ),
     Declared("maxam_changes_total", "counter", "Values and deletes that were committed."),
     Declared("maxam_messages_total", "counter", "MESSAGE frames handed to connections."),
     Declared("maxam_conflated_total", "counter", "Changes that were replaced before a subscription read them."),

@@ -64,6 +64,9 @@ def _resources(gateway: "Gateway") -> Iterator[Measure]:
     yield "maxam_snapshot_timestamp_seconds", (), journal.snapshot_at_s
     yield "maxam_snapshots_total", ("built",), counters.snapshots_built
     yield "maxam_snapshots_total", ("failed",), counters.snapshots_failed
+    yield "maxam_backups_total", ("made",), gateway.backups.made
+    yield "maxam_backups_total", ("failed",), gateway.backups.failed
+    yield "maxam_backup_timestamp_seconds", (), gateway.backups.newest_at_s
     yield "maxam_memory_low", (), int(watermarks.memory_low)
     yield "maxam_memory_limit_bytes", (), watermarks.memory_bytes_max
     yield "maxam_tasks", (), trio.lowlevel.current_statistics().tasks_living

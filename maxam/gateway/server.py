@@ -23,6 +23,7 @@ from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPPED, TAKEN_OVER, Audit, audit_folder
+from maxam.gateway.backups import Backups
 from maxam.gateway.committer import Committer
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.entitlement import Entitlement
@@ -82,6 +83,7 @@ class Gateway:
         quarantine: The last rejected SENDs.
         shadows: Trials of candidate versions.
         audit: Who did what.
+        backups: Made when operators ask for one.
         watermarks: Whether memory or disk run short.
         freshness: Which topics are older than their rule allows.
         rates: How much is going on.
@@ -117,6 +119,7 @@ class Gateway:
         )
         self.traffic: Final = Traffic(broker, self.connections)
         self.loop_lag: Final = LoopLag()
+        self.backups: Final = Backups(settings.journal.folder, settings.admin.backups, settings.admin.backups_kept)
         self.journal_size: Final = JournalSize(settings.journal.folder)
         self.freshness: Final = Freshness(broker)
         self.rates: Final = Rates(broker, self.connections)
@@ -177,6 +180,7 @@ class Gateway:
             lasting.start_soon(self.rates.run)
             lasting.start_soon(self.loop_lag.run)
             lasting.start_soon(self.journal_size.run)
+            lasting.start_soon(self.backups.run)
             lasting.start_soon(self.reloader.run)
             if self.settings.reload.watch:
                 lasting.start_soon(FileWatch(self.settings, self.reloader.watched).run)
@@ -218,6 +222,7 @@ class Gateway:
         reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
         if self.audit.failure:
             reasons.append(f"audit: the audit log cannot be written: {self.audit.failure}")
+        reasons += self.backups.degraded()
         return reasons + self.freshness.degraded_reasons() + self.entitlement.degraded_reasons()
 
     def _say_goodbye(self) -> None:

@@ -1,0 +1,286 @@
+"""Backups that operators ask the gateway for: made in a process of low priority, `python -m maxam.gateway.backups JOURNAL FOLDER NAME KEPT`.
+
+One at a time. The process copies beside the gateway that writes, and asks it nothing (`journal/backup.py`): what a backup costs is reads.
+"""
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, final
+
+import trio
+
+from maxam.compiled import child_environment
+from maxam.errors import ConfigurationError, JournalError, MaxamError
+from maxam.gateway.bell import Bell
+from maxam.gateway.log import log_event
+from maxam.journal.backup import LOCK, MANIFEST, UNFINISHED, back_up, clear, read_manifest
+from maxam.journal.disk import OsDisk
+
+State = Literal["running", "done", "failed"]
+
+_NICENESS: Final = 19
+_FAILURES_KEPT: Final = 20
+_REASON_CHARACTERS_MAX: Final = 500
+_NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z")  # as `name_of` makes them
+_NAME_FORMAT: Final = "%Y%m%dT%H%M%S.%fZ"
+_ENDED: Final = "it was ended before it was done: it is no backup, and the next one removes what is left"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BackupRow:
+    """One backup, or the attempt at one.
+
+    Attributes:
+        name: Its folder's, the time at which it was begun.
+        state: Of a `failed` one nothing can be restored.
+        begun_at_us: The same time, microseconds since the epoch.
+        revision: The last one in it; None unless it is done, as the next two.
+        bytes: Of all its files, those that it shares with others included.
+        files: How many there are.
+        reason: Why it failed; else empty.
+    """
+
+    name: str
+    state: State
+    begun_at_us: int
+    revision: int | None = None
+    bytes: int | None = None
+    files: int | None = None
+    reason: str = ""
+
+
+@final
+class BackupsOffError(MaxamError):
+    """Say that this gateway makes no backups."""
+
+
+@final
+class BackupRunningError(MaxamError):
+    """Say that one is under way."""
+
+
+@final
+class Backups:
+    """Makes the backups of one journal in one folder.
+
+    Attributes:
+        running: Name of the one that is under way; None: none is.
+        made: Since the start.
+        failed: Since the start.
+        newest_at_s: When the newest whole one was begun, seconds since the epoch; 0: there is none, or it is not known yet.
+        failure: Why the last one failed, until one succeeds; empty: it did not.
+    """
+
+    def __init__(self, journal: Path, folder: Path | None, kept: int) -> None:
+        """Make one that has not looked yet.
+
+        Args:
+            journal: The journal's folder.
+            folder: Where backups are; None: none are made.
+            kept: So many of the newest stay.
+        """
+        self._journal: Final = journal
+        self._folder: Final = folder
+        self.kept: Final = kept
+        self.running: str | None = None
+        self.made = 0
+        self.failed = 0
+        self.newest_at_s = 0.0
+        self.failure = ""
+        self._failures: Final[deque[BackupRow]] = deque(maxlen=_FAILURES_KEPT)
+        self._asked: Final = Bell()
+        self._manifests: dict[str, BackupRow] = {}  # of whole ones, which do not change
+
+    @property
+    def folder(self) -> Path:
+        """Where they are; raises BackupsOffError."""
+        if self._folder is None:
+            raise BackupsOffError(
+                "this gateway makes no backups: set [admin] backups to a folder, best on another disk, and start it again; or copy the "
+                "journal with `maxam-admin journal backup`"
+            )
+        return self._folder
+
+    def degraded(self) -> list[str]:
+        """Say what an operator should see to, though the broker serves."""
+        return [f"backup-failed: {self.failure}"] if self.failure else []
+
+    async def begin(self) -> BackupRow:
+        """Have one made; returns before it is.
+
+        Raises:
+            BackupsOffError: None are made.
+            BackupRunningError: One is under way, of whoever.
+        """
+        folder = self.folder
+        if self.running is None and await trio.to_thread.run_sync(_made_by_others, folder):
+            raise BackupRunningError(f"somebody else makes a backup in {folder}; wait for it")
+        if self.running is not None:
+            raise BackupRunningError(f"{self.running} is under way; wait for it")
+        self.running = name_of(time.time())
+        self._asked.ring()
+        return _row_of(self.running, "running")
+
+    async def rows(self) -> list[BackupRow]:
+        """Return all there are, newest first, and the last failures.
+
+        Raises:
+            BackupsOffError: None are made.
+        """
+        found = await trio.to_thread.run_sync(self._look, self.folder, self.running)
+        known = {row.name for row in found}
+        found += [row for row in self._failures if row.name not in known]
+        if self.running is not None and self.running not in known:
+            found.append(_row_of(self.running, "running"))
+        return sorted(found, key=lambda row: row.name, reverse=True)
+
+    async def run(self) -> None:
+        """Make those that are asked for, until cancelled: one that is under way then is ended, and leaves nothing that looks whole."""
+        if self._folder is None:
+            return
+        await trio.to_thread.run_sync(_clear, self._folder)
+        await self._note_newest()
+        while True:
+            while self.running is None:
+                await self._asked.wait()
+            try:
+                await self._make(self.running)
+            finally:
+                self.running = None
+            await self._note_newest()
+
+    async def _make(self, name: str) -> None:
+        began_s = trio.current_time()
+        arguments = [os.fspath(self._journal), os.fspath(self.folder), name, str(self.kept)]
+        told: dict[str, Any] = {}
+        try:
+            done = await trio.run_process(
+                [sys.executable, "-m", "maxam.gateway.backups", *arguments],
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+                env=child_environment(),
+            )
+            if done.returncode == 0:
+                told = json.loads(done.stdout)
+            last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            problem = last_line[:_REASON_CHARACTERS_MAX] or f"its process ended with {done.returncode}"
+        except OSError as error:
+            problem = f"there is no process to be had: {error}"
+        seconds = f"{trio.current_time() - began_s:.3f}"
+        if told:
+            self.made += 1
+            self.failure = ""
+            figures = {key: told[key] for key in ("folder", "head", "files", "bytes", "copied")}
+            log_event(logging.INFO, "backup-made", **figures, removed=" ".join(told["removed"]), seconds=seconds)
+            return
+        self.failed += 1
+        self.failure = f"{name}: {problem}"
+        self._failures.append(_row_of(name, "failed", problem))
+        action = "see error, and have another one made"
+        log_event(logging.ERROR, "backup-failed", backup=name, error=problem, seconds=seconds, action=action)
+
+    async def _note_newest(self) -> None:
+        rows = await trio.to_thread.run_sync(self._look, self.folder, None)
+        self.newest_at_s = max((row.begun_at_us for row in rows if row.state == "done"), default=0) / 1e6
+
+    def _look(self, folder: Path, running: str | None) -> list[BackupRow]:
+        """Read the folder, in a thread."""
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - names are wanted
+        except OSError:  # not made yet, or gone: then there is none
+            return []
+        others = _made_by_others(folder)
+        rows = []
+        for found in names:
+            name = found.removesuffix(UNFINISHED)
+            if not _NAME.fullmatch(name):
+                continue
+            if name == found:
+                rows.append(self._whole(folder, name))
+            elif others or name == running:
+                rows.append(_row_of(name, "running"))
+            else:
+                rows.append(_row_of(name, "failed", _ENDED))
+        self._manifests = {row.name: row for row in rows if row.state == "done"}
+        return rows
+
+    def _whole(self, folder: Path, name: str) -> BackupRow:
+        known = self._manifests.get(name)
+        if known is not None and (folder / name / MANIFEST).exists():
+            return known
+        try:
+            manifest = read_manifest(f"{folder}/{name}", OsDisk())
+        except (JournalError, OSError) as error:
+            return _row_of(name, "failed", str(error))
+        size = sum(file.bytes for file in manifest.files)
+        return BackupRow(name, "done", _begun_at_us(name), manifest.head, size, len(manifest.files))
+
+
+def name_of(now_s: float) -> str:
+    """Return the name of a backup that is begun then; later ones sort behind it."""
+    return datetime.fromtimestamp(now_s, UTC).strftime(_NAME_FORMAT)
+
+
+def _row_of(name: str, state: State, reason: str = "") -> BackupRow:
+    return BackupRow(name, state, _begun_at_us(name), reason=reason)
+
+
+def _begun_at_us(name: str) -> int:
+    try:
+        moment = datetime.strptime(name, _NAME_FORMAT).replace(tzinfo=UTC)
+    except ValueError:  # month 13 matches the pattern too
+        return 0
+    return round(moment.timestamp() * 1e6)
+
+
+def _made_by_others(folder: Path) -> bool:
+    """Tell whether a process holds the lock of the folder. It is not tried: that could hinder one that is about to begin."""
+    try:
+        held = f":{(folder / LOCK).stat().st_ino} "
+        return any(held in line for line in Path("/proc/locks").read_text().splitlines())
+    except OSError:  # there is none, or nothing to ask: then the process that would make one finds out
+        return False
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a crash of the gateway, or of the machine, left behind, unless the process that makes it lives on."""
+    disk = OsDisk()
+    with suppress(OSError):  # there is none yet; or whoever holds the lock cleans up
+        lock = disk.lock(f"{folder}/{LOCK}")
+        try:
+            clear(os.fspath(folder), disk)
+        finally:
+            disk.close(lock)
+
+
+def main() -> int:
+    """Run the process; what was made goes to standard output, as JSON."""
+    os.nice(_NICENESS)
+    journal, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    try:
+        if folder.is_relative_to(journal):
+            raise ConfigurationError(f"{folder} is in the journal {journal}: name a folder elsewhere")
+        done = back_up(os.fspath(journal), os.fspath(folder), sys.argv[3], OsDisk(), int(sys.argv[4]))
+    except MaxamError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"{error.filename or 'the disk'}: {error.strerror}\n")
+        return 1
+    json.dump(asdict(done), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
