@@ -1,6 +1,6 @@
 """What the broker counts and holds at this moment, for whoever scrapes it. What each means: docs/metrics.md."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -131,13 +131,17 @@ def _files(gateway: "Gateway") -> Iterator[Measure]:
         yield "maxam_reload_last_success_timestamp_seconds", (item,), state.loaded_at_s
         yield "maxam_reload_failed", (item,), 1 if state.failure else 0
     yield "maxam_certificate_expiry_timestamp_seconds", (), sources.certificate.valid_until.timestamp()
-    for authority, valid_until_s in sources.authorities.validity:
+    for authority, valid_until_s in _earliest(sources.authorities.validity).items():
         yield "maxam_authority_expiry_timestamp_seconds", (authority,), valid_until_s
     yield "maxam_client_certificate_expiry_timestamp_seconds", (), gateway.traffic.first_expiry_s
-    expiries: dict[str, float] = {}  # an authority with two keys has two lists
-    for one in sources.revocations.lists:
-        if one.expires_at is not None:
-            expires_s = one.expires_at.timestamp()
-            expiries[one.name] = min(expires_s, expiries.get(one.name, expires_s))
-    for authority, expires_s in expiries.items():
+    due = [(one.name, one.expires_at.timestamp()) for one in sources.revocations.lists if one.expires_at is not None]
+    for authority, expires_s in _earliest(due).items():
         yield "maxam_crl_expiry_timestamp_seconds", (authority,), expires_s
+
+
+def _earliest(times: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the earliest time of each name: an authority with two keys has two certificates, and two lists."""
+    earliest: dict[str, float] = {}
+    for name, at_s in times:
+        earliest[name] = min(at_s, earliest.get(name, at_s))
+    return earliest
