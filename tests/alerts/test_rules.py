@@ -114,6 +114,12 @@ CASES: dict[str, list[Course]] = {
     "MaxamCertificateAboutToExpire": [
         gauge(f"maxam_certificate_expiry_timestamp_seconds{{{ON}}}", 40 * DAY_S, 1 * DAY_S),
     ],
+    "MaxamAuthorityExpires": [
+        gauge(f'maxam_authority_expiry_timestamp_seconds{{{ON}, authority="CA"}}', 400 * DAY_S, 50 * DAY_S)
+    ],
+    "MaxamClientCertificateExpires": [
+        gauge(f"maxam_client_certificate_expiry_timestamp_seconds{{{ON}}}", 30 * DAY_S, 6 * DAY_S)
+    ],
     "MaxamRevocationListLate": [gauge(f'maxam_crl_expiry_timestamp_seconds{{{ON}, authority="CA"}}', 40 * DAY_S, 60)],
     "MaxamReloadFailed": [gauge(f'maxam_reload_failed{{{ON}, item="policy"}}', 0, 1)],
     "MaxamAuditFailed": [
@@ -173,6 +179,13 @@ def test_a_healthy_gateway_alerts_nobody(tmp_path: Path) -> None:
     courses = {course.name: course for courses in CASES.values() for course in courses}
     quiet = _expected([(minute, "count(ALERTS)", 0.0) for minute in (1, BAD, GOOD_AGAIN, END - 1)])
     _run(tmp_path, [_test(list(courses.values()), ill=False, expected=quiet)])
+
+
+def test_nobody_connected_and_nothing_published_ever_alerts_nobody(tmp_path: Path) -> None:
+    """A new gateway that is not used yet is well: 0 stands for never there."""
+    unused = ("maxam_last_change_timestamp_seconds", "maxam_client_certificate_expiry_timestamp_seconds")
+    courses = [gauge(f"{name}{{{ON}}}", 0, 0) for name in unused]
+    _run(tmp_path, [_test(courses, ill=False, expected=_expected([(END - 1, "count(ALERTS)", 0.0)]))])
 
 
 def test_an_audit_log_that_lost_lines_alerts_though_it_works_again(tmp_path: Path) -> None:
