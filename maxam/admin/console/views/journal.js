@@ -1,0 +1,77 @@
+/** What is on the disk, and copies of it. */
+
+import { change, get } from "../api.js";
+import { facts } from "../chart.js";
+import { confirm, nothing, refusal } from "../dialogs.js";
+import { add, client, el, fill } from "../dom.js";
+import { Poll } from "../link.js";
+import { age, bytes, count, time } from "../text.js";
+
+/** @param {import("../main.js").Place} place */
+export function show({ root }) {
+  const journal = el("section", { class: "card" }, el("h2", null, "Journal"), el("p", { class: "loading" }, "Asking the gateway …"));
+  const backups = el("section", { class: "card" }, el("h2", null, "Backups"), el("p", { class: "loading" }, "Asking the gateway …"));
+  add(root, el("div", { class: "cards" }, journal, backups));
+  const polls = [
+    new Poll((signal) => get("/v1/journal", signal), 3000, (answer) => fill(journal, el("h2", null, "Journal"), described(answer)), (problem) => fill(journal, el("h2", null, "Journal"), refusal(problem))),
+    new Poll(
+      (signal) => get("/v1/backups", signal),
+      3000,
+      (answer) => {
+        if (backups.contains(document.activeElement) && document.activeElement instanceof HTMLButtonElement) {
+          const list = backups.querySelector(".backups");
+          if (list) fill(list, described(answer));
+          return;
+        }
+        fill(backups, el("h2", null, "Backups"), el("div", { class: "backups" }, described(answer)), el("div", { class: "buttons" }, el("button", { type: "button", click: () => void begin() }, "Make a backup …")));
+      },
+      (problem) => fill(backups, el("h2", null, "Backups"), problem.status === 404 ? nothing("No folder for backups is configured.") : refusal(problem)),
+    ),
+  ];
+  const begin = () =>
+    confirm({
+      title: "Make a backup now?",
+      text: ["The journal is copied while the broker serves. It takes the disk as long as the journal is large."],
+      act: "Make it",
+      perform: async () => {
+        await change("POST", "/v1/backups");
+        polls[1]?.again();
+        return "the backup has begun";
+      },
+    });
+  return () => {
+    for (const poll of polls) poll.stop();
+  };
+}
+
+/**
+ * An answer of the API as names and values, by the units that its names end in.
+ * @param {unknown} answer
+ * @returns {Node}
+ */
+function described(answer) {
+  if (Array.isArray(answer)) {
+    if (!answer.length) return el("p", { class: "aside" }, "none");
+    return el("ol", { class: "plain" }, answer.slice(0, 200).map((one) => el("li", null, described(one))));
+  }
+  if (answer === null || typeof answer !== "object") return client(String(answer), 300);
+  const list = el("dl", { class: "facts wide" });
+  facts(list, Object.entries(answer).filter(([name]) => name !== "next").map(([name, value]) => [title(name), shownBy(name, value)]));
+  return list;
+}
+
+/** @param {string} name */
+function title(name) {
+  const words = name.replace(/_(s|bytes|at|us)$/, "").replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** @param {string} name @param {unknown} value @returns {Node | string} */
+function shownBy(name, value) {
+  if (value === null) return "–";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "object") return described(value);
+  if (typeof value === "number") return /bytes/.test(name) ? bytes(value) : /_s$/.test(name) ? age(value) : count(value);
+  if (/_at$|as_of/.test(name)) return el("time", { datetime: String(value), title: String(value) }, time(String(value)));
+  return client(String(value), 300);
+}
