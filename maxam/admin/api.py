@@ -22,12 +22,14 @@ from starlette.routing import Route
 from maxam import __version__
 from maxam.admin import (
     audit_api,
+    backup_api,
     confluent_api,
     connections_api,
     console,
     enrolment_api,
     freshness_api,
     health_api,
+    journal_api,
     metrics_api,
     openapi,
     policy_api,
@@ -482,6 +484,8 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *freshness_api.ROUTES,
     *rates_api.ROUTES,
     *put_api.ROUTES,
+    *journal_api.ROUTES,
+    *backup_api.ROUTES,
     *metrics_api.ROUTES,
     *policy_api.ROUTES,
     *audit_api.ROUTES,

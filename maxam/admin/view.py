@@ -14,10 +14,12 @@ from maxam.broker.broker import Broker
 from maxam.broker.delivery import Connection
 from maxam.broker.policy import Policy
 from maxam.broker.session import Session
-from maxam.config import Limits
+from maxam.config import JournalSettings, Limits
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
+from maxam.gateway.backups import Backups
 from maxam.gateway.bell import Bell
+from maxam.gateway.commit_times import Recent
 from maxam.gateway.connection import ClientConnection
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.entitlement import Visitor
@@ -27,6 +29,7 @@ from maxam.gateway.rates import Rates
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
+from maxam.gateway.watermarks import Watermarks
 from maxam.globs import Glob, compile_glob
 from maxam.records import Change, Identity, Judgement
 from maxam.stomp.events import VERSION_1_2, Condition, Connect, Send
@@ -334,6 +337,37 @@ class View:
     def visitors(self) -> Mapping[Visitor, None]:
         """The connections of operators, in the order of their numbers."""
         return self._gateway.entitlement.visitors
+
+    # The journal and its backups.
+
+    @property
+    def backups(self) -> Backups:
+        """What makes backups when operators ask for one."""
+        return self._gateway.backups
+
+    @property
+    def journal_settings(self) -> JournalSettings:
+        """Where the journal is and how it is kept."""
+        return self._gateway.settings.journal
+
+    @property
+    def watermarks(self) -> Watermarks:
+        """What is known of the journal's disk."""
+        return self._gateway.watermarks
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether SENDs are refused because the journal has no room."""
+        return self._gateway.committer.group.disk_full
+
+    def commits(self) -> Recent:
+        """Return what commits took lately."""
+        return self._gateway.committer.times.recent(time.perf_counter())
+
+    def positions(self) -> tuple[int, int, int]:
+        """Return the revision of the newest accepted change, of the newest committed one, and how many operations wait for the disk."""
+        broker = self._broker
+        return broker.head, broker.revision, broker.appended - broker.done
 
     # The gateway itself.
 

@@ -47,6 +47,7 @@ __all__ = [  # what readers need of all four
     "Segment",
     "SegmentReader",
     "check_segment",
+    "ended_at",
     "examine",
     "find_segment",
     "list_segments",
@@ -311,15 +312,22 @@ def _in_time(segment: Segment, since_us: int | None, until_us: int | None) -> bo
             return False
     if since_us is None or segment.open:
         return True
+    ended_at_us = ended_at(segment)  # None: reading it will tell
+    return ended_at_us is None or ended_at_us >= since_us
+
+
+def ended_at(segment: Segment) -> int | None:
+    """Return the time of the last record of a sealed segment, microseconds since the epoch; None when its end does not tell."""
     try:
         file = SegmentFile(segment.path)
     except OSError:
-        return True  # reading it will tell
+        return None
     try:
-        ended_at_us = _ended_at_us(file)
+        return _ended_at_us(file)
+    except OSError:
+        return None
     finally:
         file.close()
-    return ended_at_us is None or ended_at_us >= since_us
 
 
 def _ended_at_us(file: SegmentFile) -> int | None:
