@@ -119,7 +119,7 @@ $(DEV): requirements-dev.lock $(RUNTIME)
 	touch $@
 
 # One stamp says what was asked for, another what it came to, so that asking for that next builds nothing.
-$(VENV)/maxam-%.stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py')
+$(VENV)/maxam-%.stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py' -o -path 'maxam/admin/console/*' -type f)
 	rm -rf $(VENV)/maxam-*.stamp $(VENV)/wheel
 	MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(VENV)/wheel
 	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/maxam-*.whl
