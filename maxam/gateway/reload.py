@@ -141,9 +141,9 @@ class Reloader:
         """Return the files of an item, or its folder."""
         return [_printable(str(path)) for path in files_of(item, self._settings)]
 
-    async def watched(self) -> None:
-        """Reload because files have changed."""
-        await self.reload(WATCH)
+    async def watched(self) -> bool:
+        """Reload because files have changed, or what was refused may be good by now; return whether all are in force."""
+        return all(one.outcome != REFUSED for one in await self.reload(WATCH))
 
     async def run(self) -> None:
         """Do what was asked for until cancelled; whoever asks while a reload is under way gets the next one."""
@@ -207,7 +207,7 @@ class Reloader:
     def _swap(self, before: Sources, after: Sources) -> None:
         self.sources = after
         if after.policy is not before.policy:
-            self._broker.replace_policy(after.policy)
+            self._broker.replace_policy(after.policy, time.time_ns() // 1000)
         if after.registry is not before.registry:
             self._broker.replace_registry(after.registry)
 
@@ -227,9 +227,9 @@ class Reloader:
             if self.on_outcome is not None and (one.outcome == RELOADED or (one.outcome == REFUSED and news)):
                 self.on_outcome(one.item, one.outcome, one.detail, trigger)
             if one.outcome == REFUSED:
-                state.refused += 1
                 state.failure = one.detail
                 if news:
+                    state.refused += 1
                     log_event(
                         logging.ERROR,
                         "reload-refused",

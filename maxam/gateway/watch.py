@@ -4,6 +4,8 @@ Theory of operation. What decides is a *mark*: what the system says of every fil
 that watches folders is only the alarm that says "look now"; besides, the files are looked at every `poll_interval_s`, so that an
 alarm that is lost, or never comes as on network file systems, costs time and nothing else. A mark that stays the same for `quiet_s`
 after it has changed is worth a reload; a file that is gone for a moment while an editor renames its successor changes the mark twice.
+Files that never come to rest are loaded as they are, at long intervals. What was refused is tried again, less and less often, as the
+cause may lie outside the files: a full disk, a topic that would have no rule, a certificate that is not valid yet.
 """
 
 import contextlib
@@ -25,47 +27,67 @@ from maxam.gateway.sources import mark_sources
 _STEP_MS: Final = 100  # how often the library looks for news of the kernel; to stop it takes as long
 _ANSWER_MS: Final = 500  # after which it says that nothing has happened, and so, once, that it listens
 _REARM_S: Final = 5.0  # when the library could not watch
+_UNREST_MAX: Final = 30  # times `quiet_s`: files that change for longer are not waited for
+RETRY_S_MIN: Final = 5.0  # after a refusal; each one after it doubles the wait
+RETRY_S_MAX: Final = 300.0  # to read and check 1,000 schemas takes a second of a thread
 
 
 @final
 class Rest:
-    """Decides when a mark that has changed has stayed the same for long enough. No I/O, no clock of its own."""
+    """Decides when a mark that has changed has stayed the same for long enough, or what was refused is due again. No I/O, no clock of its own."""
 
-    __slots__ = ("_quiet_s", "_seen", "_since_s", "_taken")
+    __slots__ = ("_moved_s", "_quiet_s", "_retry_s", "_retry_wait_s", "_seen", "_since_s", "_taken")
 
     def __init__(self, quiet_s: float) -> None:
         """Begin with nothing seen, so that the first mark is a change too: it may be newer than what the start has read."""
         self._quiet_s: Final = quiet_s
         self._taken: Mark = ()
         self._seen: Mark = ()
-        self._since_s = -math.inf
+        self._since_s = -math.inf  # the mark is what it is
+        self._moved_s = math.inf  # since when it has been another than what was taken
+        self._retry_s = math.inf
+        self._retry_wait_s = RETRY_S_MIN
 
     def look(self, mark: Mark, now_s: float) -> bool:
         """Take note of the present mark; return whether what it stands for should be loaded now, which counts as done then."""
         if mark != self._seen:
             self._seen = mark
             self._since_s = now_s
-        if self._seen == self._taken or now_s - self._since_s < self._quiet_s:
+        if self._seen == self._taken:
+            self._moved_s = math.inf
+        else:
+            self._moved_s = min(self._moved_s, now_s)
+        if now_s < self.due_s:
             return False
+        if self._seen != self._taken:
+            self._retry_wait_s = RETRY_S_MIN
         self._taken = self._seen
+        self._moved_s = self._retry_s = math.inf
         return True
+
+    def loaded(self, good: bool, now_s: float) -> None:
+        """Say what became of what was to be loaded; unless all of it is in force it is due again after a while."""
+        self._retry_s = math.inf if good else now_s + self._retry_wait_s
+        self._retry_wait_s = RETRY_S_MIN if good else min(2 * self._retry_wait_s, RETRY_S_MAX)
 
     @property
     def due_s(self) -> float:
         """When to look again, whatever happens; infinity: when something happens."""
-        return math.inf if self._seen == self._taken else self._since_s + self._quiet_s
+        if self._seen == self._taken:
+            return self._retry_s
+        return min(self._since_s + self._quiet_s, self._moved_s + _UNREST_MAX * self._quiet_s)
 
 
 @final
 class FileWatch:
     """Calls for a reload whenever files that matter have changed and come to rest."""
 
-    def __init__(self, settings: Settings, changed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, settings: Settings, changed: Callable[[], Awaitable[bool]]) -> None:
         """Make it; `run` watches.
 
         Args:
             settings: Name the files.
-            changed: Awaited when they are to be loaded.
+            changed: Awaited when they are to be loaded; says whether all of them are in force.
         """
         self._settings: Final = settings
         self._reload: Final[ReloadSettings] = settings.reload
@@ -88,7 +110,8 @@ class FileWatch:
                     self._places = places
                     self._armed.cancel()
                 if rest.look(mark, trio.current_time()):
-                    await self._changed()
+                    good = await self._changed()
+                    rest.loaded(good, trio.current_time())
 
     async def _listen(self) -> None:
         """Ring the bell whenever something happens where it matters, wherever that is at the time."""

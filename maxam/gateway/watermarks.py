@@ -1,10 +1,10 @@
 """Memory, disk and a disk that does not answer, when they run short: states that are told once, that operators see, and that end.
 
-Python gives memory back late, so that before it is said to be short the allocator is asked to return what is free; while it is
-short, again and again.
+Memory is given back late, so that before it is said to be short the C library is asked to return what is free; while it is
+short, again and again. Otherwise it is asked when much is free, so that what connections leave when they come and go does not add
+up, and what a crowd leaves is given back: see `heap`.
 """
 
-import ctypes
 import logging
 import os
 import resource
@@ -16,6 +16,8 @@ from typing import Final, final
 import trio
 
 from maxam.broker.broker import Broker
+from maxam.gateway import heap
+from maxam.gateway.heap import Slack
 from maxam.gateway.log import log_event
 
 # Of what the machine, or the control group, has: a snapshot is built in a process that may need as much again, and the kernel
@@ -25,6 +27,7 @@ _MEMORY_AGAIN: Final = 0.95  # of the limit: below it memory is not short any mo
 _FREE_AGAIN: Final = 1.1  # of the least that should be free: the same
 _MEMORY_LOOK_S: Final = 0.2  # the most that a fast publisher can bring meanwhile is some 100 MiB
 _RETURN_INTERVAL_S: Final = 1.0  # between two requests to return what is free: each walks all of it
+_HEAP_LOOK_S: Final = 60.0  # the same while memory is not short
 _DISK_LOOK_S: Final = 2.0
 _SLOW_S: Final = 5.0  # for one block: disks that are well take milliseconds
 
@@ -96,6 +99,7 @@ class Watermarks:
         self.free_low = False
         self.slow = False
         self._writing_since_s: float | None = None
+        self._slack: Final = Slack()
 
     @property
     def memory_low(self) -> bool:
@@ -163,17 +167,30 @@ class Watermarks:
 
     async def _watch_memory(self) -> None:
         return_s = 0.0
+        heap_s = trio.current_time() + _HEAP_LOOK_S
         while True:
             now_s = trio.current_time()
             with suppress(OSError):  # not one more file can be open: then what is known of memory stays as it is
                 used_bytes = resident_bytes()
                 if (self.memory_low or used_bytes > self.memory_bytes_max) and now_s >= return_s:
-                    await trio.to_thread.run_sync(_return_memory)
+                    await trio.to_thread.run_sync(heap.give_back)
                     used_bytes = resident_bytes()
                     return_s = trio.current_time() + _RETURN_INTERVAL_S
+                elif now_s >= heap_s:
+                    heap_s = now_s + _HEAP_LOOK_S
+                    used_bytes = await self._tidy_heap(used_bytes)
                 self.heed_memory(used_bytes)
             self.heed_writing(self._writing_since(), now_s)
             await trio.sleep(_MEMORY_LOOK_S)
+
+    async def _tidy_heap(self, used_bytes: int) -> int:
+        """Return what is free if that is much; say how much is in use then."""
+        found = await trio.to_thread.run_sync(heap.look)
+        if found is not None and self._slack.worth(found, used_bytes):
+            await trio.to_thread.run_sync(heap.give_back)
+            used_bytes = resident_bytes()
+            self._slack.given_back(found, used_bytes)
+        return used_bytes
 
     async def _watch_disk(self) -> None:
         while True:
@@ -182,10 +199,3 @@ class Watermarks:
                 told = await trio.to_thread.run_sync(os.statvfs, self._folder, abandon_on_cancel=True)
                 self.heed_disk(told.f_bavail * told.f_frsize)
             await trio.sleep(_DISK_LOOK_S)
-
-
-def _return_memory() -> None:
-    """Give the system what the allocator holds and nobody uses, where the C library can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -30,6 +30,7 @@ from tests.soak.venue import Scale, Venue
 
 GROWTH_MAX = 0.05
 _SETTLE_TIMEOUT_S = 60.0
+_REST_S = 130.0  # by then the gateway has looked twice at what it holds and nobody uses
 _LOOK_AGAIN_S = 2.0  # by then the connection of the look before, and its tasks, are gone
 _MIB = 1 << 20
 _LIMITS = "write_timeout_s = 5\nlog_lines_per_minute_max = 10\ntakeovers_per_minute_max = 1000\n"
@@ -98,8 +99,10 @@ class Sampler:
         )
 
 
-async def soak(process: GatewayProcess, scale: Scale, seconds: float, interval_s: float, seed: int) -> "Report":
-    """Run a venue; return what was seen."""
+async def soak(
+    process: GatewayProcess, scale: Scale, seconds: float, interval_s: float, seed: int, rest_s: float = 0.0
+) -> "Report":
+    """Run a venue, and look once more `rest_s` after all have left; return what was seen."""
     venue = Venue(process.port, process.files.folder / "certs", scale, seed)
     sampler = Sampler(process)
 
@@ -122,6 +125,9 @@ async def soak(process: GatewayProcess, scale: Scale, seconds: float, interval_s
     after = await look(began_s)
     while after.held != before.held and trio.current_time() < deadline_s:
         await trio.sleep(_LOOK_AGAIN_S)
+        after = await look(began_s)
+    if rest_s:
+        await trio.sleep(rest_s)
         after = await look(began_s)
     return Report(before, samples, after, venue, sampler.core)
 
@@ -193,7 +199,7 @@ class Report:
             pyplot.close(figure)
 
 
-def run(folder: Path, scale: Scale, seconds: float, interval_s: float, seed: int) -> Report:
+def run(folder: Path, scale: Scale, seconds: float, interval_s: float, seed: int, rest_s: float = 0.0) -> Report:
     """Run a soak against a gateway of its own.
 
     Args:
@@ -202,13 +208,14 @@ def run(folder: Path, scale: Scale, seconds: float, interval_s: float, seed: int
         seconds: Behind the last subscriber's coming.
         interval_s: Between looks.
         seed: Of the clients' choices.
+        rest_s: Between the end of all clients and the last look.
     """
     files = GatewayFolder(folder)
     # The watch of files gets its last tasks some time after the start: without it what is held at the first look is all there is.
     last = f"sessions_per_principal_max = {2 * scale.connections}\n[reload]\nwatch = false\n"
     files.configure(limits=_LIMITS + last)
     with files.start() as process:
-        report = trio.run(partial(soak, process, scale, seconds, interval_s, seed))
+        report = trio.run(partial(soak, process, scale, seconds, interval_s, seed, rest_s))
         assert process.stop() == 0
         assert "internal-error" not in process.log()
     return report
@@ -229,7 +236,7 @@ def main() -> int:
         os.environ["PYTHONSAFEPATH"] = "1"
     scale = Scale(connections=options.connections, topics=options.topics, sends_per_s=options.sends)
     with tempfile.TemporaryDirectory(prefix="maxam-soak-") as scratch:
-        report = run(Path(scratch), scale, options.minutes * 60, 5.0, options.seed)
+        report = run(Path(scratch), scale, options.minutes * 60, 5.0, options.seed, _REST_S)
     sys.stdout.write("".join(f"{line}\n" for line in report.lines()))
     if options.plot is not None:
         report.draw(options.plot)

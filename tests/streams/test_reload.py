@@ -5,9 +5,10 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import trio
 from maxam.admin.certificates import SERVER_NAMES, Authority
 from maxam.avro.registry import load_registry
 from maxam.config import Limits, ReloadSettings, SchemaSettings
+from maxam.errors import DiskFullError
 from maxam.gateway.orphans import OrphanSearch
 from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
 from maxam.gateway.sources import ITEMS
@@ -714,6 +716,37 @@ def test_rest_is_what_lasts() -> None:
     assert rest.due_s == 31.0
 
 
+def test_what_never_rests_is_loaded_now_and_then() -> None:
+    """Of a mark that changes ten times a second for two minutes a new one is taken every 30 times the quiet that is asked for."""
+    rest = Rest(1.0)
+    taken = [at for at in range(1200) if rest.look((str(at),), at / 10)]
+    assert [later - earlier for earlier, later in pairwise([0, *taken])] == [
+        300,
+        301,
+        301,
+    ]  # the next change is seen a look later
+
+
+def test_what_was_refused_is_due_again_less_and_less_often() -> None:
+    """The wait doubles up to a bound; another mark is taken as ever, and begins anew; what is in force is not due again."""
+    rest = Rest(0.0)
+    assert rest.look(("a",), 0.0)
+    now_s, waits_s = 0.0, []
+    for _ in range(9):
+        rest.loaded(False, now_s)
+        assert not rest.look(("a",), rest.due_s - 0.1)
+        waits_s.append(rest.due_s - now_s)
+        now_s = rest.due_s
+        assert rest.look(("a",), now_s)
+    assert waits_s == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert rest.look(("b",), now_s)
+    rest.loaded(False, now_s)
+    assert rest.due_s == now_s + 5
+    assert rest.look(("b",), rest.due_s)
+    rest.loaded(True, now_s)
+    assert rest.due_s == float("inf")
+
+
 def _rewritten(site: Site, text: str) -> None:
     (site.schemas / "registry.toml").write_text(text)
 
@@ -801,6 +834,48 @@ def test_a_bad_file_is_told_once_however_often_it_is_looked_at(site: Site, caplo
                     os.utime(site.policy_file)  # touched, and as bad as before
                     await gateway.gateway.reloader.watched()
                 assert caplog.text.count("reload-refused") == count
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+
+
+def test_a_refusal_whose_cause_is_not_in_the_files_ends_with_its_cause(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Schemas for which the disk had no room come into force when there is some, and topics without a rule when they are deleted,
+    though no file changes again and nobody asks; meanwhile each is told once and counted once.
+    """
+    monkeypatch.setattr("maxam.gateway.watch.RETRY_S_MIN", 0.01)
+    monkeypatch.setattr("maxam.gateway.watch.RETRY_S_MAX", 0.02)
+    how = ReloadSettings(True, quiet_s=0.0, poll_interval_s=0.01)
+    asked = 0
+
+    async def test() -> None:
+        async with living(site, reload=how) as gateway, gateway.client("anna") as anna:
+            reloader = gateway.gateway.reloader
+            keep, state = reloader._keep_schemas, reloader.items["schemas"]
+
+            def no_room(texts: Iterable[tuple[str, bytes]]) -> None:
+                nonlocal asked
+                asked += 1
+                if asked < 5:
+                    raise DiskFullError("no room")
+                keep(texts)
+
+            monkeypatch.setattr(reloader, "_keep_schemas", no_room)
+            assert (await anna.send("X/A", b"v"))[0] == b"accepted"
+            _rewritten(site, ANYTHING_GOES + "# other\n")
+            await until(partial(reloaded, gateway, "schemas", 0))
+            assert asked == 5
+            assert state.refused == 1
+            _rewritten(site, ANYTHING_GOES.replace("**", "B"))
+            await until(lambda: state.refused == 2)
+            looks = asked
+            await until(lambda: asked > looks + 2)
+            assert (await anna.send("X/A", b""))[0] == b"accepted"
+            await until(partial(reloaded, gateway, "schemas", 1))
+            assert state.refused == 2
+            assert caplog.text.count("reload-refused") == 2
 
     with caplog.at_level(logging.INFO, "maxam"):
         run(test)

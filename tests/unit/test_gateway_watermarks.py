@@ -11,6 +11,8 @@ from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.config import Limits
+from maxam.gateway import heap
+from maxam.gateway.heap import Heap, Slack
 from maxam.gateway.watermarks import Watermarks, memory_bytes, resident_bytes
 
 GIB = 2**30
@@ -133,3 +135,34 @@ def test_who_cannot_open_a_file_looks_again(watermarks: Watermarks, monkeypatch:
     monkeypatch.setattr("maxam.gateway.watermarks.resident_bytes", look)
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))
     assert watermarks.memory_used_bytes == 10
+
+
+def test_what_is_free_is_given_back_when_it_is_much_and_more_than_before() -> None:
+    """More than a quarter of the heap is free, and more memory is in use than after the last time, or more of the heap is free."""
+    slack = Slack()
+    assert not slack.worth(Heap(400, 100), 1000)
+    assert slack.worth(Heap(400, 101), 1000)
+    slack.given_back(Heap(400, 101), 900)
+    assert not slack.worth(Heap(400, 101), 918)
+    assert slack.worth(Heap(400, 101), 919)
+    assert not slack.worth(Heap(400, 121), 900)
+    assert slack.worth(Heap(400, 122), 900)
+    slack.given_back(Heap(400, 300), 500)
+    assert not slack.worth(Heap(400, 300), 500)
+    assert not slack.worth(Heap(400, 100), 2000)
+
+
+def test_what_is_given_back_is_not_resident_any_more() -> None:
+    """Of 60 MiB in pieces of which every 50th stays, most is found free in the heap, and then is the system's."""
+    if heap.look() is None:
+        pytest.skip("the C library is not glibc 2.33 or later, and cannot be asked")
+    pieces = [bytes(5000) for _ in range(12_000)]
+    full = resident_bytes()
+    kept = pieces[49::50]
+    del pieces
+    found = heap.look()
+    assert found is not None
+    assert 50_000_000 < found.free < found.size
+    heap.give_back()
+    assert resident_bytes() < full - 40_000_000
+    assert len(kept) == 240
