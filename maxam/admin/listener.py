@@ -6,7 +6,8 @@ per-connection server is subclassed at four points, all pinned by tests:
 
 * its constructor's `state` is the per-connection part of the ASGI scope's `state`; the fingerprint goes in there;
 * its `protocol_send` writes under a cancellation shield, so that a peer that stops reading would hold its connection,
-  and the shutdown, for ever; ours gives up after `write_timeout_s`;
+  and the shutdown, for ever; ours gives up after `write_timeout_s`, and at a shutdown after
+  `graceful_timeout_s`;
 * its `_read_data` ends when the peer has left, but a response that ends after that starts the wait for another request, so that the
   connection would hold its place until that wait is over; ours does not wait for a peer that has left;
 * it changes over to HTTP/2 or to websockets when a peer says so, though TLS agreed on nothing of the kind; ours speaks HTTP/1.1 and nothing else, and
@@ -14,9 +15,10 @@ per-connection server is subclassed at four points, all pinned by tests:
 """
 
 import logging
+import math
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -45,6 +47,22 @@ FINGERPRINT: Final = (
     "fingerprint"  # key in the ASGI scope's state: SHA-256 of the client certificate's DER, lower-case hex
 )
 CHAIN: Final = "chain"  # the same: a `revocation.Chain`, as it was verified
+
+
+CARRIER: Final = "carrier"  # the same: a `Carrier`
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """What a response that lasts needs to know of what carries it.
+
+    Attributes:
+        taken: Returns when what was written has left but for some KiB. A peer that takes nothing for `write_timeout_s` is closed.
+        stopping: Set when the listener stops, and responses are to end.
+    """
+
+    taken: Callable[[], Awaitable[None]]
+    stopping: trio.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +106,39 @@ class _Http1(H11Protocol):
             await self.send(Closed())
 
 
+class _Writes:
+    """How long writes may take: each so long, and once the listener stops, none longer than its grace."""
+
+    def __init__(self, limits: ListenerLimits) -> None:
+        self._limits: Final = limits
+        self._scopes: Final[dict[trio.CancelScope, None]] = {}
+        self._until_s = math.inf
+
+    @contextmanager
+    def one(self, shield: bool) -> Iterator[None]:
+        """Limit a write; raises trio.TooSlowError."""
+        deadline_s = min(trio.current_time() + self._limits.write_timeout_s, self._until_s)
+        scope = trio.CancelScope(shield=shield, deadline=deadline_s)
+        self._scopes[scope] = None
+        try:
+            with scope:
+                yield
+        finally:
+            del self._scopes[scope]
+        if scope.cancelled_caught:
+            raise trio.TooSlowError
+
+    def stop(self) -> None:
+        """Let what is under way end soon."""
+        self._until_s = trio.current_time() + self._limits.graceful_timeout_s
+        for scope in self._scopes:
+            scope.deadline = min(scope.deadline, self._until_s)
+
+
 class _Connection(TCPServer):
     """Hypercorn's server of one connection, with the peer's fingerprint in the scope and a limit on writing."""
 
-    write_timeout_s = 30.0
+    writes: "_Writes"
     _left = False  # the peer: no request will come any more
 
     async def _read_data(self) -> None:
@@ -120,11 +167,23 @@ class _Connection(TCPServer):
             return
         async with self.send_lock:
             try:
-                with trio.CancelScope(shield=True), trio.fail_after(self.write_timeout_s):
+                with self.writes.one(shield=True):
                     await self.stream.send_all(event.data)
             except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-                await trio.aclose_forcefully(self.stream)
-                await self.protocol.handle(Closed())
+                await self._cut()
+
+    async def taken(self) -> None:
+        """Wait until what was written has left, but for what the kernel may hold unsent (trio sets 16 KiB)."""
+        async with self.send_lock:
+            try:
+                with self.writes.one(shield=False):
+                    await self.stream.wait_send_all_might_not_block()
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                await self._cut()
+
+    async def _cut(self) -> None:
+        await trio.aclose_forcefully(self.stream)
+        await self.protocol.handle(Closed())
 
 
 async def serve_https(
@@ -171,6 +230,7 @@ class _Server:
         refused: Callable[[str, str, str], None] | None,
     ) -> None:
         self.stopping: Final = trio.Event()
+        self._writes: Final = _Writes(limits)
         self._application: Final = ASGIWrapper(application)
         self._tls_context: Final = tls_context
         self._limits: Final = limits
@@ -189,6 +249,7 @@ class _Server:
             connections.cancel_scope.shield = True
             task_status.started(connections)
             await self.stopping.wait()
+            self._writes.stop()
             await self._worker.terminated.set()  # idle connections close now, the others after their response
             connections.cancel_scope.deadline = trio.current_time() + self._limits.graceful_timeout_s
 
@@ -263,7 +324,8 @@ class _Server:
             visitor = Visitor(fingerprint(certificate), chain, close, _address(transport), version)
             state = ConnectionState({FINGERPRINT: visitor.fingerprint, CHAIN: chain})
         connection = _Connection(self._application, self._config, self._worker, state, tls)
-        connection.write_timeout_s = self._limits.write_timeout_s
+        connection.writes = self._writes
+        state[CARRIER] = Carrier(connection.taken, self.stopping)
         if visitor is None:
             await connection.run()
             return

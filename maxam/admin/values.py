@@ -66,6 +66,23 @@ def decode_value(schema_text: bytes, body: bytes, judgement: Judgement, *, witho
     return _named(value)
 
 
+@lru_cache(maxsize=256)
+def marks_personal(schema_text: bytes) -> bool:
+    """Say whether a schema marks any field as personal."""
+    left = [json.loads(schema_text)]
+    while left:
+        match left.pop():
+            case dict() as part:
+                if part.get(PII) is True:
+                    return True
+                left += part.values()
+            case list() as parts:
+                left += parts
+            case _:
+                pass
+    return False
+
+
 def iso_time(microseconds: int) -> str:
     """Return microseconds since the epoch as ISO 8601 UTC text, or the bare number beyond year 9999."""
     try:

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
+from maxam.admin.live import Live
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.delivery import Connection
 from maxam.broker.policy import Policy
 from maxam.broker.session import Session
+from maxam.broker.store import TURNS_MAX
 from maxam.config import JournalSettings, Limits
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
@@ -21,8 +24,8 @@ from maxam.gateway.backups import Backups
 from maxam.gateway.bell import Bell
 from maxam.gateway.commit_times import Recent
 from maxam.gateway.connection import ClientConnection
-from maxam.gateway.freshness import Freshness
 from maxam.gateway.entitlement import Visitor
+from maxam.gateway.freshness import Freshness
 from maxam.gateway.measures import Measure, measures
 from maxam.gateway.quarantine import Quarantine, Quarantined
 from maxam.gateway.rates import Rates
@@ -100,6 +103,7 @@ class View:
     def __init__(self, gateway: "Gateway", enrolment: "Enrolment | None" = None) -> None:
         self._gateway: Final = gateway
         self.enrolment: Final = enrolment  # None: this gateway enrols nobody
+        self.live: Final = Live()
 
     @property
     def _broker(self) -> Broker:
@@ -173,6 +177,38 @@ class View:
                 if len(changes) == matches_max or (body_bytes_max is not None and body_bytes >= body_bytes_max):
                     return changes, name
         return changes, after if looked_at == SLICE_TOPICS else None
+
+    @property
+    def topics_per_slice(self) -> int:
+        """How many topics `topics_slice` looks at, at most."""
+        return SLICE_TOPICS
+
+    @property
+    def topics_live(self) -> int:
+        """How many topics hold a value."""
+        return self._broker.store.live
+
+    def tell_turns(self, wanted: bool) -> None:
+        """Have it remembered, or not any more, which topics get a value and which lose it."""
+        self._broker.store.turns = deque(maxlen=TURNS_MAX) if wanted else None
+
+    @property
+    def turned(self) -> int:
+        """How many topics have got a value or lost it while that was remembered."""
+        return self._broker.store.turned
+
+    def turns(self, position: int, turns_max: int) -> list[tuple[bytes, bool]] | None:
+        """Return which topics have got a value (True) or lost it since `turned` was `position`, in order, the first ones of them.
+
+        None: there were too many since; whoever asks must look at all topics again.
+        """
+        store = self._broker.store
+        turns = store.turns
+        missed = store.turned - position
+        if turns is None or missed > len(turns):
+            return None
+        start = len(turns) - missed
+        return [turns[at] for at in range(start, start + min(missed, turns_max))]
 
     def topic(self, destination: bytes) -> Change | None:
         """Return the newest committed value of a topic, or None when it has none."""

@@ -1,5 +1,6 @@
 """One value per topic, and the topics in order of their names."""
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
@@ -15,6 +16,8 @@ TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unnee
 ARRIVALS_MAX: Final = (
     256  # new topics that may wait to be put into order: one by one costs more, all at once holds the loop
 )
+
+TURNS_MAX: Final = 32_768  # that are remembered: some seconds of the most that can come
 
 # What a topic's freshness may be, beside a number above 0: that of the contracts under which somebody will look at it in time.
 UNWATCHED: Final = 0
@@ -88,6 +91,9 @@ class Store:
             and have changed, with when the value before was accepted (microseconds since the epoch); in order, each at most
             once before it is looked at. None while nobody asks.
         overdue: How many topics are.
+        turns: Destinations that have got a value and had none (True) or have lost it (False), the last TURNS_MAX of them, for whoever
+            keeps a list of topics true; None while nobody asks.
+        turned: How many of those there have been, ever while somebody asked.
     """
 
     __slots__ = (
@@ -101,6 +107,8 @@ class Store:
         "stirred",
         "tombstones",
         "topics",
+        "turned",
+        "turns",
     )
 
     def __init__(self) -> None:
@@ -109,6 +117,8 @@ class Store:
         self.newcomers: list[bytes] | None = None
         self.stirred: list[tuple[Topic, int]] | None = None
         self.overdue = 0
+        self.turns: deque[tuple[bytes, bool]] | None = None
+        self.turned = 0
         self.tombstones: Final[set[Topic]] = set()
         self._names: SortedList[bytes] = SortedList()
         self._arrivals: list[bytes] = []  # not yet in _names
@@ -138,6 +148,7 @@ class Store:
             if change.deleted:
                 self.tombstones.add(topic)
                 self.live -= 1
+                self._turn(topic.destination, False)
             else:
                 self.tombstones.discard(topic)
                 self._live(topic)
@@ -146,10 +157,16 @@ class Store:
 
     def _live(self, topic: Topic) -> None:
         self.live += 1
+        self._turn(topic.destination, True)
         if self.newcomers is not None:
             self.newcomers.append(topic.destination)
         if topic.freshness == UNWATCHED:
             self._stir(topic, 0)
+
+    def _turn(self, destination: bytes, alive: bool) -> None:
+        if self.turns is not None:
+            self.turns.append((destination, alive))
+            self.turned += 1
 
     def _stir(self, topic: Topic, before_us: int) -> None:
         if self.stirred is not None:

@@ -1,0 +1,148 @@
+"""Rows of live views as JSON text, made once for all tabs that show them.
+
+What changes from one value of a topic to the next is apart from what seldom does, so that most updates of a row are short.
+"""
+
+import json
+from base64 import b64encode
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from maxam.admin.topic_rows import topic_row
+from maxam.admin.values import Json, ValueDecodeError, decode_value, marks_personal
+from maxam.records import Change
+
+if TYPE_CHECKING:
+    from maxam.admin.view import View
+    from maxam.avro.registry import Registry
+
+DECODED_BYTES_MAX: Final = 8192  # a longer body is not decoded: 0.2 us a byte at worst
+VALUE_BYTES_MAX: Final = 8192  # of a value's JSON text; 7 of the largest a second fit into a stream
+RAW_BYTES_MAX: Final = 512  # of a body that is shown as it is
+ROWS_MAX: Final = 2048  # that the cache holds: ten windows of 200
+CACHE_BYTES_MAX: Final = 4_194_304
+EXACT_MAX: Final = 2**53  # JavaScript rounds larger numbers
+# What goes into `lasting`; the rest of a row is `passing`, but for what is not in a stream at all.
+_LASTING: Final = ("publisher", "encoding", "schema", "schema_version")
+_LEFT_OUT: Final = ("fingerprint", "schema_fingerprint")
+_ROW_OVERHEAD_BYTES: Final = 512  # of an entry of the cache, counted beside its text
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A change of a topic as members of a JSON object, without the braces."""
+
+    revision: int
+    lasting: bytes
+    passing: bytes
+
+
+@final
+class RowCache:
+    """The last rows that were made with their values."""
+
+    def __init__(self) -> None:
+        self._rows: Final[OrderedDict[tuple[bytes, bool], Row]] = OrderedDict()
+        self._registry: Registry | None = None
+        self.bytes = 0
+        self.made = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def row(self, view: "View", change: Change, with_pii: bool) -> Row:
+        """Return the row of a change with its value, for somebody who may receive it."""
+        registry = view.registry
+        if registry is not self._registry:  # what a value is decoded with may have gone, or come back
+            self._registry = registry
+            self.clear()
+        key = (change.destination, with_pii)
+        row = self._rows.get(key)
+        if row is not None and row.revision == change.revision:
+            self._rows.move_to_end(key)
+            return row
+        if row is not None:
+            self._forget(key, row)
+        row = make_row(change, _value_fields(change, view.schema_text(change.judgement), with_pii))
+        self.made += 1
+        self._rows[key] = row
+        self.bytes += _size(key, row)
+        while len(self._rows) > ROWS_MAX or self.bytes > CACHE_BYTES_MAX:
+            oldest, out = next(iter(self._rows.items()))
+            self._forget(oldest, out)
+        return row
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._rows.clear()
+        self.bytes = 0
+
+    def _forget(self, key: tuple[bytes, bool], row: Row) -> None:
+        del self._rows[key]
+        self.bytes -= _size(key, row)
+
+
+def make_row(change: Change, value: dict[str, object]) -> Row:
+    """Make a row of a change and of what may be shown of its value; `value` has `value_state`."""
+    fields = topic_row(change)
+    lasting = {name: fields.pop(name) for name in _LASTING}
+    for name in _LEFT_OUT:
+        del fields[name]
+    lasting |= {name: value.pop(name) for name in ("value_state", "pii_masked", "problem") if name in value}
+    return Row(change.revision, members(lasting), members(fields | value))
+
+
+def members(fields: dict[str, object]) -> bytes:
+    """Return fields as members of a JSON object, without the braces: one line, whatever texts hold."""
+    return to_json(fields)[1:-1]
+
+
+def to_json(value: object) -> bytes:
+    """Return JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+def _value_fields(change: Change, text: bytes | None, with_pii: bool) -> dict[str, object]:
+    judgement, body = change.judgement, change.body
+    if not judgement.schema:  # nothing says what in it might be personal
+        if len(body) > RAW_BYTES_MAX:
+            return {
+                "value_state": "undecoded",
+                "problem": f"it was accepted without a schema, and has {len(body)} bytes",
+            }
+        problem = "it was accepted without a schema"
+        return {"value_state": "raw", "problem": problem, "body": b64encode(body).decode()}
+    if text is None:
+        problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it is not in force any more"
+    elif len(body) > DECODED_BYTES_MAX:
+        problem = f"it is longer than {DECODED_BYTES_MAX} bytes"
+    else:
+        masked = not with_pii and marks_personal(text)
+        try:
+            value = _exact(decode_value(text, body, judgement, without_pii=masked))
+        except ValueDecodeError as error:
+            problem = str(error)
+        else:
+            shown = len(to_json(value))
+            if shown <= VALUE_BYTES_MAX:
+                fields: dict[str, object] = {"value_state": "decoded", "value": value}
+                return fields | {"pii_masked": True} if masked else fields
+            problem = f"it would take {shown} bytes, more than {VALUE_BYTES_MAX}"
+    return {"value_state": "undecoded", "problem": problem}
+
+
+def _exact(value: Json) -> Json:
+    """Make texts of whole numbers that a browser would round."""
+    if isinstance(value, dict):
+        return {key: _exact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    if isinstance(value, int) and not -EXACT_MAX <= value <= EXACT_MAX:
+        return str(value)
+    return value
+
+
+def _size(key: tuple[bytes, bool], row: Row) -> int:
+    return len(key[0]) + len(row.lasting) + len(row.passing) + _ROW_OVERHEAD_BYTES
