@@ -29,6 +29,7 @@ from maxam.admin import (
     enrolment_api,
     freshness_api,
     health_api,
+    live_api,
     journal_api,
     metrics_api,
     openapi,
@@ -495,5 +496,6 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *rejects_api.ROUTES,
     *confluent_api.ROUTES,
     *console.ROUTES,
+    *live_api.ROUTES,
 )
 ROUTES: Final[tuple[RouteSpec, ...]] = (*_ROUTES, *openapi.routes(_ROUTES))
