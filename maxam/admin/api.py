@@ -51,7 +51,7 @@ from maxam.admin.answers import (
     limit_of,
 )
 from maxam.admin.browsers import check_site
-from maxam.admin.confluent_api import ConfluentError, error_answer, no_such_route, speaks_confluent
+from maxam.admin.confluent_api import WRITING, ConfluentError, error_answer, no_such_route, speaks_confluent
 from maxam.admin.description import (
     AFTER,
     COUNT,
@@ -203,9 +203,14 @@ async def _on_confluent_error(_request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 registered for nothing else
     status = HTTPStatus(error.status_code)
+    headers = {}
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["allow"] = ", ".join(openapi.allowed_methods(ROUTES, request.scope["raw_path"].decode("latin-1")))
     if speaks_confluent(request.scope["path"]):
-        unknown = status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
-        return no_such_route(request.method) if unknown else error_answer(status, status, error.detail)
+        unknown = status == HTTPStatus.NOT_FOUND or request.method in WRITING
+        response = no_such_route(request.method) if unknown else error_answer(status, status, error.detail)
+        response.headers.update(headers)
+        return response
     code = {HTTPStatus.NOT_FOUND: "not-found", HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed"}.get(status, "bad")
     return Answer({"error": code, "detail": "no such path" if code == "not-found" else error.detail}, status)
 
@@ -446,7 +451,7 @@ def _session_row(row: SessionRow) -> dict[str, object]:
 def _session_key(request: Request, action: bytes) -> tuple[str, str]:
     raw_path: bytes = request.scope["raw_path"]
     if not raw_path.endswith(action):
-        raise HTTPException(HTTPStatus.NOT_FOUND)
+        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)  # there is only one that ends so
     return _pair(raw_path.removeprefix(SESSIONS_PATH.encode() + b"/").removesuffix(action))
 
 

@@ -59,6 +59,7 @@ _READ_ONLY: Final = (
     " there; serialisers need auto.register.schemas = false"
 )
 _READING: Final = {"GET", "HEAD"}
+WRITING: Final = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 @final

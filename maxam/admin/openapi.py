@@ -35,6 +35,8 @@ _CONFLUENT_ERROR: Final = record(
 )
 _CATCH_ALL: Final = re.compile(r":path\}")
 _NAME: Final = re.compile(r"\{(\w+)\}")
+_SEGMENT_NAME: Final = re.compile(r"\\\{\w+\\\}")  # in a path that was escaped to be a pattern
+_REST_NAME: Final = re.compile(r"\\\{\w+:path\\\}")
 _SEGMENT: Final[Schema] = {"type": "string", "minLength": 1}
 
 
@@ -52,6 +54,16 @@ def routes(others: Sequence[RouteSpec]) -> tuple[RouteSpec, ...]:
     own: tuple[RouteSpec, ...] = (("GET", PATH, "read", openapi),)
     content.append(rendered(document([*others, *own])))
     return own
+
+
+def allowed_methods(specs: Sequence[RouteSpec], raw_path: str) -> list[str]:
+    """Return the methods that a path has, as clients wrote it; empty for a path that there is not. Spec: RFC 9110 "10.2.1. Allow" """
+    found = set()
+    for method, path, _, handler in specs:
+        shown = handler.description.path if isinstance(handler, Described) else None
+        if re.fullmatch(_SEGMENT_NAME.sub("[^/]+", _REST_NAME.sub(".*", re.escape(shown or path))), raw_path):
+            found |= {method, "HEAD"} if method == "GET" else {method}
+    return sorted(found)
 
 
 def document(specs: Sequence[RouteSpec]) -> dict[str, Any]:

@@ -303,7 +303,7 @@ def test_a_write_needs_the_header_that_no_foreign_page_can_send(world: World, me
         ("GET", "/v1/sessions/x/y/z", 404, "not-found"),
         ("DELETE", "/v1/sessions/x/y", 404, "not-found"),
         ("POST", "/v1/sessions/x/y/kick", 404, "not-found"),
-        ("POST", "/v1/sessions/x/y", 404, "not-found"),
+        ("POST", "/v1/sessions/x/y", 405, "method-not-allowed"),
         ("GET", "/v1/schemas/t.T_v1/9.9", 404, "not-found"),
         ("GET", "/v1/schemas/..%2f..%2fetc/passwd", 404, "not-found"),
     ],
