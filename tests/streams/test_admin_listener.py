@@ -18,7 +18,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from trio.testing import wait_all_tasks_blocked
 
 from maxam.admin.certificates import Authority, issue_development_certificates
-from maxam.admin.listener import CHAIN, FINGERPRINT, ListenerLimits, serve_https
+from maxam.admin.listener import CARRIER, CHAIN, FINGERPRINT, ListenerLimits, serve_https
 from maxam.config import TlsSettings
 from tests.streams.tls_pairs import context_of
 
@@ -53,7 +53,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     del receive
     if scope["path"] == "/bug":
         raise RuntimeError("a bug")
-    state = {name: value for name, value in scope["state"].items() if name != CHAIN}
+    state = {name: value for name, value in scope["state"].items() if name not in {CHAIN, CARRIER}}
     body = json.dumps({"state": state, "path": scope["path"], "scheme": scope["scheme"]}).encode()
     if scope["path"] == "/large":
         body = bytes(LARGE_BYTES)
