@@ -243,10 +243,13 @@ ROWS: Final = {
             (_gauge("maxam_journal_bytes", "{{instance}} {{part}}"),),
         ),
         Panel(
-            "Age of the newest snapshot",
-            "A start reads the journal from there on. None is built while nothing changes.",
+            "Age of snapshot and backup",
+            "Of the newest ones. A start reads the journal from the snapshot on; none is built while nothing changes.",
             "s",
-            (Line(f"time() - (maxam_snapshot_timestamp_seconds{{{_ON}}} > 0)", "{{instance}}"),),
+            (
+                Line(f"time() - (maxam_snapshot_timestamp_seconds{{{_ON}}} > 0)", "{{instance}} snapshot"),
+                Line(f"time() - (maxam_backup_timestamp_seconds{{{_ON}}} > 0)", "{{instance}} backup"),
+            ),
         ),
     ),
     "Process": (

@@ -108,6 +108,8 @@ CASES: dict[str, list[Course]] = {
         counter(f'maxam_snapshots_total{{{ON}, outcome="failed"}}', 0, 1),
         counter(f'maxam_snapshots_total{{{ON}, outcome="built"}}', 1, 0),
     ],
+    "MaxamBackupsFail": [counter(f'maxam_backups_total{{{ON}, outcome="failed"}}', 0, 1)],
+    "MaxamBackupOld": [gauge(f"maxam_backup_timestamp_seconds{{{ON}}}", 60, -3 * DAY_S)],
     "MaxamCertificateExpires": [
         gauge(f"maxam_certificate_expiry_timestamp_seconds{{{ON}}}", 40 * DAY_S, 10 * DAY_S),
     ],
@@ -183,7 +185,11 @@ def test_a_healthy_gateway_alerts_nobody(tmp_path: Path) -> None:
 
 def test_nobody_connected_and_nothing_published_ever_alerts_nobody(tmp_path: Path) -> None:
     """A new gateway that is not used yet is well: 0 stands for never there."""
-    unused = ("maxam_last_change_timestamp_seconds", "maxam_client_certificate_expiry_timestamp_seconds")
+    unused = (
+        "maxam_last_change_timestamp_seconds",
+        "maxam_client_certificate_expiry_timestamp_seconds",
+        "maxam_backup_timestamp_seconds",
+    )
     courses = [gauge(f"{name}{{{ON}}}", 0, 0) for name in unused]
     _run(tmp_path, [_test(courses, ill=False, expected=_expected([(END - 1, "count(ALERTS)", 0.0)]))])
 
