@@ -97,14 +97,18 @@ def certs_issue(
     authority = _unlocked(folder, passphrase_file)
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    certificate = authority.sign(name, key.public_key(), _now(), days, server_names)
     try:
         to.mkdir(parents=True, exist_ok=True)
         replace_durably(key_file, pem, 0o600)
     except OSError as error:
         raise ConfigurationError(f"{to} cannot be written: {error.strerror}") from error
-    certificate = authority.sign(name, key.public_key(), _now(), days, server_names)
-    authority.add(certificate, name, _now(), "certs issue")
-    _write(certificate_file, certificate)
+    try:
+        authority.add(certificate, name, _now(), "certs issue")
+        _write(certificate_file, certificate)
+    except BaseException:
+        key_file.unlink(missing_ok=True)  # of no use without its certificate, and in the way of the next try
+        raise
     _tell(certificate, certificate_file, as_json)
 
 

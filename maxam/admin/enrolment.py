@@ -29,6 +29,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from maxam.admin.authority import (
+    LIST_FILE,
     AuthorityFolder,
     Entry,
     RequestError,
@@ -201,12 +202,22 @@ class Enrolment:
 
     async def run(self) -> None:
         """Retire what has been renewed for long enough, until cancelled."""
+        if not self._revocable():
+            action = (
+                f"add {self._authority.folder / LIST_FILE} to [tls] crl: until then a revoked certificate counts on"
+            )
+            log_event(logging.WARNING, "enrolment-without-revocation", authority=self._authority.folder, action=action)
         while True:
             try:
                 await self.retire()
             except (RefusedError, ConfigurationError) as error:
                 log_event(logging.ERROR, "enrolment-failed", error=error, action="tried again later")
             await trio.sleep(_LOOK_S)
+
+    def _revocable(self) -> bool:
+        """Say whether a revocation list of the authority is in force."""
+        issuer = self._authority.certificate.subject.public_bytes()
+        return any(one.issuer == issuer for one in self._gateway.reloader.sources.revocations.lists)
 
     async def recover(self) -> None:
         """Complete what a crash has left half done."""

@@ -4,6 +4,7 @@ import base64
 import datetime as dt
 import hashlib
 import json
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
@@ -19,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs7
 
-from maxam.admin.authority import INDEX_FILE, AuthorityFolder
+from maxam.admin.authority import INDEX_FILE, LIST_FILE, AuthorityFolder
 from maxam.admin.certificates import fingerprint
 from maxam.admin.enrolment import TOKENS_FILE, Attempts, Enrolment, RefusedError, check_enrolment
 from maxam.admin.est_client import ClientFolder, new_key, new_request
@@ -209,6 +210,28 @@ def test_curl_and_openssl_enrol_a_client_that_is_served_at_once(site: EnrolmentS
                     assert (await renewed.send("X/M.12", b"w"))[0] == b"accepted"
 
     run(test)
+
+
+@pytest.mark.parametrize("lists", ["none", "another authority's", "both"])
+def test_whose_certificates_cannot_be_revoked_is_told(
+    site: EnrolmentSite, lists: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway that enrols without a revocation list of its authority says so when it starts, and what to do."""
+    crl = site.certificates / "crl.pem"
+    if lists == "both":
+        crl.write_bytes(crl.read_bytes() + (site.authority_folder / LIST_FILE).read_bytes())
+    if lists == "none":
+        site.settings = replace(site.settings, tls=replace(site.settings.tls, crl=None))
+    else:
+        assert site.settings.tls.crl == crl
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            await Operator(gateway)("enrolment", "list")
+
+    with caplog.at_level(logging.WARNING, "maxam"):
+        run(test)
+    assert caplog.text.count("enrolment-without-revocation") == (0 if lists == "both" else 1)
 
 
 def test_a_token_is_good_once(site: EnrolmentSite) -> None:

@@ -204,3 +204,22 @@ def test_a_damaged_index_is_told(authority: AuthorityFolder) -> None:
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
     with pytest.raises(ConfigurationError, match=r"index\.jsonl: line 1"):
         authority.add(authority.sign("a", key, NOW, 1), "a", NOW, "test")
+
+
+@pytest.mark.parametrize("damage", ["a server's name", "the index"])
+def test_who_could_not_be_issued_a_certificate_is_left_no_key(tmp_path: Path, damage: str) -> None:
+    """A failure leaves no file behind, so that the same command works once its cause is gone."""
+    ca = tmp_path / "ca"
+    cli("ca", ca, "--name", "Venue 12")
+    name = "gateway.venue"
+    if damage == "the index":
+        (ca / INDEX_FILE).write_text("nonsense")
+    else:
+        name = "gäteway"
+    arguments = ["certs", "issue", str(ca), "gateway", "--to", str(tmp_path / "to")]
+    runner = CliRunner(env={"MAXAM_CA_PASSPHRASE": PASSPHRASE})
+    assert runner.invoke(main, [*arguments, "--server-name", name]).exit_code == 1
+    assert not list((tmp_path / "to").glob("*"))
+    (ca / INDEX_FILE).write_text("")
+    assert runner.invoke(main, [*arguments, "--server-name", "gateway.venue"]).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["gateway.key", "gateway.pem"]
