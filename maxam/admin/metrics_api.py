@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal, final
 
+import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -195,6 +196,7 @@ async def _metrics(view: View, request: Request, _caller: Identity) -> Response:
     families = {declared.name: _family(declared) for declared in METRICS}
     async for name, labels, value in view.measures():
         _add(families[name], labels, value)
+    await trio.lowlevel.checkpoint()
     registry = CollectorRegistry()
     registry.register(_Page(families.values()))
     ProcessCollector(registry=registry)
