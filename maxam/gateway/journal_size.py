@@ -8,7 +8,7 @@ from typing import Final, final
 
 import trio
 
-from maxam.journal.files import parse_snapshot_name
+from maxam.journal.files import parse_segment_name, parse_snapshot_name
 
 _INTERVAL_S: Final = 15.0
 _SEGMENTS: Final = "segments"
@@ -44,7 +44,7 @@ def measure(folder: Path) -> Found:
             with suppress(FileNotFoundError):
                 told = (Path(root) / name).stat()
                 bytes_of[kind] += told.st_size
-                segments += kind == _SEGMENTS and name.endswith(".avro")
+                segments += kind == _SEGMENTS and parse_segment_name(root, name) is not None
                 revision = parse_snapshot_name(name) if kind == _SNAPSHOTS else None
                 if revision is not None:
                     snapshots.append((revision, told.st_mtime))
