@@ -2,7 +2,11 @@
 
 import datetime as dt
 import json
+import os
+import shutil
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +142,36 @@ def test_a_revoked_certificate_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="revoked"):
         handshake(folder, write_client(tmp_path, revoked), crl=crl)
     assert handshake(folder, folder / "publisher", crl=crl)
+
+
+def test_an_edited_development_policy_is_kept(tmp_path: Path) -> None:
+    """New certificates renew the fingerprints in a policy that somebody has edited, and say so; the template makes any other."""
+    folder, policy = tmp_path / "certs-dev", tmp_path / "policy-dev.toml"
+    folder.mkdir()
+    sources = Path(__file__).parents[2]
+    for name in ("make-certs", "policy-dev.template.toml"):
+        shutil.copy(sources / "certs-dev" / name, folder)
+
+    def make() -> str:
+        command = [sys.executable, str(folder / "make-certs")]
+        environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stderr
+
+    def names_what_is_there() -> bool:
+        fingerprints = json.loads((folder / "fingerprints.json").read_bytes())
+        return all(one in policy.read_text() for one in fingerprints.values())
+
+    assert make() == ""
+    first = policy.read_text()
+    assert make() == ""
+    assert names_what_is_there()
+    assert policy.read_text() != first
+    policy.write_text(policy.read_text() + "# mine\n")
+    assert "was kept, but for the new fingerprints" in make()
+    assert names_what_is_there()
+    assert policy.read_text().endswith("# mine\n")
+    (folder / "fingerprints.json").unlink()
+    assert "of certificates that are gone" in make()
+    policy.unlink()
+    assert make() == ""
+    assert names_what_is_there()
