@@ -10,8 +10,9 @@ Other contracts come with another registry: then what is overdue is looked at ag
 ones may cover are walked over in slices. `settled` is false meanwhile, as it is after a start. A topic remembers the number of the
 contracts under which it got its entry, and so never has two.
 
-Time is the broker's: that of the wall clock, but never before the newest change. While a clock that was set back has not caught up,
-nobody grows older, and operators are told. By one that is set forward everybody is older at once, until they change.
+Time is the broker's: that of the wall clock, but never before the newest change. Where that goes back, what is overdue is looked at
+again. While a clock that was set back has not caught up with the newest change nobody grows older, and operators are told. By one that is
+set forward everybody is older at once, until they change.
 """
 
 import logging
@@ -27,7 +28,7 @@ from sortedcontainers import SortedList
 
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
-from maxam.broker.store import OVERDUE, STIRRED, UNWATCHED, Topic
+from maxam.broker.store import OVERDUE, UNWATCHED, Topic
 from maxam.gateway.log import log_event
 from maxam.globs import Glob
 from maxam.records import Change
@@ -86,9 +87,10 @@ class Freshness:
         self._given_up: Final[list[list[Topic]]] = []  # entries of other contracts, until they are let go
         self._told: list[tuple[Topic, int]] = []  # by the store, the oldest last
         self._overdue: Final[SortedList[bytes]] = SortedList()  # all that are, and some that were a moment ago
-        self._again: bytes | None = None  # up to where these have been looked at under new contracts; None: all
+        self._again: bytes | None = None  # up to where these have been looked at again; None: all
         self._prefixes: list[bytes] = []  # of destinations that are to be walked over
         self._cursor: bytes | None = None  # within the last of these
+        self._looked_at_us = 0  # by the broker's time
         self.breaches = 0
         self._logged = self._logged_fresh = 0  # lines in this minute
         self._breached = self._recovered = 0  # in this minute
@@ -175,6 +177,9 @@ class Freshness:
         if self._broker.registry is not self._registry:
             self._heed_registry()
         now_us = self.now_us
+        if now_us < self._looked_at_us and self._overdue:
+            self._again = b""  # the clock was set back, and who was too old may not be
+        self._looked_at_us = now_us
         left = self._hear(SLICE_TOPICS, now_us)
         left = self._look_again(left, now_us)
         left = self._walk(left, now_us)
@@ -228,7 +233,7 @@ class Freshness:
     # What is looked at, and when. Each looks at so many topics at most, and returns how many more may be.
 
     def _hear(self, left: int, now_us: int) -> int:
-        """Look at topics that the store tells of."""
+        """Look at topics that the store tells of; first of all, so that nothing else meets them before."""
         store = self._broker.store
         while left > 0:
             if not self._told:
@@ -240,12 +245,11 @@ class Freshness:
             left -= 1
             if before_us:
                 self._note_change(topic, before_us)
-            if topic.freshness == STIRRED:
-                self._look(topic, now_us)
+            self._look(topic, now_us)
         return left
 
     def _look_again(self, left: int, now_us: int) -> int:
-        """Look at what is overdue by other contracts."""
+        """Look at what is overdue by other contracts, or by another clock."""
         if self._again is not None and left > 0:
             names = list(islice(self._overdue.irange(self._again, None, (self._again == b"", True)), left))
             for name in names:
@@ -285,12 +289,11 @@ class Freshness:
             topic = self._ended.pop()
             left -= 1
             self._entries -= 1
-            if topic.freshness == self._number:
-                self._look(topic, now_us)
+            self._look(topic, now_us)
         return left
 
     def _look(self, topic: Topic, now_us: int) -> None:
-        """See how a topic stands; it has no entry now, or one that counts no more."""
+        """See how a topic stands, which has no entry in this wheel."""
         overdue = topic.freshness == OVERDUE
         topic.freshness = UNWATCHED
         change = topic.change
@@ -311,16 +314,15 @@ class Freshness:
             else:
                 entries.append(topic)
             self._entries += 1
-        if overdue:  # not any more, by other contracts
+        if overdue:  # not any more, by other contracts or another clock
             self._broker.store.overdue -= 1
-            self._overdue.discard(topic.destination)
+            self._overdue.remove(topic.destination)
 
     # What is told.
 
     def _note_overdue(self, change: Change, limit_s: float, now_us: int) -> None:
         self._broker.store.overdue += 1
-        if change.destination not in self._overdue:
-            self._overdue.add(change.destination)
+        self._overdue.add(change.destination)
         self.breaches += 1
         self._breached += 1
         if self._logged < LINES_PER_MINUTE_MAX:
@@ -336,9 +338,7 @@ class Freshness:
 
     def _note_change(self, topic: Topic, before_us: int) -> None:
         """Take note that a topic which was overdue has changed."""
-        current = self._broker.store.topics.get(topic.destination)
-        if current is None or current.freshness != OVERDUE:
-            self._overdue.discard(topic.destination)
+        self._overdue.remove(topic.destination)
         if topic.change.deleted:
             return
         self._recovered += 1

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maxam.avro.registry import Registry, load_registry
@@ -108,8 +108,11 @@ class Venue:
         stale = self.stale()
         assert self.listed() == stale
         assert self.fresh.count == len(stale)
-        marked = [topic.name for topic in self.world.broker.store.topics.values() if topic.freshness == OVERDUE]
-        assert sorted(marked) == stale
+        topics = self.world.broker.store.topics.values()
+        assert sorted(topic.name for topic in topics if topic.freshness == OVERDUE) == stale
+        entries = [topic for stretch in self.fresh._wheel.values() for topic in stretch]
+        assert len(entries) == len(set(entries)) == self.fresh._entries
+        assert {topic for topic in topics if topic.freshness == self.fresh._number} <= set(entries)
 
 
 STEPS = st.one_of(
@@ -125,6 +128,14 @@ STEPS = st.one_of(
 )
 
 
+LOOK, CHECK = ("look", 1), ("check", 0)
+REMADE = [LOOK, ("send", "X/c"), ("delete", "X/c"), ("send", "X/c"), CHECK]
+SET_BACK = [("send", "X/c"), ("time", 12), CHECK, ("back", 6), CHECK]
+
+
+@example(CONTRACTS[1], 1, 0, REMADE)
+@example(CONTRACTS[1], 5, 0, [*REMADE[:3], ("sweep", 0), *REMADE[3:]])
+@example(CONTRACTS[1], 5, 0, SET_BACK)
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(CONTRACTS), st.integers(1, 5), st.integers(0, 3), st.lists(STEPS, max_size=40))
 def test_what_is_overdue_is_what_a_look_at_all_topics_finds(
