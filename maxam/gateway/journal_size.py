@@ -13,8 +13,9 @@ from maxam.journal.files import parse_segment_name, parse_snapshot_name
 _INTERVAL_S: Final = 15.0
 _SEGMENTS: Final = "segments"
 _SNAPSHOTS: Final = "snapshots"
+_REJECTED: Final = "rejected"
 _OTHER: Final = "other"  # indexes, schemas, the reserve, torn tails
-PARTS: Final = (_SEGMENTS, _SNAPSHOTS, _OTHER)
+PARTS: Final = (_SEGMENTS, _SNAPSHOTS, _REJECTED, _OTHER)
 
 
 @dataclass(frozen=True, slots=True)

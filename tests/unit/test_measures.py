@@ -54,7 +54,7 @@ def test_a_loop_that_is_held_is_late_by_that() -> None:
 def test_the_journals_size_is_told_by_part(tmp_path: Path) -> None:
     """Segments with the open one, snapshots, and everything else; the newest snapshot is that of the highest revision."""
     sealed, opened = f"segments/{1:020}-{9:020}.avro", f"segments/{10:020}.open.avro"
-    for name, size in ((sealed, 10), (opened, 4), ("segments/x", 1), ("snapshots/lock", 1), ("reserve", 100)):
+    for name, size in ((sealed, 10), (opened, 4), ("segments/x", 1), ("snapshots/lock", 1), ("rejected/1", 3), ("reserve", 100)):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes(size))
@@ -63,7 +63,7 @@ def test_the_journals_size_is_told_by_part(tmp_path: Path) -> None:
         path.write_bytes(bytes(2))
         os.utime(path, (at_s, at_s))
     found = measure(tmp_path)
-    assert found.bytes_of == {"segments": 15, "snapshots": 5, "other": 100}
+    assert found.bytes_of == {"segments": 15, "snapshots": 5, "rejected": 3, "other": 100}
     assert found.segments == 2
     assert found.snapshot_at_s == 100
 
