@@ -1,6 +1,7 @@
 """The route of health: all that an operator asks first, in one answer."""
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -58,7 +59,21 @@ EXPIRY: Final = record(
         core=one_of("compiled", "interpreted"),
         figures=record("Figures", **dict.fromkeys(FIGURES, COUNT)),
         connections=record("HealthConnections", connected=COUNT, connecting=COUNT, operators=COUNT),
-        commit=record("HealthCommit", waiting=COUNT, writing_s=nullable(SECONDS)),
+        overdue={"type": "integer", "minimum": 0, "description": "topics that are older than their rule allows"},
+        commit=record(
+            "HealthCommit",
+            waiting={"type": "integer", "minimum": 0, "description": "operations that are not on disk yet"},
+            writing_s=nullable({"type": "number", "description": "since when the disk has had a block"}),
+            count={
+                "type": "integer",
+                "minimum": 0,
+                "description": "blocks in the last minutes, which the rest is about",
+            },
+            p50_s=nullable(SECONDS),
+            p99_s=nullable(SECONDS),
+            last_s=nullable(SECONDS),
+            since_s=SECONDS,
+        ),
         disk=record(
             "HealthDisk",
             full=FLAG,
@@ -98,7 +113,8 @@ async def _health(view: View, _request: Request, _caller: Identity) -> Response:
                 "connecting": gateway.traffic.connecting,
                 "operators": len(view.visitors),
             },
-            "commit": _commit(gateway),
+            "overdue": gateway.freshness.count,
+            "commit": _commit(gateway) | asdict(view.commits()),
             "disk": _disk(gateway),
             "memory": {
                 "low": gateway.watermarks.memory_low,

@@ -17,7 +17,9 @@ from maxam.admin.certificates import issue_development_certificates
 from maxam.admin.client_config import DEFAULT_GATEWAY, given_options
 from maxam.admin.completion import completion
 from maxam.admin.config_commands import config
+from maxam.admin.connection_commands import connections
 from maxam.admin.enrolment_commands import enrol, enrolment
+from maxam.admin.health_commands import health
 from maxam.admin.journal_commands import journal
 from maxam.admin.options import FILE, FOLDER, Group, done, json_option
 from maxam.admin.output import print_fields, print_json
@@ -104,6 +106,8 @@ def dev_certs(folder: Path, as_json: bool) -> None:
 main.add_command(bench)
 main.add_command(completion)
 main.add_command(config)
+main.add_command(connections)
+main.add_command(health)
 main.add_command(top)
 main.add_command(topics)
 main.add_command(sessions)

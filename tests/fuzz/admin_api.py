@@ -75,7 +75,9 @@ async def _ask(gateway: GatewayProcess, command: list[str], folder: Path) -> tup
         for topic, body in (("X/A.1", b"a"), ("X/A.2", b"b"), ("X/Number", b"\x02"), ("X/Number", b"\xff")):
             await client.send(topic, body)
         async with client.subscribe("X/**", durable=True, eager=True):
-            done = await trio.run_process(command, cwd=folder, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
+            done = await trio.run_process(
+                command, cwd=folder, capture_stdout=True, stderr=subprocess.STDOUT, check=False
+            )
     return done.returncode, done.stdout.decode()
 
 
@@ -115,6 +117,8 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as scratch:
-        code, said = run_schemathesis(Path(scratch), int(sys.argv[1]) if len(sys.argv) > 1 else 100, "coverage,fuzzing", None)
+        code, said = run_schemathesis(
+            Path(scratch), int(sys.argv[1]) if len(sys.argv) > 1 else 100, "coverage,fuzzing", None
+        )
     print(said)  # noqa: T201  # the command's answer
     sys.exit(code)

@@ -1,0 +1,246 @@
+"""All routes of the admin API over real TLS: described, guarded, and right while what they list comes and goes."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from maxam.admin import console, openapi
+from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL, RouteSpec
+from maxam.admin.api import ROUTES
+from maxam.admin.connections_api import STATES
+from maxam.admin.description import Described
+from maxam.admin.main import main
+from maxam.config import Limits
+from tests.streams.living_gateway import Living, Site, living, until
+
+RIGHTS = ("read", "write", "metrics", "enrol")
+ENDLESS = ("/v1/live",)  # a stream: its own tests read it
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on real time, with an absolute limit."""
+
+    async def limited() -> None:
+        with trio.fail_after(60):
+            await test()
+
+    trio.run(limited)
+
+
+@asynccontextmanager
+async def operator(gateway: Living, name: str = "operator") -> AsyncIterator[httpx.AsyncClient]:
+    """Speak to the admin listener with a certificate, over one connection."""
+    base = f"https://127.0.0.1:{gateway.admin_port}"
+    headers = {"maxam-admin": "1"}
+    async with httpx.AsyncClient(
+        verify=gateway.site.context(name), base_url=base, headers=headers, timeout=20
+    ) as client:
+        yield client
+
+
+async def told(client: httpx.AsyncClient, path: str, **parameters: str | int) -> Any:
+    """Return what there is under a path."""
+    answer = await client.get(path, params=parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def cli(gateway: Living, *arguments: str) -> Result:
+    """Run `maxam-admin` as the operator."""
+    certificates = gateway.site.certificates
+    variables = {
+        "MAXAM_GATEWAY": f"127.0.0.1:{gateway.admin_port}",
+        "MAXAM_CERTIFICATE": str(certificates / "operator.pem"),
+        "MAXAM_KEY": str(certificates / "operator.key"),
+        "MAXAM_CA": str(certificates / "ca.pem"),
+    }
+    return await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, arguments, env=variables))
+
+
+# The description.
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    """The OpenAPI description has each method of each path, but for the console's pages, and no other; each with its right."""
+    pages = {spec[:2] for spec in console.ROUTES}
+    described = [spec for spec in ROUTES if spec[:2] not in pages]
+    assert not [spec[:2] for spec in described if not isinstance(spec[3], Described)]
+    assert not [spec[:2] for spec in ROUTES if spec[:2] in pages and isinstance(spec[3], Described)]
+    document = openapi.document(ROUTES)
+    found = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
+    assert len(found) == len(described)
+    for method, path, right, _ in described:
+        shown = next(one for one in sorted(found) if one[0] == method and _alike(one[1], path))
+        operation = document["paths"][shown[1]][method.lower()]
+        assert operation["summary"]
+        assert right in operation["description"].lower() or right == ANY_CERTIFICATE
+        found.remove(shown)
+    assert not found
+    identifiers = [one["operationId"] for operations in document["paths"].values() for one in operations.values()]
+    assert len(identifiers) == len(set(identifiers))
+
+
+def _alike(shown: str, path: str) -> bool:
+    plain = path.replace(":path}", "}")
+    return shown == plain or ("{key}" in plain and shown.startswith(plain.removesuffix("{key}") + "{principal}"))
+
+
+# Rights.
+
+
+def _concrete(path: str) -> str:
+    for name in ("{key:path}", "{destination:path}", "{file:path}"):
+        path = path.replace(name, "a/b")
+    while "{" in path:
+        path = path[: path.index("{")] + "x" + path[path.index("}") + 1 :]
+    return path
+
+
+def _allowed(spec: RouteSpec, rights: Iterable[str] | None) -> bool:
+    """Say whether somebody with these admin rights may ask; None: the policy does not know who it is."""
+    right = spec[2]
+    return right == ANY_CERTIFICATE or (rights is not None and (right == ANY_PRINCIPAL or right in rights))
+
+
+def test_each_route_wants_its_right_and_no_other(tmp_path: Path) -> None:
+    """Whoever has none of the rights is answered 403 by every route but those that files.md leaves open; one right opens its routes alone:
+    `metrics` only /metrics and /readyz, `enrol` only enrolment, `read` nothing that writes. Who shows no certificate, or one of another
+    authority, does not get as far as a route.
+    """
+    holders: dict[str, tuple[str, ...] | None] = {right: (right,) for right in RIGHTS} | {
+        "nothing": (),
+        "unknown": None,
+    }
+    site = Site(tmp_path, *holders)
+    site.policy({name: {"admin": list(rights)} for name, rights in holders.items() if rights is not None})
+    opened: dict[str, set[str]] = {}
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            for name, rights in holders.items():
+                async with operator(gateway, name) as client:
+                    for spec in ROUTES:
+                        method, path = spec[:2]
+                        if path in ENDLESS and _allowed(spec, rights):
+                            continue
+                        answer = await client.request(method, _concrete(path))
+                        refused = answer.status_code == 403 and answer.json()["error"] == "forbidden"
+                        assert refused is not _allowed(spec, rights), (name, method, path, answer.text)
+                        if not refused and rights is not None and spec[2] not in (ANY_CERTIFICATE, ANY_PRINCIPAL):
+                            opened.setdefault(name, set()).add(path)
+            assert opened["metrics"] == {"/metrics", "/readyz"}
+            assert {path.split("/")[2].partition("-")[0] for path in opened["enrol"]} == {"enrolment", "enrolments"}
+            assert not any(spec[0] != "GET" and spec[2] == "read" for spec in ROUTES)
+            assert "nothing" not in opened
+            with pytest.raises((httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError)):
+                async with httpx.AsyncClient(verify=site.context(None), timeout=20) as client:
+                    await client.get(f"https://127.0.0.1:{gateway.admin_port}/livez")
+
+    run(test)
+
+
+# Connections and health.
+
+
+def test_connections_are_told_from_their_first_byte_on(tmp_path: Path) -> None:
+    """Whoever has only connected, has only shown its certificate, is connected, or is being closed, is told so, in order of opening;
+    operators are listed too. What the listing cannot know yet is null.
+    """
+    site = Site(tmp_path, "anna")
+
+    async def test() -> None:
+        async with living(site) as gateway, AsyncExitStack() as open_:
+            raw = await open_.enter_async_context(await trio.open_tcp_stream(*gateway.gateway.address))
+            await until(lambda: len(gateway.gateway.connections) == 1)
+            await open_.enter_async_context(await gateway.dial("anna"))
+            anna = await open_.enter_async_context(gateway.client("anna", "a"))
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            await anna.subscribe("X/**", ack=b"client", eager=True)
+            assert await anna.values(1)
+            client = await open_.enter_async_context(operator(gateway))
+            page = await told(client, "/v1/connections")
+            assert page["next"] is None
+            first, second, third, fourth = page["connections"]
+            assert [row["id"] for row in page["connections"]] == sorted({row["id"] for row in page["connections"]})
+            assert [row["state"] for row in page["connections"]] == [*STATES[:3], "connected"]
+            assert [row["kind"] for row in page["connections"]] == ["stomp", "stomp", "stomp", "admin"]
+            assert (first["fingerprint"], first["tls"], first["frames"]) == (None, None, None)
+            assert second["fingerprint"] == third["fingerprint"] == site.fingerprints["anna"]
+            assert (second["principal"], second["stomp"], second["heard_s"]) == (None, None, None)
+            assert (third["principal"], third["client_id"], third["stomp"]) == ("anna", "a", "1.2")
+            assert (third["frames"], third["sends"], third["messages"], third["in_flight"]) == (3, 1, 1, 1)
+            assert third["bytes_in"] > 0 < third["bytes_out"]
+            assert third["tls"].startswith("TLSv1.3/")
+            assert third["receipts_waiting"] == 0 < third["window"]
+            assert 0 <= third["heard_s"] <= third["open_s"]
+            assert (fourth["principal"], fourth["client_id"]) == ("operator", None)
+            listed = [
+                row["id"] for row in (await told(client, "/v1/connections", after=first["id"], limit=1))["connections"]
+            ]
+            assert listed == [second["id"]]
+            shown = await cli(gateway, "connections", "--limit", "3")
+            assert (shown.exit_code, shown.stdout.count("\n")) == (0, 5), shown.output
+            assert "handshake" in shown.stdout
+            assert (await client.get("/v1/connections?after=x")).status_code == 400
+            await raw.aclose()
+            await until(lambda: len(gateway.gateway.connections) == 2)
+            assert (await told(client, "/v1/connections"))["connections"][0]["id"] == second["id"]
+
+    run(test)
+
+
+def test_health_says_what_an_operator_asks_first(tmp_path: Path) -> None:
+    """It is ready, degraded with what is wrong in the files, or not ready and why; the verb exits with 0, and with 1 if not ready, or
+    degraded and asked to be strict.
+    """
+    site = Site(tmp_path, "anna")
+
+    async def test() -> None:
+        async with living(site) as gateway, operator(gateway) as client, gateway.client("anna") as anna:
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            answer = await told(client, "/v1/health")
+            assert (answer["status"], answer["reasons"], answer["degraded"]) == ("ready", [], [])
+            assert (answer["figures"]["topics"], answer["overdue"]) == (1, 0)
+            assert answer["connections"] == {"connected": 1, "connecting": 0, "operators": 1}
+            assert {row["what"] for row in answer["expiries"]} == {"certificate", "authority", "crl"}
+            assert [row["expires_s"] for row in answer["expiries"]] == sorted(
+                row["expires_s"] for row in answer["expiries"]
+            )
+            assert {row["failure"] for row in answer["reload"]} == {""}
+            assert 0 < answer["uptime_s"] < 60
+            assert answer["commit"]["count"] >= 1
+            shown = await cli(gateway, "health", "--strict")
+            assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, "ready"), shown.output
+            site.policy_file.write_text("nonsense")
+            await gateway.reload()
+            answer = await told(client, "/v1/health")
+            assert (answer["status"], answer["reasons"]) == ("degraded", [])
+            assert "policy" in answer["degraded"][0]
+            assert [(await cli(gateway, "health", *options)).exit_code for options in ([], ["--strict"])] == [0, 1]
+
+    run(test)
+
+
+def test_health_says_why_it_is_not_ready(tmp_path: Path) -> None:
+    """With less memory than a process takes, SENDs are refused: the answer and the verb say so, and the verb exits with 1."""
+    site = Site(tmp_path, "anna")
+
+    async def test() -> None:
+        async with living(site, limits=replace(Limits(), memory_bytes_max=1)) as gateway, operator(gateway) as client:
+            await until(lambda: gateway.gateway.watermarks.memory_low)
+            answer = await told(client, "/v1/health")
+            assert answer["status"] == "not ready"
+            assert "memory-low" in answer["reasons"][0]
+            assert (answer["memory"]["low"], answer["memory"]["limit_bytes"]) == (True, 1)
+            shown = await cli(gateway, "health")
+            assert shown.exit_code == 1
+            assert shown.stdout.startswith("not ready\n  not ready  memory-low")
+
+    run(test)
