@@ -54,7 +54,14 @@ def test_a_loop_that_is_held_is_late_by_that() -> None:
 def test_the_journals_size_is_told_by_part(tmp_path: Path) -> None:
     """Segments with the open one, snapshots, and everything else; the newest snapshot is that of the highest revision."""
     sealed, opened = f"segments/{1:020}-{9:020}.avro", f"segments/{10:020}.open.avro"
-    for name, size in ((sealed, 10), (opened, 4), ("segments/x", 1), ("snapshots/lock", 1), ("rejected/1", 3), ("reserve", 100)):
+    for name, size in (
+        (sealed, 10),
+        (opened, 4),
+        ("segments/x", 1),
+        ("snapshots/lock", 1),
+        ("rejected/1", 3),
+        ("reserve", 100),
+    ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes(size))
