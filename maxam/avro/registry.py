@@ -51,7 +51,7 @@ class Registry:
         envelope_keys: Keys of an envelope's items.
         rejected_bodies_stored: No rule says that what is rejected may not be kept.
         fresh_within_s: For each rule, in seconds, how old the newest value of its destinations may be before it is stale; None: any
-            age. The broker does not act on it.
+            age. The broker does not act on it: `gateway/freshness.py` tells of it.
     """
 
     __slots__ = (
