@@ -74,7 +74,12 @@ METRICS: Final = (
         "gauge",
         "When the newest change was accepted, seconds since the epoch; 0: never.",
     ),
-    Declared("maxam_journal_bytes", "gauge", "Size of the journal: segments, snapshots, rejected SENDs, other files.", ("part",)),
+    Declared(
+        "maxam_journal_bytes",
+        "gauge",
+        "Size of the journal: segments, snapshots, rejected SENDs, other files.",
+        ("part",),
+    ),
     Declared("maxam_journal_segments", "gauge", "Segments of the journal, the archive and the open one included."),
     Declared(
         "maxam_snapshot_timestamp_seconds",
