@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.alerts.prometheus import CONFIGURATION, RULES, alerts, minutes_of, promtool, series
+from maxam.admin.main import main
+from tests.alerts.prometheus import CONFIGURATION, RULES, alerts, minutes_of, panels, promtool, series
 
 DOCS = RULES.parents[2] / "docs"
 
@@ -231,3 +233,24 @@ def test_every_alert_says_what_to_do(name: str) -> None:
 def test_the_page_has_no_section_without_an_alert() -> None:
     """What is not an alert any more is not explained."""
     assert set(re.findall(r"^### (Maxam\w+)$", (DOCS / "alerts.md").read_text(), re.MULTILINE)) == set(alerts())
+
+
+def test_commands_that_are_recommended_exist() -> None:
+    """Whoever was woken types what the page or the alert says: each `maxam-admin` command of them is one."""
+    texts = (
+        (DOCS / "alerts.md").read_text()
+        + RULES.read_text()
+        + "".join(panel.get("description", "") for panel in panels())
+    )
+    recommended = set(re.findall(r"`maxam-admin ([a-z][a-z -]*)`", texts))
+    assert len(recommended) > 10
+    for line in sorted(recommended):
+        command: click.Command | None = main
+        for word in line.split():
+            if word.startswith("--"):
+                assert command is not None
+                assert any(word in option.opts for option in command.params), line
+            else:
+                assert isinstance(command, click.Group), line
+                command = command.get_command(click.Context(command), word)
+                assert command is not None, line
