@@ -212,7 +212,7 @@ ROWS: Final = {
             "From the hand-over of a block to the disk's answer: every RECEIPT and MESSAGE waits for it.",
             "s",
             _quantiles("maxam_commit_seconds"),
-            ((0.25, "red"),),
+            ((0.2, "red"),),
         ),
         Panel(
             "Event loop",

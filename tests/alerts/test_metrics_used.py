@@ -97,6 +97,14 @@ def test_alerts_and_legends_name_labels_that_are_there(scraped: tuple[str, Sampl
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= known, panel["title"]
 
 
+def test_thresholds_of_quantiles_are_bounds_of_buckets(scraped: tuple[str, Samples]) -> None:
+    """Within a bucket a quantile is a guess: whether it is above a threshold is known only where a bucket ends."""
+    thresholds = re.findall(r"instance:(\w+):p99_5m > (\S+)", "\n".join(expressions()))
+    assert len(thresholds) == len(recorded())
+    for name, threshold in thresholds:
+        assert threshold in scraped[1][f"{name}_bucket"]["le"], name
+
+
 def test_prometheus_has_nothing_to_say_about_the_metrics(scraped: tuple[str, Samples]) -> None:
     """Names, units, types and help texts are as Prometheus' conventions want them."""
     checked = promtool("check", "metrics", text=scraped[0])

@@ -64,7 +64,7 @@ def histogram(name: str, good_s: float, bad_s: float, bounds: tuple[str, ...]) -
 
 
 ON = 'job="maxam", instance="a:8643"'
-BOUNDS = ("0.001", "0.01", "0.1", "0.25", "0.5", "1.0", "2.5")
+BOUNDS = ("0.001", "0.01", "0.1", "0.2", "0.5", "1.0", "2.5")
 CASES: dict[str, list[Course]] = {
     "MaxamDown": [gauge(f"up{{{ON}}}", 1, 0)],
     "MaxamNotReady": [gauge(f"maxam_ready{{{ON}}}", 1, 0)],
