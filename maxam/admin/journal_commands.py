@@ -1,4 +1,4 @@
-"""The verbs `maxam-admin journal ...`: they read, mend, copy and restore folders, and need no gateway."""
+"""The verbs `maxam-admin journal ...`: they read, mend, copy and restore folders, and but for `status` need no gateway."""
 
 import json
 import secrets
@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from maxam.admin.options import FOLDER, Group, done, json_option
-from maxam.admin.output import counted, print_json, print_line, print_table
+from maxam.admin.options import FOLDER, Group, done, json_option, with_credentials
+from maxam.admin.output import counted, print_fields, print_json, print_line, print_table
+from maxam.admin.remote import Credentials, Remote
+from maxam.admin.repeating import watch_option
 from maxam.errors import ConfigurationError, JournalError
 
 if TYPE_CHECKING:
+    from maxam.admin.journal_schemas import JournalSchemas
     from maxam.journal.repair import Plan
     from maxam.journal.verify import FileReport
     from maxam.records import Change, RejectedSend
@@ -31,7 +34,7 @@ _ROWS_MAX: Final = 50  # topics and sessions that a repair names on the screen; 
 
 @click.group(cls=Group)
 def journal() -> None:
-    """Check, dump, mend, back up and restore journals."""
+    """Check, dump, mend, back up and restore journals; see how that of a gateway does."""
 
 
 @contextmanager
@@ -55,6 +58,73 @@ def _one_line() -> Iterator[None]:
 
 def _now() -> str:
     return datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+@journal.command("status")
+@json_option
+@watch_option
+@with_credentials
+def journal_status(credentials: Credentials, as_json: bool) -> None:
+    """Show what is in the journal of a gateway, where it stands, and how its disk does."""
+    with Remote(credentials) as remote:
+        told = remote.get("/v1/journal")
+    if as_json:
+        print_json(told)
+        return
+    segments, opened, snapshots, rejected = told["segments"], told["open"], told["snapshots"], told["rejected"]
+    disk, commits = told["disk"], told["commits"]
+    states = [state for state in ("full", "slow", "low") if disk[state]]
+    print_fields(
+        [
+            ("folder", told["folder"]),
+            ("durability", told["durability"]),
+            ("head, committed", f"{told['head']}, {told['committed']}; {told['waiting']} operations wait"),
+            (
+                "sealed segments",
+                f"{segments['count']}, {_size(segments['bytes'])}"
+                + (f", revisions {segments['first']} to {segments['last']}" if segments["count"] else ""),
+            ),
+            ("  records from, to", f"{segments['oldest_at'] or '-'}, {segments['newest_at'] or '-'}"),
+            (
+                "open segment",
+                f"{_size(opened['bytes'])}, revisions {opened['first']} to {opened['last']}" if opened else "none",
+            ),
+            (
+                "newest snapshot",
+                f"revision {snapshots['revision']}, {snapshots['age_s']:.0f} s old, {_size(snapshots['bytes'])}"
+                if snapshots["count"]
+                else "none",
+            ),
+            ("archive keeps", f"{told['archive']['days_max']:g} days, {_size(told['archive']['bytes_max'])} (0: all)"),
+            (
+                "rejected SENDs",
+                f"{rejected['count']} segments, {_size(rejected['bytes'])} of {_size(rejected['bytes_max'])}",
+            ),
+            (
+                "disk",
+                f"{'unknown' if disk['free_bytes'] is None else _size(disk['free_bytes'])} free, warns below "
+                f"{_size(disk['free_bytes_min'])}: {', '.join(states) or 'well'}",
+            ),
+            (
+                "commits",
+                f"{commits['count']} in {commits['over_s']:.0f} s; p50 {_ms(commits['p50_s'])}, p99 {_ms(commits['p99_s'])}, last "
+                f"{_ms(commits['last_s'])}",
+            ),
+            *([("problem", told["problem"])] if told["problem"] else []),
+        ]
+    )
+
+
+def _size(count: int) -> str:
+    """Return bytes as people read them."""
+    if count < 10_240:
+        return f"{count} bytes"
+    power = min(4, (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {('', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.3g} ms"
 
 
 @journal.command("verify")
@@ -228,7 +298,8 @@ def journal_dump(
     as_json: bool,
 ) -> None:
     """Print the records of a journal in order, one a line; a gateway may be running. What cannot be read is told on standard error."""
-    from maxam.config import Limits  # noqa: PLC0415 only this verb needs them
+    from maxam.admin.journal_schemas import JournalSchemas  # noqa: PLC0415 only this verb needs them
+    from maxam.config import Limits  # noqa: PLC0415 likewise
     from maxam.globs import compile_glob  # noqa: PLC0415 likewise
     from maxam.journal.archive import Problem  # noqa: PLC0415 likewise
     from maxam.journal.dump import as_row, concerns, read_records  # noqa: PLC0415 likewise
@@ -237,7 +308,7 @@ def journal_dump(
     if first is not None and last is not None and first > last:
         raise click.UsageError(f"--from {first} is above --to {last}")
     glob = None if destination is None else compile_glob(destination, Limits())
-    texts = _texts(folder) if body == "value" else {}
+    schemas = JournalSchemas(folder)
     lost = False
     with _readable(folder):
         for found in read_records(folder, rejected, first, last):
@@ -250,7 +321,7 @@ def journal_dump(
                 continue
             row = as_row(revision, record)
             if isinstance(record, Change | RejectedSend) and body != "none":
-                row |= {"body": record.body.hex()} if body == "hex" else _value(texts, record)
+                row |= {"body": record.body.hex()} if body == "hex" else _value(schemas, record)
             if as_json:
                 print_json(row)
             else:
@@ -281,37 +352,20 @@ def _line(row: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _texts(folder: Path) -> dict[tuple[str, bytes], bytes]:
-    """Return the texts that a journal keeps, by full type name and fingerprint; those that cannot be read are left out."""
-    from maxam.avro.fingerprint import crc_64_avro, sha_256  # noqa: PLC0415 only decoded bodies need them
-    from maxam.avro.schema import full_name, parse_schema, read_source  # noqa: PLC0415 likewise
-
-    texts: dict[tuple[str, bytes], bytes] = {}
-    for path in sorted((folder / "schemas").glob("*.avsc")):
-        try:
-            text = path.read_bytes()
-            source = read_source(path.name, text)
-            canonical = parse_schema(source).canonical
-        except (OSError, ConfigurationError) as error:
-            click.echo(f"problem: {path}: {error}", err=True)
-            continue
-        for fingerprint in (crc_64_avro(canonical), sha_256(canonical)):
-            texts[full_name(source), fingerprint] = text
-    return texts
-
-
-def _value(texts: dict[tuple[str, bytes], bytes], record: "Change | RejectedSend") -> dict[str, Any]:
+def _value(schemas: "JournalSchemas", record: "Change | RejectedSend") -> dict[str, Any]:
     """Return the decoded value of a body, the body in hex where there is none to decode, and why."""
     from maxam.admin.values import ValueDecodeError, decode_value  # noqa: PLC0415 fastavro takes 50 ms to import
 
     if not record.body:
         return {}
-    judgement = record.judgement
-    text = texts.get((judgement.schema, judgement.schema_fingerprint))
+    told = len(schemas.problems)
+    text = schemas.text(record.judgement)
+    for problem in schemas.problems[told:]:
+        click.echo(f"problem: {problem}", err=True)
     if text is None:
         return {"body": record.body.hex(), "problem": "no schema"}
     try:
-        return {"value": decode_value(text, record.body, judgement)}
+        return {"value": decode_value(text, record.body, record.judgement)}
     except ValueDecodeError as error:
         return {"body": record.body.hex(), "problem": str(error)}
 

@@ -10,6 +10,7 @@ import click
 from cryptography import x509
 
 from maxam.admin.audit_commands import audit
+from maxam.admin.backup_commands import backup
 from maxam.admin.bench_commands import bench
 from maxam.admin.certificate_commands import certs
 from maxam.admin.certificates import fingerprint as certificate_fingerprint
@@ -103,6 +104,7 @@ def dev_certs(folder: Path, as_json: bool) -> None:
         print_fields(fingerprints.items())
 
 
+main.add_command(backup)
 main.add_command(bench)
 main.add_command(completion)
 main.add_command(config)

@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -22,7 +22,15 @@ RESPONSE_BYTES_MAX: Final = 67_108_864  # far above any page
 
 
 class RemoteError(MaxamError):
-    """Say why the gateway cannot be asked, or what it refused: one line of cause, one of remedy where there is one."""
+    """Say why the gateway cannot be asked, or what it refused: one line of cause, one of remedy where there is one.
+
+    Attributes:
+        code: Of what it answered; empty when it did not.
+        disposition: Of a SEND that it made of the request and that was rejected; else empty.
+    """
+
+    code = ""
+    disposition = ""
 
 
 @final
@@ -158,13 +166,21 @@ class Remote:
         data = None if body is None else json.dumps(body).encode()
         return json.loads(self._ask("POST", f"{path}?{urlencode(parameters)}" if parameters else path, data))
 
-    def delete(self, path: str) -> None:
-        """Have something deleted."""
-        self._ask("DELETE", path)
+    def put(self, path: str, body: bytes, **parameters: str | int) -> Any:  # noqa: ANN401 as above
+        """Have a body stored as it is; return what the gateway says of it."""
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        return json.loads(self._ask("PUT", path + query, body, {"content-type": "application/octet-stream"}))
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def delete(self, path: str, **parameters: str | int) -> None:
+        """Have something deleted."""
+        self._ask("DELETE", f"{path}?{urlencode(parameters)}" if parameters else path)
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
         try:
-            self._connection.request(method, path, body, headers={} if method == "GET" else {"maxam-admin": "1"})
+            marked = {} if method == "GET" else {"maxam-admin": "1", **(headers or {})}
+            self._connection.request(method, path, body, headers=marked)
             response = self._connection.getresponse()
             body = response.read(RESPONSE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
@@ -172,9 +188,11 @@ class Remote:
             raise RemoteError(self._explain(error)) from error
         if response.status == HTTPStatus.OK:
             return body
+        disposition = ""
         try:
             answer = json.loads(body)
             code, detail = str(answer["error"]), str(answer["detail"])
+            disposition = str(answer.get("disposition", ""))
         except (ValueError, TypeError, KeyError):
             code, detail = str(response.status), f"{self._credentials.gateway} does not answer as an admin listener"
         if code == "forbidden":
@@ -183,7 +201,9 @@ class Remote:
                 f" (maxam-admin fingerprint {self._credentials.certificate}) must belong to a principal of the policy"
                 " with a capability that has it"
             )
-        raise (NotFoundError if code == "not-found" else RemoteError)(f"{code}: {detail}")
+        refusal = (NotFoundError if code == "not-found" else RemoteError)(f"{code}: {detail}")
+        refusal.code, refusal.disposition = code, disposition
+        raise refusal
 
     def _explain(self, error: OSError | http.client.HTTPException) -> str:
         where = self._credentials
@@ -231,6 +251,11 @@ def reject_path(reject_id: str) -> str:
 def topic_path(destination: str) -> str:
     """Return the path of a topic."""
     return "/v1/topics/" + quote(destination, safe="/")
+
+
+def history_path(destination: str) -> str:
+    """Return the path of a topic's history."""
+    return "/v1/history/" + quote(destination, safe="/")
 
 
 def session_path(principal: str, client_id: str) -> str:

@@ -441,7 +441,7 @@ def schemas_diff(
 # Bodies.
 
 
-def _read_input(file: Path) -> bytes:
+def read_input(file: Path) -> bytes:
     """Read a file, or standard input for `-`; raises ConfigurationError."""
     try:
         if str(file) == "-":
@@ -496,7 +496,7 @@ def schemas_test(
     from maxam.admin.trial import trial  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
-    found = trial(registry, _read_input(file), str(file), destination, form, schema_version)
+    found = trial(registry, read_input(file), str(file), destination, form, schema_version)
     if as_json:
         print_json(found.facts())
     else:
@@ -558,7 +558,7 @@ def schemas_encode(
     from maxam.admin.trial import encode  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
-    body = encode(registry, _read_input(file), str(file), destination, type_name, encoding, minor)
+    body = encode(registry, read_input(file), str(file), destination, type_name, encoding, minor)
     if as_hex or (out is None and sys.stdout.isatty()):
         body = body.hex().encode() + b"\n"
     if out is None:
@@ -604,7 +604,7 @@ def schemas_decode(
 
     registry = _registry(credentials, folder, live)
     found = decode(
-        registry, _read_input(file), str(file), form, destination, type_name, encoding, minor, schema_version
+        registry, read_input(file), str(file), form, destination, type_name, encoding, minor, schema_version
     )
     if as_json:
         print_json(found.facts)

@@ -8,18 +8,22 @@ import click
 
 from maxam.admin.completion import destinations
 from maxam.admin.freshness_commands import topics_overdue
+from maxam.admin.history_commands import topics_history
 from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.put_commands import topics_put
 from maxam.admin.remote import Credentials, NotFoundError, Remote, topic_path
 from maxam.admin.repeating import watch_option
 
 
 @click.group()
 def topics() -> None:
-    """Show, watch and delete topics."""
+    """Show, watch, put and delete topics, and see their history."""
 
 
+topics.add_command(topics_history)
 topics.add_command(topics_overdue)
+topics.add_command(topics_put)
 
 
 @topics.command("list")
@@ -103,12 +107,14 @@ def _decode_here(remote: Remote, topic: dict[str, Any]) -> None:
 
 @topics.command("delete")
 @click.argument("destination", shell_complete=destinations)
+@click.option("--if-revision", type=click.IntRange(min=1), metavar="R", help="Only if the value has this revision.")
 @json_option
 @with_credentials
-def topics_delete(credentials: Credentials, destination: str, as_json: bool) -> None:
+def topics_delete(credentials: Credentials, destination: str, if_revision: int | None, as_json: bool) -> None:
     """Delete the value of a topic, as a SEND of an empty body by this certificate's principal."""
+    condition = {} if if_revision is None else {"if_revision": if_revision}
     with Remote(credentials) as remote:
-        remote.delete(topic_path(destination))
+        remote.delete(topic_path(destination), **condition)
     done(as_json, f"deleted {destination}", {"destination": destination, "disposition": "accepted"})
 
 

@@ -146,12 +146,12 @@ def trial(
     where = destination.encode(errors="surrogateescape")
     rule = registry.rule_for(destination)
     index = None if rule is None else registry.rules.index(rule)
-    taken_as = form or _form_of(data)
+    taken_as = form or form_of(data)
     headers = _headers(schema_version)
     if taken_as == JSON:
         body = _json_body(registry, rule, data, name, destination, schema_version)
     else:
-        body = _bytes_of(data, taken_as, name)
+        body = bytes_of(data, taken_as, name)
     glob, encoding = ("", "") if rule is None else (rule.glob.text, rule.encoding)
     judgement: Judgement | Rejection | None
     problem = destination_problem(where, Limits().destination_bytes_max)
@@ -184,7 +184,7 @@ def _value(registry: Registry, judgement: Judgement | Rejection | None, body: by
     return (None, False) if version is None else (decode_value(version.schema.text, body, judgement), True)
 
 
-def _form_of(data: bytes) -> str:
+def form_of(data: bytes) -> str:
     """Find out what a file holds: JSON of an object, an array or a text, hexadecimal text, or else the body itself."""
     text = data.strip()
     if _HEX.fullmatch(text):
@@ -202,7 +202,8 @@ def _form_of(data: bytes) -> str:
     return BINARY
 
 
-def _bytes_of(data: bytes, form: str, name: str) -> bytes:
+def bytes_of(data: bytes, form: str, name: str) -> bytes:
+    """Return the body that a file holds as it is, or as hexadecimal text; raises ConfigurationError."""
     if form == BINARY:
         return data
     text = data.strip()
@@ -337,7 +338,7 @@ def decode(
         ConfigurationError: Nothing says which schema, or it is not there, or the body is not valid: says where and why.
     """
     type_name, encoding, rule = _target(registry, destination, type_name, encoding)
-    body = _bytes_of(data, form or (HEX if _HEX.fullmatch(data.strip()) else BINARY), name)
+    body = bytes_of(data, form or (HEX if _HEX.fullmatch(data.strip()) else BINARY), name)
     if not body:
         raise ConfigurationError(f"{name}: an empty body holds no value: it deletes the topic's")
     if encoding == NONE:

@@ -206,9 +206,11 @@ class Backups:
             name = found.removesuffix(UNFINISHED)
             if not _NAME.fullmatch(name):
                 continue
-            if name == found:
+            if name == running:  # though it may be whole: it is done when its process is
+                rows.append(_row_of(name, "running"))
+            elif name == found:
                 rows.append(self._whole(folder, name))
-            elif others or name == running:
+            elif others:
                 rows.append(_row_of(name, "running"))
             else:
                 rows.append(_row_of(name, "failed", _ENDED))

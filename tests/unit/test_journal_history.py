@@ -88,9 +88,9 @@ def test_pages_of_any_size_give_each_change_once(tmp_path: Path, indexed: bool) 
                 assert before is None or one.before < before
                 before = one.before
             assert found == wanted(changes, topic)
-    for one in page(tmp_path, TOPICS[0]).changes:
-        known = changes[one.revision - 1]
-        assert (one.body, one.deleted, one.headers, one.accepted_at_us, one.publisher.principal) == (
+    for shown in page(tmp_path, TOPICS[0]).changes:
+        known = changes[shown.revision - 1]
+        assert (shown.body, shown.deleted, shown.headers, shown.accepted_at_us, shown.publisher.principal) == (
             known.body,
             known.deleted,
             known.headers,

@@ -1,0 +1,72 @@
+"""The verbs `maxam-admin backup ...`: backups that the gateway makes in the folder of its configuration."""
+
+import sys
+import time
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from maxam.admin.options import Group, first_rows, json_option, limit_option, with_credentials
+from maxam.admin.output import print_json, print_line, print_table
+from maxam.admin.remote import Credentials, Remote
+from maxam.admin.repeating import watch_option
+
+PATH: Final = "/v1/backups"
+_LOOK_S: Final = 0.25  # how often it is asked whether it is done
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is done, or has failed.")
+@json_option
+@with_credentials
+@click.pass_context
+def backup(context: click.Context, credentials: Credentials, wait: bool, as_json: bool) -> None:
+    """Have the gateway make a backup of its journal, in the folder `[admin] backups` of its configuration.
+
+    It goes on serving meanwhile. A backup holds no configuration, policy, certificate or key. Exit code 1 when it has failed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with Remote(credentials) as remote:
+        row = remote.post(PATH)
+        while wait and row["state"] == "running":
+            time.sleep(_LOOK_S)
+            row = remote.get(f"{PATH}/{quote(row['name'], safe='')}")
+    if as_json:
+        print_json(row)
+    else:
+        print_line(f"{row['name']}  {_outcome(row)}")
+    if row["state"] == "failed":
+        sys.exit(1)
+
+
+@backup.command("list")
+@limit_option
+@json_option
+@watch_option
+@with_credentials
+def backup_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
+    """List the backups, newest first, and the last ones that failed."""
+    with Remote(credentials) as remote:
+        rows = remote.pages(PATH, "backups", limit=200)
+        if as_json:
+            for row in islice(rows, limit):
+                print_json(row)
+            return
+        table = [
+            [row["name"], row["state"], row["revision"], row["bytes"], row["files"], row["reason"]]
+            for row in first_rows(rows, limit)
+        ]
+    print_table(["NAME", "STATE", "#REVISION", "#BYTES", "#FILES", "WHY"], table, ["FILES"], shortened=["WHY"])
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    match row["state"]:
+        case "done":
+            return f"done: revision {row['revision']}, {row['files']} files, {row['bytes']} bytes"
+        case "failed":
+            return f"failed: {row['reason']}"
+        case state:
+            return str(state)
