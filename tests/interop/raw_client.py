@@ -28,7 +28,9 @@ class RawClient:
         heart_beats: EOLs received between frames.
     """
 
-    def __init__(self, gateway: GatewayProcess, name: str, heart_beat: str = "0,0") -> None:
+    def __init__(
+        self, gateway: GatewayProcess, name: str, heart_beat: str = "0,0", client_id: str | None = None
+    ) -> None:
         """Connect with the certificate of `name`."""
         context = ssl.create_default_context(cafile=gateway.certificates / "ca.pem")
         context.load_cert_chain(gateway.certificates / f"{name}.pem", gateway.certificates / f"{name}.key")
@@ -36,13 +38,18 @@ class RawClient:
         self._socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
         self._file = self._socket.makefile("rb")
         self.heart_beats = 0
-        self.write("CONNECT", {"accept-version": "1.2", "host": "MAXVAPI", "heart-beat": heart_beat})
+        session = {} if client_id is None else {"client-id": client_id}
+        self.write("CONNECT", {"accept-version": "1.2", "host": "MAXVAPI", "heart-beat": heart_beat, **session})
         assert self.read().command == "CONNECTED"
 
     def write(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
         """Write a frame; header values must need no escape."""
         lines = [command, *(f"{name}:{value}" for name, value in headers.items()), "", ""]
         self._socket.sendall("\n".join(lines).encode() + body + b"\0")
+
+    def send_bytes(self, frames: bytes) -> None:
+        """Write whole frames as they are."""
+        self._socket.sendall(frames)
 
     def read(self) -> RawFrame:
         """Wait for the next frame."""

@@ -51,7 +51,7 @@ const ABOUT_EVERY_MS = 30_000;
 const CHORD_MS = 1500;
 
 const root = document.documentElement;
-const main = el("main", { id: "main", tabindex: -1 });
+const main = el("main", { id: "main", tabindex: 0 });
 const navigation = el("nav", { "aria-label": "Views" });
 const pill = el("span", { class: "pill" });
 const pillWord = el("span");
@@ -80,7 +80,7 @@ function build() {
   const bar = el(
     "header",
     { class: "bar" },
-    el("a", { class: "brand", href: "#/overview" }, el("img", { src: "icon.svg", alt: "", width: 26, height: 26 }), el("b", null, "maxam")),
+    el("a", { class: "brand", href: "#/overview", "aria-label": "maxam, to the overview" }, el("img", { src: "icon.svg", alt: "", width: 26, height: 26 }), el("b", null, "maxam")),
     gatewayName,
     el("span", { class: "gap" }),
     pill,

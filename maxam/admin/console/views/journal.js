@@ -71,7 +71,7 @@ function shownBy(name, value) {
   if (value === null) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "object") return described(value);
-  if (typeof value === "number") return /bytes/.test(name) ? bytes(value) : /_s$/.test(name) ? age(value) : count(value);
+  if (typeof value === "number") return /bytes/.test(name) ? bytes(value) : /_s$/.test(name) ? (value > 0 && value < 1 ? `${(value * 1000).toFixed(1)} ms` : age(value)) : count(value);
   if (/_at$|as_of/.test(name)) return el("time", { datetime: String(value), title: String(value) }, time(String(value)));
   return client(String(value), 300);
 }

@@ -1,0 +1,238 @@
+"""The console but for the grid of topics, in a real browser, against a real gateway under load."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.console.conftest import OpenTab
+from tests.console.floor import (
+    HOSTILE_CLIENT_ID,
+    HOSTILE_HEADER,
+    HOSTILE_PRINCIPAL,
+    HOSTILE_TEXT,
+    HOSTILE_TOPIC,
+    Floor,
+    body,
+    keep_admin_port,
+    open_floor,
+)
+from tests.console.operator_browser import ROWS, operator, require
+from tests.interop.raw_client import RawClient
+
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def test_everything_can_be_done_by_keyboard(tab: OpenTab, floor: Floor) -> None:
+    """Skip link, views, filter, rows, details, questions: all by keys, with the focus where it can be seen."""
+    floor.send("machines", "X/Keys.a.Counter", body(1, "a"))
+    floor.send("machines", "X/Keys.b.Counter", body(2, "b"))
+    with tab() as operator:
+        page = operator.open()
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_be_focused()
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.type("gt")
+        expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type("X/Keys.")
+        expect(page.locator(f"{ROWS} .name")).to_have_count(2)
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".scroller")).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".line.selected .name")).to_have_text("X/Keys.b.Counter")
+        active = page.locator(".scroller").get_attribute("aria-activedescendant")
+        assert page.locator(".line.selected").get_attribute("id") == active
+        page.keyboard.press("Enter")
+        expect(page.locator(".panel h2")).to_have_text("X/Keys.b.Counter")
+        expect(page.locator(".panel .json")).to_contain_text('"label": "b"')
+        page.keyboard.press("Escape")
+        expect(page.locator(".panel")).to_be_hidden()
+        expect(page.locator(".scroller")).to_be_focused()
+        page.keyboard.type("p")
+        expect(page.locator(".pill")).to_contain_text("Paused")
+        page.keyboard.type("p")
+        expect(page.locator(".pill")).to_have_text("Live")
+
+
+def test_what_clients_sent_is_text(tab: OpenTab, floor: Floor) -> None:
+    """Markup and invisible characters in destinations, values, headers, principals, client-ids and reasons are shown, never obeyed."""
+    floor.send("hostile", HOSTILE_TOPIC, body(1, HOSTILE_TEXT), [("note", HOSTILE_HEADER.replace(":", "\\c"))])
+    floor.send("hostile", HOSTILE_TOPIC.replace("alert", "prompt"), b"\xff<img/src=x>", accepted=False)
+    with RawClient(floor.gateway, "hostile", client_id=HOSTILE_CLIENT_ID), tab() as operator:
+        page = operator.open("topics?glob=**<**")
+        row = page.locator(ROWS)
+        expect(row.locator(".name")).to_have_text(HOSTILE_TOPIC)
+        expect(row.locator(".value")).to_contain_text("<script>alert(3)</script>\\u202egnp\\u200b\\x1b[31m")
+        expect(row.locator(".publisher")).to_have_text(HOSTILE_PRINCIPAL)
+        row.click()
+        expect(page.locator(".panel .headers")).to_contain_text(HOSTILE_HEADER)
+        expect(page.locator(".panel .facts")).to_contain_text(HOSTILE_PRINCIPAL)
+        page.goto(page.url.split("#")[0] + "#/sessions")
+        page.get_by_role("searchbox").fill("onload")
+        page.get_by_text(HOSTILE_CLIENT_ID).first.click()
+        expect(page.locator(".panel h2")).to_contain_text(HOSTILE_CLIENT_ID)
+        page.goto(page.url.split("#")[0] + "#/rejects")
+        page.get_by_text("prompt").first.click()
+        expect(page.locator(".panel .facts").first).to_contain_text("<img_src=x_onerror=prompt(1)>")
+        assert page.locator("main :is(script, b b, iframe, img)").count() == 0
+
+
+def test_a_slow_subscriber_is_found_in_two_clicks(tab: OpenTab, floor: Floor) -> None:
+    """From the start page one click lists who is behind, worst first and by name; a second opens the session."""
+    with floor.falling_behind(), tab() as operator:
+        page = operator.open()
+        expect(page.locator(".behind")).to_contain_text("cashier-desk-3")  # no click at all
+        page.get_by_role("link", name="Who is behind").first.click()
+        row = page.get_by_role("row").filter(has_text="cashier-desk-3")
+        expect(row).to_contain_text("table")
+        expect(row.locator(".meter .said")).to_have_text(re.compile(r"\d.* s"))
+        row.get_by_role("button").click()
+        expect(page.locator(".panel h2")).to_contain_text("table / cashier-desk-3")
+        expect(page.locator(".panel .subscription")).to_contain_text("X/Floor.*.Counter")
+
+
+def test_a_delete_must_be_typed_and_says_that_it_is_ours(tab: OpenTab, floor: Floor) -> None:
+    """Deleting asks for the name, sends the header that no foreign page can, and the row goes."""
+    name = "X/Doomed.one.Counter"
+    floor.send("machines", name, body(1, "doomed"))
+    with tab() as operator:
+        page = operator.open(f"topics?glob={name}")
+        page.locator(ROWS).click()
+        page.get_by_role("button", name="Delete …").click()
+        question = page.get_by_role("dialog")
+        expect(question.get_by_role("button", name="Delete")).to_be_disabled()
+        question.get_by_role("textbox").fill(name)
+        with page.expect_request(lambda request: request.method == "DELETE") as sent:
+            page.keyboard.press("Enter")
+        assert sent.value.headers["maxam-admin"] == "1"
+        expect(page.locator("#toasts")).to_contain_text("is deleted")
+        expect(page.get_by_text("No topic with a value matches.")).to_be_visible()
+        operator.allowed.append("status of 404")  # the panel asked once more, and says that it is gone
+
+
+def test_a_reject_tells_its_fault(tab: OpenTab, floor: Floor) -> None:
+    """A rejected SEND shows with its reason, the field and the bytes around the fault."""
+    floor.send("machines", "X/Wrong.one.Counter", b"\x02\x08ab", accepted=False)
+    with tab() as operator:
+        page = operator.open("rejects?glob=X/Wrong.*")
+        page.get_by_role("row").filter(has_text="schema-mismatch").get_by_role("button").click()
+        expect(page.locator(".panel .fault")).to_contain_text("label")
+        expect(page.locator(".panel mark")).to_be_visible()
+        expect(page.get_by_role("button", name="Send it again …")).to_be_visible()
+
+
+def test_a_schema_shows_what_a_minor_added(tab: OpenTab) -> None:
+    """The difference of two minors is told field by field."""
+    with tab() as operator:
+        page = operator.open("schemas")
+        page.get_by_role("button", name="floor.Counter_v1").click()
+        expect(page.locator(".panel .diff li.added")).to_contain_text("note")
+        expect(page.locator(".panel .diff ins")).to_have_text("null | string = null")
+        page.get_by_label("Older minor").select_option("1.1")
+        expect(page.locator(".panel .fields-list code")).to_have_text(["count", "label", "note"])
+
+
+def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
+    """A certificate without admin rights gets the gateway's refusal, in place of the page."""
+    with operator(browser, floor.origin, floor.gateway.certificates, name="reader") as tab:
+        tab.allowed.extend(["status of 403", "status of 404"])  # the page, and the icon that a browser looks for
+        answer = tab.page.goto(f"{floor.origin}/console/")
+        assert answer is not None
+        assert answer.status == 403
+        expect(tab.page.locator("body")).to_contain_text("this needs the admin right read")
+
+
+def test_a_lost_right_is_told_in_words(tab: OpenTab) -> None:
+    """What the gateway refuses while the page is open is said with what to do about it."""
+    refusal = '{"error": "forbidden", "detail": "this needs the admin right read"}'
+    with tab() as operator:
+        operator.allowed.append("status of 403")
+        operator.page.route("**/v1/**", lambda route: route.fulfill(status=403, body=refusal))
+        page = operator.open("sessions")
+        alert = page.locator(".refusal")
+        expect(alert).to_contain_text("Your certificate may not see or do this.")
+        expect(alert).to_contain_text("this needs the admin right read")
+        expect(alert).to_contain_text("The right is given by the policy")
+
+
+def test_a_restart_shows_as_stale_and_heals(browser: Browser, tmp_path: Path) -> None:
+    """While the gateway is away the page says how old it is and marks itself stale; it goes on by itself when there is one again."""
+    with open_floor(tmp_path) as floor:
+        floor.send("machines", "X/Kept.one.Counter", body(1, "kept"))
+        keep_admin_port(floor.gateway)
+        with operator(browser, floor.origin, floor.gateway.certificates) as tab:
+            tab.allowed.append("Failed to load resource")
+            page = tab.open("topics")
+            expect(page.locator(f"{ROWS} .value")).to_contain_text("kept")
+            floor.gateway.stop()
+            expect(page.locator(".banner").first).to_contain_text("The gateway does not answer. What you see is")
+            expect(page.locator(".pill")).to_contain_text("No connection, as of")
+            expect(page.locator("html.stale .grid")).to_have_css("opacity", "0.62")
+            frozen = page.locator(f"{ROWS} .age").inner_text()
+            expect(page.locator(".banner").first).to_contain_text(re.compile(r"is [1-9]\d* s old|is [1-9]\.0 s old"))
+            assert page.locator(f"{ROWS} .age").inner_text() == frozen  # not reckoned on, as if it were live
+            floor.gateway.start()
+            page.get_by_role("button", name="Try now").click()
+            expect(page.locator(".pill")).to_have_text("Live")
+            expect(page.locator(".banner").first).to_be_hidden()
+            floor.send("machines", "X/Kept.one.Counter", body(2, "after"))
+            expect(page.locator(f"{ROWS} .value")).to_contain_text("after")
+
+
+def test_a_hidden_or_paused_page_asks_nothing(tab: OpenTab) -> None:
+    """Pausing ends the stream and the questions; going on begins them again."""
+    with tab() as operator:
+        page = operator.open("overview")
+        expect(page.locator(".hero .word")).to_be_visible()
+        page.keyboard.press("p")
+        expect(page.locator(".pill")).to_contain_text("Paused")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.keyboard.press("g")
+        page.keyboard.press("t")
+        expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+        page.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
+        assert not [url for url in asked if "/v1/" in url]
+        page.keyboard.press("p")
+        expect(page.locator(f"{ROWS} .value").first).to_contain_text("label:")
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_views_are_accessible_and_fit_a_narrow_window(tab: OpenTab, colours: str) -> None:
+    """axe-core finds nothing wrong in any view, contrast included, and at 360 pixels nothing is wider than the window."""
+    require(str(AXE) if AXE.exists() else None, "axe-core")
+    narrow = colours == "dark"
+    with tab(colours=colours, width=360 if narrow else 1280) as operator:
+        page = operator.open()
+        problems: list[str] = []
+        for view in (
+            "overview",
+            "topics",
+            "slow",
+            "overdue",
+            "sessions",
+            "rejects",
+            "schemas",
+            "connections",
+            "journal",
+            "about",
+        ):
+            page.goto(page.url.split("#")[0] + f"#/{view}")
+            page.locator("main :is(.loading)").first.wait_for(state="detached")
+            # Through the debugger: the page's own policy lets nobody add a script.
+            page.evaluate(AXE.read_text(encoding="utf-8"))
+            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            problems += [
+                f"{view}: {one['id']}: {one['help']}: {[node['html'][:150] for node in one['nodes'][:3]]}"
+                for one in found["violations"]
+            ]
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                problems.append(f"{view}: wider than the window")
+        assert not problems, "\n".join(problems)

@@ -1,0 +1,43 @@
+"""What can be said of the console's sources without a browser."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import maxam.admin
+from tests.console.operator_browser import require
+
+HERE = Path(__file__).parent
+FOLDER = Path(maxam.admin.__file__).parent / "console"
+TSC = HERE / "node_modules" / ".bin" / "tsc"
+# What would make markup or code of a text. The browser refuses most of it, too: the policy for content names no trusted types.
+SINKS = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|\beval\(|new Function"
+    r"|setAttribute\([\"']on|javascript:|[\"']style[\"']\s*[:,]"
+)
+
+
+def test_scripts_agree_with_their_types(tmp_path: Path) -> None:
+    """TypeScript, as strict as it can be, finds nothing wrong in the types that the comments of the scripts declare."""
+    node = require(shutil.which("node"), "Node.js")
+    require(str(TSC) if TSC.exists() else None, "typescript")
+    settings = tmp_path / "tsconfig.json"
+    settings.write_text(f'{{"extends": "{HERE / "tsconfig.json"}", "include": ["{FOLDER}/**/*.js"]}}', encoding="utf-8")
+    done = subprocess.run([node, str(TSC), "--project", str(settings)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_script_makes_markup_of_text() -> None:
+    """None of the scripts names a way to make markup or code out of a text, and the page has no inline script or style."""
+    for path in FOLDER.rglob("*.js"):
+        assert not (found := SINKS.findall(path.read_text(encoding="utf-8"))), (path, found)
+    page = (FOLDER / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"<style|style=|\son\w+=|<script(?![^>]*\bsrc=)", page)
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    """No file names an address of another host, but the names of XML's vocabularies."""
+    for path in FOLDER.rglob("*.*"):
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|url\(|@import|\bsrc=[\"']//", text), path

@@ -1,0 +1,81 @@
+"""The grid of topics in a real browser, against a real gateway with 100,000 topics under load."""
+
+import re
+from itertools import pairwise
+
+from playwright.sync_api import expect
+
+from tests.console.conftest import OpenTab
+from tests.console.floor import SEEDED, Floor, body, topic
+from tests.console.operator_browser import ROWS
+
+
+def test_rows_are_those_on_the_screen_and_no_others(tab: OpenTab) -> None:
+    """The grid shows the first of 100,000 topics with their values, says how many there are, and holds a screen of rows."""
+    with tab() as operator:
+        page = operator.open("topics?glob=X/Floor.*")
+        expect(page.locator(f"{ROWS} .name").first).to_have_text(topic(0))
+        expect(page.locator(f"{ROWS} .value").first).to_contain_text("label:")
+        expect(page.locator(".count")).to_contain_text(f"of {SEEDED:,}")
+        assert page.locator(".space .line").count() < 60
+        page.locator(".scroller").focus()
+        page.keyboard.press("End")  # of those that are known
+        page.keyboard.press("PageDown")
+        expect(page.locator(f"{ROWS}.selected .value")).to_contain_text("seeded")
+        assert page.locator(".space .line").count() < 60
+
+
+def test_a_filter_is_a_part_of_a_name_a_beginning_or_a_glob(tab: OpenTab) -> None:
+    """What is typed finds topics that hold it, begin with it, or match it, and the address keeps it."""
+    with tab() as operator:
+        page = operator.open("topics")
+        names = page.locator(f"{ROWS} .name")
+        for typed, count, first in (
+            ("9999.C", 10, topic(9999)),
+            ("X/Floor.00012", 10, topic(120)),
+            ("X/*.?00077.Counter", 1, topic(77)),
+        ):
+            page.get_by_role("searchbox").fill(typed)
+            expect(page.locator(".count")).to_have_text(re.compile(rf"of {count}$"))
+            expect(names.first).to_have_text(first)
+            expect(names).to_have_count(count)
+        assert "glob=X%2F*" in page.url
+        page.get_by_role("searchbox").fill("[")
+        expect(page.locator(".refusal")).to_contain_text("the set '[' is not closed")
+        operator.allowed.append("status of 400")
+
+
+def test_changes_are_seen_without_asking_and_ages_count(tab: OpenTab, floor: Floor) -> None:
+    """A value that changes changes on the screen, flashes, and is younger; one that rests grows older by itself."""
+    with tab() as operator:
+        page = operator.open("topics?glob=X/Live.*")
+        expect(page.get_by_text("No topic with a value matches.")).to_be_visible()
+        floor.send("machines", "X/Live.one.Counter", body(1, "before"))
+        expect(page.locator(f"{ROWS} .value")).to_contain_text("before")
+        age = page.locator(f"{ROWS} .age")
+        expect(age).to_have_text(re.compile(r"^[2-9]\.\d s$"))
+        floor.send("machines", "X/Live.one.Counter", body(2, "after"))
+        expect(page.locator(f"{ROWS} .value")).to_contain_text("after")
+        expect(page.locator(f"{ROWS}[data-flash]")).to_have_count(1)
+        expect(age).to_have_text(re.compile(r"^[01]\.\d s$"))
+
+
+def test_a_busy_topic_shows_its_newest_value_and_not_each(tab: OpenTab) -> None:
+    """Under load a row changes at most some times a second, and what it shows is never older than the tick."""
+    with tab() as operator:
+        page = operator.open(f"topics?glob={topic(0)}")
+        expect(page.locator(f"{ROWS} .value")).to_contain_text("busy")
+        seen = page.evaluate(
+            """() => new Promise((resolve) => {
+                const cell = document.querySelector(".space .line:not([hidden]) .revision");
+                const seen = [];
+                const watcher = new MutationObserver(() => {
+                    seen.push(Number(cell.textContent.replaceAll(",", "")));
+                    if (seen.length === 4) { watcher.disconnect(); resolve(seen); }
+                });
+                watcher.observe(cell, {childList: true, characterData: true, subtree: true});
+            })"""
+        )
+        assert seen == sorted(set(seen))
+        # 10 updates/s of this topic among 1,000/s: shown one by one, its revisions would be a hundred apart.
+        assert all(later - earlier > 200 for earlier, later in pairwise(seen)), seen
