@@ -13,7 +13,8 @@ DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 # everything else that developers call run the tree, which is never compiled.
 MAXAM_CORE ?= auto
 INSTALLED := $(VENV)/maxam-$(MAXAM_CORE).stamp
-FROM_WHEEL := PYTHONSAFEPATH=1 # no process takes the tree because it was started here
+# No process takes the tree because it was started here; and it takes the place of make's shell, so that whoever ends make ends it too.
+FROM_WHEEL := PYTHONSAFEPATH=1 exec
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -25,6 +25,7 @@ EVERYTHING: Final = "X/EGM.*"
 READINGS: Final = ".EGMMeterReading"  # what the slow subscriber wants
 SETTLE_TIMEOUT_S: Final = 60.0  # for the last values to arrive when publishing has ended
 SETTLE_CHECK_S: Final = 0.1
+STOP_TIMEOUT_S: Final = 3.0  # for what is being published to be answered at the end: the gateway may be gone
 
 
 @final
@@ -79,13 +80,20 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
                 await background.start(_watch, viewer, eager, floor)
                 await background.start(_dawdle, idler, slow, plan.slow_s, stopping)
                 background.start_soon(_show, screen)
-                background.start_soon(_end, background.cancel_scope, stopping, plan.seconds)
                 async with trio.open_nursery() as floor_nursery:
+                    background.start_soon(
+                        _end, background.cancel_scope, floor_nursery.cancel_scope, stopping, plan.seconds
+                    )
                     for number in range(plan.machines):
                         machine = Machine(number, random.Random(number))  # noqa: S311 - a game, and repeatable
                         floor_nursery.start_soon(_run, machine, plan, publisher, bodies, published, stopping)
-                screen.tell("publishing ended; the slow subscriber now takes what it is still owed at full speed")
-                with trio.move_on_after(SETTLE_TIMEOUT_S):
+                if floor_nursery.cancel_scope.cancelled_caught:
+                    settle_s = 0.0
+                    screen.tell(f"what was published last was not answered within {STOP_TIMEOUT_S:g} s")
+                else:
+                    settle_s = SETTLE_TIMEOUT_S
+                    screen.tell("publishing ended; the slow subscriber now takes what it is still owed at full speed")
+                with trio.move_on_after(settle_s):
                     # once somebody else publishes, our last values may never come
                     while not eager.overwritten and (eager.stale() or slow.stale()):  # noqa: ASYNC110 - a figure of three tasks, which none of them knows
                         await trio.sleep(SETTLE_CHECK_S)
@@ -175,12 +183,15 @@ async def _show(screen: Screen) -> None:
         await trio.sleep(screen.refresh_s)
 
 
-async def _end(scope: trio.CancelScope, stopping: trio.Event, seconds: float | None) -> None:
-    """End publishing after `seconds` or at the first signal, and everything at the second."""
+async def _end(
+    scope: trio.CancelScope, publishing: trio.CancelScope, stopping: trio.Event, seconds: float | None
+) -> None:
+    """End publishing after `seconds` or at the first signal, soon even if nobody answers, and everything at the second."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         with trio.move_on_after(float("inf") if seconds is None else seconds):
             await anext(signals)
         stopping.set()
+        publishing.deadline = trio.current_time() + STOP_TIMEOUT_S
         await anext(signals)
         scope.cancel()
 

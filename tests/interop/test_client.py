@@ -195,6 +195,29 @@ def test_the_demo_ends_on_the_last_values(tmp_path: Path, certificates: Path) ->
     assert "cannot read the certificate file" in done.stderr
 
 
+@pytest.mark.slow
+def test_the_demo_can_be_ended_when_its_gateway_is_gone(tmp_path: Path, certificates: Path) -> None:
+    """SIGTERM ends it though nobody answers what it has published; that its last values are missing is told."""
+    with GatewayProcess(tmp_path, certificates, policy(certificates), ROOT / "schemas") as gateway:
+        arguments = ["--gateway", f"127.0.0.1:{gateway.port}", "--certificates", str(certificates)]
+        arguments += ["--schemas", str(ROOT / "schemas"), "--machines", "20", "--rate", "50"]
+        command = [sys.executable, "-m", "maxam.demo", *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+            try:
+                assert demo.stdout is not None
+                demo.stdout.readline()  # it plays
+                gateway.kill()
+                for _ in range(2):  # it has seen that, and each machine has something to publish by then
+                    while not demo.stdout.readline().startswith("publisher:"):
+                        pass
+                demo.terminate()
+                said, _ = demo.communicate(timeout=60)
+            finally:
+                demo.kill()
+        assert demo.returncode == 1, said
+        assert "was not answered within" in said
+
+
 def _demo(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "maxam.demo", *arguments], capture_output=True, text=True, timeout=120, check=False
