@@ -116,18 +116,20 @@ class Scan:
     It owes what was allowed all the time: what a later policy takes and another gives back is owed by the walk that then begins.
     """
 
-    __slots__ = ("before", "cursor", "number", "owed", "revision", "since", "subscription")
+    __slots__ = ("before", "began_us", "cursor", "number", "owed", "revision", "since", "subscription")
 
     def __init__(
-        self, subscription: Subscription, revision: int, before: Rights | None, owed: frozenset[Topic] = frozenset()
+        self, subscription: Subscription, revision: int, before: Rights | None, began_us: int, coming_us: int
     ) -> None:
         self.subscription: Final = subscription
         self.revision: Final = revision  # newer changes reach the subscription by themselves
         self.before: Final = before  # rights until now: only what they did not grant is owed; None: everything is
-        self.owed: Final = owed  # when it began: they come by themselves, perhaps before the scan gets there
+        self.owed: Final = frozenset(subscription.owed)  # they come by themselves, perhaps before the scan gets there
+        self.began_us: Final = began_us  # what it finds is lacked since then
         self.number: Final = subscription.eager_scans
         self.since: Final[list[Rights]] = [subscription.session.rights]  # all that were in force since it began
         self.cursor: bytes | None = None
+        subscription.begin_to_owe(coming_us)
 
     @property
     def over(self) -> bool:
@@ -297,8 +299,8 @@ class Broker:
                 headers = (*_ACCEPTED, (b"revision", b"%d" % self.head))
                 connection.promise(event.receipt, Compared(headers, self.appended))
 
-    def subscribe(self, connection: Connection, event: Subscribe) -> None:
-        """Start, resume or replace a subscription."""
+    def subscribe(self, connection: Connection, event: Subscribe, wall_us: int) -> None:
+        """Start, resume or replace a subscription; `wall_us` is when its frame was read, microseconds since the epoch."""
         session = connection.session
         glob = self._compile(event.glob, event.receipt)
         old = session.subscriptions.get(event.subscription)
@@ -339,7 +341,7 @@ class Broker:
                 self._remove(old)
             subscription = Subscription(session, event.subscription, glob, event.durable)
             session.subscriptions[event.subscription] = subscription
-        self._attach(subscription, connection, event)
+        self._attach(subscription, connection, event, wall_us)
         if not event.durable:
             self._append(connection, Barrier(subscription, event.eager))
         elif subscription is not old or event.eager:
@@ -621,7 +623,9 @@ class Broker:
             resting = 0
             seen, ended = self._scan_slice(scan, topics)
             topics -= seen
-            if not ended:
+            if ended:
+                scan.subscription.end_walk()
+            else:
                 scans.append(scan)
         self.scanning = self._clearing or resting < len(scans)
         self.flush()
@@ -715,9 +719,16 @@ class Broker:
         self.registry = registry
         self._registries += 1
 
-    def replace_policy(self, policy: Policy) -> None:
-        """Put another policy in force at once, for sends and deliveries; what it grants anew is owed in slices."""
+    def replace_policy(self, policy: Policy, wall_us: int = 0) -> None:
+        """Put another policy in force at once, for sends and deliveries; what it grants anew is owed in slices.
+
+        Args:
+            policy: The new one.
+            wall_us: Microseconds since the epoch: what is granted is lacked since then; 0: since the newest change.
+        """
         self.policy = policy
+        began_us = max(wall_us, self.accepted_at_us)
+        coming_us = self._coming_since_us(began_us)
         for scan in self._scans:
             if not scan.over:
                 scan.regrant(policy.rights(scan.subscription.session.principal))
@@ -731,7 +742,7 @@ class Broker:
                 # What it owes was found under rights that may come back, with what others allowed owed meanwhile.
                 subscription.checked = None if subscription.owed else session.rights
                 if grows and subscription.applied and (subscription.durable or subscription.eager):
-                    self._begin(Scan(subscription, self.revision, before, frozenset(subscription.owed)))
+                    self._begin(Scan(subscription, self.revision, before, began_us, coming_us))
         self._generation += 1  # every topic's routes are made anew, under the new rights
         self._note_index()
         self._clear_from_start()
@@ -900,15 +911,17 @@ class Broker:
             if change.deleted:
                 return
             topic = self.store.add(change, _NO_ROUTES)
+            before_us = change.accepted_at_us
         elif change.deleted and topic.change.deleted:
             return
         else:
+            before_us = topic.change.accepted_at_us
             self.store.put(topic, change)
         if topic.routed != self._position or topic.epoch != self._epoch:
             self._route(topic)
         removed = False
         for subscription in topic.routes:
-            if subscription.owe(topic):
+            if subscription.owe(topic, before_us):
                 self._turn(subscription)
                 if subscription.removed:
                     removed = True
@@ -955,10 +968,16 @@ class Broker:
         if record.eager or record.low_water is not None:
             # Recovery: nobody waits, so the whole scan is done here; tombstones count only above a low water.
             low_water = record.low_water
+            if low_water is None:
+                subscription.begin_to_owe(record.accepted_at_us)
             for name in self.store.names_after(subscription.glob.prefix.encode(), None):
                 topic = self.store.topics[name]
                 wanted = not topic.change.deleted if low_water is None else topic.change.revision > low_water
-                if wanted and subscription.glob.matches(name.decode()):
+                if not wanted or not subscription.glob.matches(name.decode()):
+                    continue
+                if low_water is None:
+                    subscription.owe_present(topic, record.accepted_at_us)
+                else:
                     subscription.owed.add(topic)
 
     def _apply_unsubscription(self, record: UnsubscriptionRecord) -> None:
@@ -978,7 +997,7 @@ class Broker:
         for destination, revision in record.positions:
             topic = self.store.topics.get(destination)
             if topic is not None and topic.change.revision <= revision:
-                subscription.owed.discard(topic)
+                subscription.recover_ack(topic)
 
     def _apply_owed(self, record: OwedRecord) -> None:
         subscription = self._find(record.principal, record.client_id, record.subscription)
@@ -1054,7 +1073,9 @@ class Broker:
                 del session.subscriptions[subscription.id]
                 self._remove(subscription)
 
-    def _attach(self, subscription: Subscription, connection: Connection, event: Subscribe) -> None:
+    def _attach(self, subscription: Subscription, connection: Connection, event: Subscribe, wall_us: int) -> None:
+        if subscription.applied or not subscription.asked_us:  # until it is applied, all wait for the first one
+            subscription.asked_us = max(wall_us, self.accepted_at_us)
         subscription.connection = connection
         subscription.acknowledged = event.acknowledged
         # Until it is applied, what any of its SUBSCRIBEs asked for is still to be done.
@@ -1095,12 +1116,22 @@ class Broker:
 
     def _owe_current(self, subscription: Subscription) -> None:
         subscription.eager_scans += 1
-        scan = Scan(subscription, self.revision, None, frozenset(subscription.owed))
+        began_us = subscription.asked_us
+        scan = Scan(subscription, self.revision, None, began_us, self._coming_since_us(began_us))
         # A store that one slice covers is scanned on the spot, so that the first values leave with the receipt.
         if len(self.store.topics) > SCAN_TOPICS or not self._scan_slice(scan, SCAN_TOPICS)[1]:
             self._begin(scan)
 
+    def _coming_since_us(self, now_us: int) -> int:
+        """Return when the oldest change was accepted that may be applied from now on."""
+        for batch in (*self._taken, self.pending):
+            for operation in batch:
+                if type(operation) is Change:
+                    return min(now_us, operation.accepted_at_us)
+        return now_us
+
     def _begin(self, scan: Scan) -> None:
+        scan.subscription.begin_walk(scan.began_us)
         self._scans.append(scan)
         self.scanning = True
 
@@ -1185,6 +1216,8 @@ class Broker:
             scan.cursor = name
             topic = self.store.topics[name]
             change = topic.change
+            if change.revision > scan.revision and topic not in scan.owed:
+                subscription.lacked_before(topic, scan.began_us)
             if (
                 change.deleted
                 or change.revision > scan.revision
@@ -1193,7 +1226,7 @@ class Broker:
                 or not scan.may_owe(name)
             ):
                 continue
-            subscription.owe(topic)
+            subscription.owe_present(topic, scan.began_us)
         else:
             seen = max(seen, 1)
             if subscription.ready:
@@ -1230,7 +1263,7 @@ class Broker:
                 needed |= subscription.owed & tombstones
                 needed |= subscription.held & tombstones
             if session.connection is not None:
-                needed.update(topic for _, topic, _ in session.connection.unwritten)
+                needed.update(one[1] for one in session.connection.unwritten)
         self.store.sweep(needed)
 
     def _find(self, principal: str, client_id: str, id_: bytes) -> Subscription | None:

@@ -125,7 +125,9 @@ class Connection:
         self.turns: Final[deque[Subscription]] = deque()
         self.in_flight = 0
         self.full_since_s = -1.0  # since when the window is full while values wait; negative: it is not
-        self.unwritten: Final[list[tuple[Subscription, Topic, int]]] = []
+        self.unwritten: Final[
+            list[tuple[Subscription, Topic, int, int]]
+        ] = []  # with revision, and since when it was lacked
         self.messages = 0
 
     def wake(self) -> None:
@@ -258,7 +260,7 @@ class Connection:
             if current.acknowledged:
                 self._hold(current, topic, now_s, subscription is None and not turns)
             elif current.durable:
-                self.unwritten.append((current, topic, topic.change.revision))
+                self.unwritten.append((current, topic, topic.change.revision, current.lacked_since_us(topic)))
         if subscription is not None:
             turns.appendleft(subscription)
         self.messages += count
@@ -315,10 +317,10 @@ class Connection:
         revision = topic.change.revision
         subscription.sent.append(revision)
         subscription.held.add(topic)
-        subscription.unacked[revision] = (topic, self.window.sent(now_s, last))
+        subscription.unacked[revision] = (topic, self.window.sent(now_s, last), subscription.lacked_since_us(topic))
 
     def _confirm(self, now_s: float) -> None:
-        for subscription, topic, revision in self.unwritten:
+        for subscription, topic, revision, _ in self.unwritten:
             if not subscription.removed:
                 self._broker.settle(subscription, topic.destination, revision, now_s)
         self.unwritten.clear()
@@ -328,14 +330,17 @@ class Connection:
 
         Were they acknowledged now, the journal would say so behind what makes it owe them.
         """
-        if self.unwritten:
+        again = [one for one in self.unwritten if one[0] is subscription and not one[1].change.deleted]
+        if again:
             self.unwritten[:] = [one for one in self.unwritten if one[0] is not subscription or one[1].change.deleted]
+        for _, topic, _, since_us in reversed(again):
+            subscription.give_back(topic, since_us)
 
     def lost(self) -> None:
         """Owe again what was handed out and not proven written."""
-        for subscription, topic, _ in reversed(self.unwritten):
-            if not subscription.removed and topic not in subscription.owed:
-                subscription.give_back(topic)
+        for subscription, topic, _, since_us in reversed(self.unwritten):
+            if not subscription.removed:
+                subscription.give_back(topic, since_us)
         self.unwritten.clear()
 
     @property

@@ -4,11 +4,17 @@ Theory: a subscription is a glob plus what it is owed. `owed` is the set of topi
 `queue` holds those of them that may be sent now, oldest-owed first. A topic that is un-acked (`held`) can become owed but
 not ready: its ACK makes it so, at the tail. A newer change of an owed topic alters nothing here: that is conflation.
 
+Since when a subscription lacks a topic is its *staleness*, and is kept only where the topic's newest change does not tell it: where
+it was owed before that change came (`since`). A subscriber that keeps up has nothing there. So that nothing grows with the
+topics that a slow one is owed, `since` has SINCE_MAX of them; of what has no room only lower bounds are kept, one for each of the two lists.
+
 Invariants, for every subscription:
 * `queue` holds each topic of `owed - held` exactly once, and nothing else; it is kept as two lists, as their ends are cheap
   to reach: `_front` backwards, then `_back`;
 * `sent` lists the revisions of `unacked` in the order in which they were sent; `held` is the set of their topics;
 * a topic is in `held` at most once, so at most one MESSAGE of a topic is un-acked;
+* `since` has topics of `owed` only; those of the queue that it has not are in order of what their changes tell, but for those that
+  `_front_us` and `_back_us`, which are for one list each and count while that has any, are no later than;
 * `turning` is true exactly while the subscription stands in its connection's `turns`.
 """
 
@@ -19,6 +25,9 @@ from maxam.broker.store import Topic
 from maxam.broker.window import Stamp
 from maxam.globs import Glob
 
+SINCE_MAX: Final = (
+    1000  # topics of which one subscription keeps since when it lacks them; up to so many owed, staleness is exact
+)
 SCAN_READY_MAX: Final = 4000  # values ready at which a scan rests: a quick client takes some 2 ms for them
 
 if TYPE_CHECKING:
@@ -43,13 +52,23 @@ class Subscription:
         settled: Acknowledged positions that the journal does not hold yet (durable only).
         eager_scans: How often it has asked for all current values: a walk for an earlier reason has nothing to add then.
         conflated: Changes that replaced one that was still owed.
+        since: Since when it lacks a topic that it is owed, where its change does not tell; microseconds since the epoch.
+        asked_us: When its SUBSCRIBE was read.
+        walks: Over all topics for it, begun and not ended: it may lack what is not owed yet.
+        taken_us: Since when it lacked what was taken last; 0: its change tells.
     """
 
     __slots__ = (
         "_back",
+        "_back_us",
+        "_floor_us",
         "_front",
+        "_front_us",
+        "_untold",
+        "_walking_us",
         "acknowledged",
         "applied",
+        "asked_us",
         "checked",
         "conflated",
         "connection",
@@ -65,9 +84,12 @@ class Subscription:
         "sent",
         "session",
         "settled",
+        "since",
+        "taken_us",
         "turning",
         "unacked",
         "variant",
+        "walks",
     )
     __deletable__ = ("sent", "session", "settled", "unacked")
 
@@ -90,10 +112,19 @@ class Subscription:
         self._back: list[Topic] = []
         self.held: Final[set[Topic]] = set()
         self.sent: deque[int] = deque()
-        self.unacked: dict[int, tuple[Topic, Stamp]] = {}
+        self.unacked: dict[int, tuple[Topic, Stamp, int]] = {}  # with since when it lacks that
         self.settled: dict[bytes, int] = {}
         self.eager_scans = 0
         self.conflated = 0
+        self.since: Final[dict[Topic, int]] = {}
+        self.asked_us = 0
+        self.walks = 0
+        self.taken_us = 0
+        self._walking_us = 0  # when the first of them began
+        self._floor_us = 0  # whatever `since` has not is lacked since then at the earliest, however old it is
+        self._front_us = 0  # 0: none is needed
+        self._back_us = 0
+        self._untold = 0  # how often the lists will turn over until nothing waits any more that `since` had no room for
 
     @property
     def ready(self) -> bool:
@@ -110,28 +141,76 @@ class Subscription:
         """What may be sent now, in its order; a copy."""
         return self._front[::-1] + self._back
 
-    def owe(self, topic: Topic) -> bool:
-        """Owe the topic's newest change; return whether this made the subscription ready that was not in a queue for it."""
+    def owe(self, topic: Topic, before_us: int) -> bool:
+        """Owe the topic's newest change; `before_us` is when the one before it was accepted.
+
+        Returns:
+            Whether this made the subscription ready that was not in a queue for it.
+        """
         owed = self.owed
         before = len(owed)
         owed.add(topic)
         if len(owed) == before:
             self.conflated += 1
+            if topic not in self.since:
+                self._lack(topic, max(before_us, self._floor_us))
             return False
         if self.held and topic in self.held:
+            self.since[topic] = (
+                topic.change.accepted_at_us
+            )  # it joins the queue later than others that are lacked since then
             return False
         self._back.append(topic)
         return not self.turning
 
+    def owe_present(self, topic: Topic, since_us: int) -> None:
+        """Owe what a walk has found, which is lacked since the walk began, however old it is."""
+        if topic in self.owed:
+            return
+        self.owe(topic, since_us)
+        if topic in self.held:
+            self.since[topic] = since_us
+        elif since_us > self._floor_us:
+            self._lack(topic, since_us)
+        self._back_us = _earlier(self._back_us, since_us)
+
+    def lacked_before(self, topic: Topic, since_us: int) -> None:
+        """Take note that a walk begun at `since_us` has come to a topic that changed meanwhile: what it held was lacked, if it held anything."""
+        if topic in self.held:
+            for revision, (sent, stamp, unacked_us) in self.unacked.items():
+                if sent is topic and unacked_us > since_us:
+                    self.unacked[revision] = (topic, stamp, since_us)
+                    return
+        elif topic in self.owed and self._since_us(topic) > since_us:
+            self._lack(topic, since_us)
+
+    def begin_to_owe(self, since_us: int) -> None:
+        """Take note that all that is there is asked for: nothing that was not owed before is lacked since earlier, however old it is."""
+        owed_us = self.owed_since_us()
+        self._floor_us = min(owed_us, since_us) if owed_us else since_us
+
+    def begin_walk(self, since_us: int) -> None:
+        """Take note of a walk that goes on for some time."""
+        if not self.walks:
+            self._walking_us = since_us
+        self.walks += 1
+
+    def end_walk(self) -> None:
+        """Take note that one has ended."""
+        self.walks -= 1
+
     def take(self) -> Topic:
         """Take the next of what is ready: it is owed no more."""
         if not self._front:
-            self._front = self._back
-            self._front.reverse()
-            self._back = []
+            self._turn_over()
         topic = self._front.pop()
         self.owed.remove(topic)
+        self.taken_us = self._had(topic) if self.since or self._untold else 0
         return topic
+
+    def lacked_since_us(self, topic: Topic) -> int:
+        """Return since when it lacked what was taken last."""
+        return self.taken_us or max(topic.change.accepted_at_us, self._floor_us)
 
     def next(self) -> Topic:
         """Return what `take` takes next; something must be ready."""
@@ -140,14 +219,15 @@ class Subscription:
     def take_alike(self, topics: list[Topic]) -> bool:
         """Take these topics, which stand in reverse order, if they are the next; else take nothing."""
         if not self._front:
-            self._front = self._back
-            self._front.reverse()
-            self._back = []
+            self._turn_over()
         count = len(topics)
         if self._front[-count:] != topics:
             return False
         del self._front[-count:]
         self.owed.difference_update(topics)
+        if self.since:
+            for topic in topics:
+                self.since.pop(topic, None)
         return True
 
     def permits(self, topic: Topic, rights: "Rights") -> bool:
@@ -156,11 +236,18 @@ class Subscription:
             self.checked = rights  # whatever becomes owed from now on is checked then
         return rights.may_receive(topic.destination)
 
-    def give_back(self, topic: Topic) -> None:
-        """Owe a topic again, first of all, that is not un-acked."""
-        self.checked = None  # it was sent under rights that may be others now
-        self.owed.add(topic)
-        self._front.append(topic)
+    def give_back(self, topic: Topic, since_us: int) -> None:
+        """Owe a topic again, first of all, that is not un-acked, unless a newer change of it is owed already.
+
+        Args:
+            topic: It was taken, and did not arrive.
+            since_us: Since when it is lacked.
+        """
+        if topic not in self.owed:
+            self.checked = None  # it was sent under rights that may be others now
+            self.owed.add(topic)
+            self._to_front(topic)
+        self._lack(topic, since_us)
 
     def acked(self, revision: int) -> tuple[Stamp, int]:
         """Take an ACK of a revision that is un-acked, and of all that were sent before it.
@@ -190,8 +277,10 @@ class Subscription:
         if count:
             self.checked = None  # they were sent under rights that may be others now
         for revision in reversed(self.sent):
-            self.owed.add(self.unacked[revision][0])
-            self._front.append(self.unacked[revision][0])
+            topic, _, since_us = self.unacked[revision]
+            self.owed.add(topic)
+            self._to_front(topic)
+            self._lack(topic, since_us)
         self.sent.clear()
         self.unacked.clear()
         self.held.clear()
@@ -202,6 +291,83 @@ class Subscription:
         self.checked = None
         self._front = sorted(self.owed, key=_revision_of, reverse=True)
         self._back.clear()
+        self._front_us = _earlier(self._front_us, self._back_us)
+        self._back_us = 0
+
+    def recover_ack(self, topic: Topic) -> None:
+        """Owe a topic no more of whose acknowledgement recovery has read."""
+        self.owed.discard(topic)
+        self.since.pop(topic, None)
+
+    def owed_since_us(self) -> int:
+        """Return since when it lacks what it is owed, or may be owed once a walk has found it, for longest; 0: nothing is owed.
+
+        Exact while no more than SINCE_MAX topics are owed, and were since its queue was last worked off. Of more it takes the oldest of what it
+        knows, which is never later than the truth, and earlier by no more than its queue takes to be worked off.
+
+        Returns:
+            Microseconds since the epoch, on the clock of `accepted_at_us`.
+        """
+        oldest_us = self._walking_us if self.walks else 0
+        if not self.owed:
+            return oldest_us
+        if len(self.owed) <= SINCE_MAX:
+            for topic in self.owed:
+                oldest_us = _earlier(oldest_us, self._since_us(topic))
+            bounded = self._untold > 0
+        else:
+            for since_us in self.since.values():
+                oldest_us = _earlier(oldest_us, since_us)
+            if self._front:
+                oldest_us = _earlier(oldest_us, self._since_us(self._front[-1]))
+            if self._back:
+                oldest_us = _earlier(oldest_us, self._since_us(self._back[0]))
+            bounded = True
+        if bounded and self._front:
+            oldest_us = _earlier(oldest_us, self._front_us)
+        if bounded and self._back:
+            oldest_us = _earlier(oldest_us, self._back_us)
+        return oldest_us
+
+    def unacked_since_us(self) -> int:
+        """Return since when it lacks what it was sent and has not acknowledged, the longest; 0: nothing is un-acked."""
+        oldest_us = 0
+        for _, _, since_us in self.unacked.values():
+            oldest_us = _earlier(oldest_us, since_us)
+        return oldest_us
+
+    def _since_us(self, topic: Topic) -> int:
+        return self.since.get(topic, 0) or max(topic.change.accepted_at_us, self._floor_us)
+
+    def _lack(self, topic: Topic, since_us: int) -> None:
+        """Keep since when it lacks a topic that it is owed, or else a bound that lasts until that was taken."""
+        if len(self.since) < SINCE_MAX or topic in self.since:
+            self.since[topic] = since_us
+        else:
+            self._untold = 2
+            self._front_us = _earlier(self._front_us, since_us)
+            self._back_us = _earlier(self._back_us, since_us)
+
+    def _had(self, topic: Topic) -> int:
+        """Forget since when it lacked a topic, and return that."""
+        since_us = self.since.pop(topic, 0) or max(topic.change.accepted_at_us, self._floor_us)
+        if self._untold:
+            since_us = _earlier(_earlier(since_us, self._front_us), self._back_us)
+        return since_us
+
+    def _to_front(self, topic: Topic) -> None:
+        if not self._front:
+            self._front_us = 0
+        self._front.append(topic)
+
+    def _turn_over(self) -> None:
+        self._front = self._back
+        self._front.reverse()
+        self._back = []
+        self._front_us = self._back_us
+        self._back_us = 0
+        if self._untold:
+            self._untold -= 1
 
     def forget(self) -> None:
         """Let go of the session and of all that is owed and un-acked, for good; once removed, of what was owed since.
@@ -212,6 +378,7 @@ class Subscription:
         self._front.clear()
         self._back.clear()
         self.held.clear()
+        self.since.clear()
         if not self.removed:
             self.removed = True
             self.checked = None
@@ -250,6 +417,11 @@ class Session:
     def durable(self) -> bool:
         """Whether it has anything that outlives its connection."""
         return any(subscription.durable for subscription in self.subscriptions.values())
+
+
+def _earlier(one_us: int, other_us: int) -> int:
+    """Return the earlier of two times, of which 0 is none."""
+    return min(one_us, other_us) if one_us and other_us else one_us or other_us
 
 
 def _revision_of(topic: Topic) -> int:

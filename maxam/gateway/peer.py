@@ -184,7 +184,7 @@ class Peer:
                 broker.ack(connection, event, now_s)
             else:
                 try:
-                    self._handle(event, now_s)
+                    self._handle(event, now_s, wall_us)
                 except ProtocolError as failure:
                     self._fail(failure, now_s)
                 if self._ending:
@@ -291,7 +291,7 @@ class Peer:
         else:
             heart_beat.pause(now_s)
 
-    def _handle(self, event: Event, now_s: float) -> None:
+    def _handle(self, event: Event, now_s: float, wall_us: int) -> None:
         connection = self._connection
         if type(event) is Connect:
             self._connect(event, now_s)
@@ -300,7 +300,7 @@ class Peer:
         elif connection is None:
             raise AssertionError("the protocol lets nothing through before CONNECT")
         elif type(event) is Subscribe:
-            self._broker.subscribe(connection, event)
+            self._broker.subscribe(connection, event, wall_us)
         elif type(event) is Unsubscribe:
             self._broker.unsubscribe(connection, event)
         elif type(event) is Nack:

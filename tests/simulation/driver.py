@@ -1,5 +1,6 @@
 """The broker beside the model: every step is done to both, and every frame that leaves is checked."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -10,6 +11,7 @@ from maxam.broker import broker as broker_module
 from maxam.broker import delivery
 from maxam.broker.broker import Barrier, Broker, Operation
 from maxam.broker.policy import Policy, Rights
+from maxam.broker.session import Subscription
 from maxam.config import Limits
 from maxam.gateway.snapshot import summed_up
 from maxam.globs import compile_glob
@@ -85,6 +87,7 @@ class Driver:
         self.count = 0
         self.sent_to: dict[tuple[str, str], list[int]] = {}
         self.woken: set[model.Connection] = set()
+        self.walked: set[Subscription] = set()  # was in the course of an eager walk since it last had everything
 
     # Clients.
 
@@ -106,6 +109,7 @@ class Driver:
         self.model.lose(client)
         self.broker.detach(connection, self.now_s)
         self.broker.flush()
+        self.check_staleness()
 
     def lose_old(self) -> None:
         """Let the transports of connections that were taken over go."""
@@ -125,6 +129,7 @@ class Driver:
         """Send a value or a delete; `mark` is source and number, `expected` the revision that the topic is to have."""
         connection, known = self.connections[client]
         self.count += 1
+        self.wall_us += 1
         body = b"" if delete else b"%d%b" % (self.count, self.padding)
         id_ = self._receipt(receipt)
         value = self.model.send(known, topic, body, id_, mark, expected, self.wall_us)
@@ -154,11 +159,12 @@ class Driver:
             self._finish_scans()
         connection, known = self.connections[client]
         name = self._receipt(receipt)
+        self._clock()
         self.model.subscribe(
             known, id_, self.globs[glob], durable=durable, acknowledged=acknowledged, eager=eager, receipt=name
         )
         event = Subscribe(id_.encode(), glob.encode(), acknowledged, durable, eager, name.encode() if name else None)
-        self.broker.subscribe(connection, event)
+        self.broker.subscribe(connection, event, self.wall_us)
         self._end(connection)
 
     def unsubscribe(self, client: str, id_: str, *, durable: bool, receipt: bool = True) -> None:
@@ -175,6 +181,7 @@ class Driver:
         name = self._receipt(receipt)
         self.model.ack(known, id_, revision, name)
         self.broker.ack(connection, Ack(id_.encode(), revision, name.encode() if name else None), self.now_s)
+        self.check_staleness()
         self._end(connection)
 
     def deliver(self, client: str) -> bool:
@@ -196,6 +203,7 @@ class Driver:
                 self.sent_to.setdefault((known.client, id_), []).append(revision)
             else:
                 self.model.receipt(known, headers[b"receipt-id"].decode(), _answer(headers))
+        self.check_staleness()
         if not parts:
             self.model.complete(known, self.idle)
         return bool(parts)
@@ -226,6 +234,7 @@ class Driver:
         self.journal += _records(batch)
         self.model.commit()
         self.broker.commit(batch)
+        self.check_staleness()
 
     def refuse(self) -> None:
         """End a commit for lack of room."""
@@ -272,8 +281,9 @@ class Driver:
     def grant(self, client: str, topics: frozenset[str]) -> None:
         """Reload the policy with other rights for a client."""
         self._finish_scans()
+        self._clock()
         self.model.grant(client, topics)
-        self.broker.replace_policy(self._policy())
+        self.broker.replace_policy(self._policy(), self.wall_us)
 
     def settle(self) -> None:
         """Commit and scan until nothing is left to do."""
@@ -324,7 +334,62 @@ class Driver:
                 ):
                     raise model.Violation(f"un-acked messages of {subscription.id!r} do not tally")
 
+    def check_staleness(self) -> None:
+        """See that every subscription lacks what it lacks since the first change of it, and nothing exactly if nothing is owed."""
+        walks = Counter(scan.subscription for scan in self.broker._scans)
+        for key, session in self.broker.sessions.items():
+            known = self.model.sessions.get(key[1])
+            for id_, subscription in session.subscriptions.items():
+                if not subscription.since.keys() <= subscription.owed:
+                    raise model.Violation(f"{id_!r} lacks what it is not owed")
+                found = (subscription.owed_since_us(), subscription.unacked_since_us())
+                if (found[0] > 0, found[1] > 0) != (
+                    bool(subscription.owed) or subscription.walks > 0,
+                    bool(subscription.unacked),
+                ):
+                    raise model.Violation(
+                        f"{id_!r} lacks something since {found}, and is owed {len(subscription.owed)}"
+                    )
+                if subscription.walks != walks[subscription]:
+                    raise model.Violation(f"{id_!r} waits for {subscription.walks} walks, not {walks[subscription]}")
+                if subscription.walks:
+                    self.walked.add(subscription)
+                elif not any(found) and not (session.connection and session.connection.unwritten):
+                    self.walked.discard(subscription)
+                one = known.subscriptions.get(id_.decode()) if known is not None else None
+                if one is not None and not subscription.walks and one.optional.isdisjoint(one.newest):
+                    self._compare_staleness(subscription, one, found)
+
+    def _compare_staleness(self, subscription: Subscription, known: model.Subscription, found: tuple[int, int]) -> None:
+        waiting = [topic for topic in known.newest if known.waiting(topic)]
+        if sorted(waiting) != sorted(topic.name for topic in subscription.owed):
+            return  # whoever takes what leaves tells
+        owed_us = min((known.lacked_since_us(known.newest[topic]) for topic in waiting), default=0)
+        unacked_us = min((known.lacked_since_us(message) for message in known.sent), default=0)
+        if model.VAGUE in (owed_us, unacked_us):
+            return
+        if subscription in self.walked and found[0] <= owed_us and found[1] <= unacked_us:
+            return  # what it was owed while a walk was under way may count from when that began
+        if found != (owed_us, unacked_us):
+            raise model.Violation(
+                f"{known.id} lacks what it is owed and has un-acked since {found}, not {owed_us, unacked_us}"
+            )
+        connection = subscription.connection
+        for one, topic, revision, since_us in connection.unwritten if connection is not None else ():
+            if one is subscription and one not in self.walked:
+                message = next(
+                    (m for m in known.log if m.value.revision == revision and m.state == model.UNWRITTEN), None
+                )
+                if message is not None and known.lacked_since_us(message) not in (since_us, model.VAGUE):
+                    raise model.Violation(
+                        f"{topic.name} is lacked since {since_us}, not {known.lacked_since_us(message)}"
+                    )
+
     # Pieces.
+
+    def _clock(self) -> None:
+        self.wall_us += 1
+        self.model.now_us = self.wall_us
 
     def _finish_scans(self) -> None:
         """Two scans that overlap may owe a value twice, which is harmless (same revision) and not modelled."""

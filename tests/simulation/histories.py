@@ -318,7 +318,7 @@ def _broker(broker: Broker) -> list[object]:
         if connection is not None:
             receipts = [(max(0, position - broker.done), headers) for position, _, headers in connection.receipts]
             turns = [subscription.id for subscription in connection.turns]
-            unwritten = [(s.id, t.name, Revision(r)) for s, t, r in connection.unwritten]
+            unwritten = [(s.id, t.name, Revision(r)) for s, t, r, _ in connection.unwritten]
             parts += [receipts, turns, unwritten, connection.in_flight, connection.waiting, connection.quiet]
         parts += [_subscription(s) for _, s in sorted(session.subscriptions.items())]
     return parts

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 SOURCES_MAX = 4  # whose marks a topic keeps
+VAGUE = -1  # since when something is lacked that may be owed or not, or was before a restart
 WAITING, CONFLATED, UNACKED, UNWRITTEN, ACKED, WITHHELD = range(6)  # what became of one message
 
 
@@ -33,6 +34,7 @@ class Message:
 
     value: Value
     state: int
+    since_us: int  # it is lacked since then: when it was accepted, or when what is there was asked for; VAGUE
     recorded: bool = False  # the journal knows that it was acknowledged
     unrecorded: bool = False  # owed, but no record tells: a reload granted the right, or the record is not committed
 
@@ -55,6 +57,7 @@ class Subscription:
     optional: set[str] = field(default_factory=set)
     sent: list[Message] = field(default_factory=list)  # un-acked, in the order of sending
     passed_by: set["Subscription"] = field(default_factory=set)  # who was served while this waited
+    asked_us: int = 0
 
     def waiting(self, topic: str) -> bool:
         """Say whether the newest change of a topic has not been sent."""
@@ -68,6 +71,16 @@ class Subscription:
             old.state = CONFLATED
         self.log.append(message)
         self.newest[message.value.topic] = message
+
+    def lacked_since_us(self, message: Message) -> int:
+        """Return since when it lacks what a message brings: since the first change behind the last one that it was sent."""
+        since_us = message.since_us
+        of_topic = [one for one in self.log if one.value.topic == message.value.topic]
+        for one in reversed(of_topic[: of_topic.index(message)]):
+            if one.state != CONFLATED:
+                break
+            since_us = one.since_us if since_us != VAGUE else VAGUE
+        return since_us
 
     def ready(self) -> list[str]:
         """Return the topics that may be sent now, rights and window aside."""
@@ -146,6 +159,7 @@ class Model:
         self.pending: list[Operation] = []
         self.writing: list[Operation] = []
         self.clock = 0
+        self.now_us = 0  # whoever drives it says
 
     # What clients ask.
 
@@ -233,6 +247,8 @@ class Model:
             answer = "created" if old is None else "replaced"
             subscription = Subscription(id_, topics, durable, eager)
             session.subscriptions[id_] = subscription
+        if subscription.active or not subscription.asked_us:
+            subscription.asked_us = self.now_us
         subscription.connection = connection
         subscription.acknowledged = acknowledged
         subscription.eager = eager or (subscription.eager and not subscription.active)  # the first may wait still
@@ -358,13 +374,14 @@ class Model:
             for topic in before - topics:
                 if subscription.waiting(topic):
                     subscription.optional.add(topic)
+                    subscription.newest[topic].since_us = VAGUE
             if subscription.active and (subscription.durable or subscription.eager):
                 for topic in topics - before:
                     value = self.store.get(topic)
                     if topic in subscription.topics and value is not None and value.body:
                         newest = subscription.newest.get(topic)
                         withheld = newest is not None and newest.state == WITHHELD  # it is told of by the change itself
-                        self._owe_current(subscription, value, unrecorded=not withheld)
+                        self._owe_current(subscription, value, self.now_us, unrecorded=not withheld)
 
     # What leaves.
 
@@ -559,26 +576,31 @@ class Model:
             if right:  # it may have been owed, or not: its place is open
                 subscription.optional.discard(topic)
                 subscription.loose.add(topic)
-            subscription.add(Message(value, WAITING))
+            subscription.add(Message(value, WAITING, value.at_us))
         elif right:
             if not waited:
                 subscription.place[topic] = self._tick()
-            subscription.add(Message(value, WAITING))
+            subscription.add(Message(value, WAITING, value.at_us))
         else:
-            subscription.add(Message(value, WITHHELD))
+            subscription.add(Message(value, WITHHELD, value.at_us))
 
     def _snapshot(self, subscription: Subscription, session: Session) -> list[Message]:
         found = []
         for topic in self.rights[session.client] & subscription.topics:
             value = self.store.get(topic)
             if value is not None and value.body:
-                found += self._owe_current(subscription, value)
+                newest = subscription.newest.get(topic)
+                again = newest is not None and newest.state == UNWRITTEN  # nobody knows whether it has arrived
+                since_us = subscription.lacked_since_us(newest) if newest and again else subscription.asked_us
+                found += self._owe_current(subscription, value, since_us)
         return found
 
-    def _owe_current(self, subscription: Subscription, value: Value, unrecorded: bool = False) -> list[Message]:
+    def _owe_current(
+        self, subscription: Subscription, value: Value, since_us: int, unrecorded: bool = False
+    ) -> list[Message]:
         """Owe what is stored, in any order; what waits already stays where it is. Return what is new."""
         if not subscription.waiting(value.topic):
-            message = Message(value, WAITING, unrecorded=unrecorded)
+            message = Message(value, WAITING, since_us, unrecorded=unrecorded)
             subscription.add(message)
             subscription.loose.add(value.topic)
             return [message]
@@ -605,6 +627,7 @@ class Model:
             message.state = CONFLATED
         if subscription.waiting(topic) and topic not in self.rights[client]:
             subscription.loose.discard(topic)
+            subscription.newest[topic].since_us = VAGUE
             subscription.optional.add(topic)  # forgotten when it is to be written, unless the right is back by then
         elif subscription.waiting(topic) and topic not in subscription.optional:
             subscription.loose.discard(topic)
@@ -665,4 +688,5 @@ class Model:
                 message.state in {WAITING, UNACKED, UNWRITTEN} and not message.unrecorded and topic not in doubtful
             )
             message.state = WAITING
+            message.since_us = VAGUE
             (subscription.loose if certain else subscription.optional).add(topic)

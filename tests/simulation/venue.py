@@ -794,11 +794,22 @@ class Venue:
             raise Violation(f"{what} left beyond the window {link.window}")
 
     def check_bounds(self) -> None:
-        """Nobody is owed more than there are topics."""
+        """Nobody is owed more than there are topics, and whoever is owed something lacks it since some time."""
         for session in self.broker.sessions.values():
             for subscription in session.subscriptions.values():
                 if len(subscription.owed | subscription.held) > len(self.broker.store.topics):
                     raise Violation(f"{session.client_id} is owed more than there are topics")
+                lacks = bool(subscription.owed) or subscription.walks > 0
+                if not subscription.since.keys() <= subscription.owed:
+                    raise Violation(f"{session.client_id} lacks what it is not owed")
+                if (subscription.owed_since_us() > 0) is not lacks:
+                    raise Violation(
+                        f"{session.client_id} is owed {len(subscription.owed)}, lacked since {subscription.owed_since_us()}"
+                    )
+                if (subscription.unacked_since_us() > 0) is not bool(subscription.unacked):
+                    raise Violation(
+                        f"{session.client_id} has un-acked what it lacks since {subscription.unacked_since_us()}"
+                    )
 
     # A run.
 

@@ -157,7 +157,7 @@ class World:
 
     def subscribe(self, connection: Connection, glob: str, durable: bool = False) -> None:
         """Subscribe with acks, committed on return."""
-        self.broker.subscribe(connection, Subscribe(b"s1", glob.encode(), True, durable, False, None))
+        self.broker.subscribe(connection, Subscribe(b"s1", glob.encode(), True, durable, False, None), 0)
         self.committer.touch()
 
     async def ask(
@@ -193,11 +193,9 @@ class World:
 class _Client:
     """Stands in for the gateway's side of a connection."""
 
-    def __init__(self, address: str, connection: Connection) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
         self.opened_at_us = 1_700_000_000_000_000
-        self.peer = self
-        self.connection = connection
 
 
 @pytest.fixture
