@@ -1,6 +1,7 @@
 """What all families of the admin API's routes share: how they answer, which rights they name, how they read parameters."""
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, final
 
@@ -40,6 +41,46 @@ class Answer(JSONResponse):
         super().init_headers(headers)
         self.headers["cache-control"] = "no-store"
         self.headers["x-content-type-options"] = "nosniff"
+
+
+class _Written(Answer):
+    """JSON that was written before."""
+
+    def render(self, content: bytes) -> bytes:
+        """Return it as it is."""
+        return content
+
+
+@final
+class Rows:
+    """The rows of one page, written as JSON as they come: all at once would hold the event loop for longer than to make them."""
+
+    def __init__(self, name: str) -> None:
+        self._name: Final = name
+        self._parts: Final[list[bytes]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Write further rows: as many as may be written before the event loop has its turn."""
+        if rows:
+            self._parts.append(_json(rows)[1:-1])
+            self._count += len(rows)
+
+    def answer(self, following: str | None, **more: object) -> Response:
+        """Return the page; `following` is where the next one begins, None at the end."""
+        return self.within(next=following, **more)
+
+    def within(self, **more: object) -> Response:
+        """Return an object that has the rows, all of them, beside other fields."""
+        rest = _json(more)
+        return _Written(b'{"%s":[%s],%s' % (self._name.encode(), b",".join(self._parts), rest[1:]))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 Handler = Callable[[View, Request, Identity], Awaitable[Response]]

@@ -11,7 +11,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import Answer, ApiError, RouteSpec, limit_of
+from maxam.admin.answers import ApiError, RouteSpec, Rows, limit_of
 from maxam.admin.description import (
     AFTER_NUMBER,
     COUNT,
@@ -41,6 +41,8 @@ STATES: Final = ("handshake", "connecting", "connected", "closing")
 _DIGITS_MAX: Final = 18
 _Connection = TypeVar("_Connection", ClientConnection, Visitor)
 
+RATE: Final = {"type": "number", "description": "of the last two seconds; null before it is known"}
+
 CONNECTION: Final = record(
     "Connection",
     id={"type": "integer", "description": "number of its opening, since the process began"},
@@ -62,6 +64,8 @@ CONNECTION: Final = record(
     frames=nullable(COUNT),
     sends=nullable(COUNT),
     messages=nullable(COUNT),
+    sends_per_s=nullable(RATE),
+    messages_per_s=nullable(RATE),
     receipts_waiting=nullable(COUNT),
     window=nullable(COUNT),
     in_flight=nullable({"type": "integer", "description": "messages that it has not acknowledged"}),
@@ -79,25 +83,31 @@ async def _connections(view: View, request: Request, _caller: Identity) -> Respo
     after = _cursor(request)
     # One look at who is there, which copies references. Who goes meanwhile is left out, who comes has a higher number.
     clients, visitors = list(view.clients), list(view.visitors)
-    rows: list[dict[str, object]] = []
-    following: int | None = None
     both: Iterator[ClientConnection | Visitor] = merge(_behind(clients, after), _behind(visitors, after), key=_NUMBER)
+    rows = Rows("connections")
+    waiting: list[dict[str, object]] = []  # to be written with the others of a slice
+    following: int | None = None
     for looked_at, connection in enumerate(both, 1):
-        if len(rows) == limit:
+        if len(rows) + len(waiting) == limit:
             following = after
             break
         after = connection.number
         if isinstance(connection, Visitor):
             if connection in view.visitors:
-                rows.append(_visitor_row(view, connection))
+                waiting.append(_visitor_row(view, connection))
         elif connection in view.clients:
-            rows.append(_client_row(connection, trio.current_time()))
+            rates = view.rates.of(connection.number)
+            waiting.append(_client_row(connection, trio.current_time()) | dict(zip(_RATES, rates, strict=True)))
         if looked_at % ROWS_PER_SLICE == 0:
+            rows.add(waiting)
+            waiting = []
             await trio.lowlevel.checkpoint()
-    return Answer({"connections": rows, "next": None if following is None else str(following)})
+    rows.add(waiting)
+    return rows.answer(None if following is None else str(following))
 
 
 _NUMBER: Final = attrgetter("number")
+_RATES: Final = ("sends_per_s", "messages_per_s")
 
 
 def _behind(connections: list[_Connection], after: int) -> list[_Connection]:

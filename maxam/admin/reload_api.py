@@ -7,13 +7,14 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import Answer, RouteSpec, flag_of, limit_of
+from maxam.admin.answers import Answer, RouteSpec, Rows, flag_of, limit_of
 from maxam.admin.description import AFTER, COUNT, LIMIT, TEXT, TIME, described, flag, listed, one_of, page, record
 from maxam.admin.values import iso_time
 from maxam.admin.view import View
 from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
 from maxam.records import Identity
 
+ROWS_PER_SLICE: Final = 100
 SLICES_MAX: Final = 100  # of topics that one page of orphans looks at, so that a page without any cannot last
 
 
@@ -77,10 +78,10 @@ async def _orphans(view: View, request: Request, _caller: Identity) -> Response:
     limit = limit_of(request)
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
-    rows: list[dict[str, object]] = []
+    rows = Rows("orphans")
     for _ in range(SLICES_MAX):
-        changes, cursor = view.orphans_slice(cursor, limit - len(rows))
-        rows += [
+        changes, cursor = view.orphans_slice(cursor, min(limit - len(rows), ROWS_PER_SLICE))
+        found: list[dict[str, object]] = [
             {
                 "destination": change.destination.decode(),
                 "revision": change.revision,
@@ -91,10 +92,11 @@ async def _orphans(view: View, request: Request, _caller: Identity) -> Response:
             }
             for change in changes
         ]
+        rows.add(found)
         if cursor is None or len(rows) == limit:
             break
         await trio.lowlevel.checkpoint()
-    return Answer({"orphans": rows, "next": None if cursor is None else cursor.decode()})
+    return rows.answer(None if cursor is None else cursor.decode())
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
