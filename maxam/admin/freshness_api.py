@@ -7,7 +7,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import Answer, ApiError, RouteSpec, limit_of
+from maxam.admin.answers import ApiError, RouteSpec, Rows, limit_of
 from maxam.admin.description import AFTER, COUNT, FLAG, GLOB, LIMIT, SECONDS, TEXT, TIME, described, page, record
 from maxam.admin.values import iso_time
 from maxam.admin.view import View
@@ -17,6 +17,7 @@ from maxam.records import Identity
 
 OVERDUE_PATH: Final = "/v1/overdue"
 LOOKED_AT_PER_SLICE: Final = 250  # before the event loop has its turn: less than 1 ms
+ROWS_PER_SLICE: Final = 50  # made likewise
 SLICES_MAX: Final = 100  # of one page: it may be short, even empty
 
 OVERDUE: Final = record(
@@ -52,21 +53,16 @@ async def _overdue(view: View, request: Request, _caller: Identity) -> Response:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
-    rows: list[dict[str, object]] = []
+    rows = Rows("overdue")
     for _ in range(SLICES_MAX):
-        found, cursor = view.freshness.overdue_slice(glob, cursor, LOOKED_AT_PER_SLICE, limit - len(rows))
-        rows += [_row(one) for one in found]
+        matches_max = min(limit - len(rows), ROWS_PER_SLICE)
+        found, cursor = view.freshness.overdue_slice(glob, cursor, LOOKED_AT_PER_SLICE, matches_max)
+        rows.add([_row(one) for one in found])
         if cursor is None or len(rows) == limit:
             break
         await trio.lowlevel.checkpoint()
-    return Answer(
-        {
-            "overdue": rows,
-            "next": None if cursor is None else cursor.decode(),
-            "count": view.freshness.count,
-            "settled": view.freshness.settled,
-        }
-    )
+    following = None if cursor is None else cursor.decode()
+    return rows.answer(following, count=view.freshness.count, settled=view.freshness.settled)
 
 
 def _row(one: Overdue) -> dict[str, object]:

@@ -97,6 +97,19 @@ class _Watched:
             self.at_s, self.updates = now_s, updates
 
 
+@final
+class _Seen:
+    """What a connection had sent and received when it was looked at, and how much a second until then."""
+
+    __slots__ = ("at_s", "messages", "rates", "sends")
+
+    def __init__(self, at_s: float, sends: int, messages: int, rates: tuple[float | None, float | None]) -> None:
+        self.at_s: Final = at_s
+        self.sends: Final = sends
+        self.messages: Final = messages
+        self.rates: Final = rates
+
+
 _RATE: Final = attrgetter("rate")
 
 
@@ -122,7 +135,7 @@ class Rates:
         self._connections: Final = connections
         self._samples: Final[deque[tuple[float, int, int, int, int]]] = deque(maxlen=round(INTERVAL_S / SAMPLE_S) + 1)
         self._watched: dict[bytes, _Watched] = {}
-        self._seen: dict[int, tuple[float, int, int]] = {}  # by number of the connection: when, SENDs, MESSAGEs
+        self._seen: dict[int, _Seen] = {}  # by number of the connection
         self.as_of_us = time.time_ns() // 1000
         self.totals = Totals()
         self.history: Final[deque[tuple[int, float, float]]] = deque(maxlen=HISTORY_SAMPLES)
@@ -192,19 +205,31 @@ class Rates:
         self._watched = fresh | {watched.topic.destination: watched for watched in known}
         self.hot_topics = [HotTopic(one.topic.destination, one.rate) for one in known[:TOPICS_SHOWN_MAX]]
 
+    def of(self, number: int) -> tuple[float | None, float | None]:
+        """Return SENDs and MESSAGEs a second of the connection with this number; None before they are known."""
+        seen = self._seen.get(number)
+        return (None, None) if seen is None else seen.rates
+
     async def look_at_sessions(self) -> None:
         """Find the busiest sessions; the event loop has its turn in between."""
-        seen: dict[int, tuple[float, int, int]] = {}
+        seen: dict[int, _Seen] = {}
         busy: list[BusySession] = []
         for at, client in enumerate(list(self._connections), 1):
             peer = client.peer
             if peer is not None and peer.connection is not None:
-                now = seen[client.number] = (trio.current_time(), peer.sends, peer.messages)
+                now_s, sends, messages = trio.current_time(), peer.sends, peer.messages
                 before = self._seen.get(client.number)
-                if before is not None and now[1:] != before[1:]:
-                    elapsed_s = max(now[0] - before[0], 1e-3)
-                    sends_per_s, messages_per_s = (now[1] - before[1]) / elapsed_s, (now[2] - before[2]) / elapsed_s
-                    busy.append(BusySession(peer.principal, peer.client_id, sends_per_s, messages_per_s))
+                rates: tuple[float | None, float | None] = (None, None)
+                if before is not None:
+                    elapsed_s = max(now_s - before.at_s, 1e-3)
+                    sends_per_s, messages_per_s = (
+                        (sends - before.sends) / elapsed_s,
+                        (messages - before.messages) / elapsed_s,
+                    )
+                    rates = (round(sends_per_s, 1), round(messages_per_s, 1))
+                    if sends_per_s or messages_per_s:
+                        busy.append(BusySession(peer.principal, peer.client_id, sends_per_s, messages_per_s))
+                seen[client.number] = _Seen(now_s, sends, messages, rates)
             if at % _CONNECTIONS_PER_SLICE == 0:
                 busy = nlargest(SESSIONS_SHOWN_MAX, busy, key=_load)
                 await trio.lowlevel.checkpoint()

@@ -13,6 +13,7 @@ import trio
 from click.testing import CliRunner
 
 from maxam.admin.main import main
+from maxam.gateway.rates import Rates
 from tests.streams.living_gateway import Living, Site, living, until
 
 HOUR_US = 3_600_000_000
@@ -122,7 +123,7 @@ def test_rates_tell_of_sessions_and_topics(tmp_path: Path) -> None:
             alive.client("sub", "s") as reader,
         ):
             await reader.subscribe("X/**")
-            rates = alive.gateway.rates
+            rates = Rates(alive.gateway.broker, alive.gateway.connections)  # one that looks when it is told to
             await rates.look_at_sessions()
             for number in range(20):
                 await publisher.send("X/EGM.1", b"%d" % number)
@@ -132,6 +133,15 @@ def test_rates_tell_of_sessions_and_topics(tmp_path: Path) -> None:
             assert (busy["pub"].client_id, busy["pub"].messages_per_s, busy["sub"].sends_per_s) == ("p", 0, 0)
             assert busy["pub"].sends_per_s > 0
             assert busy["sub"].messages_per_s > 0
+            found = {
+                client.peer.client_id: rates.of(client.number) for client in alive.gateway.connections if client.peer
+            }
+            assert found == {
+                "p": (round(busy["pub"].sends_per_s, 1), 0),
+                "s": (0, round(busy["sub"].messages_per_s, 1)),
+            }
+            row = (await operator.asks("/v1/connections"))["connections"][0]
+            assert {"sends_per_s", "messages_per_s"} <= row.keys()
             answer = await operator.asks("/v1/rates")
             assert set(answer) == {
                 *("as_of", "interval_s", "sends_per_s", "messages_per_s", "acks_per_s", "rejects_per_s"),
