@@ -56,7 +56,7 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
     """Play until the plan's time is over or a signal comes, let the last values arrive, and print a summary.
 
     Returns:
-        Whether every subscriber ended on the last accepted value of every topic, and none was rejected.
+        Whether every subscriber ended on the last accepted value of every topic, all were answered, and none was rejected.
 
     Raises:
         ClientError: The gateway cannot be reached, or refuses us.
@@ -87,19 +87,18 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
                     for number in range(plan.machines):
                         machine = Machine(number, random.Random(number))  # noqa: S311 - a game, and repeatable
                         floor_nursery.start_soon(_run, machine, plan, publisher, bodies, published, stopping)
-                if floor_nursery.cancel_scope.cancelled_caught:
-                    settle_s = 0.0
-                    screen.tell(f"what was published last was not answered within {STOP_TIMEOUT_S:g} s")
-                else:
-                    settle_s = SETTLE_TIMEOUT_S
+                answered = not floor_nursery.cancel_scope.cancelled_caught
+                if answered:
                     screen.tell("publishing ended; the slow subscriber now takes what it is still owed at full speed")
-                with trio.move_on_after(settle_s):
+                else:
+                    screen.tell(f"what was published last was not answered within {STOP_TIMEOUT_S:g} s")
+                with trio.move_on_after(SETTLE_TIMEOUT_S if answered else 0):
                     # once somebody else publishes, our last values may never come
                     while not eager.overwritten and (eager.stale() or slow.stale()):  # noqa: ASYNC110 - a figure of three tasks, which none of them knows
                         await trio.sleep(SETTLE_CHECK_S)
                 screen.refresh()
                 background.cancel_scope.cancel()
-    return _summarise(console, published, eager, slow, plan)
+    return _summarise(console, published, eager, slow, plan) and answered
 
 
 def _connection(plan: Plan, name: str, screen: Screen) -> AbstractAsyncContextManager[ResumingClient]:
