@@ -36,7 +36,7 @@ from maxam.records import Change
 STRETCH_US: Final = (
     250_000  # of the wheel: a topic is found overdue half a second late at most, where nothing else is to do
 )
-SLICE_TOPICS: Final = 250  # looked at before the event loop has its turn: less than 1 ms
+SLICE_TOPICS: Final = 200  # looked at before the event loop has its turn: less than 1 ms
 LINES_PER_MINUTE_MAX: Final = 20  # of each of the two events; the rest is counted
 _LOOK_S: Final = 0.25
 _REST: Final = 2.0  # times what a slice took, until the next: where there is much to do it takes a third of the time
