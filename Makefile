@@ -50,6 +50,13 @@ MINUTES ?= 10
 fuzz: $(DEV) ## what strangers, operators and disks send, led by coverage, and a live gateway (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
+.PHONY: api-fuzz api-bench
+api-fuzz: $(DEV) ## schemathesis against the admin API of a real gateway (EXAMPLES=500 of each route takes some 20 minutes)
+	$(BIN)/python -m tests.fuzz.admin_api $(or $(EXAMPLES),100)
+
+api-bench: $(INSTALLED) ## how long each listing of the admin API holds the event loop (API_ARGS="--topics 1000000 --json")
+	$(FROM_WHEEL) $(BIN)/python -m maxam.bench.holds $(API_ARGS)
+
 soak: $(INSTALLED) $(DEV) ## 1,000 connections come and go for as long as you like (MINUTES=60 SOAK_ARGS="--plot docs/plots/soak.svg")
 	$(BIN)/python -m tests.soak --installed --minutes $(MINUTES) $(SOAK_ARGS)
 
@@ -62,6 +69,13 @@ network-test: $(DEV) ## resets in mid-frame, silence, a dead peer
 tls-scan: $(DEV) ## sslscan and testssl.sh against both listeners
 	deploy/install-test-clients
 	$(BIN)/python -m tests.faults.tls_scan
+
+.PHONY: console-measure console-pictures
+console-measure: $(DEV) ## how fast the web console is with 100,000 topics and 5,000 updates/s, in a real browser
+	$(BIN)/python -m tests.console measure
+
+console-pictures: $(DEV) ## the pictures of docs/console.md, taken while the demo plays
+	$(BIN)/python -m tests.console pictures docs/pictures
 
 coverage: $(DEV) ## all tests, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)

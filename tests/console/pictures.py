@@ -19,8 +19,8 @@ from tests.gateway_process import GatewayProcess
 from tests.interop.raw_client import RawClient
 
 ROOT: Final = Path(__file__).parents[2]
-SETTLED_MS: Final = 25_000  # of traffic, so that charts and sparklines show something
-_LOOK_MS: Final = 9_000
+SETTLED_MS: Final = 15_000  # of traffic, so that charts and sparklines show something
+_LOOK_MS: Final = 7_000
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import { Table } from "./table.js";
 import { count } from "./text.js";
 
 const PAGE = 100;
+const REST_MS = 70; // of typing, before a filter is asked for
 const PAGES_MAX = 10; // of 100 rows: more is for filters, and for maxam-admin
 
 /**
@@ -116,7 +117,7 @@ export function filterBox(options) {
   };
   input.addEventListener("input", () => {
     clearTimeout(resting);
-    resting = setTimeout(tell, 120);
+    resting = setTimeout(tell, REST_MS);
   });
   input.addEventListener("keydown", (event) => {
     if (event.key === "Enter") tell();

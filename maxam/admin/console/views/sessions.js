@@ -7,7 +7,7 @@ import { add, badge, client, cut, el, fill } from "../dom.js";
 import { filterBox, Listing, Panel } from "../listing.js";
 import { Poll } from "../link.js";
 import { age, count, plural, shownShort, time } from "../text.js";
-import { staleness } from "./staleness.js";
+import { staleness, why } from "./staleness.js";
 
 /** @param {import("../main.js").Place} place */
 export function show({ root, query, remember }) {
@@ -170,6 +170,7 @@ function subscription(one) {
       `; ${count(one.unacked)} un-acked`,
       one.oldest_unacked_s ? `, the oldest for ${age(one.oldest_unacked_s)}` : "",
       `; ${count(one.conflated)} conflated`,
+      one.cause ? `. Its client ${why(one.cause)}` : "",
     ),
   );
 }

@@ -1,10 +1,10 @@
 /** Subscriptions that do not have everything, the one that waits longest first. */
 
 import { nothing } from "../dialogs.js";
-import { add, badge, cut, el } from "../dom.js";
+import { add, cut, el } from "../dom.js";
 import { Listing } from "../listing.js";
 import { count, plural, shownShort } from "../text.js";
-import { staleness } from "./staleness.js";
+import { staleness, why } from "./staleness.js";
 
 /** @param {import("../main.js").Place} place */
 export function show({ root }) {
@@ -26,10 +26,10 @@ export function show({ root }) {
         { title: "Client-id", cell: (row) => cut(row.client_id) },
         { title: "Subscription", kind: "wide", cell: (row) => cut(row.glob) },
         { title: "Staleness", cell: (row) => staleness(row.staleness_s, row.owed) },
+        { title: "Why", cell: (row) => why(row.cause) },
         { title: "Owed", kind: "number", cell: (row) => count(row.owed) },
         { title: "Un-acked", kind: "number extra", cell: (row) => count(row.unacked) },
         { title: "Conflated", kind: "number extra", cell: (row) => count(row.conflated) },
-        { title: "State", kind: "extra", cell: (row) => (row.delivering ? badge("ok", "delivering") : row.connected ? badge("warn", "paused") : badge("idle", "away")) },
       ],
     },
     summary: (answer) => (answer.behind ? `${plural(answer.behind, "subscription")} behind, of ${count(answer.looked_at)} looked at` : `Of ${plural(answer.looked_at, "subscription")}, none is behind`),

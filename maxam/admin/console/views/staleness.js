@@ -8,6 +8,20 @@ const LATE_S = 1; // what people notice
 const BEHIND_S = 10;
 const FULL_S = 3600; // of the bar: its scale is logarithmic, from 50 ms
 
+/** Why a subscription lacks something, by the `cause` of the API. */
+const CAUSES = /** @type {Record<string, string>} */ ({
+  detached: "is away",
+  paused: "paused it",
+  unacknowledged: "does not acknowledge",
+  unread: "does not read",
+  "catching-up": "catches up",
+});
+
+/** @param {string | undefined} cause */
+export function why(cause) {
+  return cause ? (CAUSES[cause] ?? cause) : "–";
+}
+
 /**
  * @param {number | null | undefined} seconds how old the oldest thing is that it does not have; 0: it has everything
  * @param {number} owed topics
