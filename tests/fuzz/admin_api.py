@@ -103,7 +103,7 @@ def run_schemathesis(folder: Path, examples: int, phases: str, seed: int | None)
             *("--request-cert", str(certificates / "operator.pem")),
             *("--request-cert-key", str(certificates / "operator.key")),
             *(("--seed", str(seed), "--generation-deterministic") if seed is not None else ()),
-            *("--suppress-health-check", "filter_too_much"),
+            *("--suppress-health-check", "filter_too_much", "--request-retries", "1"),
             *("--generation-database", "none", "--continue-on-failure", "--no-color"),
             f"https://localhost:{gateway.admin_port}/v1/openapi.json",
         ]

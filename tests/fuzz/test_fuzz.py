@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.admin_api import run_schemathesis
 from tests.fuzz.live import run_live
 from tests.fuzz.mutation import mutated
 from tests.fuzz.targets import CORPUS, TARGETS, Target, corpus
@@ -35,3 +36,10 @@ def test_the_corpus_is_of_targets_and_small() -> None:
 def test_a_mutating_client_harms_nobody(tmp_path: Path) -> None:
     """Mutated sessions, TLS records and requests end their own connections only; the log stays clean and the exit graceful."""
     assert f"seed {LIVE_ROUNDS}" in run_live(tmp_path, 60.0, LIVE_ROUNDS, LIVE_ROUNDS)
+
+
+@pytest.mark.slow
+def test_the_admin_api_is_as_it_is_described(tmp_path: Path) -> None:
+    """Every route, asked over mutual TLS for what its description allows and for what it does not, answers as described and never breaks."""
+    code, said = run_schemathesis(tmp_path, 1, "coverage", 1)
+    assert code == 0, said

@@ -18,7 +18,8 @@ from maxam.admin.connections_api import STATES
 from maxam.admin.description import Described
 from maxam.admin.main import main
 from maxam.config import Limits
-from tests.streams.living_gateway import Living, Site, living, until
+from maxam.gateway.reload import RELOADED
+from tests.streams.living_gateway import ANYTHING_GOES, Living, Site, TestClient, living, until
 
 RIGHTS = ("read", "write", "metrics", "enrol")
 ENDLESS = ("/v1/live",)  # a stream: its own tests read it
@@ -242,5 +243,208 @@ def test_health_says_why_it_is_not_ready(tmp_path: Path) -> None:
             shown = await cli(gateway, "health")
             assert shown.exit_code == 1
             assert shown.stdout.startswith("not ready\n  not ready  memory-low")
+
+    run(test)
+
+
+# Listings while what they list comes and goes.
+
+KEPT = [f"{number:02}" for number in range(0, 60, 3)]  # what stays; others come and go between them
+CONTRACT = '[[rule]]\ndestination = "X/F.**"\nencoding = "none"\nfresh_within_s = 0.001\n' + ANYTHING_GOES
+NO_RULES = '[[rule]]\ndestination = "Z/**"\nencoding = "none"\n'
+
+
+class Churn:
+    """Something that is listed, of which some stay and others come and go.
+
+    Attributes:
+        path: Of the listing.
+        kept: Keys of those that stay, once `begin` is through.
+        falling: The listing begins with what came last.
+    """
+
+    path = ""
+    falling = False
+
+    def __init__(self, gateway: Living, client: TestClient, open_: AsyncExitStack) -> None:
+        self.gateway = gateway
+        self.client = client
+        self.open = open_
+        self.kept: list[Any] = []
+
+    async def begin(self) -> None:
+        """Make what stays, and some that will go."""
+        for name in KEPT:
+            await self.come(name, kept=True)
+        for number in range(1, 60, 6):
+            await self.come(f"{number:02}")
+
+    async def turn(self, round_: int) -> None:
+        """Let some go and others come, behind and before wherever a reader is."""
+        for number in (round_ * 7 % 60, 59 - round_ * 5 % 60, round_ * 11 % 60):
+            name = f"{number:02}"
+            if name not in KEPT:
+                await self.go(name)
+                await self.come(f"{number:02}.{round_:03}")
+
+    async def come(self, name: str, kept: bool = False) -> None:
+        """Make one."""
+        raise NotImplementedError
+
+    async def go(self, name: str) -> None:
+        """Take one away, if it is there."""
+        raise NotImplementedError
+
+    def key(self, row: dict[str, Any]) -> Any:
+        """Return what a row is told from others by, in the order of the listing."""
+        return row["destination"].encode()
+
+
+class Topics(Churn):
+    """Topics with a value."""
+
+    path = "/v1/topics"
+    prefix = "X/T."
+
+    async def come(self, name: str, kept: bool = False) -> None:
+        """SEND."""
+        assert (await self.client.send(self.prefix + name, b"v"))[0] == b"accepted"
+        if kept:
+            self.kept.append((self.prefix + name).encode())
+
+    async def go(self, name: str) -> None:
+        """SEND nothing."""
+        await self.client.send(self.prefix + name, b"")
+
+
+class OverdueTopics(Topics):
+    """Topics that are older than their rule allows, as each is a moment after it came."""
+
+    path = "/v1/overdue"
+    prefix = "X/F."
+
+    async def begin(self) -> None:
+        """Wait until they are."""
+        await super().begin()
+        await until(lambda: self.gateway.gateway.freshness.count == self.gateway.gateway.broker.store.live)
+
+
+class Orphans(Topics):
+    """Topics whose rule is gone: none come any more."""
+
+    path = "/v1/orphans"
+
+    async def begin(self) -> None:
+        """Take the rule away."""
+        await super().begin()
+        (self.gateway.site.schemas / "registry.toml").write_text(NO_RULES)
+        assert (await self.gateway.reload(allow_orphans=True))["schemas"].outcome == RELOADED
+
+    async def turn(self, round_: int) -> None:
+        """Delete some."""
+        await self.go(f"{(1 + 6 * round_) % 60:02}")
+
+
+class Rejects(Churn):
+    """Rejected SENDs, of which only new ones come."""
+
+    path = "/v1/rejects"
+    falling = True
+
+    async def come(self, name: str, kept: bool = False) -> None:
+        """SEND to where there is no rule."""
+        assert (await self.client.send("X2/" + name, b"v"))[0] != b"accepted"
+        if kept:
+            newest = next(iter(self.gateway.gateway.quarantine.before(None)))
+            self.kept.append(newest.number)
+
+    async def go(self, name: str) -> None:
+        """Nothing goes but by room."""
+
+    def key(self, row: dict[str, Any]) -> Any:
+        """Return its number."""
+        record = self.gateway.gateway.quarantine.get(row["id"])
+        assert record is not None
+        return record.number
+
+
+class Sessions(Churn):
+    """Sessions, each with a connection and one subscription."""
+
+    path = "/v1/sessions"
+
+    def __init__(self, gateway: Living, client: TestClient, open_: AsyncExitStack) -> None:
+        super().__init__(gateway, client, open_)
+        self.there: dict[str, AsyncExitStack] = {}
+
+    async def come(self, name: str, kept: bool = False) -> None:
+        """Connect and subscribe."""
+        self.there[name] = await self.open.enter_async_context(AsyncExitStack())
+        client = await self.there[name].enter_async_context(self.gateway.client("anna", name))
+        await client.subscribe("X/none")
+        if kept:
+            self.kept.append(self.named(name))
+
+    async def go(self, name: str) -> None:
+        """Disconnect."""
+        if name in self.there:
+            await self.there.pop(name).aclose()
+            await until(lambda: ("anna", name) not in self.gateway.gateway.broker.sessions)
+
+    def named(self, name: str) -> Any:
+        """Return the key of the one with this client-id."""
+        return ("anna", name)
+
+    def key(self, row: dict[str, Any]) -> Any:
+        """Return its name."""
+        return (row["principal"], row["client_id"])
+
+
+class Connections(Sessions):
+    """Connections, in order of their opening."""
+
+    path = "/v1/connections"
+
+    def named(self, name: str) -> Any:
+        """Return its number."""
+        return next(one.number for one in self.gateway.gateway.connections if one.peer and one.peer.client_id == name)
+
+    def key(self, row: dict[str, Any]) -> Any:
+        """Return its number."""
+        return row["id"]
+
+
+@pytest.mark.parametrize("kind", [Topics, OverdueTopics, Orphans, Rejects, Sessions, Connections])
+def test_a_listing_is_right_while_things_come_and_go(tmp_path: Path, kind: type[Churn]) -> None:
+    """Read page by page while others come and go, before and behind the cursor, what stays is listed exactly once, nothing twice, and all in
+    the listing's order.
+    """
+    site = Site(tmp_path, "anna")
+    (site.schemas / "registry.toml").write_text(CONTRACT)
+
+    async def test() -> None:
+        async with AsyncExitStack() as open_:
+            gateway = await open_.enter_async_context(living(site))
+            client = await open_.enter_async_context(gateway.client("anna", "churn"))
+            api = await open_.enter_async_context(operator(gateway))
+            churn = kind(gateway, client, open_)
+            await churn.begin()
+            seen: list[Any] = []
+            after: dict[str, str] = {}
+            round_ = 0
+            while True:
+                page = await told(api, churn.path, limit=3, **after)
+                rows = next(value for value in page.values() if isinstance(value, list))
+                assert len(rows) <= 3
+                seen += [churn.key(row) for row in rows]
+                if page["next"] is None:
+                    break
+                after = {"after": page["next"]}
+                await churn.turn(round_)
+                round_ += 1
+            assert round_ >= 7
+            assert seen == sorted(set(seen), reverse=churn.falling)
+            assert set(seen) >= set(churn.kept)
+            assert len(churn.kept) == len(KEPT)
 
     run(test)
