@@ -123,6 +123,16 @@ class HttpsConnection(http.client.HTTPSConnection):
             transport.close()
             raise
 
+    def host(self) -> str:
+        """Return what to call the other end, now connected: the name that was checked, else its address.
+
+        A name that only leads there need not be one that the gateway has, and it refuses others, as browsers can be led there too.
+        """
+        if self._server_name is not None:
+            return self._server_name
+        host: str = self.sock.getpeername()[0]
+        return f"[{host}]" if ":" in host else host
+
 
 @final
 class Remote:
@@ -179,8 +189,10 @@ class Remote:
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
         try:
+            if self._connection.sock is None:
+                self._connection.connect()
             marked = {} if method == "GET" else {"maxam-admin": "1", **(headers or {})}
-            self._connection.request(method, path, body, headers=marked)
+            self._connection.request(method, path, body, headers={"Host": self._connection.host(), **marked})
             response = self._connection.getresponse()
             body = response.read(RESPONSE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
