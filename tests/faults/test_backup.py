@@ -1,7 +1,10 @@
-"""Backups of a real gateway's journal while clients write it, and a second gateway that starts from each."""
+"""Backups of a real gateway's journal while clients write it, killed and not, and a second gateway that starts from each."""
 
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +15,7 @@ import pytest
 from maxam.broker.broker import Broker
 from maxam.config import Limits
 from maxam.gateway.snapshot import summed_up
+from maxam.journal.backup import LOCK, MANIFEST, UNFINISHED
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change, Record
@@ -120,3 +124,77 @@ def test_backups_under_load_start_a_second_gateway(tmp_path: Path, monkeypatch: 
         assert client.send(b"X/new", b"value") == b"accepted"
         assert gateway.stop() == 0
     assert not admin("journal", "verify", str(restored)).returncode
+
+
+def asked(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `maxam-admin` as the operator of a gateway."""
+    certificates = gateway.files.folder / "certs"
+    options = ["--gateway", f"127.0.0.1:{gateway.admin_port}", "--ca", str(certificates / "ca.pem")]
+    options += ["--certificate", str(certificates / "operator.pem"), "--key", str(certificates / "operator.key")]
+    return admin(*options, *arguments)
+
+
+def signal_backup(backups: Path, number: signal.Signals) -> int:
+    """Send a signal to the process that makes a backup there, as soon as it copies; return its id."""
+    found: list[int] = []
+    while not found:
+        found = [int(one.name) for one in Path("/proc").glob("[0-9]*") if _backs_up(one, backups)]
+    process = found[0]
+    while not list(backups.glob(f"*{UNFINISHED}/segments")):
+        pass
+    os.kill(process, number)
+    return process
+
+
+def _backs_up(process: Path, backups: Path) -> bool:
+    try:
+        command = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return False
+    return b"maxam.gateway.backups" in command and os.fsencode(backups) in command
+
+
+def test_a_kill_in_the_midst_of_a_backup_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    """Killed with its gateway it is `failed` and gone after the next start; killed alone it is `failed`, and the next one is whole and starts."""
+    files = GatewayFolder(tmp_path)
+    files.configure(journal="segment_bytes_max = 65536")
+    files.config.write_text(
+        files.config.read_text().replace("[admin]\n", '[admin]\nbackups = "backups"\nbackups_kept = 1\n')
+    )
+    backups = tmp_path / "backups"
+    with files.start() as gateway:
+        with gateway.client() as client:
+            sends = [encoder.send(VERSION_1_2, b"X/B.%d" % n, bytes(60_000), receipt_id=b"r") for n in range(150)]
+            client.write(b"".join(sends))
+            assert {client.frame().headers[b"disposition"] for _ in sends} == {b"accepted"}
+        assert "running" in asked(gateway, "backup", "--no-wait").stdout
+        process = signal_backup(backups, signal.SIGSTOP)
+        again = asked(gateway, "backup")
+        assert (again.returncode, "backup-running" in again.stderr) == (1, True)
+        gateway.kill()
+    os.kill(process, signal.SIGKILL)
+    [left] = backups.glob(f"*{UNFINISHED}")
+    assert not (left / MANIFEST).exists()
+    refused = admin("journal", "restore", str(left), str(tmp_path / "never"))
+    assert (refused.returncode, "is no backup" in refused.stderr) == (1, True)
+    with files.start() as gateway:
+        listed = asked(gateway, "backup", "list", "--json")
+        assert (listed.returncode, listed.stdout) == (0, "")
+        assert not left.exists()
+        assert "running" in asked(gateway, "backup", "--no-wait").stdout
+        signal_backup(backups, signal.SIGKILL)
+        made = asked(gateway, "backup")
+        while "backup-running" in made.stderr:  # until the gateway has heard of the end of the first
+            made = asked(gateway, "backup")
+        assert made.returncode == 0, made.stderr
+        rows = [json.loads(line) for line in asked(gateway, "backup", "list", "--json").stdout.splitlines()]
+        assert [row["state"] for row in rows] == ["done", "failed"]
+        assert {path.name for path in backups.iterdir()} == {LOCK, rows[0]["name"]}
+        assert gateway.stop() == 0
+    done = admin("journal", "restore", str(backups / rows[0]["name"]), str(tmp_path / "restored"))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "second").mkdir()
+    second = GatewayFolder(tmp_path / "second")
+    second.configure(journal=f'folder = "{tmp_path / "restored"}"')
+    with second.start() as gateway, gateway.client("operator") as client:
+        assert len(client.values(b"X/**", 150)) == 150
