@@ -123,7 +123,7 @@ class HttpsConnection(http.client.HTTPSConnection):
             transport.close()
             raise
 
-    def host(self) -> str:
+    def known_as(self) -> str:
         """Return what to call the other end, now connected: the name that was checked, else its address.
 
         A name that only leads there need not be one that the gateway has, and it refuses others, as browsers can be led there too.
@@ -192,7 +192,7 @@ class Remote:
             if self._connection.sock is None:
                 self._connection.connect()
             marked = {} if method == "GET" else {"maxam-admin": "1", **(headers or {})}
-            self._connection.request(method, path, body, headers={"Host": self._connection.host(), **marked})
+            self._connection.request(method, path, body, headers={"Host": self._connection.known_as(), **marked})
             response = self._connection.getresponse()
             body = response.read(RESPONSE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
