@@ -102,9 +102,13 @@ def run_schemathesis(folder: Path, examples: int, phases: str, seed: int | None)
             *("--header", "maxam-admin: 1", "--tls-verify", str(certificates / "ca.pem")),
             *("--request-cert", str(certificates / "operator.pem")),
             *("--request-cert-key", str(certificates / "operator.key")),
-            *(("--seed", str(seed), "--generation-deterministic") if seed is not None else ()),
+            *(
+                ("--seed", str(seed), "--generation-deterministic")
+                if seed is not None
+                else ("--generation-database", "none")
+            ),
             *("--suppress-health-check", "filter_too_much", "--request-retries", "1"),
-            *("--generation-database", "none", "--continue-on-failure", "--no-color"),
+            *("--continue-on-failure", "--no-color"),
             f"https://localhost:{gateway.admin_port}/v1/openapi.json",
         ]
         code, said = trio.run(_ask, gateway, command, folder)
