@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maxam.admin.view import View
 
 STREAMS_MAX: Final = 32  # half of the listener's connections
-STREAMS_OF_PRINCIPAL_MAX: Final = 8  # a browser opens six
+STREAMS_OF_PRINCIPAL_MAX: Final = 16  # ten tabs, and those that are just being closed
 BYTES_PER_S_MAX: Final = 65_536  # of one stream, what carries it included
 EVENT_OVERHEAD_BYTES: Final = 256  # of TLS records, chunks and the event's own frame
 NAMES_BYTES_MAX: Final = 32_768  # of a window's destinations as JSON; with longer ones it has fewer rows

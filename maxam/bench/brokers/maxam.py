@@ -19,6 +19,8 @@ _POLICY: Final = """
 [capabilities.all]
 send = ["X/**"]
 receive = ["X/**"]
+[capabilities.look]
+admin = ["read", "metrics"]
 [[principals]]
 name = "publisher"
 fingerprints = ["{publisher}"]
@@ -26,7 +28,7 @@ capabilities = ["all"]
 [[principals]]
 name = "subscriber"
 fingerprints = ["{subscriber}"]
-capabilities = ["all"]
+capabilities = ["all", "look"]
 """
 _CONFIG: Final = """
 listener.port = 0
@@ -43,6 +45,7 @@ durability = "{durability}"
 {settings}
 """
 _READY: Final = r"(?m)^ready .*\btls=\S+:(\d+)\b.*\n"
+_ADMIN: Final = r"(?m)^ready .*\badmin=\S+:(\d+)\b.*\n"
 
 
 @contextlib.contextmanager
@@ -81,4 +84,5 @@ def gateway(
                 loopback(port, folder / "certs", MAXAM, "MAXVAPI"),
                 started.pid,
                 started.start_s,
+                admin_port=int(started.find(_ADMIN)),
             )
