@@ -58,6 +58,8 @@ class Limits:
     shadow_bytes_per_s_max: int = (
         262_144  # of bodies, each counted with 256 more: less than one percent of a processor's time
     )
+    # when operators are to be told
+    staleness_behind_s: float = 5.0  # a subscription that lacks something for longer is behind: people at a screen notice that
     # waits
     tls_handshake_timeout_s: float = 10.0  # absolute
     connect_timeout_s: float = 10.0  # absolute, from the handshake to CONNECTED

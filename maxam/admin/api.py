@@ -8,7 +8,7 @@ where Confluent's API is spoken, in its form.
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 import trio
@@ -39,6 +39,7 @@ from maxam.admin import (
     registry_api,
     rejects_api,
     reload_api,
+    subscriptions_api,
 )
 from maxam.admin.answers import (
     ANY_CERTIFICATE,
@@ -61,6 +62,7 @@ from maxam.admin.description import (
     GLOB,
     HEX,
     LIMIT,
+    NUMBER,
     TEXT,
     TIME,
     Parameter,
@@ -73,15 +75,17 @@ from maxam.admin.description import (
     record,
 )
 from maxam.admin.listener import CHAIN, FINGERPRINT
+from maxam.admin.subscriptions_api import SUBSCRIPTION, fields_of
 from maxam.admin.topic_rows import WITHHELD, topic_row, value_fields
 from maxam.admin.topic_schemas import VALUED_TOPIC
 from maxam.admin.values import iso_time
-from maxam.admin.view import FIGURES, SessionRow, SubscriptionRow, View
+from maxam.admin.view import FIGURES, SessionRow, View
 from maxam.compiled import core
 from maxam.errors import GlobError, ProtocolError
 from maxam.gateway.audit import ADMIN
 from maxam.gateway.listener import address_text
 from maxam.gateway.log import log_event
+from maxam.gateway.staleness import Pace
 from maxam.records import Change, Identity
 
 REQUEST_BODY_BYTES_MAX: Final = 65_536
@@ -363,6 +367,8 @@ SESSION: Final = record(
     window=nullable(COUNT),
     unacked=COUNT,
     owed=COUNT,
+    conflated=COUNT,
+    staleness_s={**NUMBER, "description": "the largest of its subscriptions; 0.0: they have everything"},
     subscriptions=COUNT,
 )
 _SESSION_PATH: Final = SESSIONS_PATH + "/{principal}/{client_id}"
@@ -374,11 +380,12 @@ async def _sessions(view: View, request: Request, _caller: Identity) -> Response
     after = request.query_params.get("after")
     limit = limit_of(request)
     cursor = None if after is None else _cursor(after)
-    rows = Rows("sessions")
+    rows, pace = Rows("sessions"), Pace()
     more = True
     while more and len(rows) < limit:
         found, more = view.sessions_after(cursor, min(limit - len(rows), SESSIONS_PER_SLICE))
-        rows.add([_session_row(row) for row in found])
+        staleness_s = [await view.staleness.of_session(row.principal, row.client_id, pace) for row in found]
+        rows.add([_session_row(row, one_s) for row, one_s in zip(found, staleness_s, strict=True)])
         if found:
             cursor = (found[-1].principal, found[-1].client_id)
         await trio.lowlevel.checkpoint()
@@ -391,33 +398,21 @@ async def _sessions(view: View, request: Request, _caller: Identity) -> Response
     extended(
         SESSION,
         "Session",
-        subscriptions=listed(
-            record(
-                "Subscription",
-                id=TEXT,
-                glob=TEXT,
-                ack=one_of("", "auto", "client"),
-                durable=FLAG,
-                delivering=FLAG,
-                owed=COUNT,
-                unacked=COUNT,
-                conflated=COUNT,
-            )
-        ),
+        subscriptions=listed(SUBSCRIPTION),
     ),
     path=_SESSION_PATH,
     errors=_NO_SESSION,
 )
 async def _session(view: View, request: Request, _caller: Identity) -> Response:
-    found = view.session(*_session_key(request, b""))
+    found = await view.session(*_session_key(request, b""))
     if found is None:
         raise _no_session()
     row, subscriptions = found
     rows = Rows("subscriptions")
     for start in range(0, len(subscriptions), ROWS_PER_SLICE):
-        rows.add([_fields(one) for one in subscriptions[start : start + ROWS_PER_SLICE]])
+        rows.add([fields_of(one) for one in subscriptions[start : start + ROWS_PER_SLICE]])
         await trio.lowlevel.checkpoint()
-    fields = _session_row(row)
+    fields = _session_row(row, max([one.staleness_s for one in subscriptions], default=0.0))
     del fields["subscriptions"]  # how many there are
     return rows.within(**fields)
 
@@ -430,7 +425,7 @@ async def _session(view: View, request: Request, _caller: Identity) -> Response:
 )
 async def _session_kick(view: View, request: Request, _caller: Identity) -> Response:
     key = _session_key(request, b"/kick")
-    if view.session(*key) is None:
+    if not view.has_session(*key):
         raise _no_session()
     if not view.kick(*key):
         raise ApiError(HTTPStatus.CONFLICT, "not-connected", "the session has no live connection")
@@ -449,15 +444,10 @@ async def _session_drop(view: View, request: Request, caller: Identity) -> Respo
     return Answer({"dropped": True})
 
 
-def _session_row(row: SessionRow) -> dict[str, object]:
-    fields = _fields(row)
+def _session_row(row: SessionRow, staleness_s: float) -> dict[str, object]:
+    fields = fields_of(row)
     since_us = fields.pop("connected_at_us")
-    return fields | {"connected_at": None if since_us is None else iso_time(since_us)}
-
-
-def _fields(row: SessionRow | SubscriptionRow) -> dict[str, Any]:
-    """Return the fields of a row, whose values are plain: `asdict` copies them, and takes four times as long."""
-    return {name: getattr(row, name) for name in row.__slots__}
+    return fields | {"connected_at": None if since_us is None else iso_time(since_us), "staleness_s": staleness_s}
 
 
 def _session_key(request: Request, action: bytes) -> tuple[str, str]:
@@ -509,6 +499,7 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *policy_api.ROUTES,
     *audit_api.ROUTES,
     *reload_api.ROUTES,
+    *subscriptions_api.ROUTES,
     *enrolment_api.ROUTES,
     *registry_api.ROUTES,
     *rejects_api.ROUTES,

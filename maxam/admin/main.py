@@ -29,6 +29,7 @@ from maxam.admin.reject_commands import rejects
 from maxam.admin.reload_commands import reload
 from maxam.admin.schema_commands import schemas
 from maxam.admin.session_commands import sessions
+from maxam.admin.subscription_commands import subscriptions
 from maxam.admin.top_commands import top
 from maxam.admin.topic_commands import topics
 from maxam.compiled import version
@@ -113,6 +114,7 @@ main.add_command(health)
 main.add_command(top)
 main.add_command(topics)
 main.add_command(sessions)
+main.add_command(subscriptions)
 main.add_command(schemas)
 main.add_command(certs)
 main.add_command(enrol)

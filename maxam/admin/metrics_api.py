@@ -62,6 +62,15 @@ METRICS: Final = (
     Declared("maxam_commit_seconds", "histogram", "How long the journal's disk took to write and sync a block."),
     Declared("maxam_tasks", "gauge", "Tasks of the event loop: a few, and three for each connection."),
     Declared("maxam_sessions", "gauge", "Sessions, with a connection or waiting for their client."),
+    Declared(
+        "maxam_subscriptions", "gauge", "Subscriptions, by whether their session is connected or detached.", ("state",)
+    ),
+    Declared(
+        "maxam_staleness_seconds", "gauge", "How long a subscription has lacked something, the longest.", ("state",)
+    ),
+    Declared(
+        "maxam_subscriptions_behind", "gauge", "Subscriptions that lack something longer than staleness_behind_s."
+    ),
     Declared("maxam_topics", "gauge", "Topics that hold a value."),
     Declared("maxam_topics_overdue", "gauge", "Topics that are older than fresh_within_s of their rule."),
     Declared("maxam_freshness_breaches_total", "counter", "Topics that became so, each time; at the start too."),

@@ -9,6 +9,7 @@ from maxam.admin.options import done, first_rows, json_option, limit_option, wit
 from maxam.admin.output import print_fields, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, session_path
 from maxam.admin.repeating import watch_option
+from maxam.admin.subscription_commands import WHY, behind_by
 
 
 @click.group()
@@ -38,6 +39,7 @@ def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) ->
                 row["peer"],
                 row["connected_at"],
                 row["subscriptions"],
+                behind_by(row["staleness_s"]),
                 row["owed"],
                 row["unacked"],
                 row["window"],
@@ -46,7 +48,7 @@ def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) ->
         ]
     expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
     columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
-    print_table([*columns, "#SUBSCRIPTIONS", "#OWED", "#UN-ACKED", "#WINDOW"], table, expendable)
+    print_table([*columns, "#SUBSCRIPTIONS", "#BEHIND BY", "#OWED", "#UN-ACKED", "#WINDOW"], table, expendable)
 
 
 @sessions.command("show")
@@ -65,9 +67,31 @@ def sessions_show(credentials: Credentials, principal: str, client_id: str, as_j
     subscriptions = session.pop("subscriptions")
     print_fields(session.items())
     print_table(
-        ["SUBSCRIPTION", "GLOB", "ACK", "DURABLE", "DELIVERING", "#OWED", "#UN-ACKED", "#CONFLATED"],
         [
-            (s["id"], s["glob"], s["ack"], s["durable"], s["delivering"], s["owed"], s["unacked"], s["conflated"])
+            "SUBSCRIPTION",
+            "GLOB",
+            "ACK",
+            "DURABLE",
+            "DELIVERING",
+            "#BEHIND BY",
+            "#OWED",
+            "#UN-ACKED",
+            "#CONFLATED",
+            "WHY",
+        ],
+        [
+            (
+                s["id"],
+                s["glob"],
+                s["ack"],
+                s["durable"],
+                s["delivering"],
+                behind_by(s["staleness_s"]),
+                s["owed"],
+                s["unacked"],
+                s["conflated"],
+                WHY[s["cause"]],
+            )
             for s in subscriptions
         ],
     )

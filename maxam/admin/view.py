@@ -32,6 +32,7 @@ from maxam.gateway.rates import Rates
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
+from maxam.gateway.staleness import Pace, Staleness, SubscriptionRow
 from maxam.gateway.watermarks import Watermarks
 from maxam.globs import Glob, compile_glob
 from maxam.records import Change, Identity, Judgement
@@ -63,20 +64,6 @@ FIGURES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionRow:
-    """One subscription as an operator sees it."""
-
-    id: str
-    glob: str
-    ack: str  # "auto" or "client"; "" while nothing is delivered
-    durable: bool
-    delivering: bool  # False: waits for its re-SUBSCRIBE, or paused
-    owed: int  # topics of which it does not have the newest change
-    unacked: int  # messages sent and not acknowledged
-    conflated: int  # changes that were replaced before it read them
-
-
-@dataclass(frozen=True, slots=True)
 class SessionRow:
     """One session as an operator sees it."""
 
@@ -90,6 +77,7 @@ class SessionRow:
     window: int | None  # un-acked messages that the connection may have now
     unacked: int
     owed: int
+    conflated: int
     subscriptions: int
 
 
@@ -321,25 +309,64 @@ class View:
             rows.append(_session_row(session, clients))
         return rows, False
 
-    def session(self, principal: str, client_id: str) -> tuple[SessionRow, list[SubscriptionRow]] | None:
+    @property
+    def staleness(self) -> Staleness:
+        """Who is behind, and by how much."""
+        return self._gateway.staleness
+
+    def subscriptions_after(
+        self, after: tuple[str, str, str] | None, limit: int, principal: str | None, client_id: str | None
+    ) -> tuple[list[SubscriptionRow], tuple[str, str, str] | None, bool]:
+        """Return the next subscriptions in order of (principal, client-id, id), which are filtered.
+
+        Args:
+            after: Where the slice before this one ended; None begins.
+            limit: How many at most.
+            principal: Only those of this one; None: of all.
+            client_id: Only those of sessions of this name; None: of all.
+
+        Returns:
+            The rows, where to go on, and whether there may be more.
+        """
+        sessions, staleness = self._broker.sessions, self._gateway.staleness
+        rows: list[SubscriptionRow] = []
+        looked_at = 0
+        start = ("", "") if after is None else after[:2]
+        if principal is not None:
+            start = max(start, (principal, client_id or ""))
+        for key in sessions.irange(start):
+            if principal is not None and key[0] != principal:
+                break
+            behind = b"" if after is None or key != after[:2] else after[2].encode()
+            if looked_at >= SLICE_SUBSCRIPTIONS:
+                return rows, (*key, ""), True
+            session = sessions[key]
+            looked_at += 1 + len(session.subscriptions)
+            if client_id is not None and key[1] != client_id:
+                continue
+            for id_ in sorted([id_ for id_ in session.subscriptions if not behind or id_ > behind]):
+                if len(rows) == limit:
+                    return rows, after, True
+                after = (*key, id_.decode())
+                rows.append(staleness.row(session, session.subscriptions[id_]))
+        return rows, None, False
+
+    async def session(self, principal: str, client_id: str) -> tuple[SessionRow, list[SubscriptionRow]] | None:
         """Return a session and its subscriptions in order of their making."""
         session = self._broker.sessions.get((principal, client_id))
         if session is None:
             return None
-        subscriptions = [
-            SubscriptionRow(
-                id=subscription.id.decode(),
-                glob=subscription.glob.text,
-                ack="" if subscription.connection is None else "client" if subscription.acknowledged else "auto",
-                durable=subscription.durable,
-                delivering=subscription.connection is not None,
-                owed=len(subscription.owed),
-                unacked=len(subscription.sent),
-                conflated=subscription.conflated,
-            )
-            for subscription in session.subscriptions.values()
-        ]
+        staleness, pace = self._gateway.staleness, Pace()
+        subscriptions: list[SubscriptionRow] = []
+        for subscription in list(session.subscriptions.values()):
+            await pace.step()
+            if not subscription.removed:
+                subscriptions.append(staleness.row(session, subscription))
         return _session_row(session, self._gateway.connected), subscriptions
+
+    def has_session(self, principal: str, client_id: str) -> bool:
+        """Say whether there is such a session."""
+        return (principal, client_id) in self._broker.sessions
 
     def kick(self, principal: str, client_id: str) -> bool:
         """Close the live connection of a session with an ERROR; False when it has none."""
@@ -455,6 +482,7 @@ class View:
     async def measures(self) -> AsyncIterator[Measure]:
         """Iterate over the present values of all metrics of `metrics_api.METRICS`; the event loop has its turn in between."""
         await self._gateway.traffic.gather()
+        await self._gateway.staleness.look()
         yield "maxam_ready", (), 0 if self.unready_reasons() else 1
         for measure in measures(self._gateway):
             yield measure
@@ -492,6 +520,7 @@ def _session_row(session: Session, clients: Mapping[Connection, ClientConnection
         window=None if connection is None else connection.window.size,
         unacked=sum([len(subscription.sent) for subscription in subscriptions]),
         owed=sum([len(subscription.owed) for subscription in subscriptions]),
+        conflated=sum([subscription.conflated for subscription in subscriptions]),
         subscriptions=len(subscriptions),
     )
 

@@ -42,7 +42,7 @@ REJECTIONS: Final = {
 
 
 def measures(gateway: "Gateway") -> Iterator[Measure]:
-    """Iterate over all measures but whether the broker is ready; what `traffic` gathers is as of its last time."""
+    """Iterate over all measures but whether the broker is ready; what `traffic` and `staleness` gather is as of their last time."""
     yield "maxam_build_info", (__version__, core()), 1
     yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
     yield from _resources(gateway)
@@ -90,6 +90,12 @@ def _connections(gateway: "Gateway") -> Iterator[Measure]:
 def _state(gateway: "Gateway") -> Iterator[Measure]:
     broker = gateway.broker
     yield "maxam_sessions", (), len(broker.sessions)
+    look = gateway.staleness.last
+    for state, number in look.counts.items():
+        yield "maxam_subscriptions", (state,), number
+    for state, largest_s in look.largest_s.items():
+        yield "maxam_staleness_seconds", (state,), largest_s
+    yield "maxam_subscriptions_behind", (), look.behind
     yield "maxam_topics", (), broker.store.live
     yield "maxam_topics_overdue", (), gateway.freshness.count
     yield "maxam_freshness_breaches_total", (), gateway.freshness.breaches

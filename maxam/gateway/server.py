@@ -41,6 +41,7 @@ from maxam.gateway.revocation import Chain
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import keep_snapshots
 from maxam.gateway.sources import Sources
+from maxam.gateway.staleness import Staleness
 from maxam.gateway.tls import TlsSocket
 from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.watch import FileWatch
@@ -85,6 +86,7 @@ class Gateway:
         audit: Who did what.
         backups: Made when operators ask for one.
         watermarks: Whether memory or disk run short.
+        staleness: Who is behind, and by how much.
         freshness: Which topics are older than their rule allows.
         rates: How much is going on.
         traffic: What went through connections.
@@ -122,6 +124,7 @@ class Gateway:
         self.backups: Final = Backups(settings.journal.folder, settings.admin.backups, settings.admin.backups_kept)
         self.journal_size: Final = JournalSize(settings.journal.folder)
         self.freshness: Final = Freshness(broker)
+        self.staleness: Final = Staleness(broker, limits.staleness_behind_s)
         self.rates: Final = Rates(broker, self.connections)
         self._rejects: RejectedSends | None = None
         if settings.journal.rejected_bytes_max:

@@ -294,14 +294,14 @@ def test_sessions(running: Running) -> None:
     def look() -> None:
         assert plain(running.cli("sessions", "list").stdout) == (
             "PRINCIPAL  CLIENT-ID  CONNECTED  DURABLE  PEER  SINCE"
-            "  SUBSCRIPTIONS  OWED  UN-ACKED  WINDOW\n─\n"
+            "  SUBSCRIPTIONS  BEHIND BY  OWED  UN-ACKED  WINDOW\n─\n"
             "pub  dash/board  yes  yes  <peer>  <time>  1  0  0  10\n"
         )
         assert json.loads(running.cli("sessions", "list", "--json").stdout)["client_id"] == "dash/board"
         assert plain(running.cli("sessions", "show", "pub", "dash/board").stdout) == (
             "principal  pub\nclient_id  dash/board\nconnected  yes\ndurable  yes\npeer  <peer>\nfingerprint  <fingerprint>\nwindow  10\n"
-            "unacked  0\nowed  0\nconnected_at  <time>\n"
-            "SUBSCRIPTION  GLOB  ACK  DURABLE  DELIVERING  OWED  UN-ACKED  CONFLATED\n─\n"
+            "unacked  0\nowed  0\nconflated  0\nconnected_at  <time>\nstaleness_s  0.0\n"
+            "SUBSCRIPTION  GLOB  ACK  DURABLE  DELIVERING  BEHIND BY  OWED  UN-ACKED  CONFLATED  WHY\n─\n"
             "s 1  X/S.*  client  yes  yes  0  0  0\n"
         )
         assert running.cli("sessions", "kick", "pub", "dash/board").stdout == "kicked pub dash/board\n"

@@ -29,6 +29,7 @@ from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rates import Rates
 from maxam.gateway.server import Gateway
 from maxam.gateway.shadow import Shadows
+from maxam.gateway.staleness import Staleness
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
 from maxam.records import Identity, SessionEndRecord
@@ -127,6 +128,7 @@ class World:
         self.watermarks = Watermarks(self.broker, lambda: None, Path(), 1_000_000, 1000)
         self.freshness = Freshness(self.broker, lambda: self.wall_us)
         self.wall_us = 0
+        self.staleness = Staleness(self.broker, 5.0, lambda: self.wall_us)
         self.rates = Rates(self.broker, [])
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
         self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
@@ -586,6 +588,7 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
     world.send("X/A.11", datum("w"))
     connection.drain(0.0)
     window = connection.window.size
+    world.wall_us = 1_700_000_003_500_000
     row = {
         "principal": "admin",
         "client_id": "a b/c",
@@ -596,17 +599,27 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
         "window": window,
         "unacked": window,
         "owed": 12 - window,
+        "conflated": 1,
+        "staleness_s": 3.5,
         "connected_at": "2023-11-14T22:13:20.000000Z",
     }
     subscription = {
+        "principal": "admin",
+        "client_id": "a b/c",
         "id": "s1",
         "glob": "X/A.*",
         "ack": "client",
         "durable": True,
         "delivering": True,
+        "connected": True,
         "owed": 12 - window,
         "unacked": window,
+        "oldest_owed_s": 3.5,
+        "oldest_unacked_s": 3.5,
+        "staleness_s": 3.5,
         "conflated": 1,
+        "window": window,
+        "cause": "unacknowledged",
     }
 
     async def test() -> None:

@@ -1,0 +1,121 @@
+"""`maxam-admin subscriptions`: what everybody is subscribed to, and who is behind."""
+
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from maxam.admin.completion import client_ids, principals
+from maxam.admin.options import first_rows, json_option, limit_option, with_credentials
+from maxam.admin.output import print_json, print_line, print_table
+from maxam.admin.remote import Credentials, Remote
+from maxam.admin.repeating import watch_option
+from maxam.admin.top import duration
+
+SHOWN: Final = 20  # of the slow ones, unless --limit says otherwise
+WHY: Final = {
+    "": "",
+    "detached": "is away",
+    "paused": "connected, not subscribed",
+    "unacknowledged": "does not acknowledge",
+    "unread": "does not read fast enough",
+    "catching-up": "asked for everything, under way",
+}
+_EXPENDABLE: Final = ["DURABLE", "WINDOW", "ACK", "CONFLATED", "UN-ACKED", "OWED", "GLOB"]
+
+
+@click.group()
+def subscriptions() -> None:
+    """Show who is subscribed to what, and who is behind."""
+
+
+@subscriptions.command("list")
+@click.option("--principal", metavar="P", shell_complete=principals, help="Only those of this principal.")
+@click.option("--client-id", metavar="C", shell_complete=client_ids, help="Only those of sessions with this client-id.")
+@limit_option
+@json_option
+@watch_option
+@with_credentials
+def subscriptions_list(
+    credentials: Credentials, principal: str | None, client_id: str | None, limit: int | None, as_json: bool
+) -> None:
+    """List all subscriptions, in order of principal, client-id and id."""
+    with Remote(credentials) as remote:
+        wanted = {"principal": principal, "client_id": client_id}
+        parameters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        rows = remote.pages("/v1/subscriptions", "subscriptions", limit=200, **parameters)
+        if as_json:
+            for row in islice(rows, limit):
+                print_json(row)
+            return
+        table = [
+            [
+                row["principal"],
+                row["client_id"],
+                row["id"],
+                row["glob"],
+                row["ack"],
+                row["durable"],
+                behind_by(row["staleness_s"]),
+                row["owed"],
+                row["unacked"],
+                row["window"],
+                row["conflated"],
+                WHY[row["cause"]],
+            ]
+            for row in first_rows(rows, limit)
+        ]
+    columns = ["PRINCIPAL", "CLIENT-ID", "ID", "GLOB", "ACK", "DURABLE", "#BEHIND BY"]
+    columns += ["#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "WHY"]
+    print_table(columns, table, ["WHY", *_EXPENDABLE[:-1]])
+
+
+@subscriptions.command("slow")
+@click.option("--min", "min_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Behind by so much.")
+@click.option("--limit", type=click.IntRange(min=1, max=200), default=SHOWN, show_default=True, help="So many rows.")
+@json_option
+@watch_option
+@with_credentials
+def subscriptions_slow(credentials: Credentials, min_s: float, limit: int, as_json: bool) -> None:
+    """Show who is behind: whoever has lacked something for longest comes first.
+
+    BEHIND BY is how old the oldest thing is that a subscription does not have yet. See docs/admin.md, Staleness.
+    """
+    with Remote(credentials) as remote:
+        found = remote.get("/v1/subscriptions/slow", limit=limit, min_s=f"{min_s:f}")
+    rows = found["subscriptions"]
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    if not rows:
+        behind = f"for {min_s:g} s or more" if min_s else "at this moment"
+        print_line(f"nobody lacks anything {behind}; looked at {found['looked_at']} subscriptions")
+        return
+    print_table(
+        ["PRINCIPAL", "CLIENT-ID", "ID", "#BEHIND BY", "WHY", "#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "GLOB"],
+        [
+            [
+                row["principal"],
+                row["client_id"],
+                row["id"],
+                behind_by(row["staleness_s"]),
+                WHY[row["cause"]],
+                row["owed"],
+                row["unacked"],
+                row["window"],
+                row["conflated"],
+                row["glob"],
+            ]
+            for row in rows
+        ],
+        _EXPENDABLE,
+    )
+    print_line(
+        f"{found['behind']} of {found['looked_at']} subscriptions are behind by more than {found['behind_after_s']:g} s"
+    )
+
+
+def behind_by(seconds: float) -> str:
+    """Return a staleness as people say it; nothing for nothing."""
+    return duration(seconds) if seconds else ""

@@ -1,0 +1,260 @@
+"""Who is behind, and by how much: for every subscription, how old the oldest thing is that it does not have yet.
+
+Theory of operation. A subscription *lacks* what it is owed, what it was sent and has not acknowledged (ack mode `client`), and what was handed
+to a writer and is not proven written (durable, ack mode `auto`). `Subscription` knows since when, and keeps that at no cost to those that
+keep up; here it is looked at, in slices, when somebody asks. One walk serves all who ask while it is under way and for some time after it, so that
+ten consoles and a scrape cost what one does, and never more than a twentieth of the time.
+
+Time is the broker's: that of the wall clock, but never before the newest change.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappush, heappushpop
+from itertools import count
+from typing import Final, Literal, final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.broker.session import Session, Subscription
+
+KEPT_S: Final = 1.0  # a walk's result, at least
+WORST_MAX: Final = 200  # that a walk remembers: one page
+SLICE_S: Final = 0.0005  # looked at before the event loop has its turn
+_KEPT_PER_TAKEN: Final = 20  # and at least so many times what the walk took
+_US: Final = 1_000_000
+
+# Why somebody is behind, as far as the broker can tell.
+Cause = Literal["", "detached", "paused", "unacknowledged", "unread", "catching-up"]
+State = Literal["connected", "detached"]
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """One subscription as an operator sees it.
+
+    Attributes:
+        principal: Of its session.
+        client_id: Of its session.
+        id: Of its SUBSCRIBE.
+        glob: What it wants.
+        ack: "auto" or "client"; "" while nothing is delivered.
+        durable: It outlives its connection.
+        delivering: False: it waits for its re-SUBSCRIBE, or is paused.
+        connected: Its session has a connection.
+        owed: Topics of which it was not sent the newest change.
+        unacked: Messages sent and not acknowledged.
+        oldest_owed_s: How long it has lacked what it is owed, the longest.
+        oldest_unacked_s: How long it has lacked what it has not acknowledged, the longest.
+        staleness_s: The larger; 0.0 exactly when it has everything.
+        conflated: Changes that were replaced before it was sent them.
+        window: Un-acked messages that its connection may have now; None without one.
+        cause: "detached": its session has no connection; "paused": it is connected and has not re-subscribed; "unacknowledged": it, or another of its
+            connection, does not ACK what it was sent, and gets nothing more; "unread": it does not read what is ready for it as fast as it
+            comes; "catching-up": a walk over all topics that it asked for is under way; "": it has everything.
+    """
+
+    principal: str
+    client_id: str
+    id: str
+    glob: str
+    ack: Literal["", "auto", "client"]
+    durable: bool
+    delivering: bool
+    connected: bool
+    owed: int
+    unacked: int
+    oldest_owed_s: float
+    oldest_unacked_s: float
+    staleness_s: float
+    conflated: int
+    window: int | None
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a walk has found.
+
+    Attributes:
+        at_us: When it ended, microseconds since the epoch.
+        looked_at: Subscriptions.
+        behind: Of these, how many lack something for longer than is allowed.
+        counts: How many there are of each state.
+        largest_s: The largest staleness of each state; 0.0 if nobody lacks anything.
+        worst: Those that lack something, worst first, WORST_MAX at most.
+    """
+
+    at_us: int
+    looked_at: int
+    behind: int
+    counts: dict[State, int]
+    largest_s: dict[State, float]
+    worst: tuple[SubscriptionRow, ...]
+
+
+@final
+class Pace:
+    """Lets the event loop have its turn while much is looked at."""
+
+    def __init__(self) -> None:
+        self._until_s = time.perf_counter() + SLICE_S
+
+    async def step(self) -> None:
+        """Yield if a slice is over."""
+        if time.perf_counter() >= self._until_s:
+            await trio.lowlevel.checkpoint()
+            self._until_s = time.perf_counter() + SLICE_S
+
+
+@final
+class Staleness:
+    """Looks at all subscriptions when asked.
+
+    Attributes:
+        last: What the newest walk has found; before the first, that there is nobody.
+        behind_after_s: Who lacks something for longer counts as behind.
+    """
+
+    def __init__(self, broker: Broker, behind_after_s: float, wall_us: Callable[[], int] = _wall_us) -> None:
+        self._broker: Final = broker
+        self._wall_us: Final = wall_us  # microseconds since the epoch
+        self.behind_after_s: Final = behind_after_s
+        self.last = Look(0, 0, 0, {"connected": 0, "detached": 0}, {"connected": 0.0, "detached": 0.0}, ())
+        self._kept_until_s = -1.0
+        self._walking: trio.Event | None = None
+
+    async def look(self) -> Look:
+        """Return what a walk has found that ended less than KEPT_S ago, or, where walks take long, so many times what they take."""
+        while trio.current_time() >= self._kept_until_s:
+            if self._walking is None:
+                await self._walk()
+            else:
+                await self._walking.wait()  # if it is cancelled, somebody else begins
+        return self.last
+
+    def now_us(self) -> int:
+        """Return the broker's time; microseconds since the epoch."""
+        return max(self._wall_us(), self._broker.accepted_at_us)
+
+    def row(self, session: Session, subscription: Subscription) -> SubscriptionRow:
+        """Return one subscription as it is now."""
+        return _row(session, subscription, lacked_since_us(session, subscription), self.now_us())
+
+    async def of_session(self, principal: str, client_id: str, pace: Pace) -> float:
+        """Return the largest staleness of a session's subscriptions in seconds; 0.0 if it is gone."""
+        session = self._broker.sessions.get((principal, client_id))
+        largest_s = 0.0
+        for subscription in _subscriptions(session):
+            await pace.step()
+            if session is not None and not subscription.removed:
+                largest_s = max(largest_s, _age_s(_oldest_us(lacked_since_us(session, subscription)), self.now_us()))
+        return largest_s
+
+    async def _walk(self) -> None:
+        walking = self._walking = trio.Event()
+        began_s = trio.current_time()
+        try:
+            self.last = await self._found()
+            now_s = trio.current_time()
+            self._kept_until_s = now_s + max(KEPT_S, _KEPT_PER_TAKEN * (now_s - began_s))
+        finally:
+            self._walking = None
+            walking.set()
+
+    async def _found(self) -> Look:
+        pace = Pace()
+        looked_at = behind = 0
+        counts: dict[State, int] = {"connected": 0, "detached": 0}
+        largest_s: dict[State, float] = {"connected": 0.0, "detached": 0.0}
+        worst: list[tuple[float, int, SubscriptionRow]] = []
+        number = count()
+        for session in list(self._broker.sessions.values()):
+            for subscription in _subscriptions(session):
+                await pace.step()
+                if subscription.removed:
+                    continue
+                looked_at += 1
+                state: State = "detached" if session.connection is None else "connected"
+                counts[state] += 1
+                since_us = lacked_since_us(session, subscription)
+                now_us = self.now_us()
+                staleness_s = _age_s(_oldest_us(since_us), now_us)
+                if staleness_s == 0.0:
+                    continue
+                behind += staleness_s > self.behind_after_s
+                largest_s[state] = max(largest_s[state], staleness_s)
+                if len(worst) < WORST_MAX or staleness_s > worst[0][0]:
+                    one = (staleness_s, -next(number), _row(session, subscription, since_us, now_us))
+                    if len(worst) < WORST_MAX:
+                        heappush(worst, one)
+                    else:
+                        heappushpop(worst, one)
+        worst.sort(reverse=True)
+        return Look(self.now_us(), looked_at, behind, counts, largest_s, tuple(row for _, _, row in worst))
+
+
+def lacked_since_us(session: Session, subscription: Subscription) -> tuple[int, int]:
+    """Return since when a subscription lacks what it is owed, and what it has not acknowledged; 0: nothing."""
+    owed_us = subscription.owed_since_us()
+    connection = session.connection
+    if connection is not None:
+        for one, _, _, since_us in connection.unwritten:
+            if one is subscription:
+                owed_us = min(owed_us, since_us) if owed_us else since_us
+    return owed_us, subscription.unacked_since_us()
+
+
+def _subscriptions(session: Session | None) -> Iterator[Subscription]:
+    return iter([] if session is None else list(session.subscriptions.values()))
+
+
+def _oldest_us(since_us: tuple[int, int]) -> int:
+    return min([one_us for one_us in since_us if one_us], default=0)
+
+
+def _age_s(since_us: int, now_us: int) -> float:
+    """Return how long ago a time was, never 0.0; that of none, 0, is 0.0."""
+    return max(now_us - since_us, 1) / _US if since_us else 0.0
+
+
+def _row(session: Session, subscription: Subscription, since_us: tuple[int, int], now_us: int) -> SubscriptionRow:
+    owed_us, unacked_us = since_us
+    connection = session.connection
+    delivering = subscription.connection is not None
+    staleness_s = _age_s(_oldest_us(since_us), now_us)
+    return SubscriptionRow(
+        principal=session.principal,
+        client_id=session.client_id,
+        id=subscription.id.decode(),
+        glob=subscription.glob.text,
+        ack="" if not delivering else "client" if subscription.acknowledged else "auto",
+        durable=subscription.durable,
+        delivering=delivering,
+        connected=connection is not None,
+        owed=len(subscription.owed),
+        unacked=len(subscription.sent),
+        oldest_owed_s=_age_s(owed_us, now_us),
+        oldest_unacked_s=_age_s(unacked_us, now_us),
+        staleness_s=staleness_s,
+        conflated=subscription.conflated,
+        window=None if connection is None else connection.window.size,
+        cause=_cause(session, subscription) if staleness_s else "",
+    )
+
+
+def _cause(session: Session, subscription: Subscription) -> Cause:
+    connection = session.connection
+    if connection is None:
+        return "detached"
+    if subscription.connection is None:
+        return "paused"
+    if subscription.sent or connection.in_flight >= connection.window.size:
+        return "unacknowledged"
+    return "unread" if subscription.ready or not subscription.walks else "catching-up"
