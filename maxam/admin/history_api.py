@@ -29,6 +29,7 @@ from maxam.admin.history_process import HistoryRequest, history
 from maxam.admin.topic_schemas import TOPIC
 from maxam.admin.view import View
 from maxam.errors import ConfigurationError
+from maxam.globs import destination_problem
 from maxam.records import Identity
 
 AT_A_TIME: Final = 2  # processes that read the journal
@@ -74,12 +75,19 @@ class _Rendered(Answer):
         LIMIT,
         Parameter("values", {"type": "string", "enum": ["true", "false"], "default": "true"}, "with their values"),
     ),
-    errors={409: "`journal-unreadable`: the journal's folder cannot be read", 503: "`busy`: try again"},
+    errors={
+        400: "`invalid-destination`: no topic can be called so",
+        409: "`journal-unreadable`: the journal's folder cannot be read",
+        503: "`busy`: try again",
+    },
     text="""Bounded by time and bytes: a page may have few changes, even none, and a `next`. `problems` tells what of the range of the page cannot be read
 or was removed; `lost`: something that was accepted is missing, of this topic perhaps.""",
 )
 async def _history(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
+    problem = destination_problem(destination.encode(), view.destination_bytes_max)
+    if problem is not None:  # to look for it would take as long as for any
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-destination", problem)
     values = request.query_params.get("values", "true")
     if values not in {"true", "false"}:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", "values must be true or false")

@@ -16,7 +16,9 @@ import trio
 from maxam.admin.journal_schemas import JournalSchemas
 from maxam.admin.topic_rows import WITHHELD, topic_row, value_fields
 from maxam.compiled import child_environment
+from maxam.config import Limits
 from maxam.errors import ConfigurationError, MaxamError
+from maxam.globs import destination_problem
 from maxam.journal.history import Bounds, read_page
 from maxam.records import Change
 
@@ -81,12 +83,15 @@ def page(request: HistoryRequest) -> dict[str, Any]:
         `changes` (newest first), `next` (None: there is nothing more), `problems`, and whether something is `lost`.
 
     Raises:
-        MaxamError: It is not the folder of a journal.
+        MaxamError: It is not the folder of a journal, or no topic can be called so.
         OSError: It cannot be read.
     """
+    destination = request.destination.encode(errors="surrogateescape")
+    problem = destination_problem(destination, Limits().destination_bytes_max)
+    if problem is not None:
+        raise ConfigurationError(problem)
     deadline_s = time.monotonic() + READ_S_MAX
     bounds = Bounds(request.limit, BODY_BYTES_MAX, READ_BYTES_MAX, lambda: time.monotonic() > deadline_s)
-    destination = request.destination.encode(errors="surrogateescape")
     found = read_page(request.folder, destination, request.before, bounds)
     schemas = JournalSchemas(Path(request.folder))
     return {

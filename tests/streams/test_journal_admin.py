@@ -323,3 +323,43 @@ def test_a_journal_that_cannot_be_read_is_no_bug(site: Site) -> None:
                 shutil.move(site.folder / "aside", folder)
 
     run(test)
+
+
+def test_hostile_requests_are_refused_in_one_line(site: Site) -> None:
+    """What is no destination, revision, size or name is told with its code, whatever it holds; no path leads out of the folders."""
+
+    async def ask(gateway: Living, request: str) -> tuple[int, dict[str, object]]:
+        transport = await trio.open_tcp_stream("127.0.0.1", gateway.admin_port)
+        async with trio.SSLStream(transport, site.context("operator"), https_compatible=True) as stream:
+            head = f"{request} HTTP/1.1\r\nhost: localhost\r\nmaxam-admin: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            await stream.send_all(head.encode())
+            answer = b"".join([part async for part in stream])
+        return int(answer.split(b" ")[1]), json.loads(answer.partition(b"\r\n\r\n")[2])
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            for path, status, code in (
+                ("/v1/history/nonsense", 400, "invalid-destination"),
+                (f"/v1/history/X/{'a' * 600}", 400, "invalid-destination"),
+                ("/v1/history/X/A.1?before=0", 400, "invalid-parameter"),
+                ("/v1/history/X/A.1?before=-1", 400, "invalid-parameter"),
+                (f"/v1/history/X/A.1?before={'9' * 30}", 400, "invalid-parameter"),
+                ("/v1/history/X/A.1?before=%D9%A3", 400, "invalid-parameter"),
+                ("/v1/history/X/A.1?limit=0", 400, "invalid-parameter"),
+                ("/v1/history/X/A.1?values=maybe", 400, "invalid-parameter"),
+                ("/v1/history/X/A.1?folder=/etc", 400, "invalid-parameter"),
+                ("/v1/journal?folder=/etc", 400, "invalid-parameter"),
+                ("/v1/backups?folder=/etc", 400, "invalid-parameter"),
+                ("/v1/backups/..%2F..%2Fetc", 404, "not-found"),
+                ("/v1/backups/lock", 404, "not-found"),
+                ("/v1/backups/20200101T000000.000000Z", 404, "not-found"),
+            ):
+                found, told = await ask(gateway, f"GET {path}")
+                assert (found, told["error"]) == (status, code), (path, told)
+            found, told = await ask(gateway, "POST /v1/backups?folder=/tmp")
+            assert (found, told["error"]) == (400, "invalid-parameter")
+            assert not (site.folder / "backups").exists()
+            found, told = await ask(gateway, "GET /v1/history/X/A.1?before=1")
+            assert (found, told) == (200, {"changes": [], "next": None, "lost": False, "problems": []})
+
+    run(test)
