@@ -603,9 +603,7 @@ def schemas_decode(
     from maxam.admin.trial import decode  # noqa: PLC0415 as above
 
     registry = _registry(credentials, folder, live)
-    found = decode(
-        registry, read_input(file), str(file), form, destination, type_name, encoding, minor, schema_version
-    )
+    found = decode(registry, read_input(file), str(file), form, destination, type_name, encoding, minor, schema_version)
     if as_json:
         print_json(found.facts)
         return

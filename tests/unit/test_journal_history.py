@@ -31,7 +31,7 @@ def written(folder: Path, count: int = 400, seed: int = 5) -> list[Change]:
             body = b"" if chosen.random() < 0.1 else chosen.randbytes(chosen.choice([0, 10, 300]))
             made = change(len(changes) + len(block) + 1, topic, body, at_us=1_700_000_000_000_000 + len(changes))
             block.append(made)
-        journal.write(journal.encode(block))
+        journal.write(journal.encode([*block]))
         changes += block
     journal.close()
     return changes
