@@ -21,9 +21,11 @@ from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker, Operation
 from maxam.broker.delivery import Connection
 from maxam.broker.policy import load_policy
-from maxam.config import AuditSettings, Limits, ListenerSettings
+from maxam.config import AuditSettings, JournalSettings, Limits, ListenerSettings
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
+from maxam.gateway.backups import Backups
+from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rates import Rates
@@ -91,6 +93,7 @@ class Committer:
         self.full = False
         self.stuck = False
         self.committed: list[Operation] = []
+        self.times = CommitTimes(0.0)
 
     @property
     def group(self) -> "Committer":
@@ -130,6 +133,8 @@ class World:
         self.wall_us = 0
         self.staleness = Staleness(self.broker, 5.0, lambda: self.wall_us)
         self.rates = Rates(self.broker, [])
+        self.journal = JournalSettings(Path("/no/journal"))
+        self.backups = Backups(self.journal.folder, None, 1)
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
         self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
         self.broker.on_shadowed = self.shadows.tell
