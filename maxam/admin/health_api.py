@@ -60,6 +60,7 @@ EXPIRY: Final = record(
         figures=record("Figures", **dict.fromkeys(FIGURES, COUNT)),
         connections=record("HealthConnections", connected=COUNT, connecting=COUNT, operators=COUNT),
         overdue={"type": "integer", "minimum": 0, "description": "topics that are older than their rule allows"},
+        behind={"type": "integer", "minimum": 0, "description": "subscriptions that have lacked something for long"},
         commit=record(
             "HealthCommit",
             waiting={"type": "integer", "minimum": 0, "description": "operations that are not on disk yet"},
@@ -96,6 +97,7 @@ async def _health(view: View, _request: Request, _caller: Identity) -> Response:
     now_s = time.time()
     reasons, degraded = view.unready_reasons(), view.degraded_reasons()
     await gateway.traffic.gather()
+    look = await view.staleness.look()
     audit = view.audit
     return Answer(
         {
@@ -114,6 +116,7 @@ async def _health(view: View, _request: Request, _caller: Identity) -> Response:
                 "operators": len(view.visitors),
             },
             "overdue": gateway.freshness.count,
+            "behind": look.behind,
             "commit": _commit(gateway) | asdict(view.commits()),
             "disk": _disk(gateway),
             "memory": {

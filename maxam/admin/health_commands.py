@@ -49,7 +49,7 @@ def _print_health(answer: dict[str, Any]) -> None:
         ("server", f"{answer['server']} ({answer['core']})"),
         ("up since", f"{answer['started_at']}, {_span(answer['uptime_s'])}"),
         ("topics", f"{figures['topics']}, {answer['overdue']} overdue; revision {figures['revision']}"),
-        ("sessions", figures["sessions"]),
+        ("sessions", f"{figures['sessions']}; {counted(answer['behind'], 'subscription')} behind"),
         (
             "connections",
             f"{connected['connected']}, {connected['connecting']} connecting; {connected['operators']} of operators",

@@ -322,7 +322,7 @@ async def measure(folder: Path, topics: int, sessions: int, rounds: int, progres
     async with running(scene) as (gateway, admin), AsyncExitStack() as clients:
         progress(f"filling: {topics} topics, {sessions} sessions with {_GLOBS} subscriptions each")
         await _fill(scene, gateway.address, topics, clients, sessions)
-        operator = _Operator(await clients.enter_async_context(await _dial(admin, scene.context("operator"))))
+        context = scene.context("operator")
         await trio.sleep(1)  # what the load began is over: snapshots, scans
         found = []
         for path in ["(nothing asked)", *listings()]:
@@ -332,7 +332,8 @@ async def measure(folder: Path, topics: int, sessions: int, rounds: int, progres
                     await trio.sleep(rounds / 2)
                 found.append(Held(path, 0, 0, [steps.wall_s * 1000], [steps.processor_s * 1000], 0.0))
             else:
-                found.append(await _measure(operator, path, rounds))
+                async with await _dial(admin, context) as stream:  # one serves a thousand requests
+                    found.append(await _measure(_Operator(stream), path, rounds))
         return found
 
 

@@ -208,7 +208,7 @@ def test_health_says_what_an_operator_asks_first(tmp_path: Path) -> None:
             assert (await anna.send("X/a", b"v"))[0] == b"accepted"
             answer = await told(client, "/v1/health")
             assert (answer["status"], answer["reasons"], answer["degraded"]) == ("ready", [], [])
-            assert (answer["figures"]["topics"], answer["overdue"]) == (1, 0)
+            assert (answer["figures"]["topics"], answer["overdue"], answer["behind"]) == (1, 0, 0)
             assert answer["connections"] == {"connected": 1, "connecting": 0, "operators": 1}
             assert {row["what"] for row in answer["expiries"]} == {"certificate", "authority", "crl"}
             assert [row["expires_s"] for row in answer["expiries"]] == sorted(
@@ -414,7 +414,21 @@ class Connections(Sessions):
         return row["id"]
 
 
-@pytest.mark.parametrize("kind", [Topics, OverdueTopics, Orphans, Rejects, Sessions, Connections])
+class Subscriptions(Sessions):
+    """Subscriptions, in order of session and id."""
+
+    path = "/v1/subscriptions"
+
+    def named(self, name: str) -> Any:
+        """Return the key of the one of the session with this client-id."""
+        return ("anna", name, "s")
+
+    def key(self, row: dict[str, Any]) -> Any:
+        """Return its name."""
+        return (row["principal"], row["client_id"], row["id"])
+
+
+@pytest.mark.parametrize("kind", [Topics, OverdueTopics, Orphans, Rejects, Sessions, Connections, Subscriptions])
 def test_a_listing_is_right_while_things_come_and_go(tmp_path: Path, kind: type[Churn]) -> None:
     """Read page by page while others come and go, before and behind the cursor, what stays is listed exactly once, nothing twice, and all in
     the listing's order.
