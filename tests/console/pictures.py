@@ -47,8 +47,8 @@ def _open_reject(page: Page) -> None:
 
 PICTURES: Final = (
     Picture("console-overview", "overview", height=1010),
-    Picture("console-topics", "topics?glob=X/EGM.*.EGMStatus"),
-    Picture("console-topic-dark", "topics?glob=X/EGM.*.EGMStatus", _open_topic, "dark"),
+    Picture("console-topics", "topics?glob=X/EGM.*.EGMStatus", height=660),
+    Picture("console-topic-dark", "topics?glob=X/EGM.*.EGMStatus", _open_topic, "dark", height=700),
     Picture("console-slow", "slow", height=420),
     Picture("console-reject", "rejects", _open_reject),
     Picture("console-schema-diff", "schemas?type=egm.EGMMeterReading_v1"),

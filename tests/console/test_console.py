@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.console.conftest import OpenTab
 from tests.console.floor import (
@@ -187,21 +187,50 @@ def test_a_restart_shows_as_stale_and_heals(browser: Browser, tmp_path: Path) ->
 
 
 def test_a_hidden_or_paused_page_asks_nothing(tab: OpenTab) -> None:
-    """Pausing ends the stream and the questions; going on begins them again."""
+    """Pausing or hiding the page ends its stream and its questions; going on begins them again."""
     with tab() as operator:
         page = operator.open("overview")
         expect(page.locator(".hero .word")).to_be_visible()
-        page.keyboard.press("p")
-        expect(page.locator(".pill")).to_contain_text("Paused")
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
-        page.keyboard.press("g")
-        page.keyboard.press("t")
-        expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
-        page.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
-        assert not [url for url in asked if "/v1/" in url]
+        for stop, go_on in (("p", "p"), (_HIDE, _SHOW)):
+            _do(page, stop)
+            expect(page.locator(".pill")).to_contain_text("Paused")
+            asked.clear()
+            page.keyboard.type("gt")
+            expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+            page.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
+            assert not [url for url in asked if "/v1/" in url]
+            _do(page, go_on)
+            expect(page.locator(f"{ROWS} .value").first).to_contain_text("label:")
+            page.keyboard.type("go")
+
+
+_VISIBILITY = """
+Object.defineProperty(document, "hidden", {configurable: true, get: () => %s});
+document.dispatchEvent(new Event("visibilitychange"));
+"""
+_HIDE, _SHOW = _VISIBILITY % "true", _VISIBILITY % "false"
+
+
+def _do(page: Page, what: str) -> None:
+    """Press a key, or run a script."""
+    if len(what) == 1:
+        page.keyboard.press(what)
+    else:
+        page.evaluate(what)
+
+
+def test_another_version_offers_to_load_the_page_anew(tab: OpenTab) -> None:
+    """When the gateway says another version than the page came from, the page says so."""
+    with tab() as operator:
+        page = operator.open("about")
+        expect(page.locator("main")).to_contain_text("maxam/")
+        page.route("**/v1/about", lambda route: route.fulfill(json={**route.fetch().json(), "server": "maxam/9.9"}))
         page.keyboard.press("p")
-        expect(page.locator(f"{ROWS} .value").first).to_contain_text("label:")
+        page.keyboard.press("p")
+        expect(page.locator(".banner.hint")).to_contain_text("The gateway is another version now (maxam/9.9)")
+        expect(page.get_by_role("button", name="Load the page again")).to_be_visible()
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
@@ -210,6 +239,7 @@ def test_views_are_accessible_and_fit_a_narrow_window(tab: OpenTab, colours: str
     require(str(AXE) if AXE.exists() else None, "axe-core")
     narrow = colours == "dark"
     with tab(colours=colours, width=360 if narrow else 1280) as operator:
+        operator.allowed.append("status of 409")  # backups are off
         page = operator.open()
         problems: list[str] = []
         for view in (

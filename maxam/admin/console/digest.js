@@ -1,5 +1,5 @@
 /**
- * A value in one line, what tells most of it first: fields that change, then fields in which topics of one schema differ, then the rest;
+ * A value in one line, what tells most of it first: fields that change, then fields in which topics of one schema differ, then lists, then the rest;
  * times last, as their age has a column of its own. What changes is learned from what came while the page was open.
  */
 
@@ -42,14 +42,20 @@ export class Digest {
   text(schema, value) {
     const learned = this.#learned.get(schema);
     if (!learned || value === null || typeof value !== "object" || Array.isArray(value)) return compact(value, CHARACTERS_MAX);
-    /** @type {[string[], string[], string[], string[]]} */
-    const ranks = [[], [], [], []];
+    /** @type {string[][]} */
+    const ranks = [[], [], [], [], []];
     for (const [path, leaf] of leaves(value, LEAVES_MAX)) {
-      const rank = leaf === null || (Array.isArray(leaf) && leaf.length === 0) || (typeof leaf === "string" && TIME.test(leaf)) ? 3 : learned.moving.has(path) ? 0 : learned.differing.has(path) ? 1 : 2;
-      ranks[rank].push(`${path.slice(path.lastIndexOf(".") + 1)}: ${compact(leaf, 80)}`);
+      ranks[rank(learned, path, leaf)]?.push(`${path.slice(path.lastIndexOf(".") + 1)}: ${compact(leaf, 80)}`);
     }
     return shownShort(ranks.flat().join(" · "), CHARACTERS_MAX);
   }
+}
+
+/** @param {Learned} learned @param {string} path @param {unknown} leaf */
+function rank(learned, path, leaf) {
+  if (leaf === null || (Array.isArray(leaf) && leaf.length === 0) || (typeof leaf === "string" && TIME.test(leaf))) return 4;
+  if (Array.isArray(leaf)) return 2; // long, and mostly the same
+  return learned.moving.has(path) ? 0 : learned.differing.has(path) ? 1 : 3;
 }
 
 /** @param {Set<string>} paths @param {Map<string, unknown>} before @param {Map<string, unknown>} now */

@@ -5,7 +5,7 @@
 
 import { shown, shownShort } from "./text.js";
 
-/** @typedef {Node | string | number | null | undefined | false} Child */
+/** @typedef {Node | string | number | null | undefined | false | Child[]} Child */
 /** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -16,7 +16,7 @@ const SVG = "http://www.w3.org/2000/svg";
  * @template {keyof HTMLElementTagNameMap} T
  * @param {T} tag
  * @param {Attributes | null} [attributes]
- * @param {...(Child | Child[])} children
+ * @param {...Child} children
  * @returns {HTMLElementTagNameMap[T]}
  */
 export function el(tag, attributes, ...children) {
@@ -32,18 +32,19 @@ export function el(tag, attributes, ...children) {
 
 /**
  * @param {Element | DocumentFragment} parent
- * @param {...(Child | Child[])} children
+ * @param {...Child} children
  */
 export function add(parent, ...children) {
-  for (const child of children.flat()) {
-    if (child !== null && child !== undefined && child !== false) parent.append(child instanceof Node ? child : String(child));
+  for (const child of children) {
+    if (Array.isArray(child)) add(parent, ...child);
+    else if (child !== null && child !== undefined && child !== false) parent.append(child instanceof Node ? child : String(child));
   }
 }
 
 /**
  * Put other children into an element.
  * @param {Element} parent
- * @param {...(Child | Child[])} children
+ * @param {...Child} children
  */
 export function fill(parent, ...children) {
   parent.replaceChildren();

@@ -180,6 +180,14 @@ export class Grid {
     return `${count(this.#first + 1)}–${count(last)} of ${total}`;
   }
 
+  /**
+   * What the stream told of a topic, or undefined when it is not near the screen.
+   * @param {string} destination
+   */
+  row(destination) {
+    return this.#known.get(destination)?.row;
+  }
+
   get empty() {
     return this.#names.length === 0 && this.#complete;
   }

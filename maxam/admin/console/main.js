@@ -257,3 +257,6 @@ document.addEventListener("keydown", onKey);
 route();
 const identity = new Poll((signal) => get("/v1/about", signal), ABOUT_EVERY_MS, compareGateway, () => undefined);
 link.addEventListener("back", () => identity.again());
+link.addEventListener("change", () => {
+  if (link.state === "live") identity.again(); // after a pause too: much may have happened
+});

@@ -12,6 +12,7 @@ export function show({ root }) {
   const journal = el("section", { class: "card" }, el("h2", null, "Journal"), el("p", { class: "loading" }, "Asking the gateway …"));
   const backups = el("section", { class: "card" }, el("h2", null, "Backups"), el("p", { class: "loading" }, "Asking the gateway …"));
   add(root, el("div", { class: "cards" }, journal, backups));
+  /** @type {Poll<any>[]} */
   const polls = [
     new Poll((signal) => get("/v1/journal", signal), 3000, (answer) => fill(journal, el("h2", null, "Journal"), described(answer)), (problem) => fill(journal, el("h2", null, "Journal"), refusal(problem))),
     new Poll(
@@ -25,7 +26,11 @@ export function show({ root }) {
         }
         fill(backups, el("h2", null, "Backups"), el("div", { class: "backups" }, described(answer)), el("div", { class: "buttons" }, el("button", { type: "button", click: () => void begin() }, "Make a backup …")));
       },
-      (problem) => fill(backups, el("h2", null, "Backups"), problem.status === 404 ? nothing("No folder for backups is configured.") : refusal(problem)),
+      (problem) => {
+        const off = problem.code === "backup-off";
+        if (off) polls[1]?.stop(); // a setting of the start: no need to ask again
+        fill(backups, el("h2", null, "Backups"), off ? nothing("No folder for backups is configured.", "With `backups` under [admin] of its configuration the gateway makes them, and keeps the newest.") : refusal(problem));
+      },
     ),
   ];
   const begin = () =>

@@ -69,7 +69,7 @@ class Health {
   /** @param {any} answer */
   show(answer) {
     const words = /** @type {Record<string, [string, "ok" | "warn" | "bad"]>} */ ({
-      ready: ["All is well", "ok"],
+      ready: ["The gateway is healthy", "ok"],
       degraded: ["In service, but something should be seen to", "warn"],
       "not ready": ["Not fully in service", "bad"],
     });
@@ -171,7 +171,7 @@ class Behind {
   /** @param {any} answer */
   show(answer) {
     const worst = answer.subscriptions[0]?.staleness_s ?? 0;
-    this.tile.show(count(answer.behind), answer.behind ? "warn" : "ok", worst > 0 ? `the oldest by ${age(worst)}` : `of ${plural(answer.looked_at, "subscription")}`);
+    this.tile.show(count(answer.behind), !answer.behind ? "ok" : worst < 10 ? "warn" : "bad", worst > 0 ? `the oldest by ${age(worst)}` : `of ${plural(answer.looked_at, "subscription")}`);
     const said = JSON.stringify(answer.subscriptions);
     if (said === this.#said) return;
     this.#said = said;

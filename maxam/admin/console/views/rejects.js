@@ -65,12 +65,15 @@ export function show({ root, query, remember }) {
 
 /** @param {any} row @param {() => void} changed */
 function detail(row, changed) {
-  const list = el("dl", { class: "facts" });
-  facts(list, [
+  const first = el("dl", { class: "facts" });
+  facts(first, [
     ["Destination", client(row.destination, 600)],
     ["Result", el("span", { class: `code ${row.disposition}` }, row.result || row.disposition)],
     ["Reason", client(row.reason, 600)],
     ["Rejected", el("time", { datetime: row.rejected_at, title: row.rejected_at }, time(row.rejected_at))],
+  ]);
+  const about = el("dl", { class: "facts" });
+  facts(about, [
     ["Principal", row.principal ? client(row.principal, 200) : "the policy knows none"],
     ["Certificate", el("span", { class: "hex" }, row.fingerprint)],
     ["Held against", row.schema ? el("a", { href: `#/schemas?${new URLSearchParams({ type: row.schema })}` }, client(`${row.schema} ${row.schema_version}`, 200)) : "no schema"],
@@ -78,7 +81,7 @@ function detail(row, changed) {
     ["Changed since", row.topic_changed ? "yes: the topic has another value now" : "no"],
   ]);
   /** @type {HTMLElement[]} */
-  const parts = [list];
+  const parts = [first];
   const { fault } = row;
   if (fault) {
     const told = el("dl", { class: "facts fault" });
@@ -96,6 +99,7 @@ function detail(row, changed) {
   if (headers.length) parts.push(el("table", { class: "headers" }, el("caption", null, "Headers"), el("tbody", null, headers.map(([name, text]) => el("tr", null, el("th", { scope: "row" }, client(name, 100)), el("td", null, client(text, 300)))))));
   parts.push(el("h3", null, "Body"));
   parts.push(typeof row.body === "string" ? hex(row.body) : el("p", { class: "aside" }, "Not shown: ", client(row.problem ?? row.body_state, 300), "."));
+  parts.push(el("h3", null, "About it"), about);
   if (row.resubmissions?.length) {
     parts.push(el("h3", null, "Sent again"), el("ul", null, row.resubmissions.map((/** @type {any} */ one) => el("li", null, client(one.by, 100), " at ", time(one.at), ": ", one.disposition, one.reason ? [", ", client(one.reason, 300)] : null))));
   }

@@ -116,7 +116,7 @@ function showType(type) {
   return el(
     "div",
     null,
-    el("p", null, `Compatibility ${type.compatibility ?? "not checked"}. `, type.rules.length ? ["Carried by ", type.rules.map((/** @type {any} */ rule, /** @type {number} */ at) => [at ? ", " : "", el("a", { href: `#/topics?${new URLSearchParams({ glob: rule.destination })}` }, client(rule.destination, 200)), ` (${rule.encoding})`]).flat()] : "No rule names it itself."),
+    el("p", null, `Compatibility ${type.compatibility ?? "not checked"}. `, type.rules.length ? ["Carried by ", type.rules.map((/** @type {any} */ rule, /** @type {number} */ at) => [at ? ", " : "", el("a", { href: `#/topics?${new URLSearchParams({ glob: rule.destination })}` }, client(rule.destination, 200)), ` (${rule.encoding})`])] : "No rule names it itself."),
     minors.length > 1 ? el("div", { class: "choose" }, el("label", null, "From ", from), el("label", null, "to ", to)) : null,
     result,
   );
@@ -135,7 +135,7 @@ function diffList(older, newer, from, to) {
   return el(
     "div",
     null,
-    el("p", { role: "status" }, changed.length ? `${plural(changed.length, "field")} differ from ${from} to ${to}; ${rows.length - changed.length} are the same.` : `Fields, types and defaults of ${from} and ${to} are the same.`),
+    el("p", { role: "status" }, changed.length ? `${plural(changed.length, "field")} ${changed.length === 1 ? "differs" : "differ"} from ${from} to ${to}; ${rows.length - changed.length} are the same.` : `Fields, types and defaults of ${from} and ${to} are the same.`),
     el(
       "ul",
       { class: "fields-list" },

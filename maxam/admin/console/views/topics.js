@@ -98,7 +98,7 @@ export function show({ root, query, remember }) {
   /** @param {string} destination */
   const open = (destination) => {
     detail?.stop();
-    const topic = showTopic(destination, () => pii);
+    const topic = showTopic(destination, () => grid.row(destination), () => pii);
     panel.show(client(destination, 600), [topic.element], () => {
       topic.stop();
       detail = null;
@@ -132,9 +132,10 @@ export function show({ root, query, remember }) {
 /**
  * One topic: the value in full, headers, history, and what can be done to it.
  * @param {string} destination
- * @param {() => boolean} pii
+ * @param {() => import("../live.js").TopicRow | undefined} streamed as the grid has it: with personal fields hidden, unless they were asked for
+ * @param {() => boolean} pii whether they were
  */
-function showTopic(destination, pii) {
+function showTopic(destination, streamed, pii) {
   const body = el("div", { class: "topic" }, el("p", { class: "loading" }, "Asking the gateway …"));
   const list = el("dl", { class: "facts" });
   const ageText = el("span");
@@ -144,8 +145,10 @@ function showTopic(destination, pii) {
   let newest = 0;
   let told_ms = 0;
   let told_s = 0;
+  let waiting = false;
+  let hidden = false;
   const poll = new Poll(
-    (signal) => get(topicPath("topics", destination, { pii: pii() ? "true" : "" }), signal),
+    (signal) => get(topicPath("topics", destination), signal),
     3_600_000, // it is asked again when the grid hears of a newer revision
     (row) => display(row),
     (problem) => {
@@ -175,8 +178,13 @@ function showTopic(destination, pii) {
       ["Fresh within", row.fresh_within_s === undefined || row.fresh_within_s === null ? null : age(row.fresh_within_s)],
     ]);
     if (row.revision === shownRevision) return;
-    shownRevision = row.revision;
-    fill(value, ...valueOf(row));
+    const seen = streamed();
+    waiting = seen === undefined;
+    if (!waiting) shownRevision = row.revision;
+    // The route of one topic knows nothing of personal fields: what may be shown of them is what the stream sent.
+    hidden = !pii() && (waiting || seen?.pii_masked === true);
+    if (waiting) fill(value, el("p", { class: "aside" }, "Its value shows when the list beside has it."));
+    else fill(value, ...valueOf(hidden ? { ...row, value: seen?.value, value_state: seen?.value_state, pii_masked: true } : row));
     if (!list.isConnected) {
       fill(
         body,
@@ -196,6 +204,10 @@ function showTopic(destination, pii) {
   /** @param {number | null} before */
   const readHistory = async (before) => {
     const button = body.querySelector(".history + button");
+    if (hidden) {
+      fill(past, el("p", { class: "aside" }, "Its values hold fields marked personal: tick “Personal data” above first."));
+      return;
+    }
     if (button instanceof HTMLButtonElement) button.disabled = true;
     try {
       const answer = await get(topicPath("history", destination, { limit: HISTORY, before }));
@@ -230,7 +242,7 @@ function showTopic(destination, pii) {
     element: body,
     /** @param {string} name @param {number} revision */
     changed(name, revision) {
-      if (name !== destination || revision <= newest) return;
+      if (name !== destination || (revision <= newest && !waiting)) return;
       newest = revision;
       soon ??= setTimeout(() => {
         soon = undefined;
