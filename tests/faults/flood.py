@@ -2,7 +2,8 @@
 
 First peers that never get so far as CONNECTED, a fifth each: TCP only; half a ClientHello and then a byte now and then; TLS and half a
 CONNECT; TLS and a CONNECT that drips; TLS and as much as the gateway takes. Whoever is closed comes again. Among them good clients connect,
-publish and leave. Then connected subscribers that never read, while a publisher waits for its RECEIPTs one by one, as it did before they came.
+publish and leave. Then connected subscribers that never read, while a publisher waits for its RECEIPTs one by one; as machines are seldom quiet, it
+does so by turns at a second gateway that has no such subscribers, and each turn is compared with the one before.
 """
 
 import argparse
@@ -16,7 +17,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import median
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
@@ -26,6 +29,7 @@ from tests.faults.scene import CONNECT, resident_bytes
 KINDS = ("TCP only", "half TLS", "half CONNECT", "dripping", "flooding")
 _ROUND_S = 0.05
 _COMERS_PER_ROUND = 20  # who was closed and comes again: as many handshakes as a real flood of this size would ask for
+_BODY = bytes(2000)
 _FLOOD = b"CONNECT\naccept-version:1.2\n" + b"h:" + b"v" * 7000 + b"\n"
 
 
@@ -145,44 +149,63 @@ def strangers(process: GatewayProcess, peers: int, visits: int) -> Figures:
     return Figures(sorted(waits_s), (most - before) // peers, came)
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """What subscribers that never read cost.
+class Publisher:
+    """Sends values one by one, each after the RECEIPT of the one before, and measures how long that took."""
 
-    Attributes:
-        before_s: From SEND to RECEIPT without them, sorted.
-        among_s: With them, sorted.
-        bytes_each: By how much the gateway's memory grew at most, for each of them.
-    """
+    def __init__(self, process: GatewayProcess, topics: int = 50) -> None:
+        self._client = process.client()
+        self._topics = topics
+        self._sent = 0
 
-    before_s: list[float]
-    among_s: list[float]
-    bytes_each: int
-
-
-def silent(process: GatewayProcess, readers: int, sends: int, topics: int = 50) -> Silence:
-    """Publish one by one, alone and among subscribers of all of it that never read; their write deadline is not waited for."""
-    body = bytes(2000)
-
-    def publish() -> list[float]:
+    def publish(self, sends: int) -> list[float]:
+        """Return the seconds from SEND to RECEIPT, sorted."""
         took_s = []
-        with process.client() as publisher:
-            for number in range(sends):
-                began_s = time.perf_counter()
-                assert publisher.send(b"X/r%d" % (number % topics), body) == b"accepted"
-                took_s.append(time.perf_counter() - began_s)
+        for _ in range(sends):
+            self._sent += 1
+            began_s = time.perf_counter()
+            assert self._client.send(b"X/r%d" % (self._sent % self._topics), _BODY) == b"accepted"
+            took_s.append(time.perf_counter() - began_s)
         return sorted(took_s)
 
-    publish()
-    before_s = publish()
-    resident = resident_bytes(process)
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+
+
+@contextlib.contextmanager
+def silent_readers(process: GatewayProcess, count: int) -> Iterator[None]:
+    """Have subscribers of all that a Publisher sends, which never read."""
     with contextlib.ExitStack() as stack:
-        for _ in range(readers):
+        for _ in range(count):
             reader = stack.enter_context(_silent_reader(process))
             reader.sendall(CONNECT + encoder.subscribe(VERSION_1_2, b"s", b"X/r*", b"client"))
-        among_s = publish()
-        grown = resident_bytes(process) - resident
-    return Silence(before_s, among_s, grown // max(1, readers))
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """RECEIPT times of as many SENDs at either gateway, in seconds, sorted."""
+
+    alone_s: list[float]
+    among_s: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """How many times the 99th percentile alone is that among silent readers."""
+        return percentile(self.among_s, 0.99) / percentile(self.alone_s, 0.99)
+
+
+def by_turns(alone: GatewayProcess, among: GatewayProcess, turns: int, sends: int) -> list[Turn]:
+    """Publish at one gateway and the other, `sends` at a time, whichever is first by turns too."""
+    found = []
+    with contextlib.closing(Publisher(alone)) as first, contextlib.closing(Publisher(among)) as second:
+        for turn in range(turns):
+            if turn % 2:
+                among_s = second.publish(sends)
+                found.append(Turn(first.publish(sends), among_s))
+            else:
+                found.append(Turn(first.publish(sends), second.publish(sends)))
+    return found
 
 
 @contextlib.contextmanager
@@ -208,7 +231,8 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=500)
     parser.add_argument("--visits", type=int, default=200)
     parser.add_argument("--silent", type=int, default=100)
-    parser.add_argument("--sends", type=int, default=3000)
+    parser.add_argument("--turns", type=int, default=60, help="at either gateway")
+    parser.add_argument("--sends", type=int, default=300, help="in each turn")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         files = GatewayFolder(Path(scratch))
@@ -219,12 +243,23 @@ def main() -> int:
                 f" {percentile(flood.waits_s, 0.5):.3f} s (median), {flood.waits_s[-1]:.3f} s (the longest);"
                 f" {flood.bytes_each / 1024:.1f} KiB each\n"
             )
-        with files.start() as process:
-            quiet = silent(process, options.silent, options.sends)
-            sys.stdout.write(
-                f"{options.silent} that never read: RECEIPT p99 {percentile(quiet.before_s, 0.99) * 1000:.2f} ms without them,"
-                f" {percentile(quiet.among_s, 0.99) * 1000:.2f} ms with them; {quiet.bytes_each / 1024:.1f} KiB each\n"
-            )
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        with GatewayFolder(Path(one)).start() as alone, GatewayFolder(Path(other)).start() as among:
+            by_turns(alone, among, 2, options.sends)  # to warm up
+            before = resident_bytes(among)
+            with silent_readers(among, options.silent):
+                turns = by_turns(alone, among, options.turns, options.sends)
+                grown = resident_bytes(among) - before
+        ratios = sorted(turn.ratio for turn in turns)
+        alone_s, among_s = (
+            sorted(chain.from_iterable(one)) for one in zip(*((t.alone_s, t.among_s) for t in turns), strict=True)
+        )
+        sys.stdout.write(
+            f"{options.silent} that never read: RECEIPT p50 {percentile(alone_s, 0.5) * 1000:.2f} ms without them,"
+            f" {percentile(among_s, 0.5) * 1000:.2f} ms with them; p99 {percentile(alone_s, 0.99) * 1000:.2f} and"
+            f" {percentile(among_s, 0.99) * 1000:.2f} ms; p99 of {len(turns)} turns with and without them: {median(ratios):.2f} times (median),"
+            f" {percentile(ratios, 0.25):.2f} to {percentile(ratios, 0.75):.2f} (quartiles); {grown / max(1, options.silent) / 1024:.1f} KiB each\n"
+        )
     return 0
 
 

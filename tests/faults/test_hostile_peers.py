@@ -17,7 +17,7 @@ from maxam.config import Limits
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
-from tests.faults.flood import silent, strangers
+from tests.faults.flood import Publisher, silent_readers, strangers
 from tests.faults.gateway_process import WAIT_S, GatewayFolder
 from tests.faults.network import through_a_bad_network
 from tests.faults.scene import CONNECT, Scene, error_of, resident_bytes, scene
@@ -55,9 +55,13 @@ def test_a_flood_of_all_kinds_of_strangers(broker: Scene) -> None:
 
 def test_subscribers_that_never_read_hold_little(broker: Scene) -> None:
     """Each holds less than 256 KiB and what it is owed, and no publisher waits for them."""
-    quiet = silent(broker.process, readers=25, sends=200)
-    assert quiet.bytes_each < 262_144
-    assert len(quiet.among_s) == 200
+    publisher = Publisher(broker.process)
+    publisher.publish(200)
+    before = resident_bytes(broker.process)
+    with silent_readers(broker.process, 25):
+        assert len(publisher.publish(200)) == 200
+        assert resident_bytes(broker.process) - before < 25 * 262_144
+    publisher.close()
 
 
 def test_an_eager_subscription_bomb_is_streamed(broker: Scene) -> None:
