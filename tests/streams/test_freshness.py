@@ -50,6 +50,10 @@ class Operator:
 
     async def asks(self, path: str) -> Any:
         """GET a path; return the JSON of its answer."""
+        return json.loads(await self.reads(path))
+
+    async def reads(self, path: str) -> str:
+        """GET a path; return the text of its answer."""
         transport = await trio.open_tcp_stream("127.0.0.1", self.alive.admin_port)
         request = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         async with trio.SSLStream(transport, self.alive.site.context("operator"), https_compatible=True) as stream:
@@ -57,7 +61,7 @@ class Operator:
             answer = b"".join([bytes(part) async for part in stream])
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), answer
-        return json.loads(body)
+        return body.decode()
 
 
 @asynccontextmanager
