@@ -62,7 +62,8 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
         ClientError: The gateway cannot be reached, or refuses us.
     """
     bodies = Bodies(registry)
-    published = Published(secrets.token_hex(4))
+    run = secrets.token_hex(4)  # another demo beside this one has sessions of its own
+    published = Published(run)
     eager = Received(published, "")
     slow = Received(published, READINGS)
     floor = Floor(bodies)
@@ -71,9 +72,9 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
     stopping = trio.Event()
 
     async with (
-        _connection(plan, "publisher", screen) as publisher,
-        _connection(plan, "subscriber", screen) as viewer,
-        _connection(plan, "subscriber", screen) as idler,
+        _connection(plan, "publisher", f"machines-{run}", screen) as publisher,
+        _connection(plan, "subscriber", f"display-{run}", screen) as viewer,
+        _connection(plan, "subscriber", f"slow-display-{run}", screen) as idler,
     ):
         with screen:
             async with trio.open_nursery() as background:
@@ -101,7 +102,7 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
     return _summarise(console, published, eager, slow, plan) and answered
 
 
-def _connection(plan: Plan, name: str, screen: Screen) -> AbstractAsyncContextManager[ResumingClient]:
+def _connection(plan: Plan, name: str, client_id: str, screen: Screen) -> AbstractAsyncContextManager[ResumingClient]:
     folder = plan.certificates
 
     def tell(reason: ClientError, wait_s: float) -> None:
@@ -113,6 +114,7 @@ def _connection(plan: Plan, name: str, screen: Screen) -> AbstractAsyncContextMa
         certificate=folder / f"{name}.pem",
         key=folder / f"{name}.key",
         ca=folder / "ca.pem",
+        client_id=client_id,
         on_loss=tell,
     )
 
