@@ -72,6 +72,12 @@ class Committer:
         self.writing_since_s: float | None = None  # the block under way
         self.times: Final = CommitTimes(time.perf_counter())
         self._collected = broker.revision  # up to which the youngest objects have been looked at
+        self._thread: threading.Thread | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a thread that writes blocks. A disk that does not answer leaves it alive."""
+        return self._thread is not None and self._thread.is_alive()
 
     def touch(self) -> None:
         """Hand what was appended to the disk: at once, or when the disk is done with what it is writing."""
@@ -88,6 +94,7 @@ class Committer:
         token = trio.lowlevel.current_trio_token()
         thread = threading.Thread(target=self._write_blocks, args=(token,), name="committer", daemon=True)
         thread.start()
+        self._thread = thread
         try:
             while True:
                 await self._bell.wait(self._pump(trio.current_time()))

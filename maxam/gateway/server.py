@@ -32,6 +32,7 @@ from maxam.gateway.journal_size import JournalSize
 from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.loop_lag import LoopLag
+from maxam.gateway.notify import keep_watchdog
 from maxam.gateway.peer import Peer
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rates import Rates
@@ -182,6 +183,7 @@ class Gateway:
             lasting.start_soon(self.freshness.run)
             lasting.start_soon(self.rates.run)
             lasting.start_soon(self.loop_lag.run)
+            lasting.start_soon(keep_watchdog, lambda: self.committer.alive)
             lasting.start_soon(self.journal_size.run)
             lasting.start_soon(self.backups.run)
             lasting.start_soon(self.reloader.run)

@@ -69,3 +69,22 @@ def test_an_idle_journal_seals_its_segment(tmp_path: Path) -> None:
 
     trio.run(idle, clock=trio.testing.MockClock(autojump_threshold=0))
     assert [segment.last for segment in sealed_segments(tmp_path, OsDisk())] == [1]
+
+
+def test_a_committer_is_alive_while_its_thread_is(tmp_path: Path) -> None:
+    """Before it runs and after it there is nothing that writes."""
+
+    async def live() -> None:
+        journal = Journal.open(tmp_path, OsDisk(), JournalSettings(durable=False), bytes(16))
+        list(journal.recover())
+        committer = Committer(World.make().broker, journal, Limits())
+        assert not committer.alive
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert committer.alive
+            nursery.cancel_scope.cancel()
+        assert not committer.alive
+        journal.close()
+
+    trio.run(live)
