@@ -57,7 +57,10 @@ def routes(others: Sequence[RouteSpec]) -> tuple[RouteSpec, ...]:
 
 
 def allowed_methods(specs: Sequence[RouteSpec], raw_path: str) -> list[str]:
-    """Return the methods that a path has, as clients wrote it; empty for a path that there is not. Spec: RFC 9110 "10.2.1. Allow" """
+    """Return the methods that a path has, as clients wrote it; empty for a path that there is not.
+
+    Spec: RFC 9110 "10.2.1. Allow"
+    """
     found = set()
     for method, path, _, handler in specs:
         shown = handler.description.path if isinstance(handler, Described) else None

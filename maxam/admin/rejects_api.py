@@ -9,7 +9,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, flag_of, limit_of
+from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, Rows, flag_of, limit_of
 from maxam.admin.description import (
     AFTER_NUMBER,
     BASE64,
@@ -41,6 +41,7 @@ from maxam.globs import Glob
 from maxam.records import REJECTION_RESULTS, Identity
 
 REJECTS_PATH: Final = "/v1/rejects"
+ROWS_PER_SLICE: Final = 100
 LOOKED_AT_PER_SLICE: Final = 500  # before the event loop has its turn: about 1 ms
 BODY_WITHHELD: Final = "withheld"  # it is kept, but not for this caller
 TRIAL_ROWS_MAX: Final = 100  # of principals and of reasons, each, that one rule shows: those with most
@@ -101,29 +102,28 @@ async def _rejects(view: View, request: Request, _caller: Identity) -> Response:
     limit = limit_of(request)
     wanted = _Filter(view, request)
     cursor = _cursor(request)
-    rows: list[dict[str, object]] = []
+    rows = Rows("rejects")
     more = True
     while more and len(rows) < limit:
         more = False
+        found: list[dict[str, object]] = []
         for looked_at, reject in enumerate(view.quarantine.before(cursor)):
-            if looked_at == LOOKED_AT_PER_SLICE or len(rows) == limit:
+            if looked_at == LOOKED_AT_PER_SLICE or len(found) == min(limit - len(rows), ROWS_PER_SLICE):
                 more = True
                 break
             cursor = reject.number
             if wanted.since_us is not None and reject.rejected_at_us < wanted.since_us:
                 break  # all others are older
             if wanted.matches(reject):
-                rows.append(_row(view, reject))
+                found.append(_row(view, reject))
+        rows.add(found)
         await trio.lowlevel.checkpoint()
     quarantine = view.quarantine
-    return Answer(
-        {
-            "rejects": rows,
-            "next": str(cursor) if more else None,
-            "kept": len(quarantine),
-            "forgotten": quarantine.forgotten,
-            "since": iso_time(view.started_at_us()),
-        }
+    return rows.answer(
+        str(cursor) if more else None,
+        kept=len(quarantine),
+        forgotten=quarantine.forgotten,
+        since=iso_time(view.started_at_us()),
     )
 
 

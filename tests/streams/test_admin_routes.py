@@ -1,6 +1,6 @@
 """All routes of the admin API over real TLS: described, guarded, and right while what they list comes and goes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +12,12 @@ import trio
 from click.testing import CliRunner, Result
 
 from maxam.admin import console, openapi
-from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL, RouteSpec
+from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL, RouteSpec, Rows
 from maxam.admin.api import ROUTES
 from maxam.admin.connections_api import STATES
 from maxam.admin.description import Described
 from maxam.admin.main import main
+from maxam.bench.holds import counted_steps
 from maxam.config import Limits
 from maxam.gateway.reload import RELOADED
 from tests.streams.living_gateway import ANYTHING_GOES, Living, Site, TestClient, living, until
@@ -460,5 +461,50 @@ def test_a_listing_is_right_while_things_come_and_go(tmp_path: Path, kind: type[
             assert seen == sorted(set(seen), reverse=churn.falling)
             assert set(seen) >= set(churn.kept)
             assert len(churn.kept) == len(KEPT)
+
+    run(test)
+
+
+SLICED = {
+    Topics: "maxam.admin.api.ROWS_PER_SLICE",
+    OverdueTopics: "maxam.admin.freshness_api.ROWS_PER_SLICE",
+    Orphans: "maxam.admin.reload_api.ROWS_PER_SLICE",
+    Rejects: "maxam.admin.rejects_api.ROWS_PER_SLICE",
+    Sessions: "maxam.admin.api.SESSIONS_PER_SLICE",
+    Connections: "maxam.admin.connections_api.ROWS_PER_SLICE",
+    Subscriptions: "maxam.admin.subscriptions_api.ROWS_PER_SLICE",
+}
+
+
+@pytest.mark.parametrize("kind", SLICED)
+def test_no_step_makes_more_rows_than_a_slice(
+    tmp_path: Path, kind: type[Churn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a page is, its rows are made and written a slice at a time, and other tasks have their turn in between."""
+    site = Site(tmp_path, "anna")
+    (site.schemas / "registry.toml").write_text(CONTRACT)
+    monkeypatch.setattr(SLICED[kind], 4)
+    written: list[tuple[int, int]] = []  # in which step, how many rows
+    add = Rows.add
+
+    async def test() -> None:
+        async with AsyncExitStack() as open_:
+            gateway = await open_.enter_async_context(living(site))
+            client = await open_.enter_async_context(gateway.client("anna", "churn"))
+            api = await open_.enter_async_context(operator(gateway))
+            churn = kind(gateway, client, open_)
+            await churn.begin()
+            with counted_steps() as steps:
+
+                def note(self: Rows, rows: Sequence[dict[str, object]]) -> None:
+                    written.append((steps.count, len(rows)))
+                    add(self, rows)
+
+                monkeypatch.setattr(Rows, "add", note)
+                page = await told(api, churn.path, limit=200)
+            rows = next(value for value in page.values() if isinstance(value, list))
+            assert len(rows) == sum(number for _, number in written) >= len(KEPT)
+            assert max(number for _, number in written) <= 4
+            assert len({step for step, _ in written}) == len(written) >= 5
 
     run(test)
