@@ -39,6 +39,8 @@ COUNT_PAUSE_S: Final = 0.01  # between two slices of counting, for all streams t
 DECODED_BYTES_PER_SLICE: Final = 4096
 ROWS_PER_SLICE: Final = 50
 EVERY_TOPIC: Final = "**"
+SLICE_NAMES: Final = 2000  # looked at before the event loop has its turn, in less than 1 ms
+ANY_NUMBER: Final = 2**31
 
 
 @final
@@ -259,8 +261,7 @@ class Stream:
             if not missing and len(turns) < TURNS_PER_SLICE:
                 return
             if missing and len(turns) < TURNS_PER_SLICE:
-                window.found(*view.topics_slice(window.glob, window.cursor, missing))
-                window.looked_at += view.topics_per_slice
+                window.found(*view.find_slice(window.glob, window.literal, window.cursor, missing))
             now_s = trio.current_time()
             if now_s - slice_s >= SLICE_S:
                 await trio.lowlevel.checkpoint()
@@ -277,7 +278,7 @@ class Stream:
                 continue
             async with counting:
                 if not self._behind(count) and not count.complete:
-                    count.found(*view.topics_slice(count.glob, count.cursor, view.topics_per_slice))
+                    count.found(*view.find_slice(count.glob, count.literal, count.cursor, ANY_NUMBER))
                 await trio.sleep(COUNT_PAUSE_S)
 
     def _behind(self, count: Count) -> bool:
@@ -323,12 +324,13 @@ class Stream:
         self._shown, self._told = shown, told
         known = set(shown)
         self._sent = {name: sent for name, sent in self._sent.items() if name in known}
+        topics = self._view.topics_live
         fields: dict[str, object] = {
             "next": shown[-1].decode() if more else None,
             "more": more,
             "complete": told[1],
-            "looked_at": window.looked_at,
-            "topics": self._view.topics_live,
+            "looked_at": min(window.looked_at * SLICE_NAMES, topics),
+            "topics": topics,
             "as_of": _now(),
         }
         head = b'"destinations":[' + listing + b"]," + members(fields)

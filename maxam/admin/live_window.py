@@ -11,9 +11,17 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from maxam.globs import Glob
-from maxam.records import Change
 
 Turn = tuple[bytes, bool]  # a destination, and whether it has got a value (or has lost it)
+
+
+def literal_of(glob: Glob) -> bytes:
+    """Return the longest text that every match of a glob holds."""
+    longest = run = ""
+    for element in glob.elements:
+        run = run + element if len(element) == 1 and element not in "*?" else ""
+        longest = max(longest, run, key=len)
+    return longest.encode()
 
 
 @final
@@ -24,12 +32,14 @@ class Window:
         names: Their destinations in order, as far as they are known: one more than are wanted, to know whether there are more.
         cursor: Where the scan goes on; None at the beginning.
         position: Of the last turn that was taken in.
-        looked_at: Destinations that the scan has seen.
+        literal: What each match holds.
+        looked_at: Slices that the scan has looked at.
     """
 
     def __init__(self, glob: Glob, after: bytes | None, rows_max: int, position: int) -> None:
         self.glob: Final = glob
         self.rows_max: Final = rows_max
+        self.literal: Final = literal_of(glob)
         self._after: Final = after
         self.restart(position)
 
@@ -46,9 +56,10 @@ class Window:
         """How many matches the scan is still to find; 0 when there is nothing more to look for."""
         return 0 if self._ended else self.rows_max + 1 - len(self.names)
 
-    def found(self, changes: Iterable[Change], cursor: bytes | None) -> None:
+    def found(self, names: list[bytes], cursor: bytes | None) -> None:
         """Take in what the scan found behind `cursor`; a cursor of None is the end."""
-        self.names += [change.destination for change in changes]
+        self.looked_at += 1
+        self.names += names
         if cursor is None:
             self._ended = True
         else:
@@ -84,11 +95,13 @@ class Count:
         cursor: Where the scan goes on; None at the beginning.
         complete: Whether the scan is through, so that `count` is right.
         position: Of the last turn that was taken in.
+        literal: What each match holds.
         users: How many streams show it.
     """
 
     def __init__(self, glob: Glob, position: int) -> None:
         self.glob: Final = glob
+        self.literal: Final = literal_of(glob)
         self.users = 0
         self.restart(position)
 
@@ -99,9 +112,9 @@ class Count:
         self.complete = False
         self.position = position
 
-    def found(self, changes: list[Change], cursor: bytes | None) -> None:
+    def found(self, names: list[bytes], cursor: bytes | None) -> None:
         """Take in what the scan found behind `cursor`; a cursor of None is the end. All turns must have been taken in."""
-        self.count += len(changes)
+        self.count += len(names)
         self.cursor = cursor
         self.complete = cursor is None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from maxam.admin.live import Live
+from maxam.admin.live import SLICE_NAMES, Live
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.delivery import Connection
@@ -166,10 +166,29 @@ class View:
                     return changes, name
         return changes, after if looked_at == SLICE_TOPICS else None
 
-    @property
-    def topics_per_slice(self) -> int:
-        """How many topics `topics_slice` looks at, at most."""
-        return SLICE_TOPICS
+    def find_slice(
+        self, glob: Glob, literal: bytes, after: bytes | None, matches_max: int
+    ) -> tuple[list[bytes], bytes | None]:
+        """Look for destinations that match, as `topics_slice` does, but at SLICE_NAMES, and by name alone as far as that goes.
+
+        Args:
+            glob: Which are wanted.
+            literal: What each match holds, to pass over most of the others quickly.
+            after: Where the slice before this one ended; None begins.
+            matches_max: Ends the slice.
+
+        Returns:
+            Destinations that hold a value, in order, and where to go on; None at the end.
+        """
+        store = self._broker.store
+        names = store.names_slice(glob.prefix.encode(), after, SLICE_NAMES)
+        found: list[bytes] = []
+        for name in [name for name in names if literal in name] if literal else names:
+            if glob.matches(name.decode()) and not store.topics[name].change.deleted:
+                found.append(name)
+                if len(found) == matches_max:
+                    return found, name
+        return found, names[-1] if len(names) == SLICE_NAMES else None
 
     @property
     def topics_live(self) -> int:

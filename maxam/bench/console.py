@@ -107,6 +107,7 @@ def _ratio(broker: Broker, plan: Plan, turn_s: float) -> dict[str, str]:
     context = _context(broker)
     begins: list[float] = []
     looked_at: list[tuple[float, float]] = []  # from, until, on the monotonic clock
+    cpu_s: list[float] = []  # of the gateway, at the beginning of each second
     done = threading.Event()
 
     def come_and_go() -> None:
@@ -118,32 +119,42 @@ def _ratio(broker: Broker, plan: Plan, turn_s: float) -> dict[str, str]:
                     done.wait(min(left_s, _SCRAPE_INTERVAL_S))
                 looked_at.append((begin_s, time.monotonic()))
 
+    def meter() -> None:
+        while not done.wait(max(0.0, begins[0] + len(cpu_s) - time.monotonic())):
+            cpu_s.append(broker.cpu_s())
+
     visitors = threading.Thread(target=come_and_go, daemon=True)
+    metering = threading.Thread(target=meter, daemon=True)
 
     def at_measure(begin: bool) -> None:
         if begin:
             begins.append(time.monotonic())
             visitors.start()
+            metering.start()
         else:
             done.set()
 
     report = run(plan, None, at_measure)
     visitors.join()
-    alone: list[int] = []
-    together: list[int] = []
-    for second, sends in enumerate(report.sends_by_second):
+    metering.join()
+    alone: list[tuple[int, float]] = []
+    together: list[tuple[int, float]] = []
+    for second, sends in enumerate(report.sends_by_second[: len(cpu_s) - 1]):
+        measured = sends, 1e6 * (cpu_s[second + 1] - cpu_s[second]) / max(1, sends)
         begin_s, end_s = begins[0] + second, begins[0] + second + 1
         if any(begin_s >= since_s + _SETTLED_S and end_s <= until_s for since_s, until_s in looked_at):
-            together.append(sends)
+            together.append(measured)
         elif all(end_s <= since_s or begin_s >= until_s + _SETTLED_S for since_s, until_s in looked_at):
-            alone.append(sends)
+            alone.append(measured)
     if not alone or not together:
         raise LoadError("the run is too short for turns; give more --seconds")
-    with_s, without_s = statistics.median(together), statistics.median(alone)
+    with_s, without_s = [statistics.median([sends for sends, _ in part]) for part in (together, alone)]
+    with_us, without_us = [statistics.median([used for _, used in part]) for part in (together, alone)]
     return {
         "SEND/s without console": f"{without_s:,.0f} (median of {len(alone)} s)",
         f"with {_TABS} tabs and a scraper": f"{with_s:,.0f} (median of {len(together)} s)",
         "cost": f"{100 * (1 - with_s / without_s):.1f} %",
+        "processor time of a SEND": f"{without_us:.1f} us without, {with_us:.1f} us with: {100 * (with_us / without_us - 1):.1f} % more",
     }
 
 
@@ -194,15 +205,19 @@ def main() -> None:
         every = Plan(broker.target, bodies, topics=options.topics, once=True, warm_up_s=0.0, seconds=300.0, cores=cores)
         run(every)
         fast = Plan(broker.target, bodies, topics=options.topics, seconds=options.seconds, cores=cores)
-        figures = _ratio(broker, fast, options.turn)
+        _print(_ratio(broker, fast, options.turn))
         steady = Plan(
             broker.target, bodies, topics=options.topics, per_second=options.rate, seconds=_CHECK_S, cores=cores
         )
         last = MAXAM.topic(options.topics - 1)
-        figures |= _speed(broker, steady, ["*" + last[-24:], "*77777*"])
-        figures["gateway"] = f"{broker.resident_mib():.0f} MiB, {broker.configuration}"
+        _print(_speed(broker, steady, ["X/*" + last[-24:], "X/*7777*"]))
+        _print({"gateway": f"{broker.resident_mib():.0f} MiB, {broker.configuration}"})
+
+
+def _print(figures: dict[str, str]) -> None:
     for what, figure in figures.items():
         sys.stdout.write(f"{what:34} {figure}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i32, mypyc_attr
@@ -194,6 +195,15 @@ class Store:
             if not name.startswith(prefix):
                 return
             yield name
+
+    def names_slice(self, prefix: bytes, cursor: bytes | None, names_max: int) -> list[bytes]:
+        """Return the next ones of `names_after`, at once: a walk over many takes a tenth of the time so."""
+        self.sort()
+        start = prefix if cursor is None or cursor < prefix else cursor
+        names = list(islice(self._names.irange(start, None, (cursor is None or start is not cursor, True)), names_max))
+        while names and not names[-1].startswith(prefix):  # they end within this slice, once in a walk
+            names.pop()
+        return names
 
     def sweep_due(self) -> bool:
         """Say whether enough tombstones have gathered to look for unneeded ones."""

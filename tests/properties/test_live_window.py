@@ -60,17 +60,19 @@ class Scene:
         if isinstance(one, Count) and not one.complete:
             one.found(*self.slice(one, LOOKED_AT))
 
-    def slice(self, one: Window | Count, matches_max: int) -> tuple[list[Change], bytes | None]:
+    def slice(self, one: Window | Count, matches_max: int) -> tuple[list[bytes], bytes | None]:
         """As the view looks at topics."""
-        changes: list[Change] = []
-        names = list(islice(self.store.names_after(one.glob.prefix.encode(), one.cursor), LOOKED_AT))
+        found: list[bytes] = []
+        names = self.store.names_slice(one.glob.prefix.encode(), one.cursor, LOOKED_AT)
+        assert names == list(islice(self.store.names_after(one.glob.prefix.encode(), one.cursor), LOOKED_AT))
         for name in names:
-            change = self.store.topics[name].change
-            if not change.deleted and one.glob.matches(name.decode()):
-                changes.append(change)
-                if len(changes) == matches_max:
-                    return changes, name
-        return changes, names[-1] if len(names) == LOOKED_AT else None
+            if one.glob.matches(name.decode()):
+                assert one.literal in name
+                if not self.store.topics[name].change.deleted:
+                    found.append(name)
+                    if len(found) == matches_max:
+                        return found, name
+        return found, names[-1] if len(names) == LOOKED_AT else None
 
     def alive(self, one: Window | Count) -> list[bytes]:
         """What matches, by looking at everything."""

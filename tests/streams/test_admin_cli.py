@@ -353,7 +353,7 @@ def test_a_server_name_can_be_checked(running: Running) -> None:
 
 def test_any_name_that_leads_there_will_do(running: Running) -> None:
     """A way to write the address that the gateway is not known by is a way to it all the same."""
-    gateway = {"MAXAM_GATEWAY": running.admin.replace("127.0.0.1", "127.1")}
+    gateway: dict[str, str | None] = {"MAXAM_GATEWAY": running.admin.replace("127.0.0.1", "127.1")}
     assert running.cli("sessions", "list", variables=gateway).exit_code == 0
 
 

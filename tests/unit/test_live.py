@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from maxam.admin import live
+from maxam.admin import view as view_module
 from maxam.admin.live import BYTES_PER_S_MAX, STREAMS_OF_PRINCIPAL_MAX, Stream
 from maxam.admin.live_rows import CACHE_BYTES_MAX, ROWS_MAX, RowCache
 from maxam.admin.view import View
@@ -379,6 +380,8 @@ def test_a_filter_that_matches_little_says_how_far_it_is(world: World, monkeypat
     reader = Reader(world, glob="X/*[0-2][0-9]99")
     monkeypatch.setattr(live, "LOOK_S", 0.0)  # each pass of the loop tells
     monkeypatch.setattr(live, "SLICE_S", 0.0)
+    monkeypatch.setattr(live, "SLICE_NAMES", 500)
+    monkeypatch.setattr(view_module, "SLICE_NAMES", 500)
     monkeypatch.setattr(live, "PROGRESS_S", 0.0)
 
     async def test(nursery: trio.Nursery) -> None:
