@@ -9,10 +9,11 @@ from typing import Final
 import click
 from playwright.sync_api import Page, expect
 
-from tests.console.floor import SEEDED, open_floor
+from tests.console.floor import open_floor
 from tests.console.operator_browser import ROWS, open_browser, operator
 from tests.console.pictures import take_pictures
 
+TOPICS: Final = 100_000
 UPDATES_PER_S: Final = 5000
 ROUNDS: Final = 10
 FILTERS: Final = ("X/Floor.0500", "00777", "X/Floor.*9.Counter", "X/Floor.000000.Counter")
@@ -51,7 +52,7 @@ def main() -> None:
 def measure(seconds: int) -> None:
     """Time the first rows and filters with 100,000 topics and 5,000 updates/s, and watch memory."""
     with tempfile.TemporaryDirectory() as name, open_browser() as browser, open_floor(Path(name)) as floor:
-        floor.seed(SEEDED)
+        floor.seed(TOPICS)
         with (
             floor.updates(UPDATES_PER_S),
             operator(browser, floor.origin, floor.gateway.certificates) as tab,

@@ -17,7 +17,6 @@ from maxam.stomp.events import VERSION_1_2
 from tests.gateway_process import GatewayProcess
 from tests.interop.raw_client import RawClient
 
-SEEDED: Final = 100_000
 BUSY: Final = 100  # topics that go on changing
 CLIENTS: Final = ("operator", "machines", "table", "hostile", "stranger", "reader")
 # What the grammar of destinations and of client-ids lets through.
@@ -36,8 +35,16 @@ SCHEMAS: Final = {
         schema = "floor.Counter_v1"
         encoding = "datum"
         [[rule]]
+        destination = "X/*.Patron"
+        schema = "floor.Patron_v1"
+        encoding = "datum"
+        [[rule]]
         destination = "X/*.Blob"
         encoding = "none"
+        """,
+    "floor/Patron_v1/1.0.avsc": """
+        {"type": "record", "name": "Patron_v1", "namespace": "floor",
+         "fields": [{"name": "visits", "type": "long"}, {"name": "name", "type": "string", "pii": true}]}
         """,
     "floor/Counter_v1/1.0.avsc": _RECORD % _TIGHT,
     "floor/Counter_v1/1.1.avsc": _RECORD % f"{_TIGHT}, {_NOTE}",

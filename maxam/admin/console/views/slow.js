@@ -4,7 +4,7 @@ import { nothing } from "../dialogs.js";
 import { add, cut, el } from "../dom.js";
 import { Listing } from "../listing.js";
 import { count, plural, shownShort } from "../text.js";
-import { staleness, why } from "./staleness.js";
+import { LATE_S, staleness, why } from "./staleness.js";
 
 /** @param {import("../main.js").Place} place */
 export function show({ root }) {
@@ -26,7 +26,7 @@ export function show({ root }) {
         { title: "Client-id", cell: (row) => cut(row.client_id) },
         { title: "Subscription", kind: "wide", cell: (row) => cut(row.glob) },
         { title: "Staleness", cell: (row) => staleness(row.staleness_s, row.owed) },
-        { title: "Why", cell: (row) => why(row.cause) },
+        { title: "Why", cell: (row) => (row.staleness_s < LATE_S ? "" : why(row.cause)) },
         { title: "Owed", kind: "number", cell: (row) => count(row.owed) },
         { title: "Un-acked", kind: "number extra", cell: (row) => count(row.unacked) },
         { title: "Conflated", kind: "number extra", cell: (row) => count(row.conflated) },

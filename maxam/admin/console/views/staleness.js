@@ -4,7 +4,7 @@ import { meter } from "../chart.js";
 import { el } from "../dom.js";
 import { age } from "../text.js";
 
-const LATE_S = 1; // what people notice
+export const LATE_S = 1; // what people notice
 const BEHIND_S = 10;
 const FULL_S = 3600; // of the bar: its scale is logarithmic, from 50 ms
 
@@ -12,7 +12,7 @@ const FULL_S = 3600; // of the bar: its scale is logarithmic, from 50 ms
 const CAUSES = /** @type {Record<string, string>} */ ({
   detached: "is away",
   paused: "paused it",
-  unacknowledged: "does not acknowledge",
+  unacknowledged: "slow to acknowledge",
   unread: "does not read",
   "catching-up": "catches up",
 });
@@ -32,5 +32,5 @@ export function staleness(seconds, owed) {
   const state = seconds < LATE_S ? "ok" : seconds < BEHIND_S ? "warn" : "bad";
   const share = Math.log(Math.max(1, seconds / 0.05)) / Math.log(FULL_S / 0.05);
   const word = state === "ok" ? "" : state === "warn" ? "▲ " : "■ ";
-  return meter(Math.max(0.04, share), state, `${word}${age(seconds)}${state === "ok" ? "" : " behind"}`);
+  return meter(Math.max(0.04, share), state, `${word}${seconds < 0.05 ? "under 0.1 s" : age(seconds)}${state === "ok" ? "" : " behind"}`);
 }
