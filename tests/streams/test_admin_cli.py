@@ -1,7 +1,6 @@
 """`maxam-admin` against a running gateway: what it prints, its exit codes, and what it says when something is missing."""
 
 import datetime as dt
-import gc
 import http.client
 import json
 import os
@@ -10,9 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +21,8 @@ from maxam.admin.answers import ANY_CERTIFICATE
 from maxam.admin.api import ROUTES
 from maxam.admin.certificates import Authority, issue_development_certificates
 from maxam.admin.main import main
-from maxam.admin.service import serve_admin
-from maxam.client import connect
 from maxam.client.transport import client_context
-from maxam.config import (
-    AdminSettings,
-    JournalSettings,
-    ListenerSettings,
-    PolicySettings,
-    SchemaSettings,
-    Settings,
-    TlsSettings,
-)
-from maxam.gateway.server import Gateway, open_gateway
-from maxam.gateway.sources import read_sources
+from tests.streams.running_gateway import Running, plain, running_gateway
 
 REGISTRY = """
 [[rule]]
@@ -67,90 +52,13 @@ capabilities = ["publish"]
 """
 
 
-@dataclass
-class Running:
-    """A gateway in a thread of its own."""
-
-    folder: Path
-    admin: str
-    gateway: Gateway
-    token: trio.lowlevel.TrioToken
-
-    def cli(self, *arguments: str, who: str = "operator", variables: dict[str, str | None] | None = None) -> Result:
-        """Run `maxam-admin` with the certificate of a client."""
-        certificates = self.folder / "certs"
-        environment: dict[str, str | None] = {
-            "MAXAM_GATEWAY": self.admin,
-            "MAXAM_CERTIFICATE": str(certificates / f"{who}.pem"),
-            "MAXAM_KEY": str(certificates / f"{who}.key"),
-            "MAXAM_CA": str(certificates / "ca.pem"),
-        }
-        return CliRunner().invoke(main, arguments, env=environment | (variables or {}))
-
-    def client(self, work: Callable[[Any], Any], client_id: str = "publisher") -> None:
-        """Do something as a connected publisher."""
-        certificates = self.folder / "certs"
-
-        async def connected() -> None:
-            async with connect(
-                *self.gateway.address,
-                certificate=certificates / "publisher.pem",
-                key=certificates / "publisher.key",
-                ca=certificates / "ca.pem",
-                client_id=client_id,
-            ) as client:
-                await work(client)
-
-        trio.run(connected)
-
-    def send(self, destination: str, body: bytes) -> None:
-        """Publish one value."""
-
-        async def work(client: Any) -> None:
-            assert (await client.send(destination, body, {"h": "1"})).accepted
-
-        self.client(work)
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a gateway with the admin listener beside it."""
-    folder = tmp_path_factory.mktemp("gateway")
-    fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC))
-    (folder / "policy.toml").write_text(POLICY.format(**fingerprints))
-    (folder / "schemas/t/T_v1").mkdir(parents=True)
-    (folder / "schemas/registry.toml").write_text(REGISTRY)
     schema = {"type": "record", "name": "T_v1", "namespace": "t", "fields": [{"name": "text", "type": "string"}]}
-    (folder / "schemas/t/T_v1/1.0.avsc").write_text(json.dumps(schema))
-    certificates = folder / "certs"
-    settings = Settings(
-        TlsSettings(certificates / "server.pem", certificates / "server.key", certificates / "ca.pem"),
-        PolicySettings(folder / "policy.toml"),
-        SchemaSettings(folder / "schemas"),
-        ListenerSettings(port=0),
-        JournalSettings(folder / "journal"),
-        AdminSettings(port=0),
-    )
-    made: list[Running] = []
-    ready = threading.Event()
-
-    async def serve() -> None:
-        gateway = open_gateway(settings, read_sources(settings))
-
-        def say_ready(addresses: list[str]) -> None:
-            made.append(Running(folder, addresses[1], gateway, trio.lowlevel.current_trio_token()))
-            ready.set()
-
-        await gateway.run([serve_admin], say_ready)
-
-    thread = threading.Thread(target=trio.run, args=(serve,))
-    thread.start()
-    assert ready.wait(20)
-    yield made[0]
-    made[0].token.run_sync_soon(made[0].gateway.stop)
-    thread.join(20)
-    assert not thread.is_alive()
-    gc.unfreeze()  # the gateway froze what the test process had made too, and Hypothesis looks for referrers
+    schemas = {"registry.toml": REGISTRY, "t/T_v1/1.0.avsc": json.dumps(schema)}
+    with running_gateway(tmp_path_factory.mktemp("gateway"), POLICY, schemas) as running:
+        yield running
 
 
 def datum(text: str) -> bytes:
@@ -158,15 +66,6 @@ def datum(text: str) -> bytes:
     encoded = text.encode()
     length = 2 * len(encoded)
     return (bytes([length]) if length < 128 else bytes([length & 0x7F | 0x80, length >> 7])) + encoded
-
-
-def plain(output: str) -> str:
-    """Return output with what differs from run to run replaced, and no blanks at line ends."""
-    output = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>", output)
-    output = re.sub(r"127\.0\.0\.1:\d+", "<peer>", output)
-    output = re.sub(r"\b[0-9a-f]{64}\b", "<fingerprint>", output)
-    output = re.sub(r" {2,}", "  ", re.sub(r"─+", "─", output))
-    return "\n".join(line.rstrip() for line in output.splitlines()) + "\n"
 
 
 def test_topics(running: Running) -> None:

@@ -1,9 +1,6 @@
 """`maxam-admin rejects` and `schemas shadow` against a running gateway, from the rejection to the accepted resubmission."""
 
-import datetime as dt
-import gc
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,24 +8,11 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from maxam.admin.certificates import issue_development_certificates
 from maxam.admin.main import main
 from maxam.admin.reject_commands import rejects, shadow
 from maxam.admin.remote import Credentials
-from maxam.admin.service import serve_admin
 from maxam.avro.registry import load_registry
-from maxam.config import (
-    AdminSettings,
-    JournalSettings,
-    ListenerSettings,
-    PolicySettings,
-    SchemaSettings,
-    Settings,
-    TlsSettings,
-)
-from maxam.gateway.server import open_gateway
-from maxam.gateway.sources import read_sources
-from tests.streams.test_admin_cli import Running, plain
+from tests.streams.running_gateway import Running, plain, running_gateway
 
 REGISTRY = """
 [[rule]]
@@ -84,44 +68,14 @@ def schema(*fields: object) -> str:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a gateway whose journal has seen what the publisher sent, most of it bad."""
-    folder = tmp_path_factory.mktemp("gateway")
-    fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC))
-    (folder / "policy.toml").write_text(POLICY.format(**fingerprints))
-    (folder / "schemas/t/T_v1").mkdir(parents=True)
-    (folder / "schemas/registry.toml").write_text(REGISTRY)
-    (folder / "schemas/t/T_v1/1.0.avsc").write_text(schema(*FIELDS))
-    (folder / "schemas/t/T_v1/1.1.candidate.avsc").write_text(
-        schema(*FIELDS[:2], {"name": "text", "type": "string"}, {"name": "more", "type": "int"})
-    )
-    certificates = folder / "certs"
-    settings = Settings(
-        TlsSettings(certificates / "server.pem", certificates / "server.key", certificates / "ca.pem"),
-        PolicySettings(folder / "policy.toml"),
-        SchemaSettings(folder / "schemas"),
-        ListenerSettings(port=0),
-        JournalSettings(folder / "journal"),
-        AdminSettings(port=0),
-    )
-    made: list[Running] = []
-    ready = threading.Event()
-
-    async def serve() -> None:
-        gateway = open_gateway(settings, read_sources(settings))
-
-        def say_ready(addresses: list[str]) -> None:
-            made.append(Running(folder, addresses[1], gateway, trio.lowlevel.current_trio_token()))
-            ready.set()
-
-        await gateway.run([serve_admin], say_ready)
-
-    thread = threading.Thread(target=trio.run, args=(serve,))
-    thread.start()
-    assert ready.wait(20)
-    yield made[0]
-    made[0].token.run_sync_soon(made[0].gateway.stop)
-    thread.join(20)
-    assert not thread.is_alive()
-    gc.unfreeze()  # the gateway froze what the test process had made too, and Hypothesis looks for referrers
+    candidate = schema(*FIELDS[:2], {"name": "text", "type": "string"}, {"name": "more", "type": "int"})
+    schemas = {
+        "registry.toml": REGISTRY,
+        "t/T_v1/1.0.avsc": schema(*FIELDS),
+        "t/T_v1/1.1.candidate.avsc": candidate,
+    }
+    with running_gateway(tmp_path_factory.mktemp("gateway"), POLICY, schemas) as running:
+        yield running
 
 
 def reject(running: Running, destination: str, body: bytes, **headers: str) -> str:

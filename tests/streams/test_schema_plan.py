@@ -1,9 +1,6 @@
 """The schema verbs against a running gateway: what is in force, the very answers of the broker, and the plan of a change."""
 
-import datetime as dt
-import gc
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,22 +10,9 @@ import trio
 from click.testing import CliRunner, Result
 
 from maxam.admin import schema_plan
-from maxam.admin.certificates import issue_development_certificates
 from maxam.admin.main import main
-from maxam.admin.service import serve_admin
 from maxam.client import connect
-from maxam.config import (
-    AdminSettings,
-    JournalSettings,
-    ListenerSettings,
-    PolicySettings,
-    SchemaSettings,
-    Settings,
-    TlsSettings,
-)
-from maxam.gateway.server import open_gateway
-from maxam.gateway.sources import read_sources
-from tests.streams.test_admin_cli import Running
+from tests.streams.running_gateway import Running, running_gateway
 
 REGISTRY = """
 [[rule]]
@@ -94,47 +78,19 @@ TEXT = {"name": "text", "type": "string"}
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a gateway that two publishers have sent values to, and one a body that was rejected."""
-    folder = tmp_path_factory.mktemp("gateway")
-    fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC))
-    (folder / "policy.toml").write_text(POLICY.format(**fingerprints))
-    (folder / "schemas/t/T_v1").mkdir(parents=True)
-    (folder / "schemas/registry.toml").write_text(REGISTRY)
-    (folder / "schemas/t/T_v1/1.0.avsc").write_text(schema("T_v1", TEXT))
-    certificates = folder / "certs"
-    settings = Settings(
-        TlsSettings(certificates / "server.pem", certificates / "server.key", certificates / "ca.pem"),
-        PolicySettings(folder / "policy.toml"),
-        SchemaSettings(folder / "schemas"),
-        ListenerSettings(port=0),
-        JournalSettings(folder / "journal", durability="none"),
-        AdminSettings(port=0),
-    )
-    made: list[Running] = []
-    ready = threading.Event()
-
-    async def serve() -> None:
-        gateway = open_gateway(settings, read_sources(settings))
-
-        def say_ready(addresses: list[str]) -> None:
-            made.append(Running(folder, addresses[1], gateway, trio.lowlevel.current_trio_token()))
-            ready.set()
-
-        await gateway.run([serve_admin], say_ready)
-
-    thread = threading.Thread(target=trio.run, args=(serve,))
-    thread.start()
-    assert ready.wait(20)
-    for principal, destinations in SENT.items():
-        for answer in send(made[0], [(destination, HI, {}) for destination in destinations], principal):
-            assert answer["disposition"] == "accepted"
-    rejected = [("X/A.8", b"\xff", {}), ("X/A.8", HI, {"if-revision": "none"}), ("X/A.8", HI, {"if-revision": "9999"})]
-    results = [answer["result"] for answer in send(made[0], rejected)]
-    assert results == ["schema-mismatch", "bad-condition", "conflict"]
-    yield made[0]
-    made[0].token.run_sync_soon(made[0].gateway.stop)
-    thread.join(20)
-    assert not thread.is_alive()
-    gc.unfreeze()  # the gateway froze what the test process had made too, and Hypothesis looks for referrers
+    schemas = {"registry.toml": REGISTRY, "t/T_v1/1.0.avsc": schema("T_v1", TEXT)}
+    with running_gateway(tmp_path_factory.mktemp("gateway"), POLICY, schemas, durability="none") as running:
+        for principal, destinations in SENT.items():
+            for answer in send(running, [(destination, HI, {}) for destination in destinations], principal):
+                assert answer["disposition"] == "accepted"
+        rejected = [
+            ("X/A.8", b"\xff", {}),
+            ("X/A.8", HI, {"if-revision": "none"}),
+            ("X/A.8", HI, {"if-revision": "9999"}),
+        ]
+        results = [answer["result"] for answer in send(running, rejected)]
+        assert results == ["schema-mismatch", "bad-condition", "conflict"]
+        yield running
 
 
 def send(
