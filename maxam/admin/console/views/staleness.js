@@ -13,7 +13,7 @@ const CAUSES = /** @type {Record<string, string>} */ ({
   detached: "is away",
   paused: "paused it",
   unacknowledged: "slow to acknowledge",
-  unread: "does not read",
+  unread: "slow to read",
   "catching-up": "catches up",
 });
 
