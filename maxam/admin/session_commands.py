@@ -9,7 +9,8 @@ from maxam.admin.options import done, first_rows, json_option, limit_option, wit
 from maxam.admin.output import print_fields, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, session_path
 from maxam.admin.repeating import watch_option
-from maxam.admin.subscription_commands import WHY, behind_by
+from maxam.admin.subscription_commands import behind_by
+from maxam.admin.top import WHY
 
 
 @click.group()

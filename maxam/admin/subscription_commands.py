@@ -10,17 +10,9 @@ from maxam.admin.options import first_rows, json_option, limit_option, with_cred
 from maxam.admin.output import print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
-from maxam.admin.top import duration
+from maxam.admin.top import WHY, duration
 
 SHOWN: Final = 20  # of the slow ones, unless --limit says otherwise
-WHY: Final = {
-    "": "",
-    "detached": "is away",
-    "paused": "connected, not subscribed",
-    "unacknowledged": "does not acknowledge",
-    "unread": "does not read fast enough",
-    "catching-up": "asked for everything, under way",
-}
 _EXPENDABLE: Final = ["DURABLE", "WINDOW", "ACK", "CONFLATED", "UN-ACKED", "OWED", "GLOB"]
 
 

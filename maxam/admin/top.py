@@ -1,7 +1,7 @@
 """What `maxam-admin top` shows: one screen of what a gateway does now, who is behind, and what is busy."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from maxam.admin.escaping import shown
-from maxam.admin.output import make_table
+from maxam.admin.output import GAP, make_table
 from maxam.admin.remote import Remote
 from maxam.errors import MaxamError
 
@@ -18,8 +18,20 @@ ROWS_MAX: Final = 50  # asked for of each list; more than a terminal shows
 SIDE_BY_SIDE_COLUMNS: Final = 110  # from which on two lists stand beside each other
 NAME_COLUMNS_MIN: Final = 12
 REASONS_MAX: Final = 3  # `health` shows all
+# Why a subscription lacks something, by `cause` of its row.
+WHY: Final = {
+    "": "",
+    "detached": "is away",
+    "paused": "connected, not subscribed",
+    "unacknowledged": "slow to acknowledge",
+    "unread": "slow to read",
+    "catching-up": "asked for everything, under way",
+}
 _BARS: Final = "▁▂▃▄▅▆▇█"
-_TREND_COLUMNS: Final = 60
+_TITLE_LINES: Final = 2  # of a list
+_LIST_LINES_MIN: Final = 4
+_WHY_FROM: Final = 75  # columns of a terminal that has room for it
+_EVERYTHING_FROM: Final = 120
 _STATUS_STYLES: Final = {"ready": "green", "degraded": "bold yellow"}
 
 Json = dict[str, Any]
@@ -65,24 +77,23 @@ def screen(look: Look, where: str, keys: str, width: int, height: int) -> Render
     """Lay out a look for a terminal of that many columns and lines, every line whole or cut, none folded."""
     if not look.health:
         return Group(Text(f"maxam {where}", no_wrap=True), Text(look.problem or "asking ...", style="bold"))
-    head = _head(look, where)
-    room = max(height - len(head) - 2, 4)
-    behind_rows = max(3, room // 2 - 2)
-    lists_rows = max(1, room - min(behind_rows, max(len(look.behind["subscriptions"]), 1)) - 5)
-    parts: list[RenderableType] = [*head, Text(""), _behind(look, width, behind_rows)]
-    hot, busy = _hot(look), _busy(look)
+    head = _head(look, where, width)
+    room = max(height - len(head) - 4, _LIST_LINES_MIN * 2)  # without blank lines and that of the keys
+    behind = look.behind["subscriptions"][: max(room // 2 - _TITLE_LINES, 1)]
+    rows_max = max(room - (_TITLE_LINES + len(behind) if behind else 1) - _TITLE_LINES, 1)
+    parts: list[RenderableType] = [*head, Text(""), _behind(behind, width), Text("")]
     if width >= SIDE_BY_SIDE_COLUMNS:
-        half = (width - 3) // 2
-        side = Table.grid(padding=(0, 3, 0, 0))
-        side.add_row(_ranking(hot, half, lists_rows - 2), _ranking(busy, half, lists_rows - 2))
+        half = (width - GAP) // 2
+        side = Table.grid(padding=(0, GAP, 0, 0))
+        side.add_row(_ranking(_hot(look), half, rows_max), _ranking(_busy(look), half, rows_max))
         parts.append(side)
     else:
-        parts.append(_ranking(hot, width, lists_rows - 2))
+        parts.append(_ranking(_hot(look), width, rows_max))
     parts.append(Text(keys, style="dim", no_wrap=True, overflow="crop"))
     return Group(*parts)
 
 
-def _head(look: Look, where: str) -> list[Text]:
+def _head(look: Look, where: str, width: int) -> list[Text]:
     health, rates, figures = look.health, look.rates, look.health["figures"]
     status = health["status"]
     lines = [
@@ -101,45 +112,48 @@ def _head(look: Look, where: str) -> list[Text]:
         ("MESSAGE/s", rates["messages_per_s"], [row[2] for row in rates["history"]]),
     ]
     lines += [
-        Text.assemble((f"{title:<10}{now:>12,.0f}  ", "bold"), (bars(values), "cyan")) for title, now, values in trends
+        Text.assemble((f"{title:<10}{now:>12,.0f}  ", "bold"), (bars(values, width - 26), "cyan"))
+        for title, now, values in trends
     ]
-    connected = health["connections"]["connected"]
-    lines.append(
-        Text(
-            f"ACK/s {rates['acks_per_s']:,.0f}  rejected/s {rates['rejects_per_s']:,.0f}  {figures['topics']:,} topics"
-            f"  {connected:,} connected  {figures['sessions']:,} sessions  {look.behind['behind']:,} behind"
-            f"  {health['overdue']:,} overdue  revision {figures['revision']:,}"
-        )
-    )
+    sizes = [
+        f"{look.behind['behind']:,} behind",
+        f"{health['overdue']:,} overdue",
+        f"{rates['rejects_per_s']:,.0f} rejected/s",
+        f"{rates['acks_per_s']:,.0f} ACK/s",
+        f"{figures['topics']:,} topics",
+        f"{health['connections']['connected']:,} connected",
+        f"{figures['sessions']:,} sessions",
+        f"revision {figures['revision']:,}",
+    ]
+    lines.append(Text("  ".join(sizes)))
     for line in lines:
         line.no_wrap = True
         line.overflow = "ellipsis"
     return lines
 
 
-def _behind(look: Look, width: int, rows_max: int) -> RenderableType:
-    rows = look.behind["subscriptions"]
+def _behind(rows: list[Json], width: int) -> RenderableType:
     if not rows:
         return Text("nobody is behind", style="green")
-    room = width - 46
-    name = max(NAME_COLUMNS_MIN, room * 2 // 5)
-    table = make_table(
-        ["WHO IS BEHIND", "SUBSCRIPTION", "#STALE", "#OWED", "#UN-ACKED", "#CONFLATED"],
-        [
-            (
-                shown(f"{row['principal']} {row['client_id']}" + ("" if row["connected"] else " (away)"), name),
-                shown(row["glob"], max(NAME_COLUMNS_MIN, room - name)),
-                duration(row["staleness_s"]),
-                f"{row['owed']:,}",
-                f"{row['unacked']:,}",
-                f"{row['conflated']:,}",
-            )
-            for row in rows[:rows_max]
-        ],
-    )
-    for column in table.columns:
-        column.no_wrap = True
-    return table
+    columns: list[tuple[str, Callable[[Json], str]]] = [
+        ("WHO IS BEHIND", lambda row: f"{row['principal']} {row['client_id']}"),
+        ("#BY", lambda row: duration(row["staleness_s"])),
+    ]
+    if width >= _WHY_FROM:
+        columns.append(("WHY", lambda row: WHY[row["cause"]]))
+    columns.append(("#OWED", lambda row: f"{row['owed']:,}"))
+    if width >= _EVERYTHING_FROM:
+        columns += [
+            ("#UN-ACKED", lambda row: f"{row['unacked']:,}"),
+            ("#CONFLATED", lambda row: f"{row['conflated']:,}"),
+            ("GLOB", lambda row: row["glob"]),
+        ]
+    cells = [[text(row) for _, text in columns] for row in rows]
+    titles = [title for title, _ in columns]
+    rest = sum([max(len(row[at]) for row in [*cells, titles]) for at in range(1, len(columns))]) + GAP * len(columns)
+    for row in cells:
+        row[0] = shown(row[0], max(NAME_COLUMNS_MIN, width - rest))
+    return _unfolded(titles, cells)
 
 
 def _hot(look: Look) -> list[tuple[str, str]]:
@@ -157,22 +171,23 @@ def _busy(look: Look) -> list[tuple[str, str]]:
 
 def _ranking(rows: Sequence[tuple[str, str]], width: int, rows_max: int) -> Table:
     (title, figure), *found = rows
-    table = make_table(
-        [title, f"#{figure}"],
-        [(shown(name, max(NAME_COLUMNS_MIN, width - 24)), value) for name, value in found[: max(rows_max, 1)]],
-    )
+    figures = max(len(value) for _, value in rows)
+    name = max(NAME_COLUMNS_MIN, width - figures - GAP)
+    return _unfolded([title, f"#{figure}"], [(shown(text, name), value) for text, value in found[:rows_max]])
+
+
+def _unfolded(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = make_table(titles, rows)
     for column in table.columns:
         column.no_wrap = True
     return table
 
 
-def bars(values: Sequence[float]) -> str:
-    """Return a trend, the newest last, scaled to its largest."""
-    shown_values = values[-_TREND_COLUMNS:]
-    top = max(shown_values, default=0.0)
-    if top <= 0:
-        return _BARS[0] * len(shown_values)
-    return "".join([_BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)] for value in shown_values])
+def bars(values: Sequence[float], columns: int) -> str:
+    """Return a trend of so many columns at most, the newest last, scaled to the largest of them."""
+    last = values[-max(columns, 1) :]
+    top = max(last, default=0.0) or 1.0
+    return "".join([_BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)] for value in last])
 
 
 def duration(seconds: float) -> str:

@@ -76,12 +76,12 @@ def found_first(tmp_path: Path, why: str, text: str, slow: object) -> None:
 
 def test_who_does_not_acknowledge_is_named_first(tmp_path: Path) -> None:
     """It was sent something and says nothing of it."""
-    found_first(tmp_path, "unacknowledged", "does not acknowledge", never_acknowledges)
+    found_first(tmp_path, "unacknowledged", "slow to acknowledge", never_acknowledges)
 
 
 def test_who_does_not_read_is_named_first(tmp_path: Path) -> None:
     """Its sockets are full."""
-    found_first(tmp_path, "unread", "does not read", never_reads)
+    found_first(tmp_path, "unread", "slow to read", never_reads)
 
 
 def test_who_is_away_is_named_first(tmp_path: Path) -> None:

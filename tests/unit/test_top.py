@@ -1,0 +1,118 @@
+"""`maxam-admin top`: what stands on the screen, on terminals of any size."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from maxam.admin.top import WHY, Look, bars, duration, screen
+
+
+def look(behind: int, hot: int, busy: int, name: str = "signage", degraded: tuple[str, ...] = ()) -> Look:
+    """Return what a gateway might have answered."""
+    row: dict[str, Any] = {"principal": "floor", "glob": "X/EGM.*", "connected": True, "conflated": 12_345_678}
+    return Look(
+        health={
+            "server": "maxam/1",
+            "core": "compiled",
+            "uptime_s": 90_000.0,
+            "status": "degraded" if degraded else "ready",
+            "reasons": [],
+            "degraded": list(degraded),
+            "figures": {"topics": 100_000, "sessions": 1000, "revision": 123_456_789},
+            "connections": {"connected": 1000},
+            "overdue": 7,
+        },
+        rates={
+            "sends_per_s": 350_000.4,
+            "messages_per_s": 2_400_000.0,
+            "acks_per_s": 3.0,
+            "rejects_per_s": 0.0,
+            "history": [["2026-11-22T00:00:00Z", n % 7, n % 5] for n in range(180)],
+            "hot_topics": [{"destination": f"X/EGM.{n}.{name}", "updates_per_s": 12.5} for n in range(hot)],
+            "busy_sessions": [{"principal": "floor", "client_id": name, "sends_per_s": 1.0, "messages_per_s": 2.0}]
+            * busy,
+        },
+        behind={
+            "behind": behind,
+            "subscriptions": [
+                row | {"client_id": f"{n} {name}", "staleness_s": 10.0 - n % 9, "owed": n, "unacked": 1, "cause": cause}
+                for n, cause in zip(range(behind), itertools.cycle(WHY), strict=False)
+            ],
+        },
+    )
+
+
+def shown(seen: Look, width: int, height: int) -> list[str]:
+    """Return the lines that a terminal would show."""
+    out = Console(width=width, height=height, force_terminal=True, color_system=None, highlight=False)
+    with out.capture() as captured:
+        out.print(screen(seen, "localhost:8643", "q ends", width, height))
+    return captured.get().split("\n")[:-1]
+
+
+@pytest.mark.parametrize("width", [60, 74, 75, 109, 110, 119, 120, 250])
+@pytest.mark.parametrize("height", [20, 24, 60])
+def test_it_fits_and_names_who_is_behind(width: int, height: int) -> None:
+    """However much there is: no line is too long or folded, there are not too many, and whoever is furthest behind is named whole."""
+    for behind, others in itertools.product((0, 1, 50), (0, 20)):
+        lines = shown(look(behind, others, others), width, height)
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+        assert lines[-1].startswith("q ends")
+        assert any(line.startswith("floor 0 signage") for line in lines) == (behind > 0)
+        assert any("nobody is behind" in line for line in lines) == (behind == 0)
+
+
+@given(name=st.text(max_size=300), width=st.integers(60, 200))
+def test_any_name_stays_in_its_place(name: str, width: int) -> None:
+    """Names of clients are cut and escaped, whatever is in them."""
+    lines = shown(look(2, 2, 2, name), width, 24)
+    assert len(lines) <= 24
+    assert all(line.isprintable() for line in lines)
+
+
+def test_why_is_told_and_what_is_degraded() -> None:
+    """The cause in words, and the first reasons."""
+    lines = shown(look(5, 1, 1, degraded=("a: b", "c", "d", "e")), 120, 40)
+    assert any("slow to acknowledge" in line for line in lines)
+    assert [line.rstrip() for line in lines[1:4]] == ["a: b", "c", "d"]
+    assert "degraded" in lines[0]
+
+
+def test_what_is_old_is_called_old() -> None:
+    """An answer that did not come is told, with the age of what is shown instead; before the first one there is nothing else."""
+    seen = look(1, 1, 1)
+    seen.problem = "nothing listens"
+    seen.answered_s -= 100
+    assert "NO ANSWER; what follows is 1 m 40 s old: nothing listens" in shown(seen, 100, 30)[1]
+    assert shown(Look(problem="nothing listens"), 100, 30)[1].rstrip() == "nothing listens"
+
+
+def test_trends_are_scaled_to_what_is_shown() -> None:
+    """The largest is the highest, nothing is the lowest, and the newest stands last."""
+    assert bars([0, 1, 2, 4], 10) == "▁▂▄█"[:1] + "▃▅█"
+    assert bars([9, 0, 0], 2) == "▁▁"
+    assert bars([], 5) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.00 s"),
+        (9.994, "9.99 s"),
+        (10, "10 s"),
+        (99.4, "99 s"),
+        (100, "1 m 40 s"),
+        (5999, "99 m 59 s"),
+        (6000, "1 h 40 m"),
+        (172_799, "47 h 59 m"),
+        (172_800, "2 d 0 h"),
+    ],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    """Two units at most."""
+    assert duration(seconds) == text
