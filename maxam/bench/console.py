@@ -63,7 +63,7 @@ class _Tab:
                     seen += data
                     if not self.first_rows_s and b'"value_state"' in seen:
                         self.first_rows_s = elapsed_s
-                    if b'"complete":true' in seen and self.first_rows_s:
+                    if b'"complete":true' in seen and (self.first_rows_s or b'"destinations":[]' in seen):
                         self.complete_s = elapsed_s
                         seen = b""
         except (OSError, ValueError, http.client.HTTPException):
