@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from maxam.admin.main import main
 from maxam.admin.reject_commands import rejects, shadow
-from maxam.admin.remote import Credentials
 from maxam.avro.registry import load_registry
 from tests.streams.running_gateway import Running, plain, running_gateway
 
@@ -211,15 +210,11 @@ def test_sending_again(running: Running) -> None:
 def test_candidates(running: Running) -> None:
     """The share that the candidate would have rejected, whose, and why with an example; all of it as JSON too."""
     running.send("X/A.3", GOOD)
-    certificates = running.folder / "certs"
-    credentials = Credentials(
-        running.admin, certificates / "operator.pem", certificates / "operator.key", certificates / "ca.pem"
-    )
-    result = ok(CliRunner().invoke(shadow, [], obj=credentials))
+    result = ok(running.cli("schemas", "shadow"))
     text = plain(result.stdout)
     assert "X/**: t.T_v1 1.1 (t/T_v1/1.1.candidate.avsc), in force: 1.0" in text
     assert "would be rejected" in text
     assert "more: is not in what was written, and has no default" in text
-    row = json.loads(ok(CliRunner().invoke(shadow, ["--json"], obj=credentials)).stdout)
+    row = json.loads(ok(running.cli("schemas", "shadow", "--json")).stdout)
     assert row["rejected"] >= 1
     assert row["reasons"][0]["principal"] == "pub"
