@@ -256,6 +256,8 @@ class Freshness:
                 topic = self._broker.store.topics.get(name)
                 if topic is not None and topic.freshness == OVERDUE:
                     self._look(topic, now_us)
+                else:  # it has changed while the store told nobody, as there was no contract any more
+                    self._overdue.remove(name)
             self._again = names[-1] if len(names) == left else None
             left -= len(names)
         return left
