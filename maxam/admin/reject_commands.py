@@ -12,6 +12,7 @@ import click
 from maxam.admin.options import FOLDER, Group, done, first_rows, json_option, limit_option, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote, reject_path
+from maxam.admin.repeating import watch_option
 from maxam.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def rejects() -> None:
 )
 @limit_option
 @json_option
+@watch_option
 @with_credentials
 def rejects_list(
     credentials: Credentials,
