@@ -314,10 +314,12 @@ class Connection:
     def _hold(self, subscription: "Subscription", topic: Topic, now_s: float, last: bool) -> None:
         """Note that a value was handed out that the client will acknowledge; `last` when nothing waits behind it."""
         self.in_flight += 1
-        revision = topic.change.revision
+        change = topic.change
+        revision = change.revision
         subscription.sent.append(revision)
         subscription.held.add(topic)
-        subscription.unacked[revision] = (topic, self.window.sent(now_s, last), subscription.lacked_since_us(topic))
+        since_us = subscription.taken_us or change.accepted_at_us  # as `lacked_since_us` has it
+        subscription.unacked[revision] = (topic, self.window.sent(now_s, last), since_us)
 
     def _confirm(self, now_s: float) -> None:
         for subscription, topic, revision, _ in self.unwritten:

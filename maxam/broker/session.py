@@ -121,7 +121,7 @@ class Subscription:
         self.walks = 0
         self.taken_us = 0
         self._walking_us = 0  # when the first of them began
-        self._floor_us = 0  # whatever `since` has not is lacked since then at the earliest, however old it is
+        self._floor_us = 0  # what `since` had no room for is lacked since then at the earliest, however old it is
         self._front_us = 0  # 0: none is needed
         self._back_us = 0
         self._untold = 0  # how often the lists will turn over until nothing waits any more that `since` had no room for
@@ -170,7 +170,7 @@ class Subscription:
         self.owe(topic, since_us)
         if topic in self.held:
             self.since[topic] = since_us
-        elif since_us > self._floor_us:
+        else:
             self._lack(topic, since_us)
         self._back_us = _earlier(self._back_us, since_us)
 
@@ -210,7 +210,7 @@ class Subscription:
 
     def lacked_since_us(self, topic: Topic) -> int:
         """Return since when it lacked what was taken last."""
-        return self.taken_us or max(topic.change.accepted_at_us, self._floor_us)
+        return self.taken_us or topic.change.accepted_at_us
 
     def next(self) -> Topic:
         """Return what `take` takes next; something must be ready."""

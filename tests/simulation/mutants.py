@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant("head not taken from the journal", broker, "        self.head = self.revision = revision\n", ""),
     Mutant("conflated change lacked since the newest", session, "                self._lack(topic, max(before_us, self._floor_us))\n", "                pass\n"),
     Mutant("un-acked lacked since the newest after a disconnect", session, "            self._lack(topic, since_us)\n        self.sent", "            pass\n        self.sent"),
-    Mutant("un-acked lacked since it was accepted", session, "return self.taken_us or max(topic.change.accepted_at_us, self._floor_us)", "return topic.change.accepted_at_us"),
+    Mutant("un-acked lacked since it was accepted", delivery, "since_us = subscription.taken_us or change.accepted_at_us", "since_us = change.accepted_at_us"),
     Mutant("what was sent is lacked still", session, "since_us = self.since.pop(topic, 0)", "since_us = self.since.get(topic, 0)"),
     Mutant("what an eager subscriber asks for lacked since it was accepted", broker, "began_us = subscription.asked_us", "began_us = 0"),
     Mutant("nothing lacked while a walk is under way", session, "oldest_us = self._walking_us if self.walks else 0", "oldest_us = 0"),
