@@ -138,12 +138,12 @@ export class Poll {
 
   #look() {
     clearTimeout(this.#next);
-    if (!link.asking && this.#due_ms > 0) {
+    if (!link.asking) {
       this.#underWay?.abort();
       this.#underWay = null;
       return;
     }
-    if (this.#stopped.signal.aborted || this.#underWay || !link.asking) return;
+    if (this.#stopped.signal.aborted || this.#underWay) return;
     const wait_ms = link.lost ? 0 : this.#due_ms - performance.now();
     if (wait_ms > 0) this.#next = setTimeout(() => this.#look(), wait_ms);
     else void this.#ask();
