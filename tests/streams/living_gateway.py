@@ -10,14 +10,17 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import trio
+from click.testing import CliRunner, Result
 from cryptography import x509
 
 from maxam.admin.certificates import Authority, issue_development_certificates
+from maxam.admin.main import main
 from maxam.admin.service import serve_admin
 from maxam.config import (
     AdminSettings,
@@ -237,6 +240,18 @@ async def living(site: Site, **changes: Any) -> AsyncIterator[Living]:
                 gateway.stop()
     finally:
         gc.unfreeze()  # the gateway froze what the test process had made too
+
+
+async def cli(gateway: Living, *arguments: str, who: str = "operator") -> Result:
+    """Run `maxam-admin` in a thread, with the certificate of a client."""
+    certificates = gateway.site.certificates
+    environment: dict[str, str | None] = {
+        "MAXAM_GATEWAY": f"127.0.0.1:{gateway.admin_port}",
+        "MAXAM_CERTIFICATE": str(certificates / f"{who}.pem"),
+        "MAXAM_KEY": str(certificates / f"{who}.key"),
+        "MAXAM_CA": str(certificates / "ca.pem"),
+    }
+    return await trio.to_thread.run_sync(partial(CliRunner().invoke, main, arguments, env=environment))
 
 
 class Encrypted:

@@ -3,15 +3,12 @@
 import json
 import re
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
-from maxam.admin.main import main
 from maxam.gateway.audit import (
     ADMIN,
     CONNECTED,
@@ -27,7 +24,7 @@ from maxam.gateway.audit import (
     audit_folder,
 )
 from maxam.gateway.chain import Checker, read_folder
-from tests.streams.living_gateway import EVERYTHING, Living, Site, living, until
+from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
@@ -46,18 +43,6 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
             await test()
 
     trio.run(limited)
-
-
-async def cli(gateway: Living, *arguments: str, who: str = "operator") -> Result:
-    """Run `maxam-admin` in a thread, with the certificate of a client."""
-    certificates = gateway.site.certificates
-    environment: dict[str, str | None] = {
-        "MAXAM_GATEWAY": f"127.0.0.1:{gateway.admin_port}",
-        "MAXAM_CERTIFICATE": str(certificates / f"{who}.pem"),
-        "MAXAM_KEY": str(certificates / f"{who}.key"),
-        "MAXAM_CA": str(certificates / "ca.pem"),
-    }
-    return await trio.to_thread.run_sync(partial(CliRunner().invoke, main, arguments, env=environment))
 
 
 async def greeted_without_certificate(gateway: Living) -> bool:

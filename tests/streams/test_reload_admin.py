@@ -3,18 +3,15 @@
 import json
 import re
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 
-from maxam.admin.main import main
 from maxam.admin.metrics_api import METRICS
 from maxam.gateway.sources import ITEMS
-from tests.streams.living_gateway import EVERYTHING, Living, Site, living
+from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living
 
 HISTOGRAM_PART = re.compile("_(bucket|sum|count)$")
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -34,18 +31,6 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
             await test()
 
     trio.run(limited)
-
-
-async def cli(gateway: Living, *arguments: str, who: str = "operator") -> Result:
-    """Run `maxam-admin` in a thread, with the certificate of a client."""
-    certificates = gateway.site.certificates
-    environment: dict[str, str | None] = {
-        "MAXAM_GATEWAY": f"127.0.0.1:{gateway.admin_port}",
-        "MAXAM_CERTIFICATE": str(certificates / f"{who}.pem"),
-        "MAXAM_KEY": str(certificates / f"{who}.key"),
-        "MAXAM_CA": str(certificates / "ca.pem"),
-    }
-    return await trio.to_thread.run_sync(partial(CliRunner().invoke, main, arguments, env=environment))
 
 
 async def get(gateway: Living, path: str, accept: str = "*/*") -> bytes:
