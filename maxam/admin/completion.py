@@ -1,5 +1,7 @@
 """What a shell completes: the script that makes it ask, and names of what is in the gateway."""
 
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +18,7 @@ NAMES_MAX: Final = 100  # offered at a time
 TIMEOUT_S: Final = 2.0  # somebody waits with a finger on the key
 SHELLS: Final = ("bash", "zsh", "fish")
 _VARIABLE: Final = "_MAXAM_ADMIN_COMPLETE"
+_BASH: Final = "bash_complete"  # in that variable
 
 Names = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -77,4 +80,6 @@ def _ask(
             found: Iterable[str] = dict.fromkeys(map(name, remote.get(path, **parameters)[rows]))
     except MaxamError:
         return []  # nobody can read an error there
-    return [text for text in found if text and text.startswith(incomplete) and text.isprintable()]
+    names = [text for text in found if text and text.startswith(incomplete) and text.isprintable()]
+    # Bash puts into the command line what it is given, and would run what a client has put into a name; the others quote it.
+    return [shlex.quote(name) for name in names] if os.environ.get(_VARIABLE) == _BASH else names

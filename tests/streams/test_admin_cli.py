@@ -393,11 +393,13 @@ def test_bench_is_maxam_bench(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (1, "Error: maxam-bench is neither beside -c nor on the path\n")
 
 
-def completed(running: Running, *words: str, variables: dict[str, str | None] | None = None) -> list[str]:
-    """Return what a bash offers for the last word."""
+def completed(
+    running: Running, *words: str, asks: str = "bash", variables: dict[str, str | None] | None = None
+) -> list[str]:
+    """Return what a shell is offered for the last word."""
     certificates = running.folder / "certs"
     environment: dict[str, str | None] = {
-        "_MAXAM_ADMIN_COMPLETE": "bash_complete",
+        "_MAXAM_ADMIN_COMPLETE": f"{asks}_complete",
         "COMP_WORDS": shlex.join(("maxam-admin", *words)),
         "COMP_CWORD": str(len(words)),
         "MAXAM_GATEWAY": running.admin,
@@ -432,9 +434,24 @@ def test_completion_knows_verbs_and_names(running: Running) -> None:
 
     def look() -> None:
         assert completed(running, "sessions", "show", "p") == ["pub"]
-        assert completed(running, "sessions", "show", "pub", "") == ["board 7"]
+        assert completed(running, "sessions", "show", "pub", "") == ["'board 7'"]
         assert completed(running, "sessions", "show", "op", "") == []
 
     running.client(while_subscribed, "board 7")
     for variables in ({"MAXAM_GATEWAY": unused_address()}, {"MAXAM_CA": "/nonesuch"}):
         assert completed(running, "topics", "get", "X/A.1.c", variables=dict(variables)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["X/H.`touch${IFS}harm`", "X/H.$(touch${IFS}harm)", "X/H.a;b", "X/H.it's&b", "X/H.~|<>#!b"]
+)
+def test_no_name_of_a_client_is_run_by_the_shell_that_completes_it(running: Running, tmp_path: Path, name: str) -> None:
+    """What bash puts into the command line is one word, the name, whatever is in it; zsh quotes by itself."""
+    running.send(name, datum("v"))
+    [offered] = completed(running, "topics", "get", name[:4])
+    shell = subprocess.run(
+        ["bash", "-c", f"printf %s {offered}"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert (shell.stdout, list(tmp_path.iterdir())) == (name, [])
+    assert name in completed(running, "topics", "get", name[:4], asks="zsh")
+    running.send(name, b"")
