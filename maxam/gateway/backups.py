@@ -138,11 +138,11 @@ class Backups:
             BackupsOffError: None are made.
         """
         found = await trio.to_thread.run_sync(self._look, self.folder, self.running)
-        known = {row.name for row in found}
-        found += [row for row in self._failures if row.name not in known]
-        if self.running is not None and self.running not in known:
-            found.append(_row_of(self.running, "running"))
-        return sorted(found, key=lambda row: row.name, reverse=True)
+        rows = {row.name: row for row in found}
+        rows |= {row.name: row for row in self._failures}  # which know more than what is left of them
+        if self.running is not None and self.running not in rows:
+            rows[self.running] = _row_of(self.running, "running")
+        return sorted(rows.values(), key=lambda row: row.name, reverse=True)
 
     async def run(self) -> None:
         """Make those that are asked for, until cancelled: one that is under way then is ended, and leaves nothing that looks whole."""
@@ -249,10 +249,29 @@ def _begun_at_us(name: str) -> int:
 def _made_by_others(folder: Path) -> bool:
     """Tell whether a process holds the lock of the folder. It is not tried: that could hinder one that is about to begin."""
     try:
-        held = f":{(folder / LOCK).stat().st_ino} "
-        return any(held in line for line in Path("/proc/locks").read_text().splitlines())
-    except OSError:  # there is none, or nothing to ask: then the process that would make one finds out
+        with (folder / LOCK).open("rb") as file:
+            told = Path(f"/proc/self/fdinfo/{file.fileno()}").read_text()
+            inode = os.fstat(file.fileno()).st_ino
+        held = f" {_device_of_mount(told)}:{inode} "  # another disk, such as the journal's, may give its lock the same number
+        return held in Path("/proc/locks").read_text()
+    except (OSError, LookupError):  # there is none, or nothing to ask: then the process that would make one finds out
         return False
+
+
+def _device_of_mount(told: str) -> str:
+    """Return how the kernel names the file system of an open file in /proc/locks, by its fdinfo; `st_dev` is another's on some.
+
+    Raises:
+        LookupError: That is not told.
+        OSError: The same.
+    """
+    mount = dict(line.split(":", 1) for line in told.splitlines())["mnt_id"].strip()
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        number, _, device = line.split(" ", 3)[:3]
+        if number == mount:
+            major, minor = map(int, device.split(":"))
+            return f"{major:02x}:{minor:02x}"
+    raise LookupError(mount)
 
 
 def _clear(folder: Path) -> None:

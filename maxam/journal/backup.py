@@ -101,7 +101,7 @@ def back_up(root: str, folder: str, when: str, disk: Disk, kept: int = 0) -> Don
         folder: Where backups are; made when missing, its parent must exist.
         when: Names the backup; names of later ones sort behind it.
         disk: Where both are.
-        kept: So many of the newest whole backups of this journal stay, this one included; the older ones go. 0 keeps all.
+        kept: So many of the newest whole backups of this journal stay, this one included whatever it is called; the older ones go. 0 keeps all.
 
     Raises:
         JournalError: It is no journal, there is a backup of that name, another one is being made there, or the journal is damaged. Nothing
@@ -132,7 +132,7 @@ def back_up(root: str, folder: str, when: str, disk: Disk, kept: int = 0) -> Don
             with suppress(OSError):
                 _remove(target, disk)
             raise
-        removed = tuple(_prune(root, folder, kept, disk)) if kept else ()
+        removed = tuple(_prune(root, folder, when, kept, disk)) if kept else ()
         return replace(done, folder=f"{folder}/{when}", removed=removed)
     finally:
         disk.close(lock)
@@ -171,10 +171,13 @@ def _copy(root: str, target: str, when: str, before: str, disk: Disk) -> Done:
     return Done(target, head, len(files), sum(file.bytes for file in files), copier.copied)
 
 
-def _prune(root: str, folder: str, kept: int, disk: Disk) -> Iterator[str]:
-    """Remove all but the newest whole backups of a journal, and yield their names; what is not whole, or another's, is for people."""
-    whole = 0
-    for name in sorted(disk.names(folder), reverse=True):
+def _prune(root: str, folder: str, made: str, kept: int, disk: Disk) -> Iterator[str]:
+    """Remove all but the newest whole backups of a journal, and yield their names; what is not whole, or another's, is for people.
+
+    The one just `made` is the newest, though a clock that was set back may have named it behind others.
+    """
+    whole = 1
+    for name in sorted(set(disk.names(folder)) - {made}, reverse=True):
         try:
             manifest = read_manifest(f"{folder}/{name}", disk)
             if (manifest.when, manifest.journal) != (name, root) or not _has_all(f"{folder}/{name}", manifest, disk):

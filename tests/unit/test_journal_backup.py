@@ -355,6 +355,17 @@ def test_the_newest_whole_backups_stay() -> None:
     assert shown(disk, NEW) == shown(disk)
 
 
+def test_a_clock_that_was_set_back_costs_no_new_backup() -> None:
+    """The one just made stays, though others are called as if they were made later."""
+    disk = journal()
+    for when in ("2036", "2037", "2026-1"):
+        back_up(ROOT, BACKUPS, when, disk, kept=2)
+    assert names(disk) == {LOCK, "2037", "2026-1"}
+    assert back_up(ROOT, BACKUPS, "2026-2", disk, kept=2).removed == ("2026-1",)
+    assert back_up(ROOT, BACKUPS, "2026-3", disk, kept=1).removed == ("2037", "2026-2")
+    assert names(disk) == {LOCK, "2026-3"}
+
+
 def test_what_others_put_into_a_backup_is_not_removed() -> None:
     """Of a backup that has to go what no backup holds stays, with its folder, and fails nothing."""
     disk = journal()
