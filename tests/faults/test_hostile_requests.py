@@ -13,11 +13,11 @@ from tests.faults.scene import Scene, open_files, scene
 
 pytestmark = pytest.mark.slow
 
-LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n"
+LIVE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n"
 LAST = (
     LIVE + b"connection: close\r\n\r\n"
 )  # what is behind the hostile request is answered only if that left the stream in order
-SMUGGLED = b"DELETE /v1/topics/X/good HTTP/1.1\r\nhost: x\r\nmaxam-admin: 1\r\n\r\n"
+SMUGGLED = b"DELETE /v1/topics/X/good HTTP/1.1\r\nhost: localhost\r\nmaxam-admin: 1\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,10 @@ def statuses(hostile: ssl.SSLSocket) -> tuple[list[int], bytes]:
 
 def get(path: bytes) -> bytes:
     """Return a request and one behind it."""
-    return b"GET " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n" + LAST
+    return b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n\r\n" + LAST
 
 
-POST = b"POST /v1/reload HTTP/1.1\r\nhost: x\r\nmaxam-admin: 1\r\n"
+POST = b"POST /v1/reload HTTP/1.1\r\nhost: localhost\r\nmaxam-admin: 1\r\n"
 REQUESTS: dict[str, tuple[bytes, list[int]]] = {
     # whose length is said in two ways, or in none: what follows must not be taken for a request
     "two kinds of length": (
@@ -69,7 +69,7 @@ REQUESTS: dict[str, tuple[bytes, list[int]]] = {
     "a space before the colon": (POST + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED, [400]),
     "a chunk of 2^72": (POST + b"transfer-encoding: chunked\r\n\r\n1" + b"0" * 18 + b"\r\n", [413]),
     "a body of 100 GB": (POST + b"content-length: 99999999999\r\n\r\nx", [413]),
-    "two hosts": (b"GET /livez HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n" + SMUGGLED, [400]),
+    "two hosts": (b"GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: y\r\n\r\n" + SMUGGLED, [400]),
     "no host": (b"GET /livez HTTP/1.1\r\n\r\n" + SMUGGLED, [400]),
     # other protocols
     "HTTP/0.9": (b"GET /livez\r\n\r\n", [400]),
@@ -103,9 +103,9 @@ REQUESTS: dict[str, tuple[bytes, list[int]]] = {
     "half a character": (get(b"/v1/topics?glob=%ed%a0%80"), [400, 200]),
     "a reversed glob": (get(b"/v1/topics?glob=X/%5bz-a%5d"), [400, 200]),
     "a limit of 5,000 digits": (get(b"/v1/topics?limit=" + b"9" * 5000), [400, 200]),
-    "a write without the header": (b"DELETE /v1/topics/X/good HTTP/1.1\r\nhost: x\r\n\r\n" + LAST, [403, 200]),
-    "an unknown method": (b"TRACE /livez HTTP/1.1\r\nhost: x\r\n\r\n" + LAST, [405, 200]),
-    "a proxy's CONNECT": (b"CONNECT evil.example:1 HTTP/1.1\r\nhost: x\r\n\r\n" + LAST, [404, 200]),
+    "a write without the header": (b"DELETE /v1/topics/X/good HTTP/1.1\r\nhost: localhost\r\n\r\n" + LAST, [403, 200]),
+    "an unknown method": (b"TRACE /livez HTTP/1.1\r\nhost: localhost\r\n\r\n" + LAST, [405, 200]),
+    "a proxy's CONNECT": (b"CONNECT evil.example:1 HTTP/1.1\r\nhost: localhost\r\n\r\n" + LAST, [404, 200]),
 }
 
 

@@ -20,12 +20,12 @@ from tests.fuzz.mutation import mutated
 from tests.fuzz.targets import corpus, target
 
 _REQUESTS = (
-    b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n",
-    b"GET /api/v1/topics?glob=X/**&limit=5 HTTP/1.1\r\nhost: x\r\naccept: application/json\r\n\r\n",
-    b"GET /api/v1/schemas HTTP/1.1\r\nhost: x\r\nconnection: keep-alive\r\n\r\nGET /metrics HTTP/1.1\r\nhost: x\r\n\r\n",
-    b"POST /api/v1/reload HTTP/1.1\r\nhost: x\r\nmaxam-admin: 1\r\ncontent-length: 2\r\n\r\n{}",
-    b"POST /api/v1/rejects/resend HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-    b"GET /subjects/t.A_v1/versions/1 HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET /api/v1/topics?glob=X/**&limit=5 HTTP/1.1\r\nhost: localhost\r\naccept: application/json\r\n\r\n",
+    b"GET /api/v1/schemas HTTP/1.1\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\nGET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"POST /api/v1/reload HTTP/1.1\r\nhost: localhost\r\nmaxam-admin: 1\r\ncontent-length: 2\r\n\r\n{}",
+    b"POST /api/v1/rejects/resend HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    b"GET /subjects/t.A_v1/versions/1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
 )
 _HTTP_WORDS = (
     *(b"GET POST HTTP/1.1 HTTP/1.0 HTTP/2.0 PRI %00 %2e%2e/ ../ // ? # & = glob= limit= -1 1e9 \\ * [".split()),

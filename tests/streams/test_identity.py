@@ -173,7 +173,7 @@ def test_without_a_certificate_that_counts_nobody_gets_in(
         async with living(site) as gateway:
             for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
                 await tries(gateway.gateway.address[1], version, encoder.connect("MAXVAPI"))
-                await tries(gateway.admin_port, version, b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+                await tries(gateway.admin_port, version, b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await until(lambda: caplog.text.count("connection-failed") == 4)
             assert caplog.text.count(problem) == 4
             async with gateway.client("ben") as ben:
@@ -284,7 +284,7 @@ def test_anothers_client_id_is_a_session_of_ones_own(site: Site, client_id: str)
 async def _ask(stream: trio.SSLStream[trio.SocketStream], path: str = "/v1/reload") -> bytes:
     """Ask the admin API over a connection that is kept; return the answer, empty when the connection has ended."""
     try:
-        await stream.send_all(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         answer = b""
         while not answer.endswith(b"}"):
             received = await stream.receive_some()

@@ -264,7 +264,7 @@ def test_admin_rights_are_asked_for_at_each_request(site: Site) -> None:
     async def ask(gateway: Living, name: str, request: str) -> bytes:
         transport = await trio.open_tcp_stream("127.0.0.1", gateway.admin_port)
         async with trio.SSLStream(transport, site.context(name), https_compatible=True) as stream:
-            head = f"{request} HTTP/1.1\r\nhost: x\r\nmaxam-admin: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            head = f"{request} HTTP/1.1\r\nhost: localhost\r\nmaxam-admin: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             await stream.send_all(head.encode())
             answer = b""
             while data := await stream.receive_some():
