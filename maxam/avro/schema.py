@@ -240,7 +240,7 @@ def full_name(source: Source) -> str:
         SchemaError: It does not define one, or its name is malformed.
     """
     document = source.document
-    if not isinstance(document, dict) or document.get("type") not in {"record", "enum", "fixed"}:
+    if not isinstance(document, dict) or document.get("type") not in ("record", "enum", "fixed"):  # a list has no hash
         raise SchemaError("a schema file must define a record, an enum or a fixed", source.path)
     return _name(source, document, "", "")
 

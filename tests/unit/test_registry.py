@@ -168,6 +168,7 @@ def test_a_wrong_registry_file_is_refused(toml: str, problem: str) -> None:
         ("e.B_v1/1.0.avsc", avsc("B_v1"), "e.B_v1/1.0.avsc: expected <namespace path>"),
         ("f/B_v1/1.0.avsc", avsc("B_v1"), "f/B_v1/1.0.avsc: the file's place says f.B_v1, its text says e.B_v1"),
         ("e/B_v1/1.0.avsc", b'"int"', "e/B_v1/1.0.avsc: a schema file must define a record, an enum or a fixed"),
+        ("e/B_v1/1.0.avsc", b'{"type": ["record"]}', "e/B_v1/1.0.avsc: a schema file must define a record, an enum or"),
         ("e/B_v1/1.0.avsc", b"{", "e/B_v1/1.0.avsc: not UTF-8 JSON"),
         ("e/B_v1/1.0.avsc", avsc("B_v1", "C"), "e/B_v1/1.0.avsc: fields[0].type: unknown type 'C'"),
     ],
