@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from maxam.admin.live_rows import Row, RowCache, make_row, members, to_json
-from maxam.admin.live_window import Count, Turn, Window
+from maxam.admin.live_window import Count, Window
 from maxam.gateway.revocation import Chain
 from maxam.globs import Glob
 from maxam.records import Change, Identity
@@ -34,7 +34,6 @@ LOOK_S: Final = 0.25  # a scan tells what it has found, however far it is
 PROGRESS_S: Final = 1.0  # and at least so often how far it is
 PING_S: Final = 10.0  # what is silent for longer is taken for dead by those in between
 TURNS_PER_SLICE: Final = 500  # below 1 ms
-SLICE_S: Final = 0.001  # of scanning, before the event loop has its turn
 COUNT_PAUSE_S: Final = 0.01  # between two slices of counting, for all streams together: it has time
 DECODED_BYTES_PER_SLICE: Final = 4096
 ROWS_PER_SLICE: Final = 50
@@ -49,6 +48,7 @@ class Live:
 
     def __init__(self) -> None:
         self.rows: Final = RowCache()
+        self.scanning: Final = trio.Lock()  # one slice of one window in each pass of the event loop, however many look
         self.counting: Final = trio.Lock()
         self._counts: Final[dict[str, Count]] = {}
         self._of_principal: Final[Counter[str]] = Counter()
@@ -174,6 +174,8 @@ class Stream:
         self._policy: object = None
         self._shown: list[bytes] | None = None  # as the reader knows it
         self._told: tuple[object, ...] = ()  # of the window beside its names
+        # Bytes are, for a window that has changed: values that always change must not keep it from the reader.
+        self._saving = False
 
     async def run(self, write: Callable[[bytes], Awaitable[None]], taken: Callable[[], Awaitable[None]]) -> None:
         """Write events until the caller may not read any more.
@@ -213,7 +215,7 @@ class Stream:
             event = await self._window_event(now_s, now_s >= progress_at_s)
             if event is not None:
                 progress_at_s = now_s + PROGRESS_S
-            elif now_s >= values_at_s or view.policy is not self._policy:
+            elif not self._saving and (now_s >= values_at_s or view.policy is not self._policy):
                 event = await self._changes_event(now_s)
             if event is not None:
                 events.append(event)
@@ -249,25 +251,13 @@ class Stream:
     async def _look(self) -> None:
         """Bring the window up to date, but for no longer than LOOK_S."""
         view, window = self._view, self._window
-        started_s = slice_s = trio.current_time()
-        while True:
-            turns = view.turns(window.position, TURNS_PER_SLICE)
-            if turns is None:
-                window.restart(view.turned)
-                continue
-            if turns:
-                _take(window, turns)
-            missing = window.missing
-            if not missing and len(turns) < TURNS_PER_SLICE:
+        until_s = trio.current_time() + LOOK_S
+        while self._behind(window) or window.missing:
+            async with view.live.scanning:
+                if not self._behind(window) and window.missing:
+                    window.found(*view.find_slice(window.glob, window.literal, window.cursor, window.missing))
+            if trio.current_time() >= until_s:
                 return
-            if missing and len(turns) < TURNS_PER_SLICE:
-                window.found(*view.find_slice(window.glob, window.literal, window.cursor, missing))
-            now_s = trio.current_time()
-            if now_s - slice_s >= SLICE_S:
-                await trio.lowlevel.checkpoint()
-                slice_s = trio.current_time()
-                if slice_s - started_s >= LOOK_S:
-                    return
 
     async def _counted(self, count: Count) -> None:
         """Count on, in turn with all others who count, for as long as the stream lasts."""
@@ -281,14 +271,15 @@ class Stream:
                     count.found(*view.find_slice(count.glob, count.literal, count.cursor, ANY_NUMBER))
                 await trio.sleep(COUNT_PAUSE_S)
 
-    def _behind(self, count: Count) -> bool:
+    def _behind(self, one: Window | Count) -> bool:
         """Take in some turns; say whether there are more."""
-        turns = self._view.turns(count.position, TURNS_PER_SLICE)
+        turns = self._view.turns(one.position, TURNS_PER_SLICE)
         if turns is None:
-            count.restart(self._view.turned)
+            one.restart(self._view.turned)
             return False
         if turns:
-            _take(count, turns)
+            one.turned(turns)
+            one.position += len(turns)
         return len(turns) == TURNS_PER_SLICE
 
     def _count_of(self, count: Count | None) -> tuple[object, ...] | None:
@@ -316,10 +307,12 @@ class Stream:
         more = len(window.names) > len(shown)
         told = (more, not window.missing)
         changed = shown != self._shown or told != self._told
+        self._saving = False
         if not (changed or (progress and window.missing)):
             return None
         listing = b",".join(texts)
         if self._budget.left(now_s) < len(listing) + 2 * EVENT_OVERHEAD_BYTES:
+            self._saving = changed
             return None  # in the next second
         self._shown, self._told = shown, told
         known = set(shown)
@@ -402,11 +395,6 @@ class Stream:
         if had is None or had.lasting != row.lasting:
             text += b"," + row.lasting
         return row, text + b"}"
-
-
-def _take(one: Window | Count, turns: list[Turn]) -> None:
-    one.turned(turns)
-    one.position += len(turns)
 
 
 def _event(name: str, json_members: bytes) -> bytes:

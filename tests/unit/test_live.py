@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -379,7 +380,6 @@ def test_a_filter_that_matches_little_says_how_far_it_is(world: World, monkeypat
         world.send(f"X/A.{number:04}", datum("v"))
     reader = Reader(world, glob="X/*[0-2][0-9]99")
     monkeypatch.setattr(live, "LOOK_S", 0.0)  # each pass of the loop tells
-    monkeypatch.setattr(live, "SLICE_S", 0.0)
     monkeypatch.setattr(live, "SLICE_NAMES", 500)
     monkeypatch.setattr(view_module, "SLICE_NAMES", 500)
     monkeypatch.setattr(live, "PROGRESS_S", 0.0)
@@ -432,5 +432,63 @@ def test_streams_are_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         await trio.sleep(1)
         assert view.live.objection("admin") is None
         assert not full()
+
+    scene(test)
+
+
+def test_however_many_look_one_looks_at_a_time(world: World) -> None:
+    """In one pass of the event loop at most one slice of topics is looked at, for all windows together."""
+    slices = Counter[int]()
+
+    class Passes(trio.abc.Instrument):
+        number = 0
+
+        def before_io_wait(self, _timeout: float) -> None:
+            self.number += 1
+
+    passes = Passes()
+    view = View(cast("Gateway", world))
+    look = view.find_slice
+
+    def find_slice(*what: Any) -> Any:
+        slices[passes.number] += 1
+        return look(*what)
+
+    view.find_slice = find_slice  # type: ignore[method-assign, assignment]
+    for number in range(20):
+        world.send(f"X/A.{number:02}", datum("v"))
+    readers = [Reader(world, view=view, rows_max=200) for _ in range(STREAMS_OF_PRINCIPAL_MAX)]
+
+    async def test(nursery: trio.Nursery) -> None:
+        trio.lowlevel.add_instrument(passes)
+        for reader in readers:
+            nursery.start_soon(reader.run)
+        await trio.sleep(2)
+        assert all(len(reader.rows()) == 20 for reader in readers)
+
+    scene(test)
+    assert slices.total() >= len(readers)
+    assert max(slices.values()) == 1
+
+
+def test_a_window_that_changes_is_told_however_much_changes_in_it(world: World) -> None:
+    """Values that always take nearly all the bytes there are do not keep a topic that comes or goes from the reader."""
+    names = [f"X/A.{number:03}{'n' * 90}" for number in range(200)]
+    large = bytes([0x80, 0x10]) + b"x" * 1024
+    reader = Reader(world, rows_max=200, every_s=0.25)
+
+    async def test(nursery: trio.Nursery) -> None:
+        for name in names:
+            world.send(name, datum("v"))
+        nursery.start_soon(reader.run)
+        await trio.sleep(2.1)
+        for number in range(40):
+            for name in names[1:13]:
+                world.send(name, large)
+            if number == 8:
+                world.send(names[0], b"")
+            await trio.sleep(0.25)
+        assert names[0] not in reader.rows()
+        assert reader.rows()[names[1]]["updates"] > 38
 
     scene(test)
