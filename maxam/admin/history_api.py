@@ -91,17 +91,16 @@ async def _history(view: View, request: Request, caller: Identity) -> Response:
     values = request.query_params.get("values", "true")
     if values not in {"true", "false"}:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", "values must be true or false")
-    wanted = HistoryRequest(
-        os.fspath(view.journal_settings.folder),
-        destination,
-        _before(request),
-        limit_of(request),
-        values == "true",
-        not view.may_receive(caller.principal, destination.encode()),
-    )
+    before, limit = _before(request), limit_of(request)
     try:
         async with _reading():
-            content = await history(wanted)
+            withheld = not view.may_receive(caller.principal, destination.encode())
+            folder = os.fspath(view.journal_settings.folder)
+            content = await history(HistoryRequest(folder, destination, before, limit, values == "true", withheld))
+        if not withheld and not view.may_receive(caller.principal, destination.encode()):
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "busy", "the right to receive this topic has gone; try again"
+            )
     except ConfigurationError as error:
         raise ApiError(HTTPStatus.CONFLICT, "journal-unreadable", str(error)) from error
     except OSError as error:

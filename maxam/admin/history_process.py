@@ -16,7 +16,6 @@ import trio
 from maxam.admin.journal_schemas import JournalSchemas
 from maxam.admin.topic_rows import WITHHELD, topic_row, value_fields
 from maxam.compiled import child_environment
-from maxam.config import Limits
 from maxam.errors import ConfigurationError, MaxamError
 from maxam.globs import destination_problem
 from maxam.journal.history import Bounds, read_page
@@ -27,6 +26,8 @@ READ_BYTES_MAX: Final = 1 << 30  # of segments that one page reads
 BODY_BYTES_MAX: Final = 131_072  # of the bodies of one page, but for the first one
 DECODED_BYTES_MAX: Final = 65_536  # a longer body is shown as it is
 SHOWN_CHARACTERS_MAX: Final = 1 << 20  # so is one whose value takes more as JSON
+# Of the changes of one page as JSON, but for the first one: few bytes can be much text, and the gateway holds a page in memory.
+PAGE_CHARACTERS_MAX: Final = 4 << 20
 _NICENESS: Final = 15
 _NO_TEXT: Final = "is not in the journal's folder `schemas`"
 _REFUSED: Final = 2  # the exit code when the folder cannot be read
@@ -87,16 +88,25 @@ def page(request: HistoryRequest) -> dict[str, Any]:
         OSError: It cannot be read.
     """
     destination = request.destination.encode(errors="surrogateescape")
-    problem = destination_problem(destination, Limits().destination_bytes_max)
+    problem = destination_problem(destination, len(destination))  # how long one may be is the gateway's to say
     if problem is not None:
         raise ConfigurationError(problem)
     deadline_s = time.monotonic() + READ_S_MAX
     bounds = Bounds(request.limit, BODY_BYTES_MAX, READ_BYTES_MAX, lambda: time.monotonic() > deadline_s)
     found = read_page(request.folder, destination, request.before, bounds)
     schemas = JournalSchemas(Path(request.folder))
+    rows: list[dict[str, object]] = []
+    before, characters = found.before, 0
+    for change in found.changes:
+        row = _row(change, schemas, request)
+        characters += len(json.dumps(row))
+        if rows and characters > PAGE_CHARACTERS_MAX:
+            before = change.revision + 1
+            break
+        rows.append(row)
     return {
-        "changes": [_row(change, schemas, request) for change in found.changes],
-        "next": found.before,
+        "changes": rows,
+        "next": before,
         "lost": any(problem.lost for problem in found.problems),
         "problems": [
             {

@@ -1,5 +1,6 @@
 """The route of the journal's state: what is in its folder, where it stands, how its disk does."""
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -176,24 +177,29 @@ async def _journal(view: View, _request: Request, _caller: Identity) -> Response
 
 
 _known: Final = trio.lowlevel.RunVar[dict[Path, tuple[float, _Inventory]]]("journals' inventories")
-_reading: Final = trio.lowlevel.RunVar[trio.Lock]("the reading of an inventory")
+_reading: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("the reading of inventories")
 
 
 async def _inventory(folder: Path) -> _Inventory:
-    """Return what is in the folder, as of a second ago at most; it is read once, however many ask."""
+    """Return what is in the folder, as of a second ago at most; it is read once, however many ask.
+
+    Cancelled, the thread that reads keeps its place: a disk that does not answer takes one thread, not one for each who asks.
+    """
     try:
-        lock = _reading.get()
+        limiter, known = _reading.get(), _known.get()
     except LookupError:
-        lock = trio.Lock()
-        _reading.set(lock)
-        _known.set({})
-    async with lock:
-        known = _known.get().get(folder)
-        if known is not None and trio.current_time() - known[0] < KEPT_S:
-            return known[1]
-        found = await trio.to_thread.run_sync(read_inventory, folder, abandon_on_cancel=True)
-        _known.set({folder: (trio.current_time(), found)})
+        limiter, known = trio.CapacityLimiter(1), {}
+        _reading.set(limiter)
+        _known.set(known)
+
+    def look() -> _Inventory:
+        at_s, found = known.get(folder, (-math.inf, None))
+        if found is None or time.monotonic() - at_s >= KEPT_S:
+            found = read_inventory(folder)
+            known[folder] = time.monotonic(), found
         return found
+
+    return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=limiter)
 
 
 def read_inventory(folder: Path) -> _Inventory:

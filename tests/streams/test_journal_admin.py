@@ -12,6 +12,8 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from maxam.admin import history_api, history_process
+from maxam.admin.history_process import HistoryRequest
 from maxam.admin.main import main
 from maxam.config import AdminSettings, JournalSettings
 from maxam.journal.backup import LOCK, UNFINISHED, verify_manifest
@@ -162,6 +164,10 @@ def test_history_shows_old_values_by_their_own_schema(site: Site) -> None:
                 gateway, "topics", "history", "X/A.1", "--values", "--journal", str(site.settings.journal.folder)
             )
             assert offline == found
+            with pytest.MonkeyPatch.context() as patch:  # few bytes may be much text: then a page has fewer changes
+                patch.setattr(history_process, "PAGE_CHARACTERS_MAX", 1)
+                small = ["topics", "history", "X/A.1", "--values", "--journal", str(site.settings.journal.folder)]
+                assert await rows(gateway, *small) == found
             assert (
                 await rows(gateway, "topics", "history", "X/A.1", "--values", "--before", "9", "--limit", "2")
                 == found[3:5]
@@ -177,6 +183,50 @@ def test_history_shows_old_values_by_their_own_schema(site: Site) -> None:
             assert (await cli(gateway, "topics", "history", "X/none")).exit_code == 0
             result = await cli(gateway, "topics", "history", "X/A.1", who="watcher")
             assert (result.exit_code, "forbidden" in result.stderr) == (1, True)
+
+    run(test)
+
+
+def test_a_right_that_goes_while_the_journal_is_read_takes_its_values_along(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading may take seconds: values leave by the rights of the moment at which they leave."""
+    original = history_process.history
+
+    async def test() -> None:
+        async with living(site) as gateway:
+
+            async def late(wanted: HistoryRequest) -> bytes:
+                content = await original(wanted)
+                assert b"secret" in content
+                site.policy_file.write_text(site.policy_file.read_text().replace("receive = ['X/A.**']", ""))
+                assert (await gateway.reload())["policy"].outcome == "reloaded"
+                return content
+
+            async with gateway.client("anna") as client:
+                await client.send("X/A.1", b"\x0csecret")
+            monkeypatch.setattr(history_api, "history", late)
+            result = await cli(gateway, "topics", "history", "X/A.1", "--values", "--json")
+            assert (result.exit_code, "busy: the right" in result.stderr, "secret" in result.output) == (1, True, False)
+            monkeypatch.undo()
+            [row] = await rows(gateway, "topics", "history", "X/A.1", "--values")
+            assert row["value_state"] == "withheld"
+
+    run(test)
+
+
+def test_history_knows_names_as_long_as_the_gateway_does(site: Site) -> None:
+    """How long a destination may be is a setting."""
+    site.settings = replace(site.settings, limits=replace(site.settings.limits, destination_bytes_max=1000))
+    name = f"X/{'a' * 900}.Raw"
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            async with gateway.client("anna") as client:
+                assert (await client.send(name, b"value"))[0] == b"accepted"
+            for where in ([], ["--journal", str(site.settings.journal.folder)]):
+                [row] = await rows(gateway, "topics", "history", name, *where)
+                assert row["destination"] == name
 
     run(test)
 
