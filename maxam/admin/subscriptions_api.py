@@ -83,7 +83,9 @@ async def _subscriptions(view: View, request: Request, _caller: Identity) -> Res
         )
         rows.add([fields_of(row) for row in found])
         await trio.lowlevel.checkpoint()
-    following = "/".join(quote(part, safe="") for part in cursor) if more and cursor is not None else None
+    following = (
+        "/".join(quote(part, safe="") for part in cursor if part is not None) if more and cursor is not None else None
+    )
     return rows.answer(following)
 
 
@@ -126,12 +128,11 @@ def _seconds(request: Request) -> float:
     return seconds
 
 
-def _cursor(text: str) -> tuple[str, str, str]:
-    parts = text.split("/")
-    if len(parts) != 3:
+def _cursor(text: str) -> tuple[str, str, str | None]:
+    parts = [unquote_to_bytes(part).decode(errors="replace") for part in text.split("/")]
+    if len(parts) not in {2, 3}:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", "after must be the `next` of the page before")
-    principal, client_id, id_ = (unquote_to_bytes(part).decode(errors="replace") for part in parts)
-    return principal, client_id, id_
+    return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

@@ -312,21 +312,42 @@ class View:
 
     # Sessions.
 
-    def sessions_after(self, after: tuple[str, str] | None, limit: int) -> tuple[list[SessionRow], bool]:
-        """Return the next sessions in order of (principal, client-id), and whether there are more.
+    def sessions_after(
+        self, after: tuple[str, str] | None, limit: int, principal: str | None, client_id: str | None, find: str
+    ) -> tuple[list[SessionRow], tuple[str, str] | None, bool]:
+        """Return the next sessions in order of (principal, client-id), which are filtered.
 
-        They are `limit` at most, and fewer once they have SLICE_SUBSCRIPTIONS subscriptions; at least one, if there is one.
+        Args:
+            after: Where the slice before this one ended; None begins.
+            limit: How many at most; fewer once SLICE_SUBSCRIPTIONS sessions and subscriptions were looked at.
+            principal: Only those of this one; None: of all.
+            client_id: Only those of this name; None: of all.
+            find: In lower case: only those with it in principal, client-id or address; empty: all.
+
+        Returns:
+            The rows, where to go on, and whether there may be more.
         """
         sessions, clients = self._broker.sessions, self._gateway.connected
         rows: list[SessionRow] = []
         looked_at = 0
-        for key in sessions.irange(after, inclusive=(False, True)):
+        start = ("", "") if after is None else after
+        if principal is not None:
+            start = max(start, (principal, client_id or ""))
+        last = after
+        for key in sessions.irange(start):
+            if key == after:
+                continue
+            if principal is not None and key[0] != principal:
+                break
             if len(rows) == limit or looked_at >= SLICE_SUBSCRIPTIONS:
-                return rows, True
+                return rows, last, True
+            last = key
+            looked_at += 1
             session = sessions[key]
-            looked_at += len(session.subscriptions)
-            rows.append(_session_row(session, clients))
-        return rows, False
+            if (client_id is None or key[1] == client_id) and (not find or _has(session, clients, find)):
+                looked_at += len(session.subscriptions)
+                rows.append(_session_row(session, clients))
+        return rows, None, False
 
     @property
     def staleness(self) -> Staleness:
@@ -334,12 +355,12 @@ class View:
         return self._gateway.staleness
 
     def subscriptions_after(
-        self, after: tuple[str, str, str] | None, limit: int, principal: str | None, client_id: str | None
-    ) -> tuple[list[SubscriptionRow], tuple[str, str, str] | None, bool]:
+        self, after: tuple[str, str, str | None] | None, limit: int, principal: str | None, client_id: str | None
+    ) -> tuple[list[SubscriptionRow], tuple[str, str, str | None] | None, bool]:
         """Return the next subscriptions in order of (principal, client-id, id), which are filtered.
 
         Args:
-            after: Where the slice before this one ended; None begins.
+            after: Where the slice before this one ended, behind an id, or before a session's first (None); None begins.
             limit: How many at most.
             principal: Only those of this one; None: of all.
             client_id: Only those of sessions of this name; None: of all.
@@ -356,14 +377,14 @@ class View:
         for key in sessions.irange(start):
             if principal is not None and key[0] != principal:
                 break
-            behind = b"" if after is None or key != after[:2] else after[2].encode()
+            behind = None if after is None or after[2] is None or key != after[:2] else after[2].encode()
             if looked_at >= SLICE_SUBSCRIPTIONS:
-                return rows, (*key, ""), True
+                return rows, (*key, None), True
             session = sessions[key]
             looked_at += 1 + len(session.subscriptions)
             if client_id is not None and key[1] != client_id:
                 continue
-            for id_ in sorted([id_ for id_ in session.subscriptions if not behind or id_ > behind]):
+            for id_ in sorted([id_ for id_ in session.subscriptions if behind is None or id_ > behind]):
                 if len(rows) == limit:
                     return rows, after, True
                 after = (*key, id_.decode())
@@ -522,6 +543,12 @@ class View:
             "rejects_over_rate": counters.rejects_over_rate,
             "rejects_over_queue": counters.rejects_over_queue,
         }
+
+
+def _has(session: Session, clients: Mapping[Connection, ClientConnection], text: str) -> bool:
+    client = None if session.connection is None else clients.get(session.connection)
+    address = "" if client is None else client.address
+    return text in f"{session.principal}\n{session.client_id}\n{address}".lower()
 
 
 def _session_row(session: Session, clients: Mapping[Connection, ClientConnection]) -> SessionRow:

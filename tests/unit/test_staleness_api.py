@@ -305,3 +305,27 @@ def test_pages_are_right_while_subscriptions_come_and_go(world: World) -> None:
         assert seen == [f"s{number:02}" for number in range(30)]
 
     run(test)
+
+
+@pytest.mark.parametrize("slice_", [1, 1000])
+def test_pages_end_though_an_id_is_empty(world: World, monkeypatch: pytest.MonkeyPatch, slice_: int) -> None:
+    """STOMP lets an id be empty: its subscription is one like others, seen once, however the pages are cut."""
+    monkeypatch.setattr("maxam.admin.view.SLICE_SUBSCRIPTIONS", slice_)
+    for name in ("a", "b"):
+        connection = world.connect("admin", name)
+        for id_ in ("", "1"):
+            subscribe(world, connection, id_, "X/A.*")
+
+    async def test() -> None:
+        for limit in (1, 2, 3):
+            seen: list[tuple[str, str]] = []
+            following: str | None = ""
+            while following is not None:
+                after = f"&after={quote(following)}" if following else ""
+                page = await world.json(f"/v1/subscriptions?limit={limit}{after}")
+                seen += [(row["client_id"], row["id"]) for row in page["subscriptions"]]
+                following = page["next"]
+                assert len(seen) <= 4
+            assert seen == [("a", ""), ("a", "1"), ("b", ""), ("b", "1")]
+
+    run(test)
