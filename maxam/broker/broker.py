@@ -199,6 +199,9 @@ class Broker:
         self._awaiting: dict[Connection, None] = {}  # whose receipts wait for what is in `pending`
         self._in_flight: deque[dict[Connection, None]] = deque()  # per batch taken: who awaits it
         self._taken: deque[list[Operation]] = deque()  # the same batches
+        self._coming_of = 0  # how much was done when the next two were found
+        self._looked_to = 0  # the oldest change that was not done was looked for up to here
+        self._coming_us = 0  # and was accepted then; 0: there is none
         # Of what is appended and not done, for SENDs with a condition: the revision that a topic then has (0: no value) and what
         # it then keeps of a source, each with the position of the change that makes it so. Topics are looked up to `_indexed`.
         self._coming: dict[bytes, tuple[int, int]] = {}
@@ -1123,12 +1126,23 @@ class Broker:
             self._begin(scan)
 
     def _coming_since_us(self, now_us: int) -> int:
-        """Return when the oldest change was accepted that may be applied from now on."""
-        for batch in (*self._taken, self.pending):
-            for operation in batch:
-                if type(operation) is Change:
-                    return min(now_us, operation.accepted_at_us)
-        return now_us
+        """Return when the oldest change was accepted that may be applied from now on, or one that was just applied.
+
+        What was looked at is not looked at again, as each of very many SUBSCRIBEs asks.
+        """
+        if self._coming_of != self.done:
+            self._coming_of = self._looked_to = self.done
+            self._coming_us = 0
+        if not self._coming_us and self._looked_to < self.appended:
+            new = self.appended - self._looked_to
+            self._looked_to = self.appended
+            pending = self.pending
+            for batch in (*self._taken, pending) if new > len(pending) else (pending[-new:],):
+                for operation in batch:
+                    if type(operation) is Change:
+                        self._coming_us = operation.accepted_at_us
+                        return min(now_us, self._coming_us)
+        return min(now_us, self._coming_us) if self._coming_us else now_us
 
     def _begin(self, scan: Scan) -> None:
         scan.subscription.begin_walk(scan.began_us)
