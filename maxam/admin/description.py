@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Literal, final
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -166,11 +167,18 @@ class Description:
     def check(self, request: Request) -> None:
         """Refuse a parameter that the route does not have, or one given twice: passed over, a misspelt filter would list everything.
 
+        Nor is anything but UTF-8 taken, of which the server would make another name.
+
         Raises:
             ApiError: Naming those that it has.
         """
         if self.confluent or self.lenient:
             return
+        for part, text in (("path", request.scope["raw_path"]), ("query", request.scope["query_string"])):
+            try:
+                unquote_to_bytes(text).decode()
+            except UnicodeDecodeError:
+                raise _bad(f"the {part} is not UTF-8") from None
         known = [parameter.name for parameter in self.query]
         given = [name for name, _ in request.query_params.multi_items()]
         for name in given:

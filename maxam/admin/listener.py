@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -31,6 +31,7 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
+from starlette.requests import ClientDisconnect
 
 from maxam.gateway.entitlement import Visitor
 from maxam.gateway.listener import address_text
@@ -218,6 +219,16 @@ async def serve_https(
             server.stopping.set()
 
 
+def _heedless_of_leavers(application: ASGIFramework) -> ASGIFramework:
+    """Let a peer leave in the middle of its request: Starlette raises that, and Hypercorn would log it as a bug, with its traceback."""
+
+    async def heedless(*arguments: Any) -> None:  # noqa: ANN401 as ASGI has it
+        with suppress(ClientDisconnect):
+            await application(*arguments)
+
+    return heedless
+
+
 class _Server:
     """What the connections of one `serve_https` share."""
 
@@ -231,7 +242,7 @@ class _Server:
     ) -> None:
         self.stopping: Final = trio.Event()
         self._writes: Final = _Writes(limits)
-        self._application: Final = ASGIWrapper(application)
+        self._application: Final = ASGIWrapper(_heedless_of_leavers(application))
         self._tls_context: Final = tls_context
         self._limits: Final = limits
         self._visitors: Final = visitors

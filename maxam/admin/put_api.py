@@ -81,7 +81,8 @@ class _Request:
 
 def is_body(request: Request) -> bool:
     """Tell whether a request is one whose content is a body as it is: only these may be longer than others."""
-    return request.method == "PUT" and request.headers.get("content-type", "").partition(";")[0].strip() == BODY_TYPE
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return request.method == "PUT" and given == BODY_TYPE
 
 
 @described(
@@ -153,6 +154,7 @@ async def _delete(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
     expected = _digits(request, "if_revision")
     if view.topic(destination.encode()) is None:
+        _require_right(view, caller, destination)  # before it is said that there is none
         raise ApiError(HTTPStatus.NOT_FOUND, "not-found", f"there is no topic {destination}")
     condition = None if expected is None else Condition(None, -1, expected)
     answer = await view.send(caller, Send(destination.encode(), b"", (), _RECEIPT, condition))

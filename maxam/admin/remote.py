@@ -19,6 +19,7 @@ from maxam.errors import MaxamError
 
 TIMEOUT_S: Final = 20.0  # above the server's own time limit of a request
 RESPONSE_BYTES_MAX: Final = 67_108_864  # far above any page
+_SENT_AT_ONCE_BYTES: Final = 65_536  # what is as long has left, mostly, before it can be refused
 
 
 class RemoteError(MaxamError):
@@ -188,15 +189,22 @@ class Remote:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
+        sends = False
         try:
             if self._connection.sock is None:
                 self._connection.connect()
             marked = {} if method == "GET" else {"maxam-admin": "1", **(headers or {})}
+            sends = body is not None and len(body) > _SENT_AT_ONCE_BYTES
             self._connection.request(method, path, body, headers={"Host": self._connection.known_as(), **marked})
+            sends = False
             response = self._connection.getresponse()
             body = response.read(RESPONSE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
+            if sends and isinstance(error, (ConnectionError, ssl.SSLEOFError)):  # with its answer before it
+                raise RemoteError(
+                    f"{self._credentials.gateway} took no more of {len(body or b'')} bytes: are they more than its frame_body_bytes_max?"
+                ) from error
             raise RemoteError(self._explain(error)) from error
         if response.status == HTTPStatus.OK:
             return body

@@ -15,6 +15,7 @@ import pytest
 import trio
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
+from starlette.requests import Request
 from trio.testing import wait_all_tasks_blocked
 
 from maxam.admin.certificates import Authority, issue_development_certificates
@@ -49,10 +50,10 @@ def client_context(folder: Path, name: str | None = "operator") -> ssl.SSLContex
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with what the scope says about the peer."""
-    del receive
+    """Answer with what the scope says about the peer, once its body is there."""
     if scope["path"] == "/bug":
         raise RuntimeError("a bug")
+    await Request(scope, receive).body()
     state = {name: value for name, value in scope["state"].items() if name not in {CHAIN, CARRIER}}
     body = json.dumps({"state": state, "path": scope["path"], "scheme": scope["scheme"]}).encode()
     if scope["path"] == "/large":
@@ -183,6 +184,25 @@ def test_a_bug_in_the_application_ends_one_request_only(certificates: Path, capl
     with caplog.at_level(logging.ERROR, "maxam.admin"):
         run(test)
     assert "RuntimeError: a bug" in caplog.text
+
+
+def test_a_peer_that_leaves_in_the_middle_of_its_body_is_no_bug(
+    certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is logged of it, however often: it would be a page of traceback each time; its place is free again."""
+
+    async def test() -> None:
+        async with serving(certificates, ListenerLimits(connections_max=1)) as port:
+            for _ in range(5):
+                stream = await connect(port, certificates)
+                await stream.send_all(b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+                await wait_all_tasks_blocked()
+                await trio.aclose_forcefully(stream)
+                await wait_all_tasks_blocked()
+            assert b" 200 " in await request(port, client_context(certificates))
+
+    run(test)
+    assert not caplog.records
 
 
 def test_the_context_is_asked_for_at_each_connection(certificates: Path, tmp_path: Path) -> None:

@@ -244,6 +244,47 @@ def test_sizes_are_bounded(world: World) -> None:
     run(test)
 
 
+def test_the_type_of_a_body_is_read_as_http_has_it(world: World) -> None:
+    """Upper case and parameters of a content-type change nothing."""
+
+    async def test() -> None:
+        headers = {"content-type": "Application/Octet-Stream; q=1"}
+        assert (await world.ask("PUT", "/v1/topics/X/A.Raw", ADMIN, headers=headers, content=b"abc")).status_code == 200
+        assert stored(world, "X/A.Raw")[0] == b"abc"
+
+    run(test)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "GET"])
+@pytest.mark.parametrize("name", ["X/%FF.Raw", "X/a%C0%AF.Raw", "X/%ED%A0%80.Raw"])
+def test_bytes_that_are_no_text_are_no_other_name(world: World, method: str, name: str) -> None:
+    """Nothing is stored, deleted or shown under a name that nobody has asked for."""
+
+    async def test() -> None:
+        for replaced in ("X/\N{REPLACEMENT CHARACTER}.Raw", "X/a\N{REPLACEMENT CHARACTER}.Raw"):
+            assert (await put_body(world, replaced, b"value")).status_code == 200
+        head = world.broker.head
+        response = await world.ask(method, f"/v1/topics/{name}", content=json.dumps(BODY).encode())
+        assert (response.status_code, response.json()["error"]) == (400, "invalid-parameter")
+        response = await put_body(world, "X/A.Raw", b"value", "?schema_version=%FF")
+        assert (response.status_code, response.json()["detail"]) == (400, "the query is not UTF-8")
+        assert world.broker.head == head
+
+    run(test)
+
+
+def test_who_may_not_send_does_not_learn_what_there_is(world: World) -> None:
+    """A delete is refused for the right, whether the topic exists or not."""
+
+    async def test() -> None:
+        assert (await put_body(world, "X/B.Raw", b"value")).status_code == 200
+        for name in ("X/B.Raw", "X/none.Raw"):
+            response = await world.ask("DELETE", f"/v1/topics/{name}", READER)
+            assert (response.status_code, response.json()["error"]) == (403, "unauthorised")
+
+    run(test)
+
+
 def test_a_put_needs_the_right_and_the_mark_of_our_own_pages(world: World) -> None:
     """Without the admin right `write`, or without the header that no foreign page can set, nothing is sent."""
 
