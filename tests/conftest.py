@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from maxam.admin.certificates import issue_development_certificates
 from maxam.compiled import child_environment
 
 os.environ["PYTHONPATH"] = child_environment()["PYTHONPATH"]  # processes that tests start run the maxam that is tested
+# What a shell runs in its background ignores SIGINT, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
