@@ -108,9 +108,9 @@ def limit_of(request: Request) -> int:
     return int(text)
 
 
-def flag_of(request: Request, name: str) -> bool:
-    """Read a parameter that is `true` or `false`, the default; raises ApiError."""
-    text = request.query_params.get(name, "false")
+def flag_of(request: Request, name: str, *, default: bool = False) -> bool:
+    """Read a parameter that is `true` or `false`; raises ApiError."""
+    text = request.query_params.get(name, "true" if default else "false")
     if text not in {"true", "false"}:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"{name} must be true or false")
     return text == "true"

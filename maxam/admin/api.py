@@ -75,8 +75,9 @@ from maxam.admin.description import (
     record,
 )
 from maxam.admin.listener import CHAIN, FINGERPRINT
+from maxam.admin.personal import PII, tell_given, wants_personal
 from maxam.admin.subscriptions_api import SUBSCRIPTION, fields_of
-from maxam.admin.topic_rows import WITHHELD, topic_row, value_fields
+from maxam.admin.topic_rows import WITHHELD, may_be_personal, topic_row, value_fields
 from maxam.admin.topic_schemas import VALUED_TOPIC
 from maxam.admin.values import iso_time
 from maxam.admin.view import FIGURES, SessionRow, View
@@ -295,6 +296,7 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
             {"type": "string", "enum": ["true", "false", RAW_VALUES], "default": "false"},
             "with their values, as far as the caller may receive them; `raw`: bodies as they were sent",
         ),
+        PII,
     ),
     errors={400: "`invalid-glob`."},
 )
@@ -306,6 +308,7 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
     as_sent = request.query_params.get("values") == RAW_VALUES
     values = as_sent or flag_of(request, "values")
+    with_pii, given = wants_personal(request), False
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
     rows = Rows("topics")
@@ -315,21 +318,32 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
         bytes_max = (RAW_PAGE_BODY_BYTES_MAX if as_sent else PAGE_BODY_BYTES_MAX) if values else None
         changes, cursor = view.topics_slice(glob, cursor, matches_max, bytes_max)
         if values:
-            rows.add([_topic_row(view, change) | _value(view, change, caller, as_sent) for change in changes])
+            found: list[dict[str, object]] = []
+            for change in changes:
+                value, personal = _value(view, change, caller, with_pii, as_sent)
+                found.append(_topic_row(view, change) | value)
+                given = given or personal
+            rows.add(found)
             body_bytes += sum([len(change.body) for change in changes])
         else:
             rows.add([_topic_row(view, change) for change in changes])
         if cursor is None or len(rows) == limit or (bytes_max is not None and body_bytes >= bytes_max):
             break
         await trio.lowlevel.checkpoint()
+    if given:
+        tell_given(view, request, caller, glob.text)
     return rows.answer(None if cursor is None else cursor.decode())
 
 
-@described("One topic with its value", VALUED_TOPIC, errors={404: "`not-found`."})
+@described("One topic with its value", VALUED_TOPIC, (PII,), errors={404: "`not-found`."})
 async def _topic(view: View, request: Request, caller: Identity) -> Response:
     destination: str = request.path_params["destination"]
+    with_pii = wants_personal(request)
     change = _present(view, destination)
-    return Answer(_topic_row(view, change) | _value(view, change, caller))
+    value, given = _value(view, change, caller, with_pii)
+    if given:
+        tell_given(view, request, caller, destination)
+    return Answer(_topic_row(view, change) | value)
 
 
 def _topic_row(view: View, change: Change) -> dict[str, object]:
@@ -343,12 +357,16 @@ def _present(view: View, destination: str) -> Change:
     return change
 
 
-def _value(view: View, change: Change, caller: Identity, as_sent: bool = False) -> dict[str, object]:
-    """Return what is in a topic, as far as the caller may receive it."""
+def _value(
+    view: View, change: Change, caller: Identity, with_pii: bool, as_sent: bool = False
+) -> tuple[dict[str, object], bool]:
+    """Return what is in a topic, as far as the caller may receive it, and whether personal fields may be in that."""
     if not view.may_receive(caller.principal, change.destination):
-        return WITHHELD
+        return WITHHELD, False
     text = view.schema_text(change.judgement)
-    return value_fields(change, text, DECODED_BYTES_MAX, "is not in force any more", as_sent)
+    why = "it was asked for as it was sent" if as_sent else ""
+    fields = value_fields(change, text, DECODED_BYTES_MAX, "is not in force any more", why, with_pii=with_pii)
+    return fields, with_pii and may_be_personal(change, text)
 
 
 # Sessions. Principal and client-id are one path segment each, percent-encoded, and may hold any character, `/` too: so
@@ -375,19 +393,30 @@ _SESSION_PATH: Final = SESSIONS_PATH + "/{principal}/{client_id}"
 _NO_SESSION: Final = {404: "`not-found`: there is no such session."}
 
 
-@described("Sessions in order of principal and client-id", page("sessions", SESSION), (AFTER, LIMIT))
+@described(
+    "Sessions in order of principal and client-id",
+    page("sessions", SESSION),
+    (
+        Parameter("principal", TEXT, "only those of this principal"),
+        Parameter("client_id", TEXT, "only those with this client-id"),
+        Parameter("find", TEXT, "only those with this text in principal, client-id or address, in either case"),
+        AFTER,
+        LIMIT,
+    ),
+)
 async def _sessions(view: View, request: Request, _caller: Identity) -> Response:
     after = request.query_params.get("after")
     limit = limit_of(request)
     cursor = None if after is None else _cursor(after)
+    parameters = request.query_params
+    principal, client_id, find = parameters.get("principal"), parameters.get("client_id"), parameters.get("find", "")
     rows, pace = Rows("sessions"), Pace()
     more = True
     while more and len(rows) < limit:
-        found, more = view.sessions_after(cursor, min(limit - len(rows), SESSIONS_PER_SLICE))
+        size = min(limit - len(rows), SESSIONS_PER_SLICE)
+        found, cursor, more = view.sessions_after(cursor, size, principal, client_id, find.lower())
         staleness_s = [await view.staleness.of_session(row.principal, row.client_id, pace) for row in found]
         rows.add([_session_row(row, one_s) for row, one_s in zip(found, staleness_s, strict=True)])
-        if found:
-            cursor = (found[-1].principal, found[-1].client_id)
         await trio.lowlevel.checkpoint()
     following = f"{quote(cursor[0], safe='')}/{quote(cursor[1], safe='')}" if more and cursor is not None else None
     return rows.answer(following)

@@ -8,7 +8,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import Answer, ApiError, RouteSpec, limit_of
+from maxam.admin.answers import Answer, ApiError, RouteSpec, flag_of, limit_of
 from maxam.admin.description import (
     ANYTHING,
     BASE64,
@@ -26,6 +26,7 @@ from maxam.admin.description import (
     record,
 )
 from maxam.admin.history_process import HistoryRequest, history
+from maxam.admin.personal import PII, tell_given, wants_personal
 from maxam.admin.topic_schemas import TOPIC
 from maxam.admin.view import View
 from maxam.errors import ConfigurationError
@@ -37,11 +38,12 @@ _DIGITS_MAX: Final = 18
 _CHANGE: Final = extended(
     TOPIC,
     "Change",
-    ("value_state", "headers", "value", "problem", "value_offset", "value_length", "body"),
+    ("value_state", "headers", "value", "pii_masked", "problem", "value_offset", "value_length", "body"),
     deleted=FLAG,
-    value_state=one_of("decoded", "raw", "withheld", "deleted"),
+    value_state=one_of("decoded", "raw", "undecoded", "withheld", "deleted"),
     headers=listed(listed(TEXT)),
     value=ANYTHING,
+    pii_masked=FLAG,
     problem=TEXT,
     value_offset=COUNT,
     value_length=WHOLE,
@@ -69,11 +71,19 @@ class _Rendered(Answer):
 
 @described(
     "The changes of one topic, newest first, out of the journal",
-    record("History", changes=listed(_CHANGE), next=nullable(COUNT), lost=FLAG, problems=listed(_PROBLEM)),
+    record(
+        "History",
+        changes=listed(_CHANGE),
+        next=nullable(COUNT),
+        lost=FLAG,
+        problems=listed(_PROBLEM),
+        pii_given={**FLAG, "description": "whether the values may hold fields that schemas mark as personal"},
+    ),
     (
         Parameter("before", {"type": "integer", "minimum": 1}, "only lower revisions: `next` of the page before"),
         LIMIT,
         Parameter("values", {"type": "string", "enum": ["true", "false"], "default": "true"}, "with their values"),
+        PII,
     ),
     errors={
         400: "`invalid-destination`: no topic can be called so",
@@ -88,15 +98,14 @@ async def _history(view: View, request: Request, caller: Identity) -> Response:
     problem = destination_problem(destination.encode(), view.destination_bytes_max)
     if problem is not None:  # to look for it would take as long as for any
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-destination", problem)
-    values = request.query_params.get("values", "true")
-    if values not in {"true", "false"}:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", "values must be true or false")
+    values, with_pii = flag_of(request, "values", default=True), wants_personal(request)
     before, limit = _before(request), limit_of(request)
     try:
         async with _reading():
             withheld = not view.may_receive(caller.principal, destination.encode())
             folder = os.fspath(view.journal_settings.folder)
-            content = await history(HistoryRequest(folder, destination, before, limit, values == "true", withheld))
+            wanted = HistoryRequest(folder, destination, before, limit, values, withheld, with_pii)
+            content, personal = await history(wanted)
         if not withheld and not view.may_receive(caller.principal, destination.encode()):
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "busy", "the right to receive this topic has gone; try again"
@@ -105,6 +114,8 @@ async def _history(view: View, request: Request, caller: Identity) -> Response:
         raise ApiError(HTTPStatus.CONFLICT, "journal-unreadable", str(error)) from error
     except OSError as error:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "busy", f"{error}; try again") from error
+    if personal:
+        tell_given(view, request, caller, destination)
     return _Rendered(content)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from maxam.admin.journal_schemas import JournalSchemas
-from maxam.admin.topic_rows import WITHHELD, topic_row, value_fields
+from maxam.admin.topic_rows import WITHHELD, may_be_personal, topic_row, value_fields
 from maxam.compiled import child_environment
 from maxam.errors import ConfigurationError, MaxamError
 from maxam.globs import destination_problem
@@ -31,6 +31,7 @@ PAGE_CHARACTERS_MAX: Final = 4 << 20
 _NICENESS: Final = 15
 _NO_TEXT: Final = "is not in the journal's folder `schemas`"
 _REFUSED: Final = 2  # the exit code when the folder cannot be read
+_PERSONAL: Final = 3  # and that when all is well, and personal fields may be in the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class HistoryRequest:
         limit: Changes at most.
         values: Whether values are wanted.
         withheld: Whether they are not for whoever asks.
+        with_pii: Whether what schemas mark as personal is wanted too.
     """
 
     folder: str
@@ -52,10 +54,11 @@ class HistoryRequest:
     limit: int
     values: bool
     withheld: bool
+    with_pii: bool = True
 
 
-async def history(request: HistoryRequest) -> bytes:
-    """Return a page as JSON; ended when cancelled.
+async def history(request: HistoryRequest) -> tuple[bytes, bool]:
+    """Return a page as JSON, and whether personal fields may be in it; ended when cancelled.
 
     Raises:
         ConfigurationError: The journal cannot be read.
@@ -71,17 +74,18 @@ async def history(request: HistoryRequest) -> bytes:
     )
     if done.returncode == _REFUSED:
         raise ConfigurationError(done.stderr.decode(errors="replace").strip())
-    if done.returncode:
+    if done.returncode not in {0, _PERSONAL}:
         last = done.stderr[-200:].decode(errors="replace")
         raise OSError(f"the process that reads the journal ended with {done.returncode}: {last}")
-    return done.stdout
+    return done.stdout, done.returncode == _PERSONAL
 
 
 def page(request: HistoryRequest) -> dict[str, Any]:
     """Read a page, here and now.
 
     Returns:
-        `changes` (newest first), `next` (None: there is nothing more), `problems`, and whether something is `lost`.
+        `changes` (newest first), `next` (None: there is nothing more), `problems`, whether something is `lost`, and whether the
+        values may hold personal fields (`pii_given`).
 
     Raises:
         MaxamError: It is not the folder of a journal, or no topic can be called so.
@@ -104,8 +108,10 @@ def page(request: HistoryRequest) -> dict[str, Any]:
             before = change.revision + 1
             break
         rows.append(row)
+    given = request.values and request.with_pii and not request.withheld
     return {
         "changes": rows,
+        "pii_given": given and any(may_be_personal(one, schemas.text(one.judgement)) for one in found.changes),
         "next": before,
         "lost": any(problem.lost for problem in found.problems),
         "problems": [
@@ -132,9 +138,11 @@ def _row(change: Change, schemas: JournalSchemas, request: HistoryRequest) -> di
     if change.deleted:
         headers = [[name.decode(), value.decode()] for name, value in change.headers]
         return row | {"value_state": "deleted", "headers": headers}
-    shown = value_fields(change, schemas.text(change.judgement), DECODED_BYTES_MAX, _NO_TEXT)
+    text = schemas.text(change.judgement)
+    shown = value_fields(change, text, DECODED_BYTES_MAX, _NO_TEXT, with_pii=request.with_pii)
     if "value" in shown and len(json.dumps(shown["value"])) > SHOWN_CHARACTERS_MAX:
-        shown = value_fields(change, None, DECODED_BYTES_MAX, f"makes it longer than {SHOWN_CHARACTERS_MAX} characters")
+        why = f"its value takes more than {SHOWN_CHARACTERS_MAX} characters"
+        shown = value_fields(change, text, DECODED_BYTES_MAX, _NO_TEXT, why, with_pii=request.with_pii)
     return row | shown
 
 
@@ -151,7 +159,7 @@ def main() -> int:
         sys.stderr.write(f"{error.filename or 'the disk'}: {error.strerror}")
         return _REFUSED
     json.dump(found, sys.stdout, separators=(",", ":"))
-    return 0
+    return _PERSONAL if found["pii_given"] else 0
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ from maxam.admin.answers import PAGE_MAX, ApiError, RouteSpec, flag_of
 from maxam.admin.description import AFTER, GLOB, Parameter, described
 from maxam.admin.listener import CARRIER, CHAIN
 from maxam.admin.live import EVERY_TOPIC, STREAMS_MAX, Stream
+from maxam.admin.personal import tell_given
 from maxam.admin.view import View
 from maxam.errors import GlobError
-from maxam.gateway.audit import ADMIN
-from maxam.gateway.listener import address_text
 from maxam.records import Identity
 
 PATH: Final = "/v1/live"
@@ -111,9 +110,7 @@ async def _live(view: View, request: Request, caller: Identity) -> Response:
             HTTPStatus.SERVICE_UNAVAILABLE, "too-many-streams", f"{STREAMS_MAX} live views are open, which is the most"
         )
     if with_pii:
-        address = "" if request.client is None else address_text(*request.client)
-        reason = f"with personal fields of {glob.text}"
-        view.audit.tell(ADMIN, "done", caller, address, reason, method=request.method, path=PATH)
+        tell_given(view, request, caller, glob.text)
     stream = Stream(
         view,
         caller,

@@ -31,7 +31,8 @@ from maxam.admin.description import (
     page,
     record,
 )
-from maxam.admin.values import iso_time
+from maxam.admin.personal import PII, tell_given, wants_personal
+from maxam.admin.values import iso_time, marks_personal
 from maxam.admin.view import View
 from maxam.errors import GlobError
 from maxam.gateway.quarantine import BODY_GIVEN_UP, Quarantined
@@ -44,6 +45,7 @@ REJECTS_PATH: Final = "/v1/rejects"
 ROWS_PER_SLICE: Final = 100
 LOOKED_AT_PER_SLICE: Final = 500  # before the event loop has its turn: about 1 ms
 BODY_WITHHELD: Final = "withheld"  # it is kept, but not for this caller
+BODY_PERSONAL: Final = "personal"  # nor is that one for who wants no personal fields
 TRIAL_ROWS_MAX: Final = 100  # of principals and of reasons, each, that one rule shows: those with most
 _DIGITS_MAX: Final = 18
 _WHY_NO_BODY: Final = {
@@ -51,6 +53,7 @@ _WHY_NO_BODY: Final = {
     BODY_PRIVATE: "the rule of its destination says store_rejected_bodies = false",
     BODY_GIVEN_UP: "there was no room for it in the quarantine; the journal's folder `rejected` may have it",
     BODY_WITHHELD: "only who may receive the destination sees what is sent there",
+    BODY_PERSONAL: "the schema of its destination marks fields as personal, and it was asked for without them",
 }
 
 
@@ -141,9 +144,12 @@ async def _rejects(view: View, request: Request, _caller: Identity) -> Response:
         body=BASE64,
         problem={"type": "string", "description": "why there is no body"},
     ),
+    (PII,),
     errors=_NO_REJECT,
+    text="A body that was rejected cannot be decoded, so of one whose schema marks fields as personal nothing is shown without them.",
 )
 async def _reject(view: View, request: Request, caller: Identity) -> Response:
+    with_pii = wants_personal(request)
     record = _present(view, request)
     row = _row(view, record)
     row["resubmissions"] = [
@@ -152,10 +158,16 @@ async def _reject(view: View, request: Request, caller: Identity) -> Response:
     state = _body_state(view, record)
     if state == BODY_KEPT and not view.may_receive(caller.principal, record.destination):
         state = BODY_WITHHELD
+    personal = state == BODY_KEPT and _may_be_personal(view, record)
+    if personal and with_pii:
+        tell_given(view, request, caller, record.destination.decode())
+    elif personal:
+        state = BODY_PERSONAL
     row["body_state"] = state
     row["body_sha256"] = record.digest()
-    if state == BODY_KEPT:
+    if state in {BODY_KEPT, BODY_PERSONAL}:
         row["headers"] = [[name.decode(), value.decode()] for name, value in record.headers]
+    if state == BODY_KEPT:
         row["body"] = b64encode(record.body).decode()
     else:
         row["problem"] = _WHY_NO_BODY[state]
@@ -215,6 +227,17 @@ def _body_state(view: View, record: Quarantined) -> str:
     """Say whether there is a body to show: a rule that forbids keeping it now counts for what was kept before it, too."""
     state = record.body_state
     return body_state_by_rule(record.destination, view.registry) if state == BODY_KEPT else state
+
+
+def _may_be_personal(view: View, record: Quarantined) -> bool:
+    """Say whether any version that the body might be meant for marks fields as personal; nobody can tell of a type that is gone."""
+    registry = view.registry
+    rule = registry.rule_for(record.destination.decode())
+    name = record.rejection.schema or ("" if rule is None else rule.schema)
+    if not name:
+        return False
+    versions = [*registry.versions(name), *registry.candidates(name)]
+    return not versions or any(marks_personal(version.schema.text) for version in versions)
 
 
 def _answered(answer: dict[str, str]) -> dict[str, str]:

@@ -19,14 +19,26 @@ def sessions() -> None:
 
 
 @sessions.command("list")
+@click.option("--principal", metavar="P", shell_complete=principals, help="Only those of this principal.")
+@click.option("--client-id", metavar="C", shell_complete=client_ids, help="Only those with this client-id.")
+@click.option("--find", metavar="TEXT", help="Only those with this text in principal, client-id or address.")
 @limit_option
 @json_option
 @watch_option
 @with_credentials
-def sessions_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
+def sessions_list(
+    credentials: Credentials,
+    principal: str | None,
+    client_id: str | None,
+    find: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
     """List all sessions, in order of principal and client-id."""
+    wanted = {"principal": principal, "client_id": client_id, "find": find}
+    parameters = {name: text for name, text in wanted.items() if text is not None}
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/sessions", "sessions", limit=200)
+        rows = remote.pages("/v1/sessions", "sessions", limit=200, **parameters)
         if as_json:
             for row in islice(rows, limit):
                 print_json(row)

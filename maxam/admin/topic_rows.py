@@ -3,7 +3,7 @@
 from base64 import b64encode
 from typing import Final
 
-from maxam.admin.values import ValueDecodeError, decode_value, iso_time
+from maxam.admin.values import ValueDecodeError, decode_value, iso_time, marks_personal
 from maxam.records import Change
 
 WITHHELD: Final[dict[str, object]] = {"value_state": "withheld"}  # from whoever may not receive the topic
@@ -26,34 +26,56 @@ def topic_row(change: Change) -> dict[str, object]:
     }
 
 
+def may_be_personal(change: Change, text: bytes | None) -> bool:
+    """Say whether a value may hold fields marked as personal; without the text of the schema that judged it nobody can tell.
+
+    What no schema has judged has no marks.
+    """
+    return bool(change.judgement.schema) and (text is None or marks_personal(text))
+
+
 def value_fields(
-    change: Change, text: bytes | None, decoded_bytes_max: int, no_text: str = "", as_sent: bool = False
+    change: Change,
+    text: bytes | None,
+    decoded_bytes_max: int,
+    no_text: str = "",
+    as_sent: str = "",
+    *,
+    with_pii: bool = True,
 ) -> dict[str, object]:
     """Return what is in a topic, for somebody who may receive it: decoded if it can be and is wanted, else as it was sent.
+
+    Without personal fields, a value that may hold some and is not decoded is not shown at all.
 
     Args:
         change: A value.
         text: Self-contained text of the schema that judged it, None when there is none.
         decoded_bytes_max: A longer body is not decoded.
         no_text: Why there is no text of a value that a schema has judged.
-        as_sent: Do not decode it.
+        as_sent: Why it is not to be decoded; empty: it is.
+        with_pii: With the fields that the schema marks as personal.
     """
+    masked = not with_pii and may_be_personal(change, text)
     headers = [[name.decode(), value.decode()] for name, value in change.headers]
     problem = "it was accepted without a schema"
     judgement = change.judgement
     if as_sent:
-        problem = "it was asked for as it was sent"
+        problem = as_sent
     elif judgement.schema and text is None:
         problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it {no_text}"
     elif len(change.body) > decoded_bytes_max:
         problem = f"it is longer than {decoded_bytes_max} bytes"
     elif text is not None:
         try:
-            value = decode_value(text, change.body, judgement)
+            value = decode_value(text, change.body, judgement, without_pii=masked)
         except ValueDecodeError as error:
             problem = str(error)
         else:
-            return {"value_state": "decoded", "headers": headers, "value": value}
+            fields: dict[str, object] = {"value_state": "decoded", "headers": headers, "value": value}
+            return fields | {"pii_masked": True} if masked else fields
+    if masked:
+        problem += ", and as it was sent it may hold fields marked as personal"
+        return {"value_state": "undecoded", "headers": headers, "problem": problem, "pii_masked": True}
     return {
         "value_state": "raw",
         "headers": headers,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from maxam.admin.description import ANYTHING, BASE64, COUNT, HEX, TEXT, TIME, extended, listed, one_of, record
+from maxam.admin.description import ANYTHING, BASE64, COUNT, FLAG, HEX, TEXT, TIME, extended, listed, one_of, record
 
 TOPIC: Final = record(
     "TopicRow",
@@ -20,11 +20,12 @@ TOPIC: Final = record(
 VALUED_TOPIC: Final = extended(
     TOPIC,
     "Topic",
-    ("updates", "value_state", "headers", "value", "problem", "value_offset", "value_length", "body"),
+    ("updates", "value_state", "headers", "value", "pii_masked", "problem", "value_offset", "value_length", "body"),
     updates={"type": "integer", "description": "changes of the topic since the gateway has known it: for their rate"},
-    value_state=one_of("decoded", "raw", "withheld"),
+    value_state=one_of("decoded", "raw", "undecoded", "withheld"),
     headers=listed({"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}),
     value=ANYTHING,
+    pii_masked={**FLAG, "description": "true: what the schema marks as personal is left out"},
     problem={"type": "string", "description": "why it is not decoded"},
     value_offset=COUNT,
     value_length={"type": "integer", "minimum": -1, "description": "-1: all the rest"},

@@ -199,12 +199,12 @@ def test_a_right_that_goes_while_the_journal_is_read_takes_its_values_along(
     async def test() -> None:
         async with living(site) as gateway:
 
-            async def late(wanted: HistoryRequest) -> bytes:
-                content = await original(wanted)
+            async def late(wanted: HistoryRequest) -> tuple[bytes, bool]:
+                content, personal = await original(wanted)
                 assert b"secret" in content
                 site.policy_file.write_text(site.policy_file.read_text().replace("receive = ['X/A.**']", ""))
                 assert (await gateway.reload())["policy"].outcome == "reloaded"
-                return content
+                return content, personal
 
             async with gateway.client("anna") as client:
                 await client.send("X/A.1", b"\x0csecret")
@@ -413,6 +413,9 @@ def test_hostile_requests_are_refused_in_one_line(site: Site) -> None:
             assert (found, told["error"]) == (400, "invalid-parameter")
             assert not (site.folder / "backups").exists()
             found, told = await ask(gateway, "GET /v1/history/X/A.1?before=1")
-            assert (found, told) == (200, {"changes": [], "next": None, "lost": False, "problems": []})
+            assert (found, told) == (
+                200,
+                {"changes": [], "next": None, "lost": False, "problems": [], "pii_given": False},
+            )
 
     run(test)

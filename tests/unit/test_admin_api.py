@@ -6,7 +6,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
@@ -300,7 +300,7 @@ def test_a_write_needs_the_header_that_no_foreign_page_can_send(world: World, me
         ("GET", "/v1/topics?limit=1e2", 400, "invalid-parameter"),
         ("GET", "/v1/topics?values=yes", 400, "invalid-parameter"),
         ("GET", "/v1/topics?golb=X/*", 400, "invalid-parameter"),
-        ("GET", "/v1/sessions?principal=x", 400, "invalid-parameter"),
+        ("GET", "/v1/sessions?principle=x", 400, "invalid-parameter"),
         ("GET", "/v1/orphans?glob=X/*", 400, "invalid-parameter"),
         ("GET", "/v1/shadow?destination=X/*", 400, "invalid-parameter"),
         ("GET", "/v1/sessions/x/y", 404, "not-found"),
@@ -662,6 +662,44 @@ def test_sessions_are_paged_by_key(world: World) -> None:
         for principal, client_id in keys:
             row = await world.json(f"/v1/sessions/{quote(principal, safe='')}/{quote(client_id, safe='')}")
             assert (row["principal"], row["client_id"]) == (principal, client_id)
+
+    run(test)
+
+
+def test_sessions_are_found_by_what_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By principal and client-id exactly, by a text anywhere in them or in the address; pages of what matches follow each other."""
+    monkeypatch.setattr(view, "SLICE_SUBSCRIPTIONS", 2)
+    for principal, client_id, address in (
+        ("admin", "Desk-1", "10.0.0.7:1"),
+        ("admin", "desk-2", None),
+        ("reader", "desk-2", None),
+        ("sender", "a/b", "10.0.0.7:2"),
+    ):
+        world.connect(principal, client_id, address)
+
+    async def found(**parameters: str) -> list[tuple[str, str]]:
+        keys: list[tuple[str, str]] = []
+        following: str | None = ""
+        while following is not None:
+            after = {"after": following} if following else {}
+            page = await world.json("/v1/sessions?" + urlencode({"limit": "1", **parameters, **after}))
+            keys += [(row["principal"], row["client_id"]) for row in page["sessions"]]
+            following = page["next"]
+        return keys
+
+    async def test() -> None:
+        everyone = [("admin", "Desk-1"), ("admin", "desk-2"), ("reader", "desk-2"), ("sender", "a/b")]
+        everyone.append(("sender", "publisher"))
+        assert await found() == everyone
+        assert await found(find="DESK") == everyone[:3]
+        assert await found(find="sender") == everyone[3:]
+        assert await found(find="10.0.0.7") == [everyone[0], everyone[3]]
+        assert await found(find="nobody") == []
+        assert await found(principal="admin") == everyone[:2]
+        assert await found(principal="adm") == []
+        assert await found(client_id="desk-2") == everyone[1:3]
+        assert await found(principal="reader", client_id="desk-2") == everyone[2:3]
+        assert await found(principal="admin", client_id="a/b", find="a") == []
 
     run(test)
 

@@ -109,13 +109,25 @@ async function ask(path, form, options = {}) {
     const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
     const response = await fetch(path, { method, headers, body: options.body, cache: "no-store", redirect: "error", signal });
     if (!response.ok) throw await problemOf(response);
-    return form === "json" ? await response.json() : await response.text();
+    const text = await response.text();
+    return form === "json" ? JSON.parse(text, /** @type {any} */ (exact)) : text;
   } catch (error) {
     if (error instanceof Problem || options.signal?.aborted) throw error;
     throw new Problem(0, "lost", "there was no whole answer");
   } finally {
     leave();
   }
+}
+
+/**
+ * Keep whole numbers that JavaScript would round as texts, as live views have them.
+ * @param {string} _key
+ * @param {unknown} value
+ * @param {{source?: string}} [context] which old browsers do not give
+ */
+function exact(_key, value, context) {
+  const source = context?.source ?? "";
+  return typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(source) ? source : value;
 }
 
 /**

@@ -131,6 +131,15 @@ export function filterBox(options) {
 }
 
 /**
+ * A box that asks for the fields which schemas mark as personal.
+ * @param {(wanted: boolean) => void} changed
+ */
+export function personalBox(changed) {
+  const box = el("input", { type: "checkbox", change: () => changed(box.checked) });
+  return el("label", { class: "personal", title: "Fields that a schema marks as personal. That they were shown, and to whom, goes into the audit log" }, box, "Personal data");
+}
+
+/**
  * A panel beside a listing, for one of its rows.
  */
 export class Panel {

@@ -4,7 +4,7 @@ import { change, get, path, Problem } from "../api.js";
 import { facts } from "../chart.js";
 import { confirm, nothing, refusal } from "../dialogs.js";
 import { add, client, cut, el, fill } from "../dom.js";
-import { filterBox, Listing, Panel } from "../listing.js";
+import { filterBox, Listing, Panel, personalBox } from "../listing.js";
 import { bytes, count, globOf, plural, shownShort, time } from "../text.js";
 import { hex } from "./topics.js";
 
@@ -22,7 +22,7 @@ export function show({ root, query, remember }) {
     table: {
       label: "Rejected SENDs, the newest first",
       key: (row) => row.id,
-      open: (row) => void open(row.id),
+      open: (row) => open(row.id),
       hint: (row) => `Open the reject of ${shownShort(row.destination, 80)} at ${time(row.rejected_at)}`,
       columns: [
         { title: "Time", cell: (row) => el("time", { datetime: row.rejected_at, title: row.rejected_at }, time(row.rejected_at)) },
@@ -48,18 +48,34 @@ export function show({ root, query, remember }) {
     },
   });
 
+  let pii = false;
+  /** @type {string | null} */
+  let opened = null;
+  const holder = el("div");
   /** @param {string} id */
-  const open = async (id) => {
-    const holder = el("div", null, el("p", { class: "loading" }, "Asking the gateway …"));
-    panel.show("Rejected SEND", [holder], () => undefined);
+  const open = (id) => {
+    fill(holder, el("p", { class: "loading" }, "Asking the gateway …"));
+    panel.show("Rejected SEND", [holder], () => (opened = null));
+    opened = id;
+    void read(id);
+  };
+  /** @param {string} id */
+  const read = async (id) => {
+    /** @type {HTMLElement} */
+    let found;
     try {
-      fill(holder, detail(await get(path(["v1", "rejects", id])), () => void open(id)));
+      found = detail(await get(path(["v1", "rejects", id], { pii: String(pii) })), () => void read(id));
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      fill(holder, refusal(error));
+      found = refusal(error);
     }
+    if (opened === id) fill(holder, found);
   };
-  add(root, el("div", { class: "tools" }, filter), el("div", { class: "split" }, el("div", { class: "list" }, listing.element), panel.element));
+  const personal = personalBox((wanted) => {
+    pii = wanted;
+    if (opened !== null) void read(opened);
+  });
+  add(root, el("div", { class: "tools" }, filter, personal), el("div", { class: "split" }, el("div", { class: "list" }, listing.element), panel.element));
   return () => listing.stop();
 }
 
@@ -98,12 +114,12 @@ function detail(row, changed) {
   const headers = /** @type {[string, string][]} */ (row.headers ?? []);
   if (headers.length) parts.push(el("table", { class: "headers" }, el("caption", null, "Headers"), el("tbody", null, headers.map(([name, text]) => el("tr", null, el("th", { scope: "row" }, client(name, 100)), el("td", null, client(text, 300)))))));
   parts.push(el("h3", null, "Body"));
-  parts.push(typeof row.body === "string" ? hex(row.body) : el("p", { class: "aside" }, "Not shown: ", client(row.problem ?? row.body_state, 300), "."));
+  parts.push(typeof row.body === "string" ? hex(row.body) : el("p", { class: "aside" }, "Not shown: ", client(row.problem ?? row.body_state, 300), row.body_state === "personal" ? ". “Personal data” above shows it." : "."));
   parts.push(el("h3", null, "About it"), about);
   if (row.resubmissions?.length) {
     parts.push(el("h3", null, "Sent again"), el("ul", null, row.resubmissions.map((/** @type {any} */ one) => el("li", null, client(one.by, 100), " at ", time(one.at), ": ", one.disposition, one.reason ? [", ", client(one.reason, 300)] : null))));
   }
-  if (row.body_state === "kept") {
+  if (row.body_state === "kept" || row.body_state === "personal") {
     parts.push(el("div", { class: "buttons" }, el("button", { type: "button", class: "quiet", click: () => void again(row, changed) }, "Send it again …")));
   }
   return el("div", null, ...parts);

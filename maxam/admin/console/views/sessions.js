@@ -19,6 +19,7 @@ export function show({ root, query, remember }) {
   const listing = new Listing({
     route: "sessions",
     rows: "sessions",
+    query: () => ({ find: typed }),
     every_ms: 2000,
     table: {
       label: "Sessions",
@@ -43,11 +44,8 @@ export function show({ root, query, remember }) {
       const connected = rows.filter((row) => row.connected).length;
       return `${plural(rows.length, "session")}, ${connected} of them connected`;
     },
-    empty: () => nothing("No sessions.", "A client has one as soon as it connects."),
+    empty: () => (typed ? nothing("No session matches.", "A text finds sessions that hold it in principal, client-id or address.") : nothing("No sessions.", "A client has one as soon as it connects.")),
   });
-  // The route has no filter of its own: what was read is looked through here.
-  const showAll = listing.table.show.bind(listing.table);
-  listing.table.show = (rows) => showAll(rows.filter((row) => `${row.principal}\n${row.client_id}\n${row.peer ?? ""}`.toLowerCase().includes(typed.toLowerCase())));
   const filter = filterBox({
     label: "Filter sessions by principal, client-id or address",
     placeholder: "Filter: principal, client-id or address",
@@ -55,7 +53,7 @@ export function show({ root, query, remember }) {
     changed: (text) => {
       typed = text;
       remember({ find: typed });
-      listing.poll.again();
+      listing.restart();
     },
   });
 

@@ -5,7 +5,7 @@ import { facts } from "../chart.js";
 import { confirm, nothing, refusal } from "../dialogs.js";
 import { add, client, el, fill, put } from "../dom.js";
 import { Grid } from "../grid.js";
-import { filterBox, Panel } from "../listing.js";
+import { filterBox, Panel, personalBox } from "../listing.js";
 import { link, Poll } from "../link.js";
 import { age, bytes, count, globOf, shownLines, shownShort, time } from "../text.js";
 
@@ -21,7 +21,6 @@ export function show({ root, query, remember }) {
   const empty = el("div");
   const chooser = el("div", { class: "choices" });
   const columns = el("details", { class: "chooser" }, el("summary", null, "Columns"), chooser);
-  const personal = el("input", { type: "checkbox" });
   const panel = new Panel();
 
   const grid = new Grid({
@@ -88,9 +87,10 @@ export function show({ root, query, remember }) {
     columns.open = false;
     columns.querySelector("summary")?.focus();
   });
-  personal.addEventListener("change", () => {
-    pii = personal.checked;
+  const personal = personalBox((wanted) => {
+    pii = wanted;
     begin();
+    detail?.again();
   });
 
   /** @type {ReturnType<typeof showTopic> | null} */
@@ -98,7 +98,7 @@ export function show({ root, query, remember }) {
   /** @param {string} destination */
   const open = (destination) => {
     detail?.stop();
-    const topic = showTopic(destination, () => grid.row(destination), () => pii);
+    const topic = showTopic(destination, () => pii);
     panel.show(client(destination, 600), [topic.element], () => {
       topic.stop();
       detail = null;
@@ -108,7 +108,7 @@ export function show({ root, query, remember }) {
 
   add(
     root,
-    el("div", { class: "tools" }, filter, columns, el("label", { class: "personal", title: "Fields that a schema marks personal. That they were shown, and to whom, goes into the audit log" }, personal, "Personal data"), said),
+    el("div", { class: "tools" }, filter, columns, personal, said),
     refused,
     el("p", { id: "grid-keys", hidden: true }, "Arrow keys and Page keys go from row to row, Enter opens one."),
     el("div", { class: "split" }, el("div", { class: "list" }, grid.element, empty), panel.element),
@@ -132,10 +132,9 @@ export function show({ root, query, remember }) {
 /**
  * One topic: the value in full, headers, history, and what can be done to it.
  * @param {string} destination
- * @param {() => import("../live.js").TopicRow | undefined} streamed as the grid has it: with personal fields hidden, unless they were asked for
- * @param {() => boolean} pii whether they were
+ * @param {() => boolean} pii whether personal fields were asked for
  */
-function showTopic(destination, streamed, pii) {
+function showTopic(destination, pii) {
   const body = el("div", { class: "topic" }, el("p", { class: "loading" }, "Asking the gateway …"));
   const list = el("dl", { class: "facts" });
   const ageText = el("span");
@@ -145,10 +144,8 @@ function showTopic(destination, streamed, pii) {
   let newest = 0;
   let told_ms = 0;
   let told_s = 0;
-  let waiting = false;
-  let hidden = false;
   const poll = new Poll(
-    (signal) => get(topicPath("topics", destination), signal),
+    (signal) => get(topicPath("topics", destination, { pii: String(pii()) }), signal),
     3_600_000, // it is asked again when the grid hears of a newer revision
     (row) => display(row),
     (problem) => {
@@ -178,13 +175,8 @@ function showTopic(destination, streamed, pii) {
       ["Fresh within", row.fresh_within_s === undefined || row.fresh_within_s === null ? null : age(row.fresh_within_s)],
     ]);
     if (row.revision === shownRevision) return;
-    const seen = streamed();
-    waiting = seen === undefined;
-    if (!waiting) shownRevision = row.revision;
-    // The route of one topic knows nothing of personal fields: what may be shown of them is what the stream sent.
-    hidden = !pii() && (waiting || seen?.pii_masked === true);
-    if (waiting) fill(value, el("p", { class: "aside" }, "Its value shows when the list beside has it."));
-    else fill(value, ...valueOf(hidden ? { ...row, value: seen?.value, value_state: seen?.value_state, pii_masked: true } : row));
+    shownRevision = row.revision;
+    fill(value, ...valueOf(row));
     if (!list.isConnected) {
       fill(
         body,
@@ -204,13 +196,9 @@ function showTopic(destination, streamed, pii) {
   /** @param {number | null} before */
   const readHistory = async (before) => {
     const button = body.querySelector(".history + button");
-    if (hidden) {
-      fill(past, el("p", { class: "aside" }, "Its values hold fields marked personal: tick “Personal data” above first."));
-      return;
-    }
     if (button instanceof HTMLButtonElement) button.disabled = true;
     try {
-      const answer = await get(topicPath("history", destination, { limit: HISTORY, before }));
+      const answer = await get(topicPath("history", destination, { limit: HISTORY, before, pii: String(pii()) }));
       button?.remove();
       if (before === null) fill(past);
       past.querySelector("button")?.remove();
@@ -242,12 +230,19 @@ function showTopic(destination, streamed, pii) {
     element: body,
     /** @param {string} name @param {number} revision */
     changed(name, revision) {
-      if (name !== destination || (revision <= newest && !waiting)) return;
+      if (name !== destination || revision <= newest) return;
       newest = revision;
       soon ??= setTimeout(() => {
         soon = undefined;
         poll.again();
       }, 700); // a busy topic is read often enough
+    },
+    /** Ask once more, as with another answer to what may be shown. */
+    again() {
+      shownRevision = -1;
+      fill(past);
+      if (list.isConnected && !body.querySelector(".history + button")) past.after(historyButton());
+      poll.again();
     },
     stop() {
       poll.stop();

@@ -1,0 +1,111 @@
+"""Fields that schemas mark as personal, over the admin API: who gets them, who does not, and what the audit log says of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from maxam.gateway.audit import audit_folder
+from maxam.gateway.chain import Checker, read_folder
+from tests.streams.living_gateway import EVERYTHING, Site, living
+from tests.streams.test_admin_routes import operator, told
+
+REGISTRY = """
+[[rule]]
+destination = "X/*.Plain"
+schema = "club.Plain_v1"
+encoding = "datum"
+[[rule]]
+destination = "X/**"
+schema = "club.Patron_v1"
+encoding = "datum"
+"""
+READS = EVERYTHING | {"admin": ["read"]}
+ALICE = b"\x0e\x0aAlice"  # 7 visits
+LONG = b"\x0e" + b"\x80\x80\x02" + b"Alice" + bytes(16_379)  # too long to be decoded for a caller
+
+
+def schema(name: str, **marks: bool) -> str:
+    """Return a schema of a count and a name."""
+    fields = [{"name": "visits", "type": "long"}, {"name": "name", "type": "string", **marks}]
+    return json.dumps({"type": "record", "name": name, "namespace": "club", "fields": fields})
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return the files of a gateway whose `anna` may see all, and `bert` nothing of the values."""
+    made = Site(tmp_path, "anna", "bert")
+    made.policy({"anna": READS, "bert": {"admin": ["read"]}})
+    (made.schemas / "registry.toml").write_text(REGISTRY)
+    for name, marks in (("Patron_v1", {"pii": True}), ("Plain_v1", {})):
+        (made.schemas / "club" / name).mkdir(parents=True)
+        (made.schemas / "club" / name / "1.0.avsc").write_text(schema(name, **marks))
+    return made
+
+
+def values(row: Any) -> list[Any]:
+    """Return what tells of a value in an answer."""
+    rows = row.get("topics") or row.get("changes") or [row]
+    return [(one["value_state"], one.get("value"), one.get("pii_masked", False)) for one in rows]
+
+
+def test_personal_fields_are_left_out_of_what_is_asked_for_without_them(site: Site) -> None:
+    """With pii=false they are in no answer, not even in a body that is not decoded; given ones are told in the audit log, others are not."""
+    whole, masked = {"visits": 7, "name": "Alice"}, {"visits": 7}
+    places = ("/v1/topics", "/v1/topics/X/A.1", "/v1/history/X/A.1")
+
+    async def test() -> None:
+        async with living(site) as g, operator(g, "anna") as anna, operator(g, "bert") as bert:
+            async with g.client("anna") as client:
+                await client.send("X/A.1", ALICE)
+                await client.send("X/A.Plain", ALICE)
+                await client.send("X/B.1", LONG)
+                assert (await client.send("X/C.1", b"\x0e\x0aAlic"))[0] == b"rejected-invalid"
+            for place in places:
+                asked = {"glob": "X/A.1", "values": "true"} if place == places[0] else {}
+                assert values(await told(anna, place, **asked, pii="false")) == [("decoded", masked, True)]
+                assert values(await told(anna, place, **asked)) == [("decoded", whole, False)]
+                assert values(await told(bert, place, **asked)) == [("withheld", None, False)]
+            assert values(await told(anna, "/v1/topics", glob="X/A.1", values="raw", pii="false")) == [
+                ("undecoded", None, True)
+            ]
+            for pii in ("false", "true"):
+                assert values(await told(anna, "/v1/topics/X/A.Plain", pii=pii)) == [("decoded", whole, False)]
+                await told(anna, "/v1/topics", pii=pii)  # without values
+                await told(anna, "/v1/history/X/A.1", pii=pii, values="false")
+            long = await told(anna, "/v1/topics/X/B.1", pii="false")
+            assert (long["value_state"], "body" in long) == ("undecoded", False)
+            assert "longer than 8192 bytes, and as it was sent it may hold fields marked as personal" in long["problem"]
+            assert (await told(anna, "/v1/topics/X/B.1"))["value_state"] == "raw"
+
+            [reject] = (await told(anna, "/v1/rejects"))["rejects"]
+            place = f"/v1/rejects/{reject['id']}"
+            hidden = await told(anna, place, pii="false")
+            assert (hidden["body_state"], "body" in hidden, "headers" in hidden) == ("personal", False, True)
+            assert hidden["fault"] == reject["fault"]  # tells of lengths, never of texts
+            assert "body" in await told(anna, place)
+            assert (await told(bert, place))["body_state"] == "withheld"
+            for where in (*places, place):
+                answer = await anna.get(where, params={"pii": "no"})
+                assert (answer.status_code, answer.json()["error"]) == (400, "invalid-parameter"), where
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            await test()
+
+    trio.run(main)
+    lines = [line.facts for line in read_folder(audit_folder(site.settings), Checker())]
+    given = [
+        (line["principal"], line["path"], line["reason"]) for line in lines if "personal" in line.get("reason", "")
+    ]
+    reasons = [(path, reason.removeprefix("with personal fields of ")) for _, path, reason in given]
+    assert [name for name, _, _ in given] == ["anna"] * 5
+    assert [(path, of) for path, of in reasons if "/rejects/" not in path] == [
+        ("/v1/topics", "X/A.1"),
+        ("/v1/topics/X/A.1", "X/A.1"),
+        ("/v1/history/X/A.1", "X/A.1"),
+        ("/v1/topics/X/B.1", "X/B.1"),
+    ]
+    assert reasons[-1][1] == "X/C.1"
