@@ -6,7 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 
+from maxam.admin import put_api
 from maxam.admin.put_api import BODY_TYPE, VALUE_REQUEST_BYTES_MAX
 from maxam.avro.registry import load_registry
 from tests.unit.test_admin_api import ADMIN, READER, REGISTRY, SENDER, World, datum, run
@@ -68,6 +70,29 @@ def test_a_value_a_body_and_the_body_as_it_is_store_the_same(world: World) -> No
             assert stored(world, "X/A.1") == (datum("hello"), kept, "admin")
 
     run(test)
+
+
+def test_a_value_is_encoded_by_the_schema_that_judges_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemas that are reloaded while it is encoded have it encoded again: its bytes may mean something else to them."""
+    other = json.dumps({"type": "record", "name": "T_v1", "namespace": "t", "fields": [
+        {"name": "more", "type": "string", "default": "m"}, {"name": "text", "type": "string"}]})  # fmt: skip
+    original = put_api._encoded
+
+    def encoded(*arguments: Any) -> Any:
+        found = original(*arguments)
+        if len(registries) == 1:
+            trio.from_thread.run_sync(world.broker.replace_registry, registries[0])
+        registries.append(arguments[0])
+        return found
+
+    async def test() -> None:
+        assert (await put(world, "X/A.1", {"value": {"text": "hello"}})).status_code == 200
+        assert stored(world, "X/A.1")[0] == b"\x02m" + datum("hello")
+
+    registries = [load_registry(REGISTRY | {"t/T_v1/1.0.avsc": other.encode()})]
+    monkeypatch.setattr(put_api, "_encoded", encoded)
+    run(test)
+    assert len(registries) == 3
 
 
 def test_a_rule_that_requires_a_version_gets_that_of_the_value(world: World) -> None:
