@@ -2,7 +2,7 @@
 
 Hypercorn builds its TLS context once and tells the application nothing of the client's certificate. So the sockets and
 the TLS here are ours, with the context asked for at each connection (a reload is just another answer), and Hypercorn's
-per-connection server is subclassed at four points, all pinned by tests:
+per-connection server is subclassed at five points, all pinned by tests:
 
 * its constructor's `state` is the per-connection part of the ASGI scope's `state`; the fingerprint goes in there;
 * its `protocol_send` writes under a cancellation shield, so that a peer that stops reading would hold its connection,
@@ -10,6 +10,8 @@ per-connection server is subclassed at four points, all pinned by tests:
   `graceful_timeout_s`;
 * its `_read_data` ends when the peer has left, but a response that ends after that starts the wait for another request, so that the
   connection would hold its place until that wait is over; ours does not wait for a peer that has left;
+* its `_close` closes at once what was answered before all of the request was there, by which a peer that goes on sending loses the answer;
+  ours lets it read that for `linger_timeout_s`, and passes over what it sends;
 * it changes over to HTTP/2 or to websockets when a peer says so, though TLS agreed on nothing of the kind; ours speaks HTTP/1.1 and nothing else, and
   refuses a request that says its length in two ways, which those in between could read as two requests.
 """
@@ -21,14 +23,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 from starlette.requests import ClientDisconnect
@@ -38,9 +41,6 @@ from maxam.gateway.listener import address_text
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.revocation import read_chain
 from maxam.gateway.tls import fingerprint, handshake_problem, tls_version, verified_chain
-
-if TYPE_CHECKING:
-    import h11
 
 logger: Final = logging.getLogger("maxam.admin")
 
@@ -74,7 +74,9 @@ class ListenerLimits:
     handshake_timeout_s: float = 10.0  # absolute, so that a dripping peer cannot extend it
     request_head_timeout_s: float = 15.0  # from accept or the last response to the end of the next request's headers
     request_head_bytes_max: int = 16_384  # request line and headers, when they come in more than one read of 64 KiB
-    linger_timeout_s: float = 1.0  # after a refused handshake, for the peer to read why
+    linger_timeout_s: float = (
+        1.0  # after a refused handshake, or a request refused before it was all there, for the peer to read why
+    )
     write_timeout_s: float = 30.0  # a peer that takes nothing for so long is closed
     log_lines_per_minute_max: int = 60  # of one kind of event from one address
     graceful_timeout_s: float = 1.0  # at shutdown, for requests under way
@@ -87,10 +89,22 @@ class ListenerLimits:
 class _Http1(H11Protocol):
     """Hypercorn's HTTP/1.1 without ways out of it."""
 
-    async def _check_protocol(self, event: "h11.Request") -> None:
+    ended = False  # all is said: what still comes is passed over
+
+    async def handle(self, event: Event) -> None:
+        """Take what came, or that the peer has gone."""
+        if not (self.ended and isinstance(event, RawData)):
+            await super().handle(event)
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether the peer has more to send of its request, as far as can be known."""
+        return self.connection.their_state in {h11.SEND_BODY, h11.ERROR}
+
+    async def _check_protocol(self, event: h11.Request) -> None:
         """Change over to nothing: an upgrade may be ignored. Spec: RFC 9110 "7.8. Upgrade"."""
 
-    async def _create_stream(self, request: "h11.Request") -> None:
+    async def _create_stream(self, request: h11.Request) -> None:
         names = [name for name, _ in request.headers]
         upgrades = [value.lower() for name, value in request.headers if name == b"upgrade"]
         refusal = None
@@ -140,11 +154,16 @@ class _Connection(TCPServer):
     """Hypercorn's server of one connection, with the peer's fingerprint in the scope and a limit on writing."""
 
     writes: "_Writes"
-    _left = False  # the peer: no request will come any more
+    linger_timeout_s: float
+    _left: trio.Event  # the peer: no request will come any more
+    _reader: trio.lowlevel.Task
+    _http: _Http1 | None = None
 
     async def _read_data(self) -> None:
         made = self.protocol.protocol
-        self.protocol.protocol = _Http1(
+        self._left = trio.Event()
+        self._reader = trio.lowlevel.current_task()
+        self.protocol.protocol = self._http = _Http1(
             made.app,
             made.config,
             made.context,
@@ -156,12 +175,33 @@ class _Connection(TCPServer):
             made.send,
         )
         await super()._read_data()
-        self._left = True
+        self._left.set()
         await self.idle_task.stop()
+
+    async def _close(self) -> None:
+        http = self._http
+        if http is not None and http.interrupting and not (http.ended or self._left.is_set()):
+            http.ended = True
+            with (
+                trio.move_on_after(self.linger_timeout_s),
+                suppress(trio.BrokenResourceError, trio.BusyResourceError, trio.ClosedResourceError),
+            ):
+                await self._linger()
+        await super()._close()
+
+    async def _linger(self) -> None:
+        """Say that nothing will follow, and take in what is under way: closing with unread input would take the answer back."""
+        async with self.send_lock:
+            await self.stream.transport_stream.send_eof()
+        if trio.lowlevel.current_task() is not self._reader:
+            await self._left.wait()
+            return
+        while await self.stream.receive_some(MAX_RECV):
+            pass
 
     async def protocol_send(self, event: Event) -> None:
         """Write as Hypercorn does, but close a connection whose peer takes nothing."""
-        if isinstance(event, Updated) and self._left:
+        if isinstance(event, Updated) and self._left.is_set():
             return
         if not isinstance(event, RawData):
             await super().protocol_send(event)
@@ -336,6 +376,7 @@ class _Server:
             state = ConnectionState({FINGERPRINT: visitor.fingerprint, CHAIN: chain})
         connection = _Connection(self._application, self._config, self._worker, state, tls)
         connection.writes = self._writes
+        connection.linger_timeout_s = self._limits.linger_timeout_s
         state[CARRIER] = Carrier(connection.taken, self.stopping)
         if visitor is None:
             await connection.run()

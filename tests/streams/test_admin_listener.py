@@ -53,7 +53,8 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     """Answer with what the scope says about the peer, once its body is there."""
     if scope["path"] == "/bug":
         raise RuntimeError("a bug")
-    await Request(scope, receive).body()
+    if scope["path"] != "/unread":
+        await Request(scope, receive).body()
     state = {name: value for name, value in scope["state"].items() if name not in {CHAIN, CARRIER}}
     body = json.dumps({"state": state, "path": scope["path"], "scheme": scope["scheme"]}).encode()
     if scope["path"] == "/large":
@@ -280,6 +281,56 @@ def test_too_long_a_head_is_refused(certificates: Path) -> None:
         async with serving(certificates, limits) as port, await connect(port, certificates) as stream:
             await stream.send_all(b"GET /" + b"x" * 2000)
             assert b" 431 " in await stream.receive_some()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 4000000\r\n\r\n", b"200"),
+        (b"POST /unread HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3d0900\r\n", b"200"),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\ncontent-length: 4000000\r\n\r\n", b"501"),
+    ],
+)
+def test_who_goes_on_sending_gets_the_answer(certificates: Path, head: bytes, status: bytes) -> None:
+    """An answer that comes before all of the request was there reaches a peer that sends all of it nevertheless."""
+
+    async def test() -> None:
+        async with (
+            serving(certificates, ListenerLimits(linger_timeout_s=15.0)) as port,
+            await connect(port, certificates) as stream,
+        ):
+            await stream.send_all(head)
+            for _ in range(61):
+                await stream.send_all(bytes(65_536))
+            got = b""
+            while b"\r\n\r\n" not in got:
+                part = await stream.receive_some()
+                assert part, got
+                got += part
+            assert got.split()[1] == status
+
+    run(test)
+
+
+def test_who_never_ends_sending_is_closed_nevertheless(certificates: Path) -> None:
+    """After an answer to what is not all there, a peer has `linger_timeout_s` to read it, and no longer, whatever it sends."""
+
+    async def test() -> None:
+        async with (
+            serving(certificates, ListenerLimits(linger_timeout_s=0.1)) as port,
+            await connect(port, certificates) as stream,
+        ):
+            await stream.send_all(b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 900000000000\r\n\r\n")
+
+            async def send_on() -> None:
+                while True:
+                    await stream.send_all(bytes(65_536))
+
+            with pytest.raises(trio.BrokenResourceError):
+                await send_on()
 
     run(test)
 
