@@ -169,6 +169,8 @@ def open_floor(folder: Path, settings: str = "") -> Iterator[Floor]:
         for name, capability in given.items()
     )
     gateway = GatewayProcess(folder, certificates, capabilities + principals, SCHEMAS, settings)
+    path = folder / "maxam.toml"
+    path.write_text(path.read_text().replace("admin.port = 0", f'admin.port = 0\nadmin.backups = "{folder}/backups"'))
     with ExitStack() as stack:
         stack.enter_context(gateway)
         yield Floor(gateway)

@@ -1,9 +1,10 @@
 """The console but for the grid of topics, in a real browser, against a real gateway under load."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.console.conftest import OpenTab
 from tests.console.floor import (
@@ -93,15 +94,28 @@ def test_personal_fields_show_only_when_asked_for(tab: OpenTab, floor: Floor) ->
         page.locator(ROWS).click()
         expect(page.locator(".panel .json")).to_contain_text('"visits": 7')
         page.get_by_role("button", name="Read its changes").click()
-        expect(page.locator(".panel .history")).to_contain_text("tick “Personal data” above first")
+        page.locator(".panel .change summary").click()
+        expect(page.locator(".panel .change .json")).to_contain_text('"visits": 7')
         assert "Alice" not in page.locator("body").inner_text()
         page.get_by_label("Personal data").check()
         expect(page.locator(f"{ROWS} .value")).to_contain_text("Alice Example")
-        page.locator(ROWS).click()
         expect(page.locator(".panel .json")).to_contain_text("Alice Example")
         page.get_by_role("button", name="Read its changes").click()
         page.locator(".panel .change summary").click()
         expect(page.locator(".panel .change .json")).to_contain_text("Alice Example")
+
+
+def test_a_body_that_may_be_personal_shows_only_when_asked_for(tab: OpenTab, floor: Floor) -> None:
+    """Of a rejected SEND whose schema has personal fields the fault shows at once, the body once the box is ticked."""
+    floor.send("machines", "X/Club.two.Patron", b"\x02\x0aBob", accepted=False)
+    with tab() as operator:
+        page = operator.open("rejects?glob=X/Club.*")
+        page.get_by_role("row").filter(has_text="schema-mismatch").get_by_role("button").click()
+        expect(page.locator(".panel .fault")).to_contain_text("name")
+        expect(page.locator(".panel")).to_contain_text("“Personal data” above shows it")
+        expect(page.get_by_role("button", name="Send it again …")).to_be_visible()
+        page.get_by_label("Personal data").check()
+        expect(page.locator(".panel .hexdump").last).to_contain_text("Bob")
 
 
 def test_a_slow_subscriber_is_found_in_two_clicks(tab: OpenTab, floor: Floor) -> None:
@@ -135,6 +149,88 @@ def test_a_delete_must_be_typed_and_says_that_it_is_ours(tab: OpenTab, floor: Fl
         expect(page.locator("#toasts")).to_contain_text("is deleted")
         expect(page.get_by_text("No topic with a value matches.")).to_be_visible()
         operator.allowed.append("status of 404")  # the panel asked once more, and says that it is gone
+
+
+def test_a_session_is_disconnected_and_ended_only_when_it_is_meant(tab: OpenTab, floor: Floor) -> None:
+    """Both ask first; disconnecting leaves the session, ending it wants its name typed, and the list knows at once."""
+    with RawClient(floor.gateway, "machines", client_id="doomed-7") as client, tab() as operator:
+        client.write("SUBSCRIBE", {"id": "1", "destination": "X/None.*", "ack": "client", "durable": "true"})
+        client.send("X/Mark.one.Counter", body(1, "subscribed"))
+        page = operator.open("sessions?find=DOOMED")
+        page.get_by_role("button", name="Open the session doomed-7").click()
+        page.get_by_role("button", name="Disconnect …").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        expect(page.locator(".panel .facts").first).to_contain_text("connected")
+        page.get_by_role("button", name="Disconnect …").click()
+        page.get_by_role("dialog").get_by_role("button", name="Disconnect").click()
+        expect(page.locator("#toasts")).to_contain_text("doomed-7 was disconnected")
+        assert client.read().headers["message"] == "closed by an operator"
+        expect(page.locator("tbody tr")).to_contain_text("away, durable")
+        page.get_by_role("button", name="End the session …").click()
+        question = page.get_by_role("dialog")
+        question.get_by_role("textbox").fill("doomed")
+        expect(question.get_by_role("button", name="End it")).to_be_disabled()
+        question.get_by_role("textbox").fill("doomed-7")
+        question.get_by_role("button", name="End it").click()
+        expect(page.locator("#toasts")).to_contain_text("the session doomed-7 has ended")
+        expect(page.locator(".list")).to_contain_text("No session matches.")
+        expect(page.locator(".panel")).to_contain_text("This session is gone.")
+        operator.allowed.append("status of 404")  # it was asked for once more
+
+
+def test_a_reject_is_sent_again(tab: OpenTab, floor: Floor) -> None:
+    """What is refused once more says why in the question; what would replace a newer value wants that said, and the panel tells who sent it."""
+    floor.send("machines", "X/Again.bad.Counter", b"\x02\x08ab", accepted=False)
+    floor.send("machines", "X/Again.late.Counter", body(2, "newer"))
+    floor.send("machines", "X/Again.late.Counter", body(1, "late"), [("if-revision", "1")], accepted=False)
+    with tab() as operator:
+        operator.allowed.append("status of 422")
+        page = operator.open("rejects?glob=X/Again.*")
+        page.get_by_role("row").filter(has_text="schema-mismatch").get_by_role("button").click()
+        page.get_by_role("button", name="Send it again …").click()
+        question = page.get_by_role("dialog")
+        question.get_by_role("button", name="Send again").click()
+        expect(question.locator(".said")).to_contain_text("label: expected string")
+        question.get_by_role("button", name="Cancel").click()
+        page.get_by_role("row").filter(has_text="conflict").get_by_role("button").click()
+        page.get_by_role("button", name="Send it again …").click()
+        question.get_by_role("textbox").fill("replace")
+        question.get_by_role("button", name="Replace the newer value").click()
+        expect(page.locator("#toasts")).to_contain_text("it was accepted")
+        expect(page.locator(".panel")).to_contain_text("operator at")
+        with RawClient(floor.gateway, "machines") as client:
+            assert client.value("X/Again.late.Counter").body == body(1, "late")
+
+
+def test_a_backup_is_made(tab: OpenTab) -> None:
+    """It is begun after a question, and the list tells when it is done."""
+    with tab() as operator:
+        page = operator.open("journal")
+        page.get_by_role("button", name="Make a backup …").click()
+        page.get_by_role("dialog").get_by_role("button", name="Make it").click()
+        expect(page.locator("#toasts")).to_contain_text("the backup has begun")
+        expect(page.locator(".backups")).to_contain_text("done")
+
+
+def test_fields_become_columns(tab: OpenTab, floor: Floor) -> None:
+    """A field that is chosen has a column, which the address keeps; without any the value is whole again."""
+    floor.send("machines", "X/Columns.one.Counter", body(3, "in a column"))
+    with tab() as operator:
+        page = operator.open("topics?glob=X/Columns.")
+        heads = page.locator(".line.head .fields span")
+        expect(page.locator(f"{ROWS} .value")).to_contain_text("count: 3")
+        page.locator(".chooser summary").click()
+        page.locator(".chooser").get_by_label("label").check()
+        page.locator(".chooser").get_by_label("count").check()
+        expect(heads).to_have_text(["label", "count"])
+        expect(page.locator(f"{ROWS} .fields span")).to_have_text(["in a column", "3"])
+        assert "fields=label%2Ccount" in page.url
+        page.reload()
+        expect(heads).to_have_text(["label", "count"])
+        page.locator(".chooser summary").click()
+        page.get_by_role("button", name="Whole value").click()
+        expect(page.locator(f"{ROWS} .value")).to_contain_text("count: 3")
+        assert "fields" not in page.url
 
 
 def test_a_reject_tells_its_fault(tab: OpenTab, floor: Floor) -> None:
@@ -171,15 +267,22 @@ def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
 
 def test_a_lost_right_is_told_in_words(tab: OpenTab) -> None:
     """What the gateway refuses while the page is open is said with what to do about it."""
-    refusal = '{"error": "forbidden", "detail": "this needs the admin right read"}'
     with tab() as operator:
-        operator.allowed.append("status of 403")
-        operator.page.route("**/v1/**", lambda route: route.fulfill(status=403, body=refusal))
-        page = operator.open("sessions")
-        alert = page.locator(".refusal")
-        expect(alert).to_contain_text("Your certificate may not see or do this.")
-        expect(alert).to_contain_text("this needs the admin right read")
-        expect(alert).to_contain_text("The right is given by the policy")
+        for status, code, what, advice in (
+            (403, "forbidden", "Your certificate may not see or do this.", "The right is given by the policy"),
+            (421, "unknown-host", "does not answer to the name in the address bar", "added to `hosts` under [admin]"),
+        ):
+            operator.allowed.append(f"status of {status}")
+            answer = {"error": code, "detail": f"the gateway's words for {status}"}
+            operator.page.route("**/v1/**", _refusing(status, answer))
+            page = operator.open("sessions")
+            for words in (what, answer["detail"], advice):
+                expect(page.locator(".refusal")).to_contain_text(words)
+            page.unroute_all()
+
+
+def _refusing(status: int, answer: dict[str, str]) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(status=status, json=answer)
 
 
 def test_a_restart_shows_as_stale_and_heals(browser: Browser, tmp_path: Path) -> None:

@@ -155,9 +155,9 @@ export class Poll {
     try {
       const answer = await this.load(turn.signal);
       if (turn.signal.aborted) return;
-      this.#due_ms = performance.now() + this.every_ms;
       link.heard();
-      this.show(answer);
+      this.show(answer); // which may change how soon it is asked again
+      this.#due_ms = performance.now() + this.every_ms;
     } catch (error) {
       if (turn.signal.aborted) return;
       this.#due_ms = performance.now() + this.every_ms;

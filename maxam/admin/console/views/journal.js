@@ -7,6 +7,9 @@ import { add, client, el, fill } from "../dom.js";
 import { Poll } from "../link.js";
 import { age, bytes, count, time } from "../text.js";
 
+const EVERY_MS = 3000;
+const RUNNING_MS = 500; // while a backup is made
+
 /** @param {import("../main.js").Place} place */
 export function show({ root }) {
   const journal = el("section", { class: "card" }, el("h2", null, "Journal"), el("p", { class: "loading" }, "Asking the gateway …"));
@@ -14,11 +17,13 @@ export function show({ root }) {
   add(root, el("div", { class: "cards" }, journal, backups));
   /** @type {Poll<any>[]} */
   const polls = [
-    new Poll((signal) => get("/v1/journal", signal), 3000, (answer) => fill(journal, el("h2", null, "Journal"), described(answer)), (problem) => fill(journal, el("h2", null, "Journal"), refusal(problem))),
+    new Poll((signal) => get("/v1/journal", signal), EVERY_MS, (answer) => fill(journal, el("h2", null, "Journal"), described(answer)), (problem) => fill(journal, el("h2", null, "Journal"), refusal(problem))),
     new Poll(
       (signal) => get("/v1/backups", signal),
-      3000,
+      EVERY_MS,
       (answer) => {
+        const poll = polls[1];
+        if (poll) poll.every_ms = answer.backups.some((/** @type {any} */ one) => one.state === "running") ? RUNNING_MS : EVERY_MS;
         if (backups.contains(document.activeElement) && document.activeElement instanceof HTMLButtonElement) {
           const list = backups.querySelector(".backups");
           if (list) fill(list, described(answer));
