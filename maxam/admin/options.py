@@ -44,6 +44,10 @@ class Group(click.Group):
             return super().invoke(ctx)
         except MaxamError as error:
             raise click.ClickException(shown(str(error))) from error
+        except UnicodeEncodeError as error:
+            if "surrogates" not in error.reason:
+                raise
+            raise click.ClickException(shown(f"an argument is not UTF-8: {error.object!a}")) from error
         except BrokenPipeError:
             raise  # whoever read has read enough: click ends without a word
         except (

@@ -326,6 +326,15 @@ def test_usage_errors_have_their_own_exit_code(running: Running) -> None:
         assert running.cli(*arguments).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "arguments", [["topics", "get"], ["topics", "history"], ["topics", "overdue"], ["topics", "list"]]
+)
+def test_arguments_that_are_no_text_are_told(running: Running, arguments: list[str]) -> None:
+    """As bytes of another character set come from a shell; one line, and exit code 1."""
+    result = running.cli(*arguments, "X/\udcff")
+    assert (result.exit_code, result.stderr) == (1, "Error: an argument is not UTF-8: 'X/\\udcff'\n")
+
+
 def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
     """Certificates, schemas, policy and journal are checked without a connection; what is wrong is named."""
     nothing = dict.fromkeys(("MAXAM_GATEWAY", "MAXAM_CERTIFICATE", "MAXAM_KEY", "MAXAM_CA"))
