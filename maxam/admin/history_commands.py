@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from maxam.admin.completion import destinations
+from maxam.admin.escaping import shown
 from maxam.admin.options import FOLDER, json_option, with_credentials
 from maxam.admin.output import VALUE, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, history_path
@@ -59,7 +60,7 @@ def topics_history(
     else:
         _print_changes(rows, values)
     for problem in told:
-        click.echo(f"problem: {problem}", err=True)
+        click.echo(shown(f"problem: {problem}"), err=True)
     if any(told.values()):
         raise JournalError("not everything could be read: see the problems above")
 
