@@ -100,10 +100,12 @@ put = st.tuples(st.sampled_from(NAMES), st.booleans())
     st.sets(st.sampled_from(NAMES)),
     st.integers(0, SLICES),
     st.lists(st.one_of(st.none(), put), max_size=30),
-    st.sampled_from(["**", "X/*", "*/b.*", "X/a.[02]", "Z/*", "Y/b.1"]),
+    st.sampled_from(["**", "X/*", "*/b.*", "X/a.[02]", "Z/*", "Y/b.1", "X/a*1"]),
     st.one_of(st.none(), st.none(), st.sampled_from(NAMES)),
     st.integers(1, 4),
 )
+# More comes and goes than is remembered, after a scan that was through.
+@example(set(NAMES[5:7]), SLICES, [(name, alive) for name in NAMES[:5] for alive in (True, False, True)], "**", None, 1)
 # A scan that is through, a window that overflows, and a topic that goes: what had to leave the window comes back.
 @example(set(), 1, [*[(name, True) for name in NAMES[:3]], None, (NAMES[0], False)], "**", None, 1)
 def test_window_and_count_come_true(
