@@ -114,6 +114,10 @@ pack: $(INSTALLED) $(DEV) ## dist/: what a Spark cluster needs of maxam (docs/pi
 wheel: $(INSTALLED) ## dist/maxam-*.whl, for machines of this kind without a C compiler (MAXAM_CORE=compiled insists on one here)
 	mkdir -p dist && cp $(VENV)/wheel/maxam-*.whl dist/ && ls dist/maxam-*.whl
 
+.PHONY: bundle
+bundle: wheel ## dist/maxam-*-bundle.tar.gz: installs a gateway on machines without network (docs/deployment.md)
+	$(BIN)/python deploy/make_bundle.py $(VENV)/wheel/maxam-*.whl dist
+
 lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
 	  --custom-compile-command "make lock" --group build --output-file requirements.lock

@@ -15,7 +15,7 @@ from typing import Protocol
 _FENCE = re.compile(r"^```(\S*)(.*)$")
 _NUMBER = re.compile(r"\d+(?:[.:,-]\d+)*")
 _EXIT_CODE = "echo $?"
-_HERE = re.compile(r"<< ?'(\w+)'")
+_HERE = re.compile(r"<< ?'?(\w+)'?")
 
 
 class Reader(Protocol):

@@ -52,7 +52,7 @@ class Given:
 
     def resolve(self) -> tuple[Setting, ...]:
         """Return all settings in the order of `KEYS`; raises ConfigurationError naming file and place of what is wrong."""
-        path = self.file or next((path for path in default_files() if path.is_file()), None)
+        path = self.file or next((path for path in default_files() if _is_there(path)), None)
         found: dict[str, Setting] = {}
         if path is not None:
             found = _read(path, self.profile)
@@ -88,10 +88,20 @@ def given_options(root: click.Context) -> Given:
     return Given(settings, root.params.get("client_config"), root.params.get("profile"))
 
 
-def default_files() -> tuple[Path, Path]:
-    """Return where a client configuration is looked for: the user's, then the machine's."""
+def default_files() -> tuple[Path, ...]:
+    """Return where a client configuration is looked for: the user's, then the machine's. A service may be a user without a home."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "maxam/client.toml", MACHINE_FILE
+    try:
+        return Path(folder).expanduser() / "maxam/client.toml", MACHINE_FILE
+    except RuntimeError:
+        return (MACHINE_FILE,)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError:  # the home of whoever called `runuser` or `setpriv`
+        return False
 
 
 def _read(path: Path, profile: str | None) -> dict[str, Setting]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from maxam.admin.client_config import MACHINE_FILE, default_files
 from maxam.admin.main import main
 
 WHOLE = 'gateway = "filed:1"\ncertificate = "own.pem"\nkey = "/keys/own.key"\nca = "ca.pem"\nserver_name = "filed"\n'
@@ -117,3 +118,25 @@ def test_who_has_no_certificate_is_told_where_to_write_it(home: Path) -> None:
     assert result.exit_code == 1
     for way in ("--ca FILE", "MAXAM_CA", f'ca = "FILE" into {home}/nobody/maxam/client.toml'):
         assert way in result.stderr
+
+
+def test_a_user_without_a_home_has_the_machines_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service's user may have no home, and no name either: only the machine's file is looked for."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert default_files() == (MACHINE_FILE,)
+
+
+def test_a_home_that_may_not_be_looked_into_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `runuser`, where the home is still the caller's: nothing is known of a configuration there."""
+
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert asked(tmp_path, "config").exit_code == 1

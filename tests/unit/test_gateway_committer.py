@@ -78,13 +78,14 @@ def test_a_committer_is_alive_while_its_thread_is(tmp_path: Path) -> None:
         journal = Journal.open(tmp_path, OsDisk(), JournalSettings(durable=False), bytes(16))
         list(journal.recover())
         committer = Committer(World.make().broker, journal, Limits())
-        assert not committer.alive
+        alive = [committer.alive]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
             await trio.testing.wait_all_tasks_blocked()
-            assert committer.alive
+            alive.append(committer.alive)
             nursery.cancel_scope.cancel()
-        assert not committer.alive
+        alive.append(committer.alive)
+        assert alive == [False, True, False]
         journal.close()
 
     trio.run(live)

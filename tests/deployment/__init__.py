@@ -1,0 +1,1 @@
+"""How maxam comes to a machine: units, samples, bundle, the operator's guide."""

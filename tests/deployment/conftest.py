@@ -1,0 +1,29 @@
+"""A bundle, made once for all tests here as `make bundle` makes it, but for the core, which is interpreted: compiling takes too long."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packed bundle. pip fetches what it has not in its cache: where that cannot be, tests are skipped, and fail in CI."""
+    folder = tmp_path_factory.mktemp("bundle")
+    environment = os.environ | {"MAXAM_CORE": "interpreted"}
+    environment.pop("PYTHONPATH", None)
+    built = subprocess.run(
+        [sys.executable, "deploy/build_backend.py", str(folder)], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    wheel = built.stdout.split()[-1]
+    made = subprocess.run(
+        [sys.executable, "deploy/make_bundle.py", wheel, str(folder)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    if made.returncode != 0 and not os.environ.get("CI"):
+        pytest.skip(f"no bundle can be made here: {made.stderr[-300:]}")
+    assert made.returncode == 0, made.stderr
+    return Path(made.stdout.strip())

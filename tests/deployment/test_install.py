@@ -1,0 +1,135 @@
+"""`deploy/install`: what it makes, leaves alone, refuses, and takes back."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+
+def run(
+    script: Path, root: Path | None, *arguments: str, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """Run an install script below a folder (None: where it is installed), without network where the system lets us cut it off."""
+    cut = (
+        ["unshare", "--net"]
+        if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode == 0
+        else []
+    )
+    environment = os.environ | {"PYTHON": python}
+    environment.pop("PYTHONPATH", None)
+    return subprocess.run(
+        [*cut, str(script), *arguments, *([] if root is None else ["--root", str(root)])], env=environment, capture_output=True, text=True, check=False
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unpacked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked bundle."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(bundle) as archive:
+        archive.extractall(folder, filter="data")
+    (top,) = folder.iterdir()
+    return top
+
+
+@pytest.fixture
+def bundle_copy(unpacked: Path, tmp_path: Path) -> Path:
+    """One that a test may change, but for its files, which are links."""
+    return Path(shutil.copytree(unpacked, tmp_path / "copy", copy_function=os.link))
+
+
+def renamed(bundle: Path, release: str) -> None:
+    """Make another release of a bundle."""
+    (bundle / "release").unlink()
+    (bundle / "release").write_text(f"{release}\n")
+    lines = [line for line in (bundle / "SHA256SUMS").read_text().splitlines() if not line.endswith("  release")]
+    lines.append(f"{hashlib.sha256((bundle / 'release').read_bytes()).hexdigest()}  release")
+    (bundle / "SHA256SUMS").unlink()
+    (bundle / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+
+
+def test_install_upgrade_rollback_uninstall(unpacked: Path, bundle_copy: Path, tmp_path: Path) -> None:
+    """Without network: a release is installed once and again, another beside it, each runs, configuration stays, and nothing of the programs is left."""
+    root = tmp_path / "root"
+    first = (unpacked / "release").read_text().strip()
+    current = root / "opt/maxam/current"
+
+    assert run(unpacked / "install", root).returncode == 0
+    assert current.resolve().name == first
+    configuration = root / "etc/maxam/maxam.toml"
+    configuration.write_text("mine")
+    before = current.stat().st_ino
+    again = run(unpacked / "install", root)
+    assert (again.returncode, again.stdout) == (0, f"maxam {first} is installed (before: {first})\n")
+    assert (current.stat().st_ino, configuration.read_text()) == (before, "mine")
+    version = subprocess.run(
+        [root / "usr/local/bin/maxam-gateway", "--version"], capture_output=True, text=True, check=True
+    )
+    assert version.stdout.startswith(f"maxam {first.partition('-')[0]} ")
+
+    renamed(bundle_copy, "9.9.9-upgrade")
+    # as an attempt before left it, complete: what makes it so is what made the first
+    shutil.copytree(current.resolve(), root / "opt/maxam/releases/9.9.9-upgrade", symlinks=True, copy_function=os.link)
+    upgraded = run(bundle_copy / "install", root)
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert "systemctl restart maxam-gateway" in upgraded.stdout
+    assert (current.resolve().name, configuration.read_text()) == ("9.9.9-upgrade", "mine")
+
+    (
+        root / "etc/maxam/tls/gateway.pem"
+    ).touch()  # from now on there is a configuration that can be asked about: a bad one
+    refused = run(current / "share/install", None, "--rollback")
+    assert refused.returncode == 1
+    assert "does not take" in refused.stderr
+    assert current.resolve().name == "9.9.9-upgrade"
+    (root / "etc/maxam/tls/gateway.pem").unlink()
+    assert run(current / "share/install", None, "--rollback").returncode == 0
+    assert (current.resolve().name, (root / "opt/maxam/previous").resolve().name) == (first, "9.9.9-upgrade")
+
+    assert run(current / "share/install", None, "--uninstall").returncode == 0
+    assert not (root / "opt/maxam").exists()
+    assert list((root / "usr/local/bin").iterdir()) == list((root / "usr/local/lib/systemd/system").iterdir()) == []
+    assert configuration.read_text() == "mine"
+    assert (root / "var/lib/maxam").is_dir()
+
+
+def test_a_damaged_bundle_is_refused(bundle_copy: Path, tmp_path: Path) -> None:
+    """Whatever was changed on the way: nothing is installed."""
+    wheel = next((bundle_copy / "wheels").glob("maxam-*.whl"))
+    text = wheel.read_bytes()
+    wheel.unlink()
+    wheel.write_bytes(text[:-1] + b"x")
+    done = run(bundle_copy / "install", tmp_path / "root")
+    assert done.returncode == 1
+    assert "the bundle is damaged" in done.stderr
+    assert not (tmp_path / "root/opt").exists()
+
+
+def test_another_python_is_refused(unpacked: Path, tmp_path: Path) -> None:
+    """A Python that the wheels are not for is told, with the one that they are for; so is one that is not there."""
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho cpython 3.9 x86_64\n")
+    other.chmod(0o755)
+    done = run(unpacked / "install", tmp_path / "root", python=str(other))
+    assert done.returncode == 1
+    assert (unpacked / "python").read_text().strip() in done.stderr
+    assert "cpython 3.9" in done.stderr
+    done = run(unpacked / "install", tmp_path / "root", python=str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert "there is no" in done.stderr
+    assert not (tmp_path / "root/opt").exists()
+
+
+def test_a_bundle_holds_no_key(unpacked: Path) -> None:
+    """Nor a certificate: they are made where they belong."""
+    assert [path for path in unpacked.rglob("*") if path.suffix in (".key", ".pem", ".p12")] == []
+    assert [
+        path
+        for path in (unpacked / "share").rglob("*")
+        if path.is_file() and b"PRIVATE KEY-----\nM" in path.read_bytes()
+    ] == []
