@@ -139,7 +139,9 @@ class Backups:
         """
         found = await trio.to_thread.run_sync(self._look, self.folder, self.running)
         rows = {row.name: row for row in found}
-        rows |= {row.name: row for row in self._failures}  # which know more than what is left of them
+        for row in self._failures:  # which know more than what is left of them
+            if row.name not in rows or rows[row.name].state == "failed":
+                rows[row.name] = row
         if self.running is not None and self.running not in rows:
             rows[self.running] = _row_of(self.running, "running")
         return sorted(rows.values(), key=lambda row: row.name, reverse=True)

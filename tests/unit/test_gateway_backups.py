@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
 
 from maxam.gateway import backups
-from maxam.gateway.backups import Backups
+from maxam.gateway.backups import Backups, _row_of
 from maxam.journal.backup import LOCK, UNFINISHED
 
 NAME = "20261122T030000.000000Z"
@@ -43,3 +44,12 @@ def test_a_lock_of_the_same_number_on_another_disk_is_another(tmp_path: Path, mo
             backups, "_device_of_mount", lambda _: "ff:ff"
         )  # where this folder would be on another disk
         assert states(tmp_path) == ["failed"]
+
+
+def test_a_failed_backup_says_why_whatever_it_left(tmp_path: Path) -> None:
+    """Of one that could not remove what it had written the reason is told, not that it was ended."""
+    made = Backups(tmp_path / "journal", tmp_path, kept=1)
+    (tmp_path / (NAME + UNFINISHED)).mkdir()
+    made._failures.append(_row_of(NAME, "failed", "no room"))
+    [row] = trio.run(made.rows)
+    assert (row.state, row.reason) == ("failed", "no room")
