@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from maxam.admin.certificates import issue_development_certificates
 from maxam.compiled import child_environment
@@ -14,6 +15,10 @@ os.environ["PYTHONPATH"] = child_environment()["PYTHONPATH"]  # processes that t
 # What a shell runs in its background ignores SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# How long an example takes is the machine's business, which may be busy; all else as Hypothesis would have it, here and in CI.
+_PROFILE = settings.get_current_profile_name()
+settings.register_profile("any time", parent=settings.get_profile(_PROFILE), deadline=None)
+settings.load_profile("any time")
 
 
 @pytest.fixture(scope="session")
