@@ -358,6 +358,9 @@ def test_another_version_offers_to_load_the_page_anew(tab: OpenTab) -> None:
 
 VIEWS = ("overview", "topics", "slow", "overdue", "sessions", "rejects", "schemas", "connections", "journal", "about")
 WIDER = "document.documentElement.scrollWidth > innerWidth"
+# A value beside its name that has less room than four digits, and a name of a view that leaves its place.
+SQUEEZED = """[...document.querySelectorAll('.facts dd')].some((dd) => dd.clientWidth < 40)
+    || [...document.querySelectorAll('nav a')].some((a) => a.scrollWidth > a.clientWidth)"""
 
 
 def test_views_are_accessible_and_fit_a_narrow_window(tab: OpenTab) -> None:
@@ -374,6 +377,8 @@ def test_views_are_accessible_and_fit_a_narrow_window(tab: OpenTab) -> None:
             page.goto(page.url.split("#")[0] + f"#/{view}")
             page.locator("main .loading").first.wait_for(state="detached")
             problems += _violations(page, view)
+            if page.evaluate(SQUEEZED):
+                problems.append(f"{view}: something has no room")
             page.set_viewport_size({"width": 360, "height": 740})
             # Without motion: what began to fade in the light ends fading in the light.
             page.emulate_media(color_scheme="dark", reduced_motion="reduce")
