@@ -54,15 +54,8 @@ def principals(context: click.Context, _parameter: click.Parameter, incomplete: 
 
 def client_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return client-ids of the principal that stands before."""
-    principal = context.params.get("principal")
-    return _ask(
-        context,
-        "/v1/sessions",
-        "sessions",
-        lambda row: row["client_id"] if row["principal"] == principal else "",
-        incomplete,
-        {"limit": NAMES_MAX},
-    )
+    parameters: dict[str, str | int] = {"limit": NAMES_MAX, "principal": context.params.get("principal") or ""}
+    return _ask(context, "/v1/sessions", "sessions", lambda row: row["client_id"], incomplete, parameters)
 
 
 def _ask(
