@@ -59,7 +59,7 @@ class Limits:
         262_144  # of bodies, each counted with 256 more: less than one percent of a processor's time
     )
     # when operators are to be told
-    staleness_behind_s: float = 5.0  # a subscription that lacks something for longer is behind: people at a screen notice that
+    staleness_behind_s: float = 5.0  # a subscription that lacks something for longer is behind: people notice it
     # waits
     tls_handshake_timeout_s: float = 10.0  # absolute
     connect_timeout_s: float = 10.0  # absolute, from the handshake to CONNECTED
@@ -141,7 +141,7 @@ class AdminSettings:
     port: int = 8643  # 0 picks a free one
     backups: Path | None = None  # where those go that operators ask for; none: none are made
     backups_kept: int = 7  # of the newest whole ones; the older ones go
-    hosts: tuple[str, ...] = ()  # names that it may be called by, besides addresses and those in the server's certificate
+    hosts: tuple[str, ...] = ()  # names that it may be called by, besides addresses and its certificate's
 
 
 @dataclass(frozen=True, slots=True)
