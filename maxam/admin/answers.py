@@ -73,10 +73,12 @@ class Rows:
         """Return the page; `following` is where the next one begins, None at the end."""
         return self.within(next=following, **more)
 
-    def within(self, **more: object) -> Response:
-        """Return an object that has the rows, all of them, beside other fields."""
-        rest = _json(more)
-        return _Written(b'{"%s":[%s],%s' % (self._name.encode(), b",".join(self._parts), rest[1:]))
+    def within(self, *others: "Rows", **more: object) -> Response:
+        """Return an object that has the rows, all of them, beside those of others and other fields."""
+        members = [b'"%s":[%s]' % (one._name.encode(), b",".join(one._parts)) for one in (self, *others)]  # noqa: SLF001 our own
+        if more:
+            members.append(_json(more)[1:-1])
+        return _Written(b"{%s}" % b",".join(members))
 
 
 def _json(value: object) -> bytes:

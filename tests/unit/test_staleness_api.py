@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from maxam.broker.delivery import Connection
+from maxam.broker.session import SINCE_MAX
 from maxam.gateway import staleness
 from maxam.gateway.staleness import KEPT_S, WORST_MAX, Staleness
 from maxam.stomp.events import Send, Subscribe
@@ -241,6 +242,64 @@ def test_a_walk_that_is_given_up_is_begun_anew_by_whoever_waits(world: World, mo
 
     trio.run(test)
     trio.run(given_up)
+
+
+def test_what_was_handed_out_and_not_written_is_lacked_as_before(world: World) -> None:
+    """A value that was taken for a durable subscriber and never arrived is lacked since its topic first was, not since it was made."""
+    connection = world.connect("admin", "a")
+    subscribe(world, connection, "s", "X/**", durable=True)
+    send(world, "X/A.1")
+    later(world, 5)
+    send(world, "X/A.1")
+    later(world, 5)
+    assert connection.drain(0.0)
+    assert one(world).staleness_s == 10.0
+    world.broker.detach(connection, 0.0)
+    later(world, 2)
+    row = one(world)
+    assert (row.staleness_s, row.owed, row.cause) == (12.0, 1, "detached")
+
+
+def test_what_is_old_is_lacked_since_it_was_asked_for_however_much_it_is(world: World) -> None:
+    """An eager subscriber to more topics than can be kept apart is not behind by the age of their values."""
+    for number in range(SINCE_MAX + 200):
+        send(world, f"X/A.{number}")
+    later(world, 86_400)
+    connection = world.connect("admin", "a")
+    subscribe(world, connection, "s", "X/**", eager=True)
+    world.broker.scan(2 * SINCE_MAX)
+    later(world, 3)
+    row = one(world)
+    assert (row.staleness_s, row.owed) == (3.0, SINCE_MAX + 200)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_waits_for_the_disk_is_lacked_since_it_was_accepted(world: World, taken: bool) -> None:
+    """Whoever asks for all there is while a change waits for the disk, or is on its way there, lacks that since it was accepted."""
+    first = world.connect("admin", "a")
+    for id_ in ("1", "2"):
+        subscribe(world, first, id_, f"X/{id_}.*", durable=True)
+    send(world, "X/1.1")
+    send(world, "X/2.1")
+    world.broker.detach(first, 0.0)
+    connection = world.connect("admin", "a")
+    world.committer.touch()
+    later(world, 3600)
+    subscribe(world, connection, "1", "X/1.*", durable=True, eager=True)
+    drain(connection)
+    world.committer.touch()
+    world.committer.stuck = True
+    world.broker.send(world.publisher, Send(b"X/2.1", datum("v"), (), None), world.wall_us)
+    batch = world.broker.take() if taken else None
+    later(world, 5)
+    subscribe(world, connection, "2", "X/2.*", durable=True, eager=True)
+    drain(connection)
+    world.committer.stuck = False
+    if batch is not None:
+        world.broker.commit(batch)
+    world.committer.touch()
+    later(world, 2)
+    assert one(world).staleness_s == 7.0
 
 
 def test_the_routes_answer_what_was_found(world: World) -> None:
