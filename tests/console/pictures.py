@@ -1,10 +1,17 @@
-"""Pictures of the console in front of the demo, for the documents."""
+"""Pictures of the console, and of `maxam-admin top`, in front of the demo, for the documents."""
 
 import datetime as dt
+import fcntl
+import io
+import os
+import pty
+import re
 import string
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +19,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from playwright.sync_api import Page, expect
+from rich.console import Console
+from rich.text import Text
 
 from maxam.admin.certificates import issue_development_certificates
 from tests.console.operator_browser import ROWS, open_browser, operator
@@ -21,6 +30,10 @@ from tests.interop.raw_client import RawClient
 ROOT: Final = Path(__file__).parents[2]
 SETTLED_MS: Final = 15_000  # of traffic, so that charts and sparklines show something
 _LOOK_MS: Final = 7_000
+_TERMINAL: Final = (32, 124)  # lines and columns of `top`
+_FRAME: Final = "\x1b[H"  # each begins at the upper left
+_OTHER_CODES: Final = re.compile(r"\x1b\[[?0-9;]*[A-Za-ln-z]")  # what is neither text nor colour
+_FONT_FACES: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # from elsewhere; what the reader has does as well
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,7 @@ def take_pictures(folder: Path) -> None:
         origin = f"https://localhost:{gateway.admin_port}"
         with operator(browser, origin, gateway.certificates) as tab:
             tab.open().wait_for_timeout(SETTLED_MS)
+        (folder / "top.svg").write_text(_picture_of_top(gateway), encoding="utf-8")
         for picture in PICTURES:
             with operator(
                 browser,
@@ -77,6 +91,43 @@ def take_pictures(folder: Path) -> None:
                 page.wait_for_timeout(_LOOK_MS)
                 picture.act(page)
                 page.screenshot(path=folder / f"{picture.name}.png")
+
+
+def _picture_of_top(gateway: GatewayProcess) -> str:
+    """Run `maxam-admin top` on a terminal, and draw what it showed last."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *_TERMINAL, 0, 0))
+    folder = gateway.certificates
+    variables = {
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "MAXAM_GATEWAY": f"localhost:{gateway.admin_port}",
+        "MAXAM_CERTIFICATE": str(folder / "operator.pem"),
+        "MAXAM_KEY": str(folder / "operator.key"),
+        "MAXAM_CA": str(folder / "ca.pem"),
+    }
+    command = [sys.executable, "-c", "from maxam.admin.main import main; main(prog_name='maxam-admin')"]
+    with subprocess.Popen(
+        [*command, "top", "--count", "3"], cwd=ROOT, env=os.environ | variables, stdin=theirs, stdout=theirs
+    ) as process:
+        os.close(theirs)
+        written = b""
+        while data := _read(ours):
+            written += data
+    os.close(ours)
+    assert process.returncode == 0
+    last = written.decode().split(_FRAME)[-1].partition("\x1b[?1049l")[0]
+    lines, columns = _TERMINAL
+    drawing = Console(record=True, width=columns, height=lines, file=io.StringIO(), force_terminal=True)
+    drawing.print(Text.from_ansi(_OTHER_CODES.sub("", last).replace("\r", "")), soft_wrap=True)
+    return _FONT_FACES.sub("", drawing.export_svg(title="maxam-admin top")).replace("Fira Code", "DejaVu Sans Mono")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # as Linux says that nobody is at the other end any more
+        return b""
 
 
 @contextmanager

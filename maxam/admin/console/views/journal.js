@@ -34,7 +34,7 @@ export function show({ root }) {
       (problem) => {
         const off = problem.code === "backup-off";
         if (off) polls[1]?.stop(); // a setting of the start: no need to ask again
-        fill(backups, el("h2", null, "Backups"), off ? nothing("No folder for backups is configured.", "With `backups` under [admin] of its configuration the gateway makes them, and keeps the newest.") : refusal(problem));
+        fill(backups, el("h2", null, "Backups"), off ? nothing("No folder for backups is configured.", "With “backups” under [admin] of its configuration the gateway makes them, and keeps the newest.") : refusal(problem));
       },
     ),
   ];

@@ -29,8 +29,8 @@ export function show({ root, query, remember }) {
       columns: [
         { title: "Principal", cell: (row) => cut(row.principal) },
         { title: "Client-id", cell: (row) => cut(row.client_id) },
-        { title: "State", cell: (row) => (row.connected ? badge("ok", "connected") : badge("idle", row.durable ? "away, durable" : "away")) },
         { title: "Staleness", cell: (row) => staleness(row.staleness_s, row.owed) },
+        { title: "State", cell: (row) => (row.connected ? badge("ok", "connected") : badge("idle", row.durable ? "away, durable" : "away")) },
         { title: "Owed", kind: "number", cell: (row) => count(row.owed) },
         { title: "Un-acked", kind: "number extra", cell: (row) => count(row.unacked) },
         { title: "Window", kind: "number extra", cell: (row) => count(row.window) },
@@ -168,7 +168,7 @@ function subscription(one) {
       `; ${count(one.unacked)} un-acked`,
       one.oldest_unacked_s ? `, the oldest for ${age(one.oldest_unacked_s)}` : "",
       `; ${count(one.conflated)} conflated`,
-      one.cause ? `. Its client ${why(one.cause)}` : "",
+      one.cause ? `. Why: ${why(one.cause)}` : "",
     ),
   );
 }

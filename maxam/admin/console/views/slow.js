@@ -24,7 +24,7 @@ export function show({ root }) {
       columns: [
         { title: "Principal", cell: (row) => cut(row.principal) },
         { title: "Client-id", cell: (row) => cut(row.client_id) },
-        { title: "Subscription", kind: "wide", cell: (row) => cut(row.glob) },
+        { title: "Subscription", kind: "wide aside-narrow", cell: (row) => cut(row.glob) },
         { title: "Staleness", cell: (row) => staleness(row.staleness_s, row.owed) },
         { title: "Why", cell: (row) => (row.staleness_s < LATE_S ? "" : why(row.cause)) },
         { title: "Owed", kind: "number", cell: (row) => count(row.owed) },
