@@ -268,6 +268,7 @@ def test_what_is_old_is_lacked_since_it_was_asked_for_however_much_it_is(world: 
     connection = world.connect("admin", "a")
     subscribe(world, connection, "s", "X/**", eager=True)
     world.broker.scan(2 * SINCE_MAX)
+    send(world, "X/A.999")  # found last
     later(world, 3)
     row = one(world)
     assert (row.staleness_s, row.owed) == (3.0, SINCE_MAX + 200)
@@ -281,6 +282,7 @@ def test_what_waits_for_the_disk_is_lacked_since_it_was_accepted(world: World, t
         subscribe(world, first, id_, f"X/{id_}.*", durable=True)
     send(world, "X/1.1")
     send(world, "X/2.1")
+    drain(first)
     world.broker.detach(first, 0.0)
     connection = world.connect("admin", "a")
     world.committer.touch()
