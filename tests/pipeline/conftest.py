@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.session import open_session
 
+# For every Spark that a test starts, here or as a process: such a Java lives for seconds, and its optimising compiler never pays.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -18,7 +21,6 @@ def spark() -> Iterator[SparkSession]:
             "local[2]",
             conf={
                 "spark.driver.memory": "1g",
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "spark.sql.shuffle.partitions": "2",
                 "spark.default.parallelism": "2",
             },

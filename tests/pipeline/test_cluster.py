@@ -25,6 +25,7 @@ MASTER = "spark://127.0.0.1:7077"  # as the guide has it
 REMOTE = "sc://127.0.0.1:15002"
 WORKERS = "/opt/workers"
 RECORDS = 20_000
+PASSED_ON = {"JAVA_HOME", "SPARK_SUBMIT_OPTS"}  # to the guide's commands, of this environment
 SHIM = """#!/bin/sh
 export PYTHONPATH={path} PYTHONSAFEPATH=1
 exec {python} {arguments} "$@"
@@ -108,7 +109,7 @@ def run(folder: Path, heading: str, number: int = 0, **other: str) -> str:
         assert name not in other or value in text
         text = text.replace(value, other.get(name, value))
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment |= {name: value for name, value in os.environ.items() if name == "JAVA_HOME"}
+    environment |= {name: value for name, value in os.environ.items() if name in PASSED_ON}
     done = subprocess.run(
         ["bash", "-euc", text], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
