@@ -26,7 +26,7 @@ export class LineChart {
   constructor(title, unit, series) {
     this.title = title;
     this.unit = unit;
-    this.image = svg("svg", { viewBox: "0 0 600 120", preserveAspectRatio: "none", role: "img" });
+    this.image = svg("svg", { viewBox: "0 0 600 120", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: no figures yet` });
     this.image.append(svg("path", { class: "rule", d: "M0 119.5H600M0 60H600M0 .5H600" }), this.#area, this.#line, this.#cursor);
     this.image.addEventListener("pointermove", (event) => this.#point(event));
     this.image.addEventListener("pointerleave", () => this.#point(null));

@@ -143,7 +143,7 @@ class Traffic {
     this.messages.show(history.map((one, index) => [at[index] ?? 0, one[2]]));
     const hot = /** @type {any[]} */ (answer.hot_topics ?? []).slice(0, 8);
     const most = Math.max(...hot.map((one) => one.updates_per_s), 0);
-    fill(this.#hot, hot.map((one) => el("li", null, el("a", { href: `#/topics?${new URLSearchParams({ glob: one.destination, topic: one.destination })}` }, cut(one.destination)), meter(one.updates_per_s / most, "ok", `${rate(one.updates_per_s)}/s`))));
+    fill(this.#hot, hot.map((one) => el("li", null, el("a", { href: `#/topics?${new URLSearchParams({ glob: one.destination, topic: one.destination })}` }, cut(one.destination)), meter(one.updates_per_s / most, "ok", `${one.updates_per_s < 100 ? one.updates_per_s.toFixed(1) : rate(one.updates_per_s)}/s`))));
     if (!hot.length) add(this.#hot, el("li", { class: "aside" }, "No topic is updated now."));
     const busy = /** @type {any[]} */ (answer.busy_sessions ?? []).slice(0, 8);
     fill(this.#busy, busy.map((one) => el("li", null, el("a", { href: sessionHref(one) }, cut(one.principal), el("span", { class: "aside" }, " / "), cut(one.client_id)), el("span", { class: "said" }, `${rate(one.sends_per_s)} in, ${rate(one.messages_per_s)} out`))));
