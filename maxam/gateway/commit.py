@@ -20,7 +20,7 @@ class GroupCommit:
     """What arrived while the last block was written is the next block.
 
     Attributes:
-        disk_full: The newest block with a change in it did not fit.
+        disk_full: The newest block with a change in it did not fit, and no room has been found since.
     """
 
     __slots__ = (
@@ -94,6 +94,13 @@ class GroupCommit:
             self._kept = self._broker.take()
         else:
             self._not_before_s = now_s + REFUSED_DELAY_S
+
+    def found_room(self) -> bool:
+        """Take note that a block as large as the last one would fit now; return whether that is news."""
+        if self.writing or not self.disk_full:
+            return False  # the outcome of what is being written tells more
+        self.disk_full = False
+        return True
 
     def _finished(self) -> list[Operation]:
         operations = self._writing

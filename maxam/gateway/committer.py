@@ -31,12 +31,23 @@ from maxam.journal.files import Journal
 _TICK_S: Final = 0.05
 # How often an idle journal's open segment is looked at for its age: readers of sealed ones wait no longer than that for it.
 SEAL_LOOK_S: Final = 10.0
+# How often a full disk is asked whether it has room again: who waits for readiness before he sends would wait for ever otherwise.
+ROOM_LOOK_S: Final = 1.0
+ROOM_BYTES_MIN: Final = 1_048_576  # what counts as room, if the block that did not fit was not larger
 _SCAN_LOOK_S: Final = 0.005  # the same while a scan rests until its subscriber has read
 # Python's collector counts objects made less objects dropped. Where each value takes the place of another that stays near nothing, so
 # that it comes after a million values and walks the tuples of all their headers: two seconds without a pass of the loop (measured).
 # After so many changes it took 4.3 ms at most, as it finds what it reads in the processor's cache.
 COLLECT_CHANGES: Final = 500
 EXIT_DISK: Final = 74  # EX_IOERR of sysexits.h
+
+
+@final
+class _RoomAsked:
+    """Asks the thread whether there is room for so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size: Final = size
 
 
 def _exit_at_once(error: BaseException) -> None:
@@ -63,8 +74,10 @@ class Committer:
         self._die: Final = die
         self._bell: Final = Bell()
         self.deliveries: Final = Deliveries(self._bell.ring)
-        self._blocks: Final[queue.SimpleQueue[Block | int | None]] = queue.SimpleQueue()
+        self._blocks: Final[queue.SimpleQueue[Block | _RoomAsked | int | None]] = queue.SimpleQueue()
         self._seal_look_s = 0.0
+        self._room_look_s = 0.0
+        self._writing_bytes = 0  # of the newest block; written by the thread
         self._outcome: DiskFullError | bool = False  # of the block under way: not known, full, or written (True)
         self._idle: Final = Bell()
         self._draining = False
@@ -116,6 +129,9 @@ class Committer:
         if now_s >= self._seal_look_s and not self.group.writing:
             self._seal_look_s = now_s + SEAL_LOOK_S
             self._blocks.put(time.time_ns() // 1000)
+        if self.group.disk_full and now_s >= self._room_look_s and not self.group.writing:
+            self._room_look_s = now_s + ROOM_LOOK_S
+            self._blocks.put(_RoomAsked(max(self._writing_bytes, ROOM_BYTES_MIN)))
         if self._draining and self.group.idle:
             self._draining = False
             self._idle.ring()
@@ -172,14 +188,23 @@ class Committer:
                 log_event(logging.ERROR, "disk-full", error=outcome, action="SENDs are refused until there is room")
             self.group.refused(now_s)
 
+    def _room_found(self) -> None:
+        if self.group.found_room():
+            log_event(logging.WARNING, "disk-has-room")
+
     def _write_blocks(self, token: trio.lowlevel.TrioToken) -> None:
-        """Write block after block on the committer thread; a number is a time, to see whether the open segment is old."""
+        """Do what the committer thread is handed: blocks are written; a number is a time, to see whether the open segment is old."""
         while (block := self._blocks.get()) is not None:
             outcome: DiskFullError | bool = True
             try:
                 if isinstance(block, int):
                     self._journal.seal_aged(block)
                     continue
+                if isinstance(block, _RoomAsked):
+                    if self._journal.has_room(block.size):
+                        token.run_sync_soon(self._room_found)
+                    continue
+                self._writing_bytes = len(block.data)
                 begun_s = time.perf_counter()
                 self._journal.write(block)
                 self.times.add(begun_s, time.perf_counter())

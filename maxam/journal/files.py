@@ -342,6 +342,32 @@ class Journal:
             self._encoder.position = self._committed
             raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes: {self._lacking}")
 
+    def has_room(self, size: int) -> bool:
+        """Say whether a block of so many bytes would fit now, with the reserve beside it, which is restored if it was used up.
+
+        Belongs to the thread that writes.
+
+        Raises:
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+        """
+        self._require_usable()
+        reserve_bytes = self._settings.reserve_bytes
+        try:
+            self._restore_reserve()
+            if self._reserve < 0:
+                self._reserve = self._disk.create(f"{self._folder}/reserve")
+            try:
+                self._disk.allocate(self._reserve, reserve_bytes + size)
+            finally:
+                self._disk.truncate(self._reserve, reserve_bytes)
+        except OSError as error:
+            if self._syncing or not is_full(error):
+                self._failed = True
+                raise
+            return False
+        return True
+
     def seal_aged(self, now_us: int) -> None:
         """Seal the open segment if it holds a change and is old enough, though nothing is to be written.
 

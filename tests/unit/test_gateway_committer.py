@@ -9,10 +9,11 @@ import trio
 import trio.testing
 
 from maxam.config import Limits
-from maxam.gateway.committer import COLLECT_CHANGES, SEAL_LOOK_S, Committer
+from maxam.gateway.committer import COLLECT_CHANGES, ROOM_BYTES_MIN, ROOM_LOOK_S, SEAL_LOOK_S, Committer
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings, sealed_segments
-from tests.sans_io import World
+from tests.sans_io import World, receipts
+from tests.simulation.disk import SimulatedDisk
 
 
 @pytest.fixture
@@ -89,3 +90,44 @@ def test_a_committer_is_alive_while_its_thread_is(tmp_path: Path) -> None:
         journal.close()
 
     trio.run(live)
+
+
+def test_a_full_disk_is_found_to_have_room_though_nobody_sends() -> None:
+    """Whoever waits for readiness before he sends does not wait for ever; less room than the block wanted is none."""
+
+    async def wait() -> None:
+        disk = SimulatedDisk()
+        journal = Journal.open(Path("/journal"), disk, JournalSettings(reserve_bytes=4096), bytes(16))
+        list(journal.recover())
+        world = World.make()
+        committer = Committer(world.broker, journal, Limits())
+        client = world.client()
+        body = bytes(2 * ROOM_BYTES_MIN)
+
+        def full() -> bool:
+            return committer.group.disk_full
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            used = sum(len(file.data) for file in disk.files.values())
+            disk.capacity = used + 1000
+            client.send("X/a", body, receipt="1")
+            committer.touch()
+            await committer.drained()
+            assert full()
+            disk.capacity = used + len(body) - 4096
+            await trio.sleep(3 * ROOM_LOOK_S)
+            await trio.to_thread.run_sync(lambda: None)
+            assert full()
+            disk.capacity = used + len(body) + 100_000
+            while full():  # noqa: ASYNC110 - what another thread did can only be looked for
+                await trio.sleep(ROOM_LOOK_S)
+            client.send("X/a", body, receipt="2")
+            committer.touch()
+            await committer.drained()
+            assert not full()
+            nursery.cancel_scope.cancel()
+        assert receipts(client.read()) == [("1", "rejected-unavailable"), ("2", "accepted")]
+        journal.close()
+
+    trio.run(wait, clock=trio.testing.MockClock(autojump_threshold=0))
