@@ -463,6 +463,8 @@ def check_records(data: bytes) -> None:
         records = decoder.decode(contents, count)
     except (ValueError, IndexError):
         return
+    if not records:  # the mark of a finished file is none
+        return
     encoding = Encoder(START, SYNC)
     blob = header(START, SYNC, snapshot=False) + encoding.encode(records).data
     scanner = Scanner("segment", len(blob), lambda offset, length: blob[offset : offset + length])
