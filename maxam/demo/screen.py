@@ -113,7 +113,7 @@ class Screen:
             f"{self._clock()}  sent {published.sent} (rejected {published.rejected})"
             f"  |  eager: received {eager.messages}, age {_milliseconds(share(eager.ages_s, 0.5))}"
             f"  |  slow: received {slow.messages}, skipped {slow.skipped}, age {_milliseconds(share(slow.ages_s, 0.5))},"
-            f" behind by {slow.behind} (a queue: {self._queue_s:.0f} s)"
+            f" overtaken by {slow.behind} (a queue: {self._queue_s:.0f} s)"
         )
 
     def _everything(self) -> RenderableType:
@@ -191,7 +191,7 @@ class Screen:
             ("skipped", f"{slow.skipped:,}", "newer came"),
             ("age on arrival", _milliseconds(share(slow.ages_s, 0.5)), "median"),
             ("", _milliseconds(share(slow.ages_s, 0.99)), "99 %"),
-            ("behind by", f"{slow.behind}", "newer values"),
+            ("overtaken", f"{slow.behind}", "newer values"),
         )
         contrast = Text(f"A queue would have it {self._queue_s:,.0f} s behind.", style="dim")
         title = f"slow subscriber ({_milliseconds(self._slow_s)} per message)"
