@@ -224,6 +224,10 @@ NOTES: dict[str, tuple[str, ...]] = {
         '`auto_decode=False`, or the first body that is not UTF-8 is damaged; `vhost="MAXVAPI"`.',
         "`set_ssl(..., ca_certs=, cert_file=, key_file=)`; it checks the chain and not the name, as MaXaM clients do.",
         "Dispositions: `on_receipt(frame)`, in `frame.headers`. 1.1: `ack(message_id, subscription)`; 1.2: `ack(ack_header)`.",
+        "Over TLS (9.0) one thread reads, calls `on_message` and writes: while a listener works, and until it has worked off all that was received"
+        " at once (100 messages, easily), neither ACKs nor heart-beats leave, and the gateway closes the connection with `heart-beat missed`."
+        " Whatever takes long in `on_message` belongs into a queue that another thread empties, and acknowledges; or fix the window:"
+        ' `connect(headers={"window": "1"})`.',
     ),
     "@stomp/stompjs": (
         "In Node.js over `@stomp/tcp-wrapper`, whose `getSocket` is overridden to return `tls.connect({ca, cert, key})`; "
