@@ -88,9 +88,9 @@ class Store:
         tombstones: Those whose newest change is a delete.
         newcomers: Destinations that have got a value and had none, in order, for whoever walks over all topics in slices and
             must not miss one; None while nobody asks.
-        stirred: For whoever holds topics to contracts: those that have got a value and had none, with 0, and those that were overdue
-            and have changed, with when the value before was accepted (microseconds since the epoch); in order, each at most
-            once before it is looked at. None while nobody asks.
+        stirred: For whoever holds topics to contracts: those that have got a value and had none, and those that were overdue
+            and have changed; in order, each at most once before it is looked at. None while nobody asks.
+        before_us: Of the latter, when the value before was accepted (microseconds since the epoch), until it is taken from here.
         overdue: How many topics are.
         turns: Destinations that have got a value and had none (True) or have lost it (False), the last TURNS_MAX of them, for whoever
             keeps a list of topics true; None while nobody asks.
@@ -102,6 +102,7 @@ class Store:
         "_names",
         "_sorted",
         "_sweep_at",
+        "before_us",
         "live",
         "newcomers",
         "overdue",
@@ -116,7 +117,8 @@ class Store:
         self.topics: Final[dict[bytes, Topic]] = {}
         self.live = 0
         self.newcomers: list[bytes] | None = None
-        self.stirred: list[tuple[Topic, int]] | None = None
+        self.stirred: list[Topic] | None = None
+        self.before_us: Final[dict[Topic, int]] = {}
         self.overdue = 0
         self.turns: deque[tuple[bytes, bool]] | None = None
         self.turned = 0
@@ -172,7 +174,9 @@ class Store:
     def _stir(self, topic: Topic, before_us: int) -> None:
         if self.stirred is not None:
             topic.freshness = STIRRED
-            self.stirred.append((topic, before_us))
+            self.stirred.append(topic)
+            if before_us:
+                self.before_us[topic] = before_us
 
     def sort(self) -> None:
         """Put the destinations of topics that have come since into order, as `names_after` needs them; from now on, soon.

@@ -85,7 +85,7 @@ class Freshness:
         self._ended: list[Topic] = []  # those of a stretch that has ended, which are looked at
         self._entries = 0
         self._given_up: Final[list[list[Topic]]] = []  # entries of other contracts, until they are let go
-        self._told: list[tuple[Topic, int]] = []  # by the store, the oldest last
+        self._told: list[Topic] = []  # by the store, the oldest last
         self._overdue: Final[SortedList[bytes]] = SortedList()  # all that are, and some that were a moment ago
         self._again: bytes | None = None  # up to where these have been looked at again; None: all
         self._prefixes: list[bytes] = []  # of destinations that are to be walked over
@@ -241,8 +241,9 @@ class Freshness:
                     break
                 self._told, store.stirred = store.stirred, []
                 self._told.reverse()
-            topic, before_us = self._told.pop()
+            topic = self._told.pop()
             left -= 1
+            before_us = store.before_us.pop(topic, 0)
             if before_us:
                 self._note_change(topic, before_us)
             self._look(topic, now_us)
