@@ -150,7 +150,9 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
                 raise ApiError(
                     HTTPStatus.FORBIDDEN,
                     "forbidden",
-                    f"this needs {right}" if right == ANY_PRINCIPAL else f"this needs the admin right {right}",
+                    f"this needs {right}; the policy knows none with this certificate"
+                    if right == ANY_PRINCIPAL
+                    else f"this needs the admin right {right}, which {_named(principal)} has not",
                 )
         _check_request(view, request, writes)
         check_site(request, writes)
@@ -171,6 +173,10 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         )
 
     return endpoint
+
+
+def _named(principal: str | None) -> str:
+    return "a certificate that the policy does not know" if principal is None else f"principal {principal!r}"
 
 
 def _audit(view: View, request: Request, outcome: str, reason: str) -> None:
