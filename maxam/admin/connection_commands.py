@@ -1,11 +1,8 @@
 """`maxam-admin connections`: who is connected to the gateway's listeners, also before it has said who it is."""
 
-from itertools import islice
-
 import click
 
-from maxam.admin.options import first_rows, json_option, limit_option, with_credentials
-from maxam.admin.output import print_json, print_table
+from maxam.admin.options import json_option, limit_option, print_rows, with_credentials
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
 
@@ -19,12 +16,26 @@ def connections(credentials: Credentials, limit: int | None, as_json: bool) -> N
     """List connections of clients and of operators, in order of their opening."""
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/connections", "connections", limit=200)
-        if as_json:
-            for row in islice(rows, limit):
-                print_json(row)
-            return
-        table = [
-            [
+        columns = [
+            "#ID",
+            "KIND",
+            "STATE",
+            "ADDRESS",
+            "PRINCIPAL",
+            "CLIENT-ID",
+            "SINCE",
+            "#HEARD S AGO",
+            "#SENDS",
+            "#MESSAGES",
+        ]
+        columns += ["#BYTES IN", "#BYTES OUT", "#RECEIPTS", "#UN-ACKED", "#WINDOW", "TLS"]
+        expendable = ["TLS", "WINDOW", "RECEIPTS", "BYTES IN", "BYTES OUT", "KIND", "SINCE", "HEARD S AGO", "UN-ACKED"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            columns,
+            lambda row: [
                 row["id"],
                 row["kind"],
                 row["state"],
@@ -41,21 +52,6 @@ def connections(credentials: Credentials, limit: int | None, as_json: bool) -> N
                 row["in_flight"],
                 row["window"],
                 row["tls"],
-            ]
-            for row in first_rows(rows, limit)
-        ]
-    columns = [
-        "#ID",
-        "KIND",
-        "STATE",
-        "ADDRESS",
-        "PRINCIPAL",
-        "CLIENT-ID",
-        "SINCE",
-        "#HEARD S AGO",
-        "#SENDS",
-        "#MESSAGES",
-    ]
-    columns += ["#BYTES IN", "#BYTES OUT", "#RECEIPTS", "#UN-ACKED", "#WINDOW", "TLS"]
-    expendable = ["TLS", "WINDOW", "RECEIPTS", "BYTES IN", "BYTES OUT", "KIND", "SINCE", "HEARD S AGO", "UN-ACKED"]
-    print_table(columns, table, [*expendable, "MESSAGES", "SENDS"])
+            ],
+            [*expendable, "MESSAGES", "SENDS"],
+        )

@@ -1,6 +1,6 @@
 """What all families of `maxam-admin`'s verbs share: options, errors as one line, and how a verb says what it did."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,7 @@ import click
 
 from maxam.admin.client_config import Given
 from maxam.admin.escaping import shown
-from maxam.admin.output import print_json, print_line
+from maxam.admin.output import print_json, print_line, print_table
 from maxam.admin.remote import Credentials
 from maxam.errors import MaxamError
 
@@ -86,3 +86,19 @@ def first_rows(rows: Iterator[dict[str, Any]], limit: int | None) -> Iterator[di
     yield from islice(rows, limit or TABLE_ROWS_MAX)
     if limit is None and next(rows, None) is not None:
         click.echo(f"only the first {TABLE_ROWS_MAX} are shown: --limit N shows more, --json all", err=True)
+
+
+def print_rows(
+    rows: Iterator[dict[str, Any]],
+    limit: int | None,
+    as_json: bool,
+    columns: Sequence[str],
+    cells: Callable[[dict[str, Any]], Sequence[object]],
+    expendable: Sequence[str] = (),
+) -> None:
+    """Print a listing: one object a line, or a table of what `cells` makes of each row; columns are as of `print_table`."""
+    if as_json:
+        for row in islice(rows, limit):
+            print_json(row)
+    else:
+        print_table(columns, [cells(row) for row in first_rows(rows, limit)], expendable)

@@ -1,11 +1,9 @@
 """`maxam-admin sessions`: who is there, what each is owed, and how to be rid of one."""
 
-from itertools import islice
-
 import click
 
 from maxam.admin.completion import client_ids, principals
-from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
+from maxam.admin.options import done, json_option, limit_option, print_rows, with_credentials
 from maxam.admin.output import print_fields, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, session_path
 from maxam.admin.repeating import watch_option
@@ -39,12 +37,14 @@ def sessions_list(
     parameters = {name: text for name, text in wanted.items() if text is not None}
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/sessions", "sessions", limit=200, **parameters)
-        if as_json:
-            for row in islice(rows, limit):
-                print_json(row)
-            return
-        table = [
-            [
+        expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
+        columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            [*columns, "#SUBSCRIPTIONS", "#BEHIND BY", "#OWED", "#UN-ACKED", "#WINDOW"],
+            lambda row: [
                 row["principal"],
                 row["client_id"],
                 row["connected"],
@@ -56,12 +56,9 @@ def sessions_list(
                 row["owed"],
                 row["unacked"],
                 row["window"],
-            ]
-            for row in first_rows(rows, limit)
-        ]
-    expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
-    columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
-    print_table([*columns, "#SUBSCRIPTIONS", "#BEHIND BY", "#OWED", "#UN-ACKED", "#WINDOW"], table, expendable)
+            ],
+            expendable,
+        )
 
 
 @sessions.command("show")

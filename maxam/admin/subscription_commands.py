@@ -1,12 +1,11 @@
 """`maxam-admin subscriptions`: what everybody is subscribed to, and who is behind."""
 
-from itertools import islice
 from typing import Any, Final
 
 import click
 
 from maxam.admin.completion import client_ids, principals
-from maxam.admin.options import first_rows, json_option, limit_option, with_credentials
+from maxam.admin.options import json_option, limit_option, print_rows, with_credentials
 from maxam.admin.output import print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
@@ -36,12 +35,14 @@ def subscriptions_list(
         wanted = {"principal": principal, "client_id": client_id}
         parameters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         rows = remote.pages("/v1/subscriptions", "subscriptions", limit=200, **parameters)
-        if as_json:
-            for row in islice(rows, limit):
-                print_json(row)
-            return
-        table = [
-            [
+        columns = ["PRINCIPAL", "CLIENT-ID", "ID", "GLOB", "ACK", "DURABLE", "#BEHIND BY"]
+        columns += ["#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "WHY"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            columns,
+            lambda row: [
                 row["principal"],
                 row["client_id"],
                 row["id"],
@@ -54,12 +55,9 @@ def subscriptions_list(
                 row["window"],
                 row["conflated"],
                 WHY[row["cause"]],
-            ]
-            for row in first_rows(rows, limit)
-        ]
-    columns = ["PRINCIPAL", "CLIENT-ID", "ID", "GLOB", "ACK", "DURABLE", "#BEHIND BY"]
-    columns += ["#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "WHY"]
-    print_table(columns, table, ["WHY", *_EXPENDABLE[:-1]])
+            ],
+            ["WHY", *_EXPENDABLE[:-1]],
+        )
 
 
 @subscriptions.command("slow")

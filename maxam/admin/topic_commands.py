@@ -1,7 +1,6 @@
 """`maxam-admin topics`: what the topics hold."""
 
 import sys
-from itertools import islice
 from typing import Any, Literal
 
 import click
@@ -9,8 +8,8 @@ import click
 from maxam.admin.completion import destinations
 from maxam.admin.freshness_commands import topics_overdue
 from maxam.admin.history_commands import topics_history
-from maxam.admin.options import done, first_rows, json_option, limit_option, with_credentials
-from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_value
 from maxam.admin.put_commands import topics_put
 from maxam.admin.remote import Credentials, NotFoundError, Remote, topic_path
 from maxam.admin.repeating import watch_option
@@ -37,13 +36,14 @@ def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | 
     """List the topics that match GLOB, in order of their names."""
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower())
-        if as_json:
-            for row in islice(rows, limit):
-                print_json(row)
-            return
         columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES"]
-        table = [
-            [
+        expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            [*columns, VALUE] if values else columns,
+            lambda row: [
                 row["destination"],
                 row["revision"],
                 row["accepted_at"],
@@ -51,11 +51,9 @@ def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | 
                 f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})",
                 row["body_bytes"],
                 *([_value_cell(row)] if values else []),
-            ]
-            for row in first_rows(rows, limit)
-        ]
-    expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
-    print_table([*columns, VALUE] if values else columns, table, expendable)
+            ],
+            expendable,
+        )
 
 
 @topics.command("get")
