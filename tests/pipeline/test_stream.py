@@ -179,7 +179,10 @@ def test_a_stream_that_fell_behind_retention_fails(
 
 
 def test_a_torn_tail_is_waited_for(spark: SparkSession, start: Start, writer: Writer, tmp_path: Path) -> None:
-    """A stream reads up to the last whole block of the open segment, and the rest when it is whole."""
+    """A stream reads up to the last whole block of the open segment, and the rest when it is whole.
+
+    The rest is appended, as the gateway does: a file rewritten in place is empty for a moment, which the query may see.
+    """
     writer.write(3)
     (path,) = writer.segments()
     whole = path.read_bytes()
@@ -189,7 +192,8 @@ def test_a_torn_tail_is_waited_for(spark: SparkSession, start: Start, writer: Wr
     query = start(read_stream(spark, writer))
     query.processAllAvailable()
     assert arrived(spark, tmp_path) == [1, 2, 3]
-    path.write_bytes(longer)
+    with path.open("ab") as segment:
+        segment.write(longer[len(whole) + 50 :])
     query.processAllAvailable()
     assert arrived(spark, tmp_path) == [1, 2, 3, 4, 5, 6]
 
