@@ -13,6 +13,7 @@ from typing import Final, Literal
 from maxam import __version__
 
 MODULES: Final = (
+    "maxam.content",
     "maxam.errors",
     "maxam.globs",
     "maxam.metrics",

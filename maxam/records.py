@@ -7,7 +7,9 @@ were made, but for the slots marked *cache*, which hold derived bytes that may b
 
 from typing import Final, final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i32, mypyc_attr
+
+from maxam.content import unpack_headers
 
 REVISION_NONE: Final = 0  # the first change of a broker has revision 1
 
@@ -175,17 +177,17 @@ class Change:
         deleted: The topic has no value any more; `body` is empty then.
         publisher: Who sent it.
         judgement: Which schema judged it.
-        headers: User headers that travel on to MESSAGE, in order.
-        body: The body as sent.
+        content: User headers that travel on to MESSAGE, in order, and the body as sent: as `pack` of maxam/content.py makes it.
+        body_at: Where in `content` the body begins.
         wire: Cache, owned by the encoder's caller: a variant, and the shared bytes of its MESSAGE in that.
     """
 
     __slots__ = (
         "accepted_at_us",
-        "body",
+        "body_at",
+        "content",
         "deleted",
         "destination",
-        "headers",
         "judgement",
         "publisher",
         "revision",
@@ -200,8 +202,8 @@ class Change:
         deleted: bool,
         publisher: Identity,
         judgement: Judgement,
-        headers: Headers,
-        body: bytes,
+        content: bytes,
+        body_at: int,
     ) -> None:
         self.revision: Final = revision
         self.accepted_at_us: Final = accepted_at_us
@@ -209,9 +211,24 @@ class Change:
         self.deleted: Final = deleted
         self.publisher: Final = publisher
         self.judgement: Final = judgement
-        self.headers: Final = headers
-        self.body: Final = body
+        self.content: Final = content
+        self.body_at: Final[i32] = body_at
         self.wire: tuple[int, bytes] | None = None
+
+    @property
+    def headers(self) -> Headers:
+        """The user headers, decoded anew with each look."""
+        return unpack_headers(self.content)[0] if self.content[0] else ()
+
+    @property
+    def body(self) -> bytes:
+        """The body, copied anew with each look."""
+        return self.content[self.body_at :]
+
+    @property
+    def body_bytes(self) -> int:
+        """The length of the body."""
+        return len(self.content) - self.body_at
 
 
 @final

@@ -1,5 +1,6 @@
 """Records for the journal's tests, and how to compare them."""
 
+from maxam.content import pack
 from maxam.records import (
     UNJUDGED,
     AcknowledgementRecord,
@@ -38,7 +39,7 @@ def change(
 ) -> Change:
     """Make a change, a millisecond after the one before."""
     at_us = NOW_US + 1000 * revision if at_us is None else at_us
-    return Change(revision, at_us, destination, deleted, publisher, judgement, headers, body)
+    return Change(revision, at_us, destination, deleted, publisher, judgement, *pack(headers, body))
 
 
 def rejected(revision: int, body: bytes = b"no such body", at_us: int | None = None) -> RejectedSend:

@@ -330,7 +330,7 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
                 found.append(_topic_row(view, change) | value)
                 given = given or personal
             rows.add(found)
-            body_bytes += sum([len(change.body) for change in changes])
+            body_bytes += sum([change.body_bytes for change in changes])
         else:
             rows.add([_topic_row(view, change) for change in changes])
         if cursor is None or len(rows) == limit or (bytes_max is not None and body_bytes >= bytes_max):
@@ -393,6 +393,7 @@ SESSION: Final = record(
     owed=COUNT,
     conflated=COUNT,
     staleness_s={**NUMBER, "description": "the largest of its subscriptions; 0.0: they have everything"},
+    behind={**FLAG, "description": "one of its subscriptions is"},
     subscriptions=COUNT,
 )
 _SESSION_PATH: Final = SESSIONS_PATH + "/{principal}/{client_id}"
@@ -422,7 +423,7 @@ async def _sessions(view: View, request: Request, _caller: Identity) -> Response
         size = min(limit - len(rows), SESSIONS_PER_SLICE)
         found, cursor, more = view.sessions_after(cursor, size, principal, client_id, find.lower())
         staleness_s = [await view.staleness.of_session(row.principal, row.client_id, pace) for row in found]
-        rows.add([_session_row(row, one_s) for row, one_s in zip(found, staleness_s, strict=True)])
+        rows.add([_session_row(view, row, one_s) for row, one_s in zip(found, staleness_s, strict=True)])
         await trio.lowlevel.checkpoint()
     following = f"{quote(cursor[0], safe='')}/{quote(cursor[1], safe='')}" if more and cursor is not None else None
     return rows.answer(following)
@@ -447,7 +448,7 @@ async def _session(view: View, request: Request, _caller: Identity) -> Response:
     for start in range(0, len(subscriptions), ROWS_PER_SLICE):
         rows.add([fields_of(one) for one in subscriptions[start : start + ROWS_PER_SLICE]])
         await trio.lowlevel.checkpoint()
-    fields = _session_row(row, max([one.staleness_s for one in subscriptions], default=0.0))
+    fields = _session_row(view, row, max([one.staleness_s for one in subscriptions], default=0.0))
     del fields["subscriptions"]  # how many there are
     return rows.within(**fields)
 
@@ -479,10 +480,15 @@ async def _session_drop(view: View, request: Request, caller: Identity) -> Respo
     return Answer({"dropped": True})
 
 
-def _session_row(row: SessionRow, staleness_s: float) -> dict[str, object]:
+def _session_row(view: View, row: SessionRow, staleness_s: float) -> dict[str, object]:
     fields = fields_of(row)
     since_us = fields.pop("connected_at_us")
-    return fields | {"connected_at": None if since_us is None else iso_time(since_us), "staleness_s": staleness_s}
+    behind = staleness_s > view.staleness.behind_after_s
+    return fields | {
+        "connected_at": None if since_us is None else iso_time(since_us),
+        "staleness_s": staleness_s,
+        "behind": behind,
+    }
 
 
 def _session_key(request: Request, action: bytes) -> tuple[str, str]:

@@ -378,7 +378,7 @@ class Stream:
                 break
             made.append((name, row, text))
             if view.live.rows.made != before:
-                decoded_bytes += len(change.body) + 256
+                decoded_bytes += change.body_bytes + 256
             if decoded_bytes >= DECODED_BYTES_PER_SLICE or number % ROWS_PER_SLICE == 0:
                 decoded_bytes = 0
                 await trio.lowlevel.checkpoint()

@@ -22,7 +22,7 @@ def topic_row(change: Change) -> dict[str, object]:
         "schema": judgement.schema,
         "schema_version": judgement.schema_version,
         "schema_fingerprint": judgement.schema_fingerprint.hex(),
-        "body_bytes": len(change.body),
+        "body_bytes": change.body_bytes,
     }
 
 
@@ -63,7 +63,7 @@ def value_fields(
         problem = as_sent
     elif judgement.schema and text is None:
         problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it {no_text}"
-    elif len(change.body) > decoded_bytes_max:
+    elif change.body_bytes > decoded_bytes_max:
         problem = f"it is longer than {decoded_bytes_max} bytes"
     elif text is not None:
         try:

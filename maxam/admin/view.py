@@ -161,7 +161,7 @@ class View:
             topic = store.topics[name]
             if not topic.change.deleted and glob.matches(topic.name):
                 changes.append(topic.change)
-                body_bytes += len(topic.change.body)
+                body_bytes += topic.change.body_bytes
                 if len(changes) == matches_max or (body_bytes_max is not None and body_bytes >= body_bytes_max):
                     return changes, name
         return changes, after if looked_at == SLICE_TOPICS else None

@@ -28,10 +28,10 @@ from maxam.avro.registry import Registry
 from maxam.avro.rule import ENVELOPE, NONE, SchemaVersion
 from maxam.bench.bodies import SCHEMAS, read_schemas
 from maxam.bench.errors import LoadError
+from maxam.content import long, pack, text
 from maxam.demo.machines import PROTOCOLS, THEMES, Machine, Value
 from maxam.errors import JournalError
 from maxam.journal.disk import OsDisk
-from maxam.journal.encoding import long, text
 from maxam.journal.files import Journal, JournalSettings, sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.records import (
@@ -310,7 +310,9 @@ def _changes(schedule: list[_Topic], chance: random.Random, revision: int, count
                     len(body),
                 )
                 body = head + body + b"\0"
-        changes.append(Change(number + 1, at, topic.destination, deleted, topic.publisher, judgement, headers, body))
+        changes.append(
+            Change(number + 1, at, topic.destination, deleted, topic.publisher, judgement, *pack(headers, body))
+        )
     return changes
 
 

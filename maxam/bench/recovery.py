@@ -16,6 +16,7 @@ from typing import Final
 
 from maxam.bench.bodies import meter_reading
 from maxam.bench.brokers.maxam import gateway
+from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change, Identity, Judgement, Record, SubscriptionRecord
@@ -35,7 +36,7 @@ def build_journal(folder: Path, topics: int) -> None:
     now_us = time.time_ns() // 1000
     for start in range(1, topics + 1, _BATCH):
         records: list[Record] = [
-            Change(n, now_us, b"X/EGM.Q.%07d.EGMMeterReading" % n, False, publisher, judgement, (), body)
+            Change(n, now_us, b"X/EGM.Q.%07d.EGMMeterReading" % n, False, publisher, judgement, *pack((), body))
             for n in range(start, min(start + _BATCH, topics + 1))
         ]
         if start == 1:

@@ -36,6 +36,7 @@ from maxam.broker.session import Session, Subscription
 from maxam.broker.store import Store, Topic
 from maxam.broker.window import Window
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.errors import GlobError, ProtocolError
 from maxam.globs import Glob, compile_glob, destination_problem
 from maxam.metrics import Counters
@@ -279,6 +280,7 @@ class Broker:
         if wall_us > self.accepted_at_us:
             self.accepted_at_us = wall_us
         self.head += 1
+        content, body_at = pack(event.headers, b"" if deleted else event.body)
         self.pending.append(
             Change(
                 self.head,
@@ -287,8 +289,8 @@ class Broker:
                 deleted,
                 connection.identity,
                 verdict,
-                event.headers,
-                b"" if deleted else event.body,
+                content,
+                body_at,
             )
         )
         self.appended += 1
@@ -662,7 +664,7 @@ class Broker:
         """Return the shared bytes of a topic's MESSAGE, kept for the next subscriber while there is room."""
         change = topic.change
         shared = message_shared(
-            variant >> 1, variant & 1 == 1, change.destination, change.revision, change.headers, change.body
+            variant >> 1, variant & 1 == 1, change.destination, change.revision, change.content, change.body_at
         )
         if len(topic.routes) >= _WIRE_SHARED_MIN:
             if self._encoded_bytes > _WIRE_CACHE_BYTES_MAX:

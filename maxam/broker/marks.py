@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, final
 
+from maxam.content import pack
 from maxam.records import UNJUDGED, Change, Headers, Identity
 from maxam.stomp.events import SOURCE, SOURCE_REVISION, is_mark, parse_number
 
@@ -73,7 +74,7 @@ class Marks:
 
     def keep(self, change: Change) -> None:
         """Take note of a change that was applied."""
-        mark = mark_of(change.headers) if change.headers else None
+        mark = mark_of(change.headers) if SOURCE_REVISION in change.content[: change.body_at] else None
         if mark is None and not self._numbers:
             return
         destination = change.destination
@@ -127,16 +128,15 @@ class Marks:
             change.deleted,
             change.publisher,
             change.judgement,
-            change.headers + _kept(numbers),
-            change.body,
+            *pack(change.headers + _kept(numbers), change.body),
         )
 
     def absentees(self, now_us: int, told: set[int]) -> Iterator[Change]:
         """Yield, for each topic without a value whose delete is not among the revisions told, a delete by nobody."""
         for destination, (deleted_at_us, revision) in self._gone.items():
             if revision not in told and not self._expired(deleted_at_us, now_us):
-                headers = _kept(self._numbers[destination])
-                yield Change(revision, deleted_at_us, destination, True, _NOBODY, UNJUDGED, headers, b"")
+                content, body_at = pack(_kept(self._numbers[destination]), b"")
+                yield Change(revision, deleted_at_us, destination, True, _NOBODY, UNJUDGED, content, body_at)
 
     def restore(self, change: Change) -> Change | None:
         """Take the marks out of a snapshot's change; return what it was before, None if it was for them alone."""
@@ -162,8 +162,7 @@ class Marks:
             change.deleted,
             change.publisher,
             change.judgement,
-            tuple(headers),
-            change.body,
+            *pack(tuple(headers), change.body),
         )
 
     def _expired(self, deleted_at_us: int, now_us: int) -> bool:
@@ -172,8 +171,7 @@ class Marks:
 
 def tells_marks(change: Change) -> bool:
     """Say whether a change is one of a snapshot that `restore` must see before it is applied."""
-    headers = change.headers
-    return len(headers) > 0 and headers[-1][0] == KEPT
+    return KEPT in change.content[: change.body_at] and change.headers[-1][0] == KEPT
 
 
 def _kept(numbers: dict[bytes, int]) -> Headers:

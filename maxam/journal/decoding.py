@@ -1,7 +1,8 @@
-"""Bytes to records: the contents of checked blocks, with equal identities, judgements, topics and header names shared."""
+"""Bytes to records: the contents of checked blocks, with equal identities, judgements and topics shared."""
 
 from typing import Final, final
 
+from maxam.content import behind_headers, behind_text, read_long, read_text, read_unsigned, unpack_headers
 from maxam.journal.encoding import (
     CHANGE_TAIL,
     CHECK_BYTES,
@@ -21,7 +22,6 @@ from maxam.records import (
     UNJUDGED,
     AcknowledgementRecord,
     Change,
-    Headers,
     Identity,
     Judgement,
     OwedRecord,
@@ -37,51 +37,6 @@ from maxam.records import (
 _NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
 _NOBODY: Final = Identity("", "")
 NO_STAMP: Final = b"\xff" * 10  # in no record: a number ends within ten bytes, with one below 0x80
-
-
-def read_unsigned(data: bytes, place: int) -> tuple[int, int]:
-    """Return a base-128 number and the place behind it.
-
-    Raises:
-        IndexError: The data ends within it.
-        ValueError: It is longer than 10 bytes.
-    """
-    byte = data[place]
-    number = byte & 127
-    shift = 7
-    place += 1
-    while byte > 127:
-        if shift > 63:
-            raise ValueError("number too long")
-        byte = data[place]
-        number |= (byte & 127) << shift
-        shift += 7
-        place += 1
-    return number, place
-
-
-def _long(data: bytes, place: int) -> tuple[int, int]:
-    number, place = read_unsigned(data, place)
-    if number & 1:
-        raise ValueError("negative number")
-    return number >> 1, place
-
-
-def _text(data: bytes, place: int) -> tuple[bytes, int]:
-    length, place = _long(data, place)
-    end = place + length
-    if end > len(data):
-        raise IndexError
-    return data[place:end], end
-
-
-def _skip(data: bytes, place: int) -> int:
-    """Return the place behind a string."""
-    length = data[place]
-    if length > 127:
-        length, place = read_unsigned(data, place)
-        return place + (length >> 1)
-    return place + 1 + (length >> 1)
 
 
 @final
@@ -100,7 +55,6 @@ class Decoder:
         "_destinations",
         "_identities",
         "_judgements",
-        "_names",
         "accepted_at_us",
         "gapless",
         "mentioned",
@@ -122,7 +76,6 @@ class Decoder:
         self._judgements: Final[dict[bytes, Judgement]] = {}
         self._deletions: Final[dict[bytes, Judgement]] = {}
         self._destinations: Final[dict[bytes, bytes]] = {}
-        self._names: Final[dict[bytes, bytes]] = {}
 
     def decode(self, data: bytes, count: int) -> list[Record]:  # noqa: C901, PLR0912, PLR0915 - one loop without calls, as it runs a million times at each start
         """Return the records of a block whose check was found right.
@@ -157,9 +110,9 @@ class Decoder:
                 place = end
             else:
                 end = place + 2
-                revision, place = _long(data, place)
+                revision, place = read_long(data, place)
                 start = place
-                at, place = _long(data, place)
+                at, place = read_long(data, place)
                 # a revision of less than three bytes has no high part: no stamp that could match
                 stamp = data[end:place] if start > end else NO_STAMP
                 if at > latest:
@@ -195,7 +148,7 @@ class Decoder:
                 if length < 128 and data[end] == 0x80 and data[end + 1] == 1:
                     end += 66  # a fingerprint of 64 characters
                 else:
-                    end = _skip(data, _skip(data, place))
+                    end = behind_text(data, behind_text(data, place))
                 shared = data[place:end]
                 identity = identities.get(shared) or self._identity(shared)
                 place = end
@@ -213,7 +166,7 @@ class Decoder:
                 if four < 128 and data[end] < 128:
                     end += 1
                 else:
-                    end = _skip(data, _skip(data, _skip(data, _skip(data, place))))
+                    end = behind_text(data, behind_text(data, behind_text(data, behind_text(data, place))))
                     end = read_unsigned(data, end)[1]
                 shared = data[place:end]
                 judgement = judgements.get(shared) or self._judgement(shared, deleted)
@@ -229,11 +182,8 @@ class Decoder:
                     place += 1
                 else:
                     value_length, place = read_unsigned(data, place - 1)
-            headers: Headers = ()
-            if data[place]:
-                headers, place = self._headers(data, place)
-            else:
-                place += 1
+            start = place
+            place = behind_headers(data, place) if data[place] else place + 1
             length = data[place]
             place += 1
             if length > 127:
@@ -243,8 +193,9 @@ class Decoder:
                 else:
                     length, place = read_unsigned(data, place - 1)
             length >>= 1
+            body_at = place - start
             end = place + length
-            body = data[place:end]
+            content = data[start:end]
             place = end + 8
             if data[end:place] != _NULLS_OF_CHANGE:
                 raise ValueError("not a change")
@@ -264,7 +215,7 @@ class Decoder:
                     value_length,
                     judgement.tombstone,
                 )
-            records.append(Change(revision, at, destination, deleted, identity, judged, headers, body))
+            records.append(Change(revision, at, destination, deleted, identity, judged, content, body_at))
         if place != len(data):
             raise ValueError("bytes follow the last record")
         self.revision = last_revision
@@ -272,19 +223,19 @@ class Decoder:
         return records
 
     def _identity(self, encoded: bytes) -> Identity:
-        principal, place = _text(encoded, 0)
-        fingerprint, _ = _text(encoded, place)
+        principal, place = read_text(encoded, 0)
+        fingerprint, _ = read_text(encoded, place)
         identity = Identity(principal.decode(), fingerprint.decode())
         self._identities[encoded] = identity
         return identity
 
     def _judgement(self, encoded: bytes, deleted: bool) -> Judgement:
         """Make the shared judgement of bodies whose datum is all the rest."""
-        encoding, place = _text(encoded, 0)
-        schema, place = _text(encoded, place)
-        version, place = _text(encoded, place)
-        fingerprint, place = _text(encoded, place)
-        offset, _ = _long(encoded, place)
+        encoding, place = read_text(encoded, 0)
+        schema, place = read_text(encoded, place)
+        version, place = read_text(encoded, place)
+        fingerprint, place = read_text(encoded, place)
+        offset, _ = read_long(encoded, place)
         # only an envelope can be a deletion with a judged body; an empty body has a schema without version
         tombstone = deleted and encoding == b"envelope" and (not schema or len(version) > 0)
         judgement = Judgement(
@@ -293,25 +244,14 @@ class Decoder:
         (self._deletions if deleted else self._judgements)[encoded] = judgement
         return judgement
 
-    def _headers(self, data: bytes, place: int) -> tuple[Headers, int]:
-        count, place = _long(data, place)
-        headers: list[tuple[bytes, bytes]] = []
-        for _ in range(count):
-            name, place = _text(data, place)
-            value, place = _text(data, place)
-            headers.append((self._names.setdefault(name, name), value))
-        if data[place]:
-            raise ValueError("headers in two parts")
-        return tuple(headers), place + 1
-
     def _positions(self, data: bytes, place: int) -> tuple[Positions, int]:
-        count, place = _long(data, place)
+        count, place = read_long(data, place)
         if not count:
             return (), place
         positions: list[tuple[bytes, int]] = []
         for _ in range(count):
-            destination, place = _text(data, place)
-            revision, place = _long(data, place)
+            destination, place = read_text(data, place)
+            revision, place = read_long(data, place)
             if revision > self.mentioned:
                 self.mentioned = revision
             positions.append((self._destinations.setdefault(destination, destination), revision))
@@ -322,17 +262,17 @@ class Decoder:
     def _session_record(self, data: bytes, place: int, at: int, records: list[Record]) -> int:
         """Append the record whose kind is at `place`, unless it is the mark of a finished file; return the place behind it."""
         kind = data[place]
-        glob, place = _text(data, place + 1)
-        principal_bytes, place = _text(data, place)
+        glob, place = read_text(data, place + 1)
+        principal_bytes, place = read_text(data, place)
         if not data.startswith(SESSION_MIDDLE, place):
             raise ValueError("not a session record")
-        client_bytes, place = _text(data, place + len(SESSION_MIDDLE))
-        subscription, place = _text(data, place)
+        client_bytes, place = read_text(data, place + len(SESSION_MIDDLE))
+        subscription, place = read_text(data, place)
         eager = data[place] == 1
         low_water: int | None = None
         place += 1
         if data[place]:
-            low_water, place = _long(data, place + 1)
+            low_water, place = read_long(data, place + 1)
             self.mentioned = max(self.mentioned, low_water)
         else:
             place += 1
@@ -382,29 +322,29 @@ def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend
     place = 0
     now = 0
     for _ in range(count):
-        found, place = _long(data, place)
+        found, place = read_long(data, place)
         if found != revision + 1:
             raise ValueError(f"revision {found} after {revision}")
         revision = found
-        at, place = _long(data, place)
+        at, place = read_long(data, place)
         if at < now:
             raise ValueError(f"accepted_at {at} after {now}")
         now = at
         kind = data[place]
         if kind not in {KIND_VALUE, KIND_DELETE}:
             raise ValueError(f"unknown kind {kind >> 1}")
-        destination, place = _text(data, place + 1)
-        principal, place = _text(data, place)
-        fingerprint, place = _text(data, place)
-        encoding, place = _text(data, place)
-        schema, place = _text(data, place)
-        version, place = _text(data, place)
-        schema_fingerprint, place = _text(data, place)
-        offset, place = _long(data, place)
-        length, place = _long(data, place)
+        destination, place = read_text(data, place + 1)
+        principal, place = read_text(data, place)
+        fingerprint, place = read_text(data, place)
+        encoding, place = read_text(data, place)
+        schema, place = read_text(data, place)
+        version, place = read_text(data, place)
+        schema_fingerprint, place = read_text(data, place)
+        offset, place = read_long(data, place)
+        length, place = read_long(data, place)
         judgement = Judgement(encoding.decode(), schema.decode(), version.decode(), schema_fingerprint, offset, length)
-        headers, place = _headers(data, place)
-        body, place = _text(data, place)
+        headers, place = unpack_headers(data, place)
+        body, place = read_text(data, place)
         disposition, place = _present(data, place)
         result, place = _present(data, place)
         reason, place = _present(data, place)
@@ -431,22 +371,8 @@ def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend
     return sends
 
 
-def _headers(data: bytes, place: int) -> tuple[Headers, int]:
-    headers: list[tuple[bytes, bytes]] = []
-    count, place = _long(data, place)
-    for _ in range(count):
-        name, place = _text(data, place)
-        value, place = _text(data, place)
-        headers.append((name, value))
-    if count:
-        if data[place]:
-            raise ValueError("headers in two parts")
-        place += 1
-    return tuple(headers), place
-
-
 def _present(data: bytes, place: int) -> tuple[bytes, int]:
     """Return the string of a union with null."""
     if data[place] != 2:  # the zigzag of the union's index 1
         raise ValueError("a rejected SEND without disposition, result or reason")
-    return _text(data, place + 1)
+    return read_text(data, place + 1)

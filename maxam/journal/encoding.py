@@ -15,10 +15,10 @@ A file is a standard Avro object container (null codec). What ours add, all of i
 import zlib
 from typing import Final, final
 
+from maxam.content import long, pack, text, unsigned
 from maxam.records import (
     AcknowledgementRecord,
     Change,
-    Headers,
     Identity,
     Judgement,
     OwedRecord,
@@ -83,32 +83,11 @@ _STRING_FOLLOWS: Final = b"\x02"  # index of `string` in the unions of dispositi
 _CHECK_FOLLOWS: Final = b"\x02"  # index of `fixed` in the union of `check`
 
 
-def unsigned(number: int) -> bytes:
-    """Return the base-128 bytes of a number that is not negative."""
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def long(number: int) -> bytes:
-    """Return an Avro long that is not negative; the format holds no negative one."""
-    return _LENGTHS[number] if number < len(_LENGTHS) else unsigned(number << 1)
-
-
-def text(value: bytes) -> bytes:
-    """Return Avro bytes, or an Avro string of UTF-8."""
-    return long(len(value)) + value
-
-
 # Tables for the hot path. A number of 14 bits and more is its low 14 bits, which change with each record, from a table, and the
 # rest, which rarely changes, remembered.
 LOW: Final = [bytes((low & 127 | 128, low >> 7 | 128)) for low in range(1 << 14)]
-_LENGTHS: Final = [unsigned(length << 1) for length in range(4096)]
+_LENGTHS: Final = [long(length) for length in range(4096)]
 _VALUE_OF_LENGTH: Final = [bytes((KIND_VALUE,)) + length for length in _LENGTHS]  # kind, length of destination
-_PLAIN_BODY: Final = [length + b"\0" + length for length in _LENGTHS]  # value_length, no headers, length of body
 
 
 @final
@@ -236,19 +215,14 @@ class Encoder:
                 stamped_high = high
                 stamped_at = at
             destination = record.destination
-            body = record.body
-            length = len(body)
             judgement = record.judgement
+            value_length = _value_length(judgement, record.body_bytes)
             identity_bytes = record.publisher.encoded
             if identity_bytes is None:
                 identity_bytes = _identity(record.publisher)
             judgement_bytes = judgement.encoded
             if judgement_bytes is None:
                 judgement_bytes = _judgement(judgement)
-            if record.headers or judgement.value_offset or judgement.value_length >= 0 or length >= 4096:
-                lengths = _lengths(judgement, record.headers, length)
-            else:
-                lengths = _PLAIN_BODY[length]
             parts += (
                 LOW[low & 16383] if high else unsigned(low),
                 stamp,
@@ -258,8 +232,8 @@ class Encoder:
                 destination,
                 identity_bytes,
                 judgement_bytes,
-                lengths,
-                body,
+                _LENGTHS[value_length] if value_length < 4096 else long(value_length),
+                record.content,
                 CHANGE_TAIL,
             )
         data, chain = _block(parts, len(records), before.chain, self.sync_marker)
@@ -293,8 +267,8 @@ def encode_rejected(sends: list[RejectedSend], before: Position, sync_marker: by
             text(send.destination),
             send.publisher.encoded or _identity(send.publisher),
             send.judgement.encoded or _judgement(send.judgement),
-            _lengths(send.judgement, send.headers, len(send.body)),
-            send.body,
+            long(_value_length(send.judgement, len(send.body))),
+            pack(send.headers, send.body)[0],
             _STRING_FOLLOWS,
             text(send.disposition.encode()),
             _STRING_FOLLOWS,
@@ -340,18 +314,8 @@ def _judgement(judgement: Judgement) -> bytes:
     return encoded
 
 
-def _lengths(judgement: Judgement, headers: Headers, length: int) -> bytes:
-    """Return value_length, headers and the length of the body."""
-    value_length = judgement.value_length
-    if value_length < 0:
-        value_length = max(0, length - judgement.value_offset)
-    parts = [long(value_length)]
-    if headers:
-        parts.append(long(len(headers)))
-        for name, value in headers:
-            parts += (long(len(name)), name, long(len(value)), value)
-    parts += (b"\0", long(length))
-    return b"".join(parts)
+def _value_length(judgement: Judgement, body_bytes: int) -> int:
+    return judgement.value_length if judgement.value_length >= 0 else max(0, body_bytes - judgement.value_offset)
 
 
 def _pairs(items: list[bytes]) -> bytes:

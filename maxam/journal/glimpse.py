@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from maxam.journal.decoding import read_unsigned
+from maxam.content import read_unsigned
 from maxam.journal.encoding import (
     KIND_ACKNOWLEDGEMENT,
     KIND_DELETE,

@@ -127,12 +127,12 @@ class _Found:
         if change.revision > self._high:
             return
         self._segment.append(change)
-        self._segment_bytes += len(change.body)
+        self._segment_bytes += change.body_bytes
         kept = len(self.changes)
         while len(self._segment) + kept > self._bounds.changes or (
             self._bytes + self._segment_bytes > self._bounds.body_bytes and len(self._segment) + kept > 1
         ):
-            self._segment_bytes -= len(self._segment.popleft().body)
+            self._segment_bytes -= self._segment.popleft().body_bytes
             self._left_out = True
             if not self._segment:
                 break

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Final, final
 
-from maxam.journal.decoding import NO_STAMP, Decoder, read_unsigned
+from maxam.content import behind_headers, behind_text, read_unsigned
+from maxam.journal.decoding import NO_STAMP, Decoder
 from maxam.journal.encoding import CHANGE_TAIL, CHECK_BYTES, KIND_DELETE, KIND_VALUE, LOW
-from maxam.journal.splice import behind_headers, behind_session_record, behind_text
+from maxam.journal.splice import behind_session_record
 from maxam.records import Change
 
 _NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`

@@ -6,8 +6,9 @@ import zlib
 from dataclasses import dataclass
 from typing import Final, final
 
+from maxam.content import read_unsigned
 from maxam.errors import JournalDamagedError
-from maxam.journal.decoding import Decoder, decode_rejected, first_record, read_unsigned
+from maxam.journal.decoding import Decoder, decode_rejected, first_record
 from maxam.journal.encoding import CHECK_BYTES, KIND_END, SYNC_BYTES, Position
 from maxam.journal.listing import Problem, Records, Segment, SegmentFile, open_segment, whole_lost
 from maxam.journal.reading import Clock, Place, SegmentReader

@@ -20,8 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
+from maxam.content import read_unsigned
 from maxam.errors import DiskFullError, JournalDamagedError
-from maxam.journal.decoding import decode_rejected, read_unsigned
+from maxam.journal.decoding import decode_rejected
 from maxam.journal.disk import Disk
 from maxam.journal.encoding import (
     CHECK_BYTES,

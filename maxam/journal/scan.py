@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Final, final
 
+from maxam.content import read_unsigned
 from maxam.errors import JournalDamagedError
-from maxam.journal.decoding import Decoder, read_unsigned
+from maxam.journal.decoding import Decoder
 from maxam.journal.encoding import CHECK_BYTES, KIND_END, MAGIC, SCHEMA, SYNC_BYTES, Position, header
 from maxam.records import Record
 

@@ -9,16 +9,9 @@ Nothing is decoded. What no schema is known for becomes another row: behind the 
 from collections.abc import Callable
 from typing import Final, final
 
-from maxam.journal.decoding import NO_STAMP, read_unsigned
-from maxam.journal.encoding import (
-    CHANGE_TAIL,
-    CHECK_BYTES,
-    KIND_DELETE,
-    KIND_VALUE,
-    LOW,
-    SESSION_MIDDLE,
-    text,
-)
+from maxam.content import behind_headers, behind_text, read_unsigned, text
+from maxam.journal.decoding import NO_STAMP
+from maxam.journal.encoding import CHANGE_TAIL, CHECK_BYTES, KIND_DELETE, KIND_VALUE, LOW, SESSION_MIDDLE
 
 _NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
 _NULL: Final = b"\0"  # index of null in the union of a row's value
@@ -322,27 +315,6 @@ def _fields(told: bytes) -> list[bytes]:
         place = end
     fields.append(told[place:])
     return fields
-
-
-def behind_text(data: bytes, place: int) -> int:
-    """Return the place behind a string."""
-    length = data[place]
-    if length > 127:
-        length, place = read_unsigned(data, place)
-        return place + (length >> 1)
-    return place + 1 + (length >> 1)
-
-
-def behind_headers(data: bytes, place: int) -> int:
-    """Return the place behind the headers whose count stands at a place."""
-    count, place = read_unsigned(data, place)
-    if count & 1:
-        raise ValueError("negative number")
-    for _ in range(count):  # twice as many strings as headers
-        place = behind_text(data, place)
-    if data[place]:
-        raise ValueError("headers in two parts")
-    return place + 1
 
 
 def behind_session_record(data: bytes, place: int) -> int:

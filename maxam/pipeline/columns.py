@@ -17,8 +17,7 @@ from typing import Any, Final, final
 
 from maxam.admin.values import decode_value
 from maxam.avro.schema import PRIMITIVES
-from maxam.journal.decoding import read_unsigned
-from maxam.journal.encoding import long, unsigned
+from maxam.content import long, read_unsigned, unsigned
 from maxam.pipeline.errors import PipelineError
 from maxam.records import Judgement
 

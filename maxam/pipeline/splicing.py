@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, final
 from uuid import uuid4
 
+from maxam.content import read_unsigned
 from maxam.errors import JournalDamagedError
 from maxam.journal.archive import Place, Problem, Segment, SegmentReader, find_segment
-from maxam.journal.decoding import read_unsigned
 from maxam.journal.encoding import SYNC_BYTES, Encoder, Position
 from maxam.journal.scan import Scanner
 from maxam.journal.splice import Rows, Splicer

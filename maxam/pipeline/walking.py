@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, final
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from maxam.config import Limits
+from maxam.content import read_unsigned
 from maxam.errors import JournalDamagedError
 from maxam.globs import compile_glob
 from maxam.journal.archive import REVISION_MAX, Archive, SegmentReader, find_segment
-from maxam.journal.decoding import read_unsigned
 from maxam.journal.encoding import SYNC_BYTES, Encoder, Position
 from maxam.journal.newest import NewestChanges, decode_records
 from maxam.journal.scan import Scanner

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from maxam.content import unpack_headers
 from maxam.errors import ProtocolError
 from maxam.records import Headers
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2
@@ -80,11 +81,20 @@ def message_prefix(version: int, subscription: bytes, acknowledged: bool) -> byt
 
 
 def message_shared(
-    version: int, acknowledged: bool, destination: bytes, revision: int, headers: Headers, body: bytes
+    version: int, acknowledged: bool, destination: bytes, revision: int, content: bytes, body_at: int
 ) -> bytes:
-    """Return the rest of a MESSAGE, the same for each subscription with the same `version` and `acknowledged`."""
+    """Return the rest of a MESSAGE, the same for each subscription with the same `version` and `acknowledged`.
+
+    Args:
+        version: The subscriber's.
+        acknowledged: In another ack mode than auto.
+        destination: The topic.
+        revision: Of the value.
+        content: Its user headers and body, as `pack` of maxam/content.py makes it.
+        body_at: Where in it the body begins.
+    """
     id_ = b"%d" % revision
-    size = len(body)
+    size = len(content) - body_at
     # Spec: MaXaM "all avro messages WILL use content-length"
     parts = [
         b"message-id:",
@@ -93,11 +103,11 @@ def message_shared(
         escape(version, destination),
         b"\ncontent-length:",
         _LENGTHS[size] if size < len(_LENGTHS) else b"%d\n\n" % size,
-        body,
+        content[body_at:],
         b"\0",
     ]
-    if headers:
-        parts[4] = b"\n" + _header_lines(version, headers) + b"content-length:"
+    if content[0]:
+        parts[4] = b"\n" + _header_lines(version, unpack_headers(content)[0]) + b"content-length:"
     return id_ + b"\n" + b"".join(parts) if acknowledged else b"".join(parts)
 
 

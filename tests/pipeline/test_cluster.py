@@ -72,7 +72,16 @@ def newest(folder: Path) -> Iterator[dict[str, int]]:
     last = changes[-1]
     again = [change for change in changes if not change.deleted][:7]
     tail = [
-        Change(last.revision + n, last.accepted_at_us + n, c.destination, False, c.publisher, c.judgement, (), c.body)
+        Change(
+            last.revision + n,
+            last.accepted_at_us + n,
+            c.destination,
+            False,
+            c.publisher,
+            c.judgement,
+            c.content,
+            c.body_at,
+        )
         for n, c in enumerate(again, 1)
     ]
     journal.write(journal.encode(list(tail)))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from maxam.content import pack
 from maxam.journal.archive import list_segments
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.history import read_history, stream_history, update_history
@@ -325,7 +326,9 @@ def some_changes(first: int, last: int, minor: Minor = A0) -> list[Change]:
         if revision % 10 == 9:
             changes.append(delete_change(revision, "t.A_v1", at))
         elif revision % 10 == 8:
-            changes.append(Change(revision, at, b"X/raw", False, PUBLISHER, Judgement("none", "", "", b""), (), b"raw"))
+            changes.append(
+                Change(revision, at, b"X/raw", False, PUBLISHER, Judgement("none", "", "", b""), *pack((), b"raw"))
+            )
         elif revision % 3:
             value = {"a": revision, "s": "x"} if minor is A0 else {"b": revision, "n": None}
             changes.append(value_change(revision, minor, minor.encode(value), at, ((b"note", b"of a user"),)))

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.globs import compile_glob
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import sealed_segments
@@ -44,19 +45,27 @@ def value(
 ) -> Change:
     """Make a value."""
     body = minor.encode({"door": door, "by": "x"} if minor is V11 else {"door": door})
-    return Change(revision, START_US + int(at_s * S), topic.encode(), False, publisher, minor.judgement, (), body)
+    return Change(
+        revision, START_US + int(at_s * S), topic.encode(), False, publisher, minor.judgement, *pack((), body)
+    )
 
 
 def delete(revision: int, topic: str, at_s: float) -> Change:
     """Make a delete."""
     return Change(
-        revision, START_US + int(at_s * S), topic.encode(), True, BOB, Judgement("datum", "Door_v1", "", b""), (), b""
+        revision,
+        START_US + int(at_s * S),
+        topic.encode(),
+        True,
+        BOB,
+        Judgement("datum", "Door_v1", "", b""),
+        *pack((), b""),
     )
 
 
 def raw(revision: int, topic: str, at_s: float) -> Change:
     """Make a value that nothing judged."""
-    return Change(revision, START_US + int(at_s * S), topic.encode(), False, ALICE, UNJUDGED, (), b"\x00\xffraw")
+    return Change(revision, START_US + int(at_s * S), topic.encode(), False, ALICE, UNJUDGED, *pack((), b"\x00\xffraw"))
 
 
 HISTORY = [

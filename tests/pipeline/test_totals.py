@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.pipeline.catalogue import Catalogue
@@ -58,7 +59,9 @@ def changes(machines: Histories) -> Iterator[Change]:
     readings = sorted((revision, machine, one) for machine, history in machines.items() for revision, one in history)
     for revision, machine, one in readings:
         destination = f"X/EGM.{one.protocol}.{machine}.EGMMeterReading".encode()
-        yield Change(revision, accepted_us(revision), destination, False, ALICE, DATUM, (), body_of(machine, one))
+        yield Change(
+            revision, accepted_us(revision), destination, False, ALICE, DATUM, *pack((), body_of(machine, one))
+        )
 
 
 def write_journal(folder: Path, some: Sequence[Change]) -> None:

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from pyspark.sql import SparkSession
 
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.globs import compile_glob
 from maxam.journal.archive import SegmentReader, list_segments
 from maxam.journal.encoding import START, Encoder, header
@@ -135,8 +136,10 @@ def edited(
         one.deleted if deleted is None else deleted,
         one.publisher,
         one.judgement,
-        ((b"unit", unit), *one.headers) if unit else one.headers,
-        one.body if body is None else body,
+        *pack(
+            ((b"unit", unit), *one.headers) if unit else one.headers,
+            one.body if body is None else body,
+        ),
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from maxam.avro.fingerprint import crc_64_avro
 from maxam.avro.schema import parse_schema, read_source
+from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import UNJUDGED, Change, Headers, Identity, Judgement, Record
@@ -63,14 +64,14 @@ def value_change(revision: int, minor: Minor, body: bytes, at_us: int | None = N
     """Make a change whose body is a bare datum."""
     at = START_US + revision * 1_000_000 if at_us is None else at_us
     destination = f"X/T.{revision % 7}.{minor.name}".encode()
-    return Change(revision, at, destination, False, PUBLISHER, minor.judgement, headers, body)
+    return Change(revision, at, destination, False, PUBLISHER, minor.judgement, *pack(headers, body))
 
 
 def delete_change(revision: int, name: str, at_us: int | None = None) -> Change:
     """Make a deletion as the broker journals it."""
     at = START_US + revision * 1_000_000 if at_us is None else at_us
     judgement = Judgement("datum", name, "", b"") if name else UNJUDGED
-    return Change(revision, at, b"X/T.1.gone", True, PUBLISHER, judgement, (), b"")
+    return Change(revision, at, b"X/T.1.gone", True, PUBLISHER, judgement, *pack((), b""))
 
 
 def write_journal(

@@ -4,6 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.errors import ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Disconnect, Event, Failure, Send
@@ -150,7 +151,7 @@ def test_message_round_trip(
     """A MESSAGE that a server wrote is read by a client as it was, and its ack names subscription and message-id."""
     user_headers = tuple([(b"user-" + name, value) for name, value in headers.items()])
     data = encoder.message_prefix(version, subscription, acknowledged)
-    data += encoder.message_shared(version, acknowledged, destination, 7, user_headers, body)
+    data += encoder.message_shared(version, acknowledged, destination, 7, *pack(user_headers, body))
     (frame,) = Decoder(Limits(), SERVER_COMMANDS, version).feed(data)
     expected = {
         b"subscription": subscription,

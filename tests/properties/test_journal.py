@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maxam.content import pack
 from maxam.errors import JournalDamagedError
 from maxam.journal.decoding import Decoder, decode_rejected
 from maxam.journal.encoding import START, Encoder, encode_rejected, header
@@ -95,7 +96,9 @@ def test_any_records_come_back(
         at += later
         if isinstance(item, tuple):
             revision += 1
-            batch.append(Change(revision, at, *item))
+            destination, deleted, identity, judgement, headers, body = item
+            content, body_at = pack(headers, body)
+            batch.append(Change(revision, at, destination, deleted, identity, judgement, content, body_at))
         else:
             slots = [
                 getattr(item, name) for name in inspect.signature(type(item)).parameters if name != "accepted_at_us"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from maxam.admin.live_window import Count, Window
 from maxam.broker.store import Store
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.globs import compile_glob
 from maxam.records import UNJUDGED, Change, Identity
 
@@ -30,7 +31,7 @@ class Scene:
     def put(self, name: bytes, alive: bool) -> None:
         """Give a topic a value, or delete it."""
         self.revision += 1
-        change = Change(self.revision, 0, name, not alive, PUBLISHER, UNJUDGED, (), b"v" if alive else b"")
+        change = Change(self.revision, 0, name, not alive, PUBLISHER, UNJUDGED, *pack((), b"v" if alive else b""))
         topic = self.store.topics.get(name)
         if topic is None:
             self.store.add(change, [])

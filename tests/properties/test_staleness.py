@@ -7,6 +7,7 @@ import pytest
 from maxam.broker.session import SINCE_MAX, Session, Subscription
 from maxam.broker.store import Topic
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.globs import compile_glob
 from maxam.records import UNJUDGED, Change, Identity
 from tests.sans_io import policy
@@ -33,7 +34,7 @@ class Naive:
     def change(self, destination: bytes, at_us: int) -> Change:
         """Make a change."""
         self.revision += 1
-        return Change(self.revision, at_us, destination, False, Identity("bert", ""), UNJUDGED, (), b"1")
+        return Change(self.revision, at_us, destination, False, Identity("bert", ""), UNJUDGED, *pack((), b"1"))
 
     def publish(self) -> None:
         """Change a topic."""

@@ -26,6 +26,7 @@ from maxam.client import connection as client_connection
 from maxam.client.connection import converse
 from maxam.client.resume import ResumingClient, resume
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.errors import ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.answers import SESSION_TAKEN_OVER
@@ -90,7 +91,7 @@ class Peer:
     ) -> None:
         """Send a MESSAGE."""
         prefix = encoder.message_prefix(self.version, subscription, acknowledged)
-        shared = encoder.message_shared(self.version, acknowledged, b"X/a", revision, ((b"n", b"1:2"),), body)
+        shared = encoder.message_shared(self.version, acknowledged, b"X/a", revision, *pack(((b"n", b"1:2"),), body))
         await self.stream.send_all(prefix + shared)
 
     async def error(self, message: str, receipt: bytes | None = None, *headers: tuple[bytes, bytes]) -> None:

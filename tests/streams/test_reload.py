@@ -18,6 +18,7 @@ import trio
 from maxam.admin.certificates import SERVER_NAMES, Authority
 from maxam.avro.registry import load_registry
 from maxam.config import Limits, ReloadSettings, SchemaSettings
+from maxam.content import pack
 from maxam.errors import DiskFullError
 from maxam.gateway.orphans import OrphanSearch
 from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
@@ -676,7 +677,7 @@ def test_a_search_over_many_topics_leaves_the_loop_to_others(site: Site, monkeyp
 
             nobody = Identity("p", "f" * 64)
             for number in range(1, 30_001):
-                broker.apply(Change(number, number, b"X/B.%05d" % number, False, nobody, UNJUDGED, (), b"v"))
+                broker.apply(Change(number, number, b"X/B.%05d" % number, False, nobody, UNJUDGED, *pack((), b"v")))
             turns = 0
             ended = trio.Event()
 

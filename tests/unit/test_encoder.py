@@ -3,6 +3,7 @@
 import pytest
 
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.errors import ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2
@@ -84,7 +85,7 @@ class TestServer:
     def test_message(self, version: int, acknowledged: bool, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         """A prefix and the shared bytes of the same variant make one MESSAGE whose ack is `<subscription> <message-id>`."""
         prefix = encoder.message_prefix(version, b"s 1:", acknowledged)
-        shared = encoder.message_shared(version, acknowledged, b"X/a:b", 42, headers, b"\0\n")
+        shared = encoder.message_shared(version, acknowledged, b"X/a:b", 42, *pack(headers, b"\0\n"))
         frame = read(prefix + shared, version)
         expected = {b"subscription": b"s 1:", b"message-id": b"42", b"destination": b"X/a:b", b"content-length": b"2"}
         if acknowledged:
@@ -94,7 +95,7 @@ class TestServer:
 
     def test_message_of_a_delete(self) -> None:
         """A delete is a MESSAGE with an empty body, and content-length says so."""
-        assert encoder.message_shared(VERSION_1_2, False, b"X/a", 1, (), b"") == (
+        assert encoder.message_shared(VERSION_1_2, False, b"X/a", 1, *pack((), b"")) == (
             b"message-id:1\ndestination:X/a\ncontent-length:0\n\n\0"
         )
 

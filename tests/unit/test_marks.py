@@ -8,6 +8,7 @@ import pytest
 from maxam.broker.broker import Broker
 from maxam.broker.marks import KEPT, Marks, mark_of
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.records import UNJUDGED, Change, Headers, Identity, Record
 from tests.sans_io import World
 
@@ -16,7 +17,7 @@ ANNA = Identity("anna", "a" * 64)
 
 def change(revision: int, headers: Headers = (), body: bytes = b"v", at_us: int = 0, topic: bytes = b"X/a") -> Change:
     """Make a change; an empty body deletes."""
-    return Change(revision, at_us, topic, not body, ANNA, UNJUDGED, headers, body)
+    return Change(revision, at_us, topic, not body, ANNA, UNJUDGED, *pack(headers, body))
 
 
 def marked(source: bytes, number: int) -> Headers:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from maxam.journal.encoding import long, text
+from maxam.content import long, text
 from maxam.journal.splice import Rows
 from maxam.pipeline import parquet
 from maxam.pipeline.arrays import UnfitError

@@ -15,6 +15,7 @@ from maxam.avro.envelope import ENVELOPE_TEXT
 from maxam.broker.policy import Policy
 from maxam.broker.window import Window
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.gateway.peer import Peer
 from maxam.gateway.server import Gateway
 from maxam.records import UNJUDGED, Change, Identity
@@ -492,7 +493,7 @@ class TestDestinations:
     def test_never_checked_at_recovery(self) -> None:
         """What was accepted once is there after a restart, whatever the grammar and the limits say by then."""
         world = World.make()
-        change = Change(1, 1, b"old store/a b", False, Identity("anna", ""), UNJUDGED, (), b"kept")
+        change = Change(1, 1, b"old store/a b", False, Identity("anna", ""), UNJUDGED, *pack((), b"kept"))
         world.journal = [change]
         client = world.restart().client()
         client.write(b"SEND\ndestination:old store/a b\nreceipt:r\n\nnew\0")

@@ -17,6 +17,7 @@ import pytest
 import maxam
 from maxam import __version__
 from maxam.config import Limits, load_settings
+from maxam.content import pack
 from maxam.errors import ProtocolError
 from maxam.records import REJECTION_RESULTS
 from maxam.stomp import encoder
@@ -333,7 +334,9 @@ def encoded(frame: Frame, version: int) -> bytes:
     acknowledged = headers.pop(b"ack", None) is not None
     prefix = encoder.message_prefix(version, headers.pop(b"subscription"), acknowledged)
     destination, revision = headers.pop(b"destination"), int(headers.pop(b"message-id"))
-    shared = encoder.message_shared(version, acknowledged, destination, revision, tuple(headers.items()), frame.body)
+    shared = encoder.message_shared(
+        version, acknowledged, destination, revision, *pack(tuple(headers.items()), frame.body)
+    )
     return prefix + shared
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxam.journal.decoding import read_unsigned
+from maxam.content import pack, read_unsigned
 from maxam.journal.encoding import SYNC_BYTES, Encoder, Position
 from maxam.journal.splice import Rows, Splicer
 from maxam.records import (
@@ -109,8 +109,7 @@ def change(revision: int, judgement: Judgement, body: bytes, **other: Any) -> Ch
         filled["deleted"],
         filled["by"],
         judgement,
-        filled["headers"],
-        body,
+        *pack(filled["headers"], body),
     )
 
 
