@@ -7,8 +7,7 @@ from maxam.admin.options import done, json_option, limit_option, print_rows, wit
 from maxam.admin.output import print_fields, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, session_path
 from maxam.admin.repeating import watch_option
-from maxam.admin.subscription_commands import behind_by
-from maxam.admin.top import WHY
+from maxam.admin.subscription_commands import behind_by, why
 
 
 @click.group()
@@ -52,7 +51,7 @@ def sessions_list(
                 row["peer"],
                 row["connected_at"],
                 row["subscriptions"],
-                behind_by(row["staleness_s"]),
+                behind_by(row),
                 row["owed"],
                 row["unacked"],
                 row["window"],
@@ -96,11 +95,11 @@ def sessions_show(credentials: Credentials, principal: str, client_id: str, as_j
                 s["ack"],
                 s["durable"],
                 s["delivering"],
-                behind_by(s["staleness_s"]),
+                behind_by(s),
                 s["owed"],
                 s["unacked"],
                 s["conflated"],
-                WHY[s["cause"]],
+                why(s),
             )
             for s in subscriptions
         ],

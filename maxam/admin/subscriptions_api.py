@@ -54,6 +54,7 @@ SUBSCRIPTION: Final = record(
         **NUMBER,
         "description": "the larger of both: how long it has lacked something; 0.0: it has everything",
     },
+    behind={**FLAG, "description": "staleness_s is above behind_after_s; what is lacked for less is on its way"},
     conflated={**COUNT, "description": "changes that were replaced before it was sent them"},
     window=nullable({"type": "integer", "description": "un-acked messages that its connection may have now"}),
     cause={**one_of(*CAUSES), "description": "why it lacks something, as far as the broker can tell"},
@@ -90,16 +91,24 @@ async def _subscriptions(view: View, request: Request, _caller: Identity) -> Res
 
 
 @described(
-    "Subscriptions that lack something, the one that has lacked it for longest first",
+    "Subscriptions that are behind, the one that has lacked something for longest first",
     record(as_of=TIME, behind=COUNT, looked_at=COUNT, behind_after_s=SECONDS, subscriptions=listed(SUBSCRIPTION)),
-    (LIMIT, Parameter("min_s", NUMBER, "only those whose staleness is at least so many seconds")),
-    text="Found at most a second ago, or, where there are very many, 20 times what it takes to look at all.",
+    (
+        LIMIT,
+        Parameter(
+            "min_s",
+            {**NUMBER, "minimum": 0},
+            "those whose staleness is at least so many seconds, behind or not; 0: whoever lacks anything at this moment",
+        ),
+    ),
+    text="""Behind is who has lacked something for longer than `behind_after_s`, the limit `staleness_behind_s` of the configuration; `behind` says how many they are.
+Found at most a second ago, or, where there are very many, 20 times what it takes to look at all.""",
 )
 async def _slow(view: View, request: Request, _caller: Identity) -> Response:
     limit = limit_of(request)
     min_s = _seconds(request)
     look = await view.staleness.look()
-    worst = [row for row in look.worst[:limit] if row.staleness_s >= min_s]
+    worst = [row for row in look.worst[:limit] if (row.behind if min_s is None else row.staleness_s >= min_s)]
     rows = Rows("subscriptions")
     for start in range(0, len(worst), ROWS_PER_SLICE):
         rows.add([fields_of(row) for row in worst[start : start + ROWS_PER_SLICE]])
@@ -117,8 +126,10 @@ def fields_of(row: SubscriptionRow | SessionRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in row.__slots__}
 
 
-def _seconds(request: Request) -> float:
-    text = request.query_params.get("min_s", "0")
+def _seconds(request: Request) -> float | None:
+    text = request.query_params.get("min_s")
+    if text is None:
+        return None
     try:
         seconds = float(text)
     except ValueError:

@@ -53,6 +53,7 @@ class SubscriptionRow:
         oldest_owed_s: How long it has lacked what it is owed, the longest.
         oldest_unacked_s: How long it has lacked what it has not acknowledged, the longest.
         staleness_s: The larger; 0.0 exactly when it has everything.
+        behind: It has lacked something for longer than `Staleness.behind_after_s`: what it lacks for less is on its way.
         conflated: Changes that were replaced before it was sent them.
         window: Un-acked messages that its connection may have now; None without one.
         cause: "detached": its session has no connection; "paused": it is connected and has not re-subscribed; "unacknowledged": it, or another of its
@@ -73,6 +74,7 @@ class SubscriptionRow:
     oldest_owed_s: float
     oldest_unacked_s: float
     staleness_s: float
+    behind: bool
     conflated: int
     window: int | None
     cause: Cause
@@ -145,7 +147,8 @@ class Staleness:
 
     def row(self, session: Session, subscription: Subscription) -> SubscriptionRow:
         """Return one subscription as it is now."""
-        return _row(session, subscription, lacked_since_us(session, subscription), self.now_us())
+        since_us = lacked_since_us(session, subscription)
+        return _row(session, subscription, since_us, self.now_us(), self.behind_after_s)
 
     async def of_session(self, principal: str, client_id: str, pace: Pace) -> float:
         """Return the largest staleness of a session's subscriptions in seconds; 0.0 if it is gone."""
@@ -191,7 +194,11 @@ class Staleness:
                 behind += staleness_s > self.behind_after_s
                 largest_s[state] = max(largest_s[state], staleness_s)
                 if len(worst) < WORST_MAX or staleness_s > worst[0][0]:
-                    one = (staleness_s, -next(number), _row(session, subscription, since_us, now_us))
+                    one = (
+                        staleness_s,
+                        -next(number),
+                        _row(session, subscription, since_us, now_us, self.behind_after_s),
+                    )
                     if len(worst) < WORST_MAX:
                         heappush(worst, one)
                     else:
@@ -224,7 +231,9 @@ def _age_s(since_us: int, now_us: int) -> float:
     return max(now_us - since_us, 1) / _US if since_us else 0.0
 
 
-def _row(session: Session, subscription: Subscription, since_us: tuple[int, int], now_us: int) -> SubscriptionRow:
+def _row(
+    session: Session, subscription: Subscription, since_us: tuple[int, int], now_us: int, behind_after_s: float
+) -> SubscriptionRow:
     owed_us, unacked_us = since_us
     connection = session.connection
     delivering = subscription.connection is not None
@@ -243,6 +252,7 @@ def _row(session: Session, subscription: Subscription, since_us: tuple[int, int]
         oldest_owed_s=_age_s(owed_us, now_us),
         oldest_unacked_s=_age_s(unacked_us, now_us),
         staleness_s=staleness_s,
+        behind=staleness_s > behind_after_s,
         conflated=subscription.conflated,
         window=None if connection is None else connection.window.size,
         cause=_cause(session, subscription) if staleness_s else "",

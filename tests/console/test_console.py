@@ -132,6 +132,71 @@ def test_a_slow_subscriber_is_found_in_two_clicks(tab: OpenTab, floor: Floor) ->
         expect(page.locator(".panel .subscription")).to_contain_text("X/Floor.*.Counter")
 
 
+def test_the_head_is_no_better_than_what_is_below(tab: OpenTab, floor: Floor) -> None:
+    """All is well only while nobody is behind; else the head says who is, and leads there, and its colour is not that of health."""
+    with tab() as operator:
+        page = operator.open()
+        expect(page.locator(".hero .word")).to_have_text("All is well")
+        expect(page.locator(".hero")).to_have_attribute("data-state", "ok")
+        with floor.falling_behind():
+            expect(page.locator(".hero .word")).to_have_text("The gateway is healthy, but not all around it is well")
+            expect(page.locator(".hero")).to_have_attribute("data-state", "warn")
+            expect(page.locator(".tile").first).to_have_attribute("data-state", "warn")
+            page.locator(".hero").get_by_role("link", name="1 subscription behind").click()
+            expect(page.get_by_role("heading", name="Who is behind", level=1)).to_be_visible()
+            expect(page.locator(".summary")).to_have_text("1 of 1 subscription behind by more than 0.5 s")
+
+
+def test_who_lacks_something_for_a_moment_is_not_behind(tab: OpenTab) -> None:
+    """What is on its way shows when it is asked for, without a cause; an address keeps that it was."""
+    row = {"principal": "table", "client_id": "desk", "id": "1", "glob": "X/Floor.*", "cause": "unread", "owed": 3}
+    row |= {"unacked": 0, "conflated": 0, "staleness_s": 0.004, "behind": False}
+    answer = {"behind": 0, "looked_at": 1, "behind_after_s": 5.0, "as_of": "2026-11-22T00:00:00Z"}
+    asked = re.compile(r"/v1/subscriptions/slow\?")
+    with tab() as operator:
+        operator.page.route(
+            asked,
+            lambda route: route.fulfill(
+                json=answer | {"subscriptions": [row] if "min_s=0" in route.request.url else []}
+            ),
+        )
+        page = operator.open("slow")
+        expect(page.get_by_text("Nobody is behind.")).to_be_visible()
+        page.get_by_label("All who lack anything now").check()
+        found = page.get_by_role("row").filter(has_text="desk")
+        expect(found.locator(".meter .said")).to_have_text("under 0.1 s")
+        expect(found).not_to_contain_text("slow to")
+        expect(page).to_have_url(re.compile(r"#/slow\?all=yes$"))
+        page.reload()
+        expect(found).to_be_visible()
+        page.unroute_all()
+
+
+def test_the_journal_is_told_in_words(tab: OpenTab) -> None:
+    """Names that people read, with units and times, and none of the API's."""
+    with tab() as operator:
+        page = operator.open("journal")
+        expect(page.get_by_role("heading", level=2)).to_have_text(
+            [
+                "Where it stands",
+                "Its disk",
+                "Segments",
+                "Snapshots, from which a start begins",
+                "Rejected SENDs",
+                "Backups",
+            ]
+        )
+        facts = page.locator("main")
+        for text in (
+            r"Newest change on the disk\s+revision [\d,]+",
+            r"Free\s+[\d.,]+ [KMGT]iB of [\d.,]+ [KMGT]iB",
+            r"half of them within\s+[\d.]+ ms",
+            r"Old ones are kept\s+90 days, 50 GiB at most",
+        ):
+            expect(facts).to_contain_text(re.compile(text), use_inner_text=True)
+        assert not re.search(r"p\d\d|_s\b|_at\b|[a-z]_bytes", facts.inner_text())
+
+
 def test_a_delete_must_be_typed_and_says_that_it_is_ours(tab: OpenTab, floor: Floor) -> None:
     """Deleting asks for the name, sends the header that no foreign page can, and the row goes."""
     name = "X/Doomed.one.Counter"

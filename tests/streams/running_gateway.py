@@ -20,6 +20,7 @@ from maxam.client import connect
 from maxam.config import (
     AdminSettings,
     JournalSettings,
+    Limits,
     ListenerSettings,
     PolicySettings,
     SchemaSettings,
@@ -77,7 +78,11 @@ class Running:
 
 @contextmanager
 def running_gateway(
-    folder: Path, policy: str, schemas: Mapping[str, str], durability: Literal["fsync", "none"] = "fsync"
+    folder: Path,
+    policy: str,
+    schemas: Mapping[str, str],
+    durability: Literal["fsync", "none"] = "fsync",
+    limits: Limits = Limits(),  # noqa: B008 it is immutable
 ) -> Iterator[Running]:
     """Run one for the length of a block.
 
@@ -86,6 +91,7 @@ def running_gateway(
         policy: Text of the policy, with `{NAME}` for the fingerprint of each development certificate.
         schemas: Texts of the files of the schema folder, by their paths in it.
         durability: Of the journal.
+        limits: Of the broker.
     """
     certificates = folder / "certs"
     fingerprints = issue_development_certificates(certificates, dt.datetime.now(dt.UTC))
@@ -101,6 +107,7 @@ def running_gateway(
         ListenerSettings(port=0),
         JournalSettings(folder / "journal", durability=durability),
         AdminSettings(port=0),
+        limits=limits,
     )
     made: list[Running] = []
     ready = threading.Event()

@@ -199,7 +199,7 @@ def test_sessions(running: Running) -> None:
         assert json.loads(running.cli("sessions", "list", "--json").stdout)["client_id"] == "dash/board"
         assert plain(running.cli("sessions", "show", "pub", "dash/board").stdout) == (
             "principal  pub\nclient_id  dash/board\nconnected  yes\ndurable  yes\npeer  <peer>\nfingerprint  <fingerprint>\nwindow  10\n"
-            "unacked  0\nowed  0\nconflated  0\nconnected_at  <time>\nstaleness_s  0.0\n"
+            "unacked  0\nowed  0\nconflated  0\nconnected_at  <time>\nstaleness_s  0.0\nbehind  no\n"
             "SUBSCRIPTION  GLOB  ACK  DURABLE  DELIVERING  BEHIND BY  OWED  UN-ACKED  CONFLATED  WHY\n─\n"
             "s 1  X/S.*  client  yes  yes  0  0  0\n"
         )

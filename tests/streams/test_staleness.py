@@ -1,6 +1,7 @@
 """An operator finds the subscriber that is slow on purpose, by its name, with one command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -9,6 +10,13 @@ from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from tests.streams.living_gateway import Living, Site, TestClient, living, until
 from tests.streams.test_freshness import Operator
+
+
+def impatient(folder: Path, *clients: str) -> Site:
+    """Return a site where whoever lacks anything for longer than a microsecond is behind."""
+    site = Site(folder, *clients)
+    site.settings = replace(site.settings, limits=replace(site.settings.limits, staleness_behind_s=1e-6))
+    return site
 
 
 async def never_acknowledges(alive: Living, client: TestClient, publisher: TestClient) -> None:
@@ -33,7 +41,7 @@ def found_first(tmp_path: Path, why: str, text: str, slow: object) -> None:
     """Have one subscriber that is slow beside some that are not, and look for it as operators do."""
 
     async def run() -> None:
-        site = Site(tmp_path, "pub", "sub")
+        site = impatient(tmp_path, "pub", "sub")
         async with (
             living(site) as alive,
             alive.client("pub", "machine") as publisher,
@@ -88,7 +96,7 @@ def test_who_is_away_is_named_first(tmp_path: Path) -> None:
     """A durable subscription whose client has gone; with its return and an ACK nobody is behind."""
 
     async def run() -> None:
-        site = Site(tmp_path, "pub", "sub")
+        site = impatient(tmp_path, "pub", "sub")
         async with living(site) as alive, alive.client("pub", "machine") as publisher:
             operator = Operator(alive)
             async with alive.client("sub", "away") as client:
@@ -105,6 +113,37 @@ def test_who_is_away_is_named_first(tmp_path: Path) -> None:
                 await client.write(encoder.ack(VERSION_1_2, b"s", frame.headers[b"message-id"]))
                 await until(lambda: not alive.gateway.broker.sessions["sub", "away"].subscriptions[b"s"].unacked)
                 alive.gateway.staleness._kept_until_s = 0.0
-                assert "nobody lacks anything" in await operator.says("subscriptions", "slow")
+                assert "nobody has lacked anything" in await operator.says("subscriptions", "slow")
+
+    trio.run(run)
+
+
+def test_what_is_on_its_way_makes_nobody_behind(tmp_path: Path) -> None:
+    """Who lacks something for less than the limit is in no list of who is behind, nor has a cause, but is told when asked for."""
+
+    async def run() -> None:
+        site = Site(tmp_path, "pub", "sub")
+        site.settings = replace(site.settings, limits=replace(site.settings.limits, staleness_behind_s=3600.0))
+        async with (
+            living(site) as alive,
+            alive.client("pub", "machine") as publisher,
+            alive.client("sub", "board 7") as client,
+        ):
+            operator = Operator(alive)
+            await never_acknowledges(alive, client, publisher)
+            assert await operator.says("subscriptions", "slow", "--json") == ""
+            assert await operator.says("subscriptions", "slow") == (
+                "nobody has lacked anything for more than 3600 s; looked at 1 subscription\n"
+            )
+            assert "nobody is behind" in await operator.says("top", "--count", "1")
+            (line,) = (await operator.says("subscriptions", "slow", "--min", "0", "--json")).splitlines()
+            row = json.loads(line)
+            assert (row["client_id"], row["behind"], row["cause"]) == ("board 7", False, "unacknowledged")
+            for asked in (["subscriptions", "list"], ["subscriptions", "slow", "--min", "0"], ["sessions", "show"]):
+                said = await operator.says(*asked, *(["sub", "board 7"] if asked[0] == "sessions" else []))
+                assert "X/**" in said
+                assert "slow to" not in said
+            assert "slow to acknowledge" in await operator.says("subscriptions", "slow", "--min", "1e-6")
+            assert "nobody lacks anything for 3000 s" in await operator.says("subscriptions", "slow", "--min", "3000")
 
     trio.run(run)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from maxam.config import Limits
 from tests.streams.running_gateway import Running, running_gateway
 
 POLICY = """
@@ -38,7 +39,8 @@ PROGRAM = "from maxam.admin.main import main; main(prog_name='maxam-admin')"
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a gateway with the admin listener beside it."""
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(folder, POLICY, {"registry.toml": RULES}, "none") as gateway:
+    limits = Limits(staleness_behind_s=1e-6)  # whoever lacks anything for longer is behind
+    with running_gateway(folder, POLICY, {"registry.toml": RULES}, "none", limits) as gateway:
         yield gateway
 
 

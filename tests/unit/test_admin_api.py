@@ -606,6 +606,7 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
         "owed": 12 - window,
         "conflated": 1,
         "staleness_s": 3.5,
+        "behind": False,
         "connected_at": "2023-11-14T22:13:20.000000Z",
     }
     subscription = {
@@ -622,6 +623,7 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
         "oldest_owed_s": 3.5,
         "oldest_unacked_s": 3.5,
         "staleness_s": 3.5,
+        "behind": False,
         "conflated": 1,
         "window": window,
         "cause": "unacknowledged",

@@ -326,10 +326,16 @@ def test_the_routes_answer_what_was_found(world: World) -> None:
 
     async def test() -> None:
         slow = await world.json("/v1/subscriptions/slow?limit=4")
-        assert (slow["behind"], slow["looked_at"], len(slow["subscriptions"])) == (3, 9, 4)
-        assert [row["staleness_s"] for row in slow["subscriptions"]] == [7.0, 7.0, 7.0, 1.0]
+        assert (slow["behind"], slow["looked_at"], slow["behind_after_s"]) == (3, 9, 5.0)
+        assert [(row["staleness_s"], row["behind"]) for row in slow["subscriptions"]] == [(7.0, True)] * 3
         assert slow["subscriptions"][0]["glob"] == "X/A.*"
+        assert len((await world.json("/v1/subscriptions/slow?limit=2"))["subscriptions"]) == 2
+        lacking = (await world.json("/v1/subscriptions/slow?limit=4&min_s=0"))["subscriptions"]
+        assert [(row["staleness_s"], row["behind"]) for row in lacking] == [(7.0, True)] * 3 + [(1.0, False)]
+        assert lacking[3]["cause"] == "unread"
         assert len((await world.json("/v1/subscriptions/slow?min_s=2.5"))["subscriptions"]) == 3
+        sessions = (await world.json("/v1/sessions?principal=admin"))["sessions"]
+        assert {(row["client_id"], row["behind"]) for row in sessions} == {("a", True), ("b", True), ("c/d", True)}
         for limit in (1, 2, 100):
             rows = await pages(f"/v1/subscriptions?limit={limit}")
             assert [(row["client_id"], row["id"]) for row in rows] == [

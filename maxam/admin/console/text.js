@@ -89,6 +89,15 @@ export function age(seconds) {
   return Math.floor(s / 86_400) + " d " + Math.floor((s % 86_400) / 3600) + " h";
 }
 
+/**
+ * How long something short took.
+ * @param {number | null | undefined} seconds
+ * @returns {string}
+ */
+export function briefly(seconds) {
+  return seconds === null || seconds === undefined || seconds >= 1 ? age(seconds) : `${ONE.format(seconds * 1000)} ms`;
+}
+
 /** @param {number} number */
 function pad(number) {
   return String(Math.floor(number)).padStart(2, "0");

@@ -6,7 +6,7 @@ import { refusal } from "../dialogs.js";
 import { add, client, cut, el, fill, icon, put } from "../dom.js";
 import { Poll } from "../link.js";
 import { age, bytes, count, plural, rate, shownShort, time } from "../text.js";
-import { staleness } from "./staleness.js";
+import { lateness, staleness } from "./staleness.js";
 
 const WORST = 6;
 const DAY_S = 86_400;
@@ -27,7 +27,7 @@ export function show({ root }) {
   );
   const polls = [
     new Poll((signal) => get("/v1/health", signal), 2000, (answer) => health.show(answer), (problem) => health.fail(problem)),
-    new Poll((signal) => get("/v1/rates", signal), 2000, (answer) => traffic.show(answer), (problem) => traffic.fail(problem)),
+    new Poll((signal) => get("/v1/rates", signal), 2000, (answer) => health.rejecting(traffic.show(answer)), (problem) => traffic.fail(problem)),
     new Poll((signal) => get(path(["v1", "subscriptions", "slow"], { limit: WORST }), signal), 1500, (answer) => behind.show(answer), (problem) => behind.fail(problem)),
     new Poll((signal) => get(path(["v1", "overdue"], { limit: 1 }), signal), 3000, (answer) => overdue.show(answer), () => overdue.tile.show("–", "idle")),
   ];
@@ -65,26 +65,48 @@ class Health {
   #list = el("ul", { class: "due" });
   due = el("section", { class: "card" }, el("h2", null, "What is in force, and until when"), this.#list);
   #said = "";
+  #rejecting = false;
+  /** @type {any} */
+  #answer = null;
+
+  /**
+   * What the head says of all that stands below it: it may not be well where something else is not.
+   * @param {boolean} rejecting whether SENDs are being rejected
+   */
+  rejecting(rejecting) {
+    this.#rejecting = rejecting;
+    if (this.#answer) this.#tell(this.#answer);
+  }
 
   /** @param {any} answer */
-  show(answer) {
+  #tell(answer) {
     const words = /** @type {Record<string, [string, "ok" | "warn" | "bad"]>} */ ({
-      ready: ["The gateway is healthy", "ok"],
-      degraded: ["In service, but something should be seen to", "warn"],
-      "not ready": ["Not fully in service", "bad"],
+      ready: ["All is well", "ok"],
+      degraded: ["The gateway is in service, but something should be seen to", "warn"],
+      "not ready": ["The gateway is not fully in service", "bad"],
     });
-    const [word, state] = words[answer.status] ?? [String(answer.status), "bad"];
     const reasons = [...answer.reasons, ...answer.degraded];
-    const said = JSON.stringify([answer.status, reasons, answer.server]);
+    /** @type {[string, string][]} */
+    const concerns = [];
+    if (answer.behind) concerns.push([`${plural(answer.behind, "subscription")} behind`, "#/slow"]);
+    if (answer.overdue) concerns.push([`${plural(answer.overdue, "topic")} overdue`, "#/overdue"]);
+    if (this.#rejecting) concerns.push(["SENDs are being rejected", "#/rejects"]);
+    if (!reasons.length && this.#list.querySelector("li:not(.ok)")) concerns.push(["Something expires soon, or was not done: it stands below", ""]);
+    const [word, state] = answer.status === "ready" && concerns.length ? /** @type {const} */ (["The gateway is healthy, but not all around it is well", "warn"]) : (words[answer.status] ?? [String(answer.status), "bad"]);
+    const said = JSON.stringify([answer.status, reasons, concerns, answer.server]);
     if (said !== this.#said) {
       this.#said = said;
       this.hero.dataset.state = state;
       fill(
         this.hero,
         icon(state),
-        el("div", null, el("p", { class: "word", role: "status" }, word), reasons.length ? el("ul", null, reasons.map((reason) => el("li", null, client(reason, 500)))) : null, el("p", { class: "aside" }, `${answer.server}, ${answer.core} core, running since `, el("time", { datetime: answer.started_at, title: answer.started_at }, time(answer.started_at)))),
+        el("div", null, el("p", { class: "word", role: "status" }, word), reasons.length + concerns.length ? el("ul", null, reasons.map((reason) => el("li", null, client(reason, 500))), concerns.map(([text, href]) => el("li", null, href ? el("a", { href }, text) : text))) : null, el("p", { class: "aside" }, `${answer.server}, ${answer.core} core, running since `, el("time", { datetime: answer.started_at, title: answer.started_at }, time(answer.started_at)))),
       );
     }
+  }
+
+  /** @param {any} answer */
+  show(answer) {
     const { figures, disk, connections, memory } = answer;
     this.memory.show(bytes(memory.used_bytes), memory.low ? "warn" : "idle", `of ${bytes(memory.limit_bytes)}`);
     this.topics.show(count(figures.topics), "idle", `revision ${count(figures.revision)}`);
@@ -92,6 +114,8 @@ class Health {
     this.connections.show(count(connections.connected), "idle", `and ${connections.operators} of operators${connections.connecting ? `, ${connections.connecting} connecting` : ""}`);
     this.disk.show(bytes(disk.free_bytes), disk.full ? "bad" : disk.low || disk.slow ? "warn" : "idle", disk.full ? "full: SENDs are refused" : disk.slow ? "the disk is slow" : `journal ${bytes(disk.journal_bytes)}`);
     fill(this.#list, this.#expiries(answer.expiries), this.#items(answer.reload), this.#audit(answer.audit));
+    this.#answer = answer;
+    this.#tell(answer);
   }
 
   /** @param {any[]} expiries */
@@ -120,6 +144,7 @@ class Health {
   /** @param {import("../api.js").Problem} problem */
   fail(problem) {
     this.#said = "";
+    this.#answer = null;
     delete this.hero.dataset.state;
     fill(this.hero, refusal(problem));
   }
@@ -134,7 +159,10 @@ class Traffic {
   hot = el("section", { class: "card" }, el("h2", null, "Hot topics"), this.#hot);
   busy = el("section", { class: "card" }, el("h2", null, "Busy sessions"), this.#busy);
 
-  /** @param {any} answer */
+  /**
+   * @param {any} answer
+   * @returns {boolean} whether SENDs are being rejected
+   */
   show(answer) {
     this.rejects.show(rate(answer.rejects_per_s), answer.rejects_per_s > 0 ? "warn" : "ok", "SENDs a second");
     const history = /** @type {[string | number, number, number][]} */ (answer.history ?? []);
@@ -148,6 +176,7 @@ class Traffic {
     const busy = /** @type {any[]} */ (answer.busy_sessions ?? []).slice(0, 8);
     fill(this.#busy, busy.map((one) => el("li", null, el("a", { href: sessionHref(one) }, cut(one.principal), el("span", { class: "aside" }, " / "), cut(one.client_id)), el("span", { class: "said" }, `${rate(one.sends_per_s)} in, ${rate(one.messages_per_s)} out`))));
     if (!busy.length) add(this.#busy, el("li", { class: "aside" }, "No session sends or receives now."));
+    return answer.rejects_per_s > 0;
   }
 
   /** @param {import("../api.js").Problem} problem */
@@ -170,15 +199,15 @@ class Behind {
 
   /** @param {any} answer */
   show(answer) {
-    const worst = answer.subscriptions[0]?.staleness_s ?? 0;
-    this.tile.show(count(answer.behind), !answer.behind ? "ok" : worst < 10 ? "warn" : "bad", worst > 0 ? `the oldest by ${age(worst)}` : `of ${plural(answer.looked_at, "subscription")}`);
+    const worst = answer.subscriptions[0];
+    this.tile.show(count(answer.behind), worst ? lateness(worst) : "ok", worst ? `the oldest by ${age(worst.staleness_s)}` : `of ${plural(answer.looked_at, "subscription")}`);
     const said = JSON.stringify(answer.subscriptions);
     if (said === this.#said) return;
     this.#said = said;
     const focused = [...this.#list.querySelectorAll("a")].indexOf(/** @type {HTMLAnchorElement} */ (document.activeElement));
     const rows = /** @type {any[]} */ (answer.subscriptions).slice(0, WORST);
-    fill(this.#list, rows.map((one) => el("li", null, el("a", { href: sessionHref(one), title: shownShort(one.glob, 300) }, cut(one.principal), el("span", { class: "aside" }, " / "), cut(one.client_id)), staleness(one.staleness_s, one.owed))));
-    if (!rows.length) add(this.#list, el("li", { class: "aside" }, "Every subscriber has everything."));
+    fill(this.#list, rows.map((one) => el("li", null, el("a", { href: sessionHref(one), title: shownShort(one.glob, 300) }, cut(one.principal), el("span", { class: "aside" }, " / "), cut(one.client_id)), staleness(one))));
+    if (!rows.length) add(this.#list, el("li", { class: "aside" }, "Nobody is behind."));
     if (focused >= 0) this.#list.querySelectorAll("a")[focused]?.focus();
   }
 

@@ -29,7 +29,7 @@ export function show({ root, query, remember }) {
       columns: [
         { title: "Principal", cell: (row) => cut(row.principal) },
         { title: "Client-id", cell: (row) => cut(row.client_id) },
-        { title: "Staleness", cell: (row) => staleness(row.staleness_s, row.owed) },
+        { title: "Staleness", cell: (row) => staleness(row) },
         { title: "State", cell: (row) => (row.connected ? badge("ok", "connected") : badge("idle", row.durable ? "away, durable" : "away")) },
         { title: "Owed", kind: "number", cell: (row) => count(row.owed) },
         { title: "Un-acked", kind: "number extra", cell: (row) => count(row.unacked) },
@@ -92,7 +92,7 @@ function showSession(session, changed) {
       kick.disabled = !row.connected;
       facts(list, [
         ["State", row.connected ? badge("ok", "connected") : badge("idle", "away")],
-        ["Staleness", staleness(row.staleness_s, row.owed)],
+        ["Staleness", staleness(row)],
         ["Connected since", row.connected_at ? el("time", { datetime: row.connected_at, title: row.connected_at }, time(row.connected_at)) : null],
         ["From", row.peer ? client(row.peer) : null],
         ["Certificate", row.fingerprint ? el("span", { class: "hex" }, row.fingerprint) : null],
@@ -159,7 +159,7 @@ function subscription(one) {
     { class: "subscription" },
     el("h4", null, client(one.glob, 300)),
     el("p", null, "id ", client(one.id, 100), `, ${one.ack === "client" ? "acknowledges" : one.ack === "auto" ? "ack auto" : "nothing is delivered now"}`, one.durable ? ", durable" : ""),
-    staleness(one.staleness_s, one.owed),
+    staleness(one),
     el(
       "p",
       { class: "aside" },
@@ -168,7 +168,7 @@ function subscription(one) {
       `; ${count(one.unacked)} un-acked`,
       one.oldest_unacked_s ? `, the oldest for ${age(one.oldest_unacked_s)}` : "",
       `; ${count(one.conflated)} conflated`,
-      one.cause ? `. Why: ${why(one.cause)}` : "",
+      one.behind ? `. Why: ${why(one)}` : "",
     ),
   );
 }

@@ -1,18 +1,26 @@
-/** Subscriptions that do not have everything, the one that waits longest first. */
+/** Subscriptions that are behind, the one that waits longest first; or all that do not have everything. */
 
 import { nothing } from "../dialogs.js";
 import { add, cut, el } from "../dom.js";
 import { Listing } from "../listing.js";
-import { count, plural, shownShort } from "../text.js";
-import { LATE_S, staleness, why } from "./staleness.js";
+import { age, count, plural, shownShort } from "../text.js";
+import { staleness, why } from "./staleness.js";
 
 /** @param {import("../main.js").Place} place */
-export function show({ root }) {
+export function show({ root, query, remember }) {
+  const all = el("input", {
+    type: "checkbox",
+    checked: query.get("all") === "yes",
+    change: () => {
+      remember({ all: all.checked ? "yes" : "" });
+      listing.restart();
+    },
+  });
   const listing = new Listing({
     route: "subscriptions/slow",
     rows: "subscriptions",
     single: true,
-    query: () => ({ limit: 100 }),
+    query: () => ({ limit: 100, min_s: all.checked ? 0 : null }),
     every_ms: 1000,
     table: {
       label: "Subscriptions, the worst first",
@@ -25,16 +33,17 @@ export function show({ root }) {
         { title: "Principal", cell: (row) => cut(row.principal) },
         { title: "Client-id", cell: (row) => cut(row.client_id) },
         { title: "Subscription", kind: "wide aside-narrow", cell: (row) => cut(row.glob) },
-        { title: "Staleness", cell: (row) => staleness(row.staleness_s, row.owed) },
-        { title: "Why", cell: (row) => (row.staleness_s < LATE_S ? "" : why(row.cause)) },
+        { title: "Staleness", cell: (row) => staleness(row) },
+        { title: "Why", cell: (row) => why(row) },
         { title: "Owed", kind: "number", cell: (row) => count(row.owed) },
         { title: "Un-acked", kind: "number extra", cell: (row) => count(row.unacked) },
         { title: "Conflated", kind: "number extra", cell: (row) => count(row.conflated) },
       ],
     },
-    summary: (answer) => (answer.behind ? `${plural(answer.behind, "subscription")} behind, of ${count(answer.looked_at)} looked at` : `Of ${plural(answer.looked_at, "subscription")}, none is behind`),
-    empty: () => nothing("Everybody has everything.", "A subscription shows here while there is a value that it does not have yet."),
+    summary: (answer) => `${count(answer.behind)} of ${plural(answer.looked_at, "subscription")} behind by more than ${age(answer.behind_after_s)}`,
+    empty: () => (all.checked ? nothing("Everybody has everything.", "A subscription shows here while there is a value that it does not have yet.") : nothing("Nobody is behind.", "A subscription shows here once it has lacked a value for longer than staleness_behind_s of the gateway's configuration. What it lacks for less is on its way.")),
   });
-  add(root, el("p", { class: "lead" }, "How old is the oldest thing that a subscriber does not have yet? The one that waits longest is first."), listing.element);
+  const box = el("label", { class: "personal", title: "What is on its way is no reason to worry: values that change all the time are always lacked by somebody for a moment" }, all, "All who lack anything now");
+  add(root, el("p", { class: "lead" }, "How old is the oldest thing that a subscriber does not have yet? The one that waits longest is first."), el("div", { class: "tools" }, box), listing.element);
   return () => listing.stop();
 }
