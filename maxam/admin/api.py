@@ -2,7 +2,7 @@
 
 Who asks is the fingerprint that the listener found in the TLS handshake; what they may do is the policy's. A certificate
 without the right gets 403 whether or not what it asked for exists. Every error is `{"error": <code>, "detail": <text>}`;
-where Confluent's API is spoken, in its form.
+where Confluent's API is spoken, in its form; of the console's files, where a browser asks, a page.
 """
 
 import logging
@@ -76,6 +76,7 @@ from maxam.admin.description import (
 )
 from maxam.admin.listener import CHAIN, FINGERPRINT
 from maxam.admin.personal import PII, tell_given, wants_personal
+from maxam.admin.refusal_page import refusal_page, wants_page
 from maxam.admin.subscriptions_api import SUBSCRIPTION, fields_of
 from maxam.admin.topic_rows import WITHHELD, may_be_personal, topic_row, value_fields
 from maxam.admin.topic_schemas import VALUED_TOPIC
@@ -131,7 +132,10 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         except ApiError as error:
             if writes or error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
                 _audit(view, request, "refused", f"{error.body['error']}: {error}")
-            raise
+            if error.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN} or not wants_page(request):
+                raise
+            fingerprint = request.scope.get("state", {}).get(FINGERPRINT)
+            return refusal_page(error, right, fingerprint and view.principal_of(fingerprint), fingerprint)
         if writes:
             _audit(view, request, "done", "")
         return response

@@ -321,13 +321,19 @@ def test_a_schema_shows_what_a_minor_added(tab: OpenTab) -> None:
 
 
 def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
-    """A certificate without admin rights gets the gateway's refusal, in place of the page."""
-    with operator(browser, floor.origin, floor.gateway.certificates, name="reader") as tab:
-        tab.allowed.extend(["status of 403", "status of 404"])  # the page, and the icon that a browser looks for
-        answer = tab.page.goto(f"{floor.origin}/console/")
-        assert answer is not None
-        assert answer.status == 403
-        expect(tab.page.locator("body")).to_contain_text("this needs the admin right read")
+    """A certificate without admin rights gets a page that says whose it is, what is missing and what to do."""
+    for name, known in (("reader", "principal 'reader'"), ("stranger", "the policy does not know this certificate")):
+        with operator(browser, floor.origin, floor.gateway.certificates, name=name) as tab:
+            tab.allowed.extend(["status of 403", "status of 404"])  # the page, and the icon that a browser looks for
+            answer = tab.page.goto(f"{floor.origin}/console/")
+            assert answer is not None
+            assert answer.status == 403
+            expect(tab.page.get_by_role("heading", level=1)).to_have_text(
+                "Your certificate may not look at this gateway"
+            )
+            for text in (known, "the admin right read", 'a capability with admin = ["read"]'):
+                expect(tab.page.locator("main")).to_contain_text(text)
+            expect(tab.page.locator("body")).to_have_css("max-width", "672px")  # its style is one that it may have
 
 
 def test_a_lost_right_is_told_in_words(tab: OpenTab) -> None:
