@@ -179,6 +179,7 @@ class Change:
         judgement: Which schema judged it.
         content: User headers that travel on to MESSAGE, in order, and the body as sent: as `pack` of maxam/content.py makes it.
         body_at: Where in `content` the body begins.
+        target: What the broker that made the change keeps under the destination, until the change is applied.
         wire: Cache, owned by the encoder's caller: a variant, and the shared bytes of its MESSAGE in that.
     """
 
@@ -191,6 +192,7 @@ class Change:
         "judgement",
         "publisher",
         "revision",
+        "target",
         "wire",
     )
 
@@ -209,10 +211,11 @@ class Change:
         self.accepted_at_us: Final = accepted_at_us
         self.destination: Final = destination
         self.deleted: Final = deleted
+        self.body_at: Final[i32] = body_at  # beside `deleted`, as machine code puts both into eight bytes
         self.publisher: Final = publisher
         self.judgement: Final = judgement
         self.content: Final = content
-        self.body_at: Final[i32] = body_at
+        self.target: object | None = None
         self.wire: tuple[int, bytes] | None = None
 
     @property

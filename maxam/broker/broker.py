@@ -281,18 +281,18 @@ class Broker:
             self.accepted_at_us = wall_us
         self.head += 1
         content, body_at = pack(event.headers, b"" if deleted else event.body)
-        self.pending.append(
-            Change(
-                self.head,
-                self.accepted_at_us,
-                event.destination if topic is None else topic.destination,  # held once, not again for its value
-                deleted,
-                connection.identity,
-                verdict,
-                content,
-                body_at,
-            )
+        change = Change(
+            self.head,
+            self.accepted_at_us,
+            event.destination if topic is None else topic.destination,  # held once, not again for its value
+            deleted,
+            connection.identity,
+            verdict,
+            content,
+            body_at,
         )
+        change.target = topic
+        self.pending.append(change)
         self.appended += 1
         connection.position = self.appended
         if condition is not None and condition.source is not None:
@@ -911,7 +911,12 @@ class Broker:
     def _apply_change(self, change: Change) -> None:
         self.revision = change.revision
         self.counters.changes += 1
-        topic = self.store.topics.get(change.destination)
+        # Among a million topics one that was looked up when its SEND came has left the processor's cache again by now.
+        target = change.target
+        change.target = None
+        topic = target if type(target) is Topic else None
+        if topic is None or topic.change.deleted:  # it is new, or the sweep may have forgotten it since
+            topic = self.store.topics.get(change.destination)
         if topic is None:
             if change.deleted:
                 return

@@ -6,6 +6,7 @@ import pytest
 
 from maxam.broker.broker import SCAN_TOPICS
 from maxam.broker.session import SCAN_READY_MAX
+from maxam.broker.store import TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
 from maxam.records import AcknowledgementRecord, Change, SessionEndRecord
 from maxam.stomp.frames import Frame
@@ -764,6 +765,28 @@ def test_recovery_owes_exactly_what_was_not_acknowledged() -> None:
     client.send("X/new", receipt="n")
     world.settle()
     assert ids(client.read()) == [9]
+
+
+@pytest.mark.parametrize("body", [b"again", b""])
+def test_a_change_on_its_way_when_its_deleted_topic_is_forgotten(body: bytes) -> None:
+    """A SEND to a deleted topic that is forgotten before the commit is a value of that topic like any other, or a delete of nothing."""
+    world = World.make()
+    client = world.client()
+    for n in range(TOMBSTONE_SWEEP_MIN):
+        client.send(f"X/{n}")
+        client.send(f"X/{n}", b"")
+    client.subscribe()
+    world.settle()
+    client.send("X/7", body)
+    batch = world.take()
+    world.broker.tick(world.now_s)
+    assert not world.broker.store.topics
+    world.commit(batch)
+    expected = [("X/7", "again")] if body else []
+    assert [
+        (name.decode(), topic.change.body.decode()) for name, topic in world.broker.store.topics.items()
+    ] == expected
+    assert values(client.read()) == expected
 
 
 # Takeover, sessions and limits
