@@ -61,13 +61,16 @@ class SchemaError(ConfigurationError):
         problem: What is wrong.
         file: Path of the file, relative to the folder; empty when the problem says it.
         place: Path into the file, such as `fields[2].type` or `rule[0].schema`; empty for the whole, or when the problem says it.
+        line: Of that place in the file, from 1; None when nobody has looked for it, or it is about the whole file.
     """
 
-    def __init__(self, problem: str, file: str = "", place: str = "") -> None:
-        super().__init__(": ".join([part for part in (file, place, problem) if part]))
+    def __init__(self, problem: str, file: str = "", place: str = "", line: int | None = None) -> None:
+        where = file if line is None else f"{file}:{line}" if file else f"line {line}"
+        super().__init__(": ".join([part for part in (where, place, problem) if part]))
         self.problem: Final = problem
         self.file: Final = file
         self.place: Final = place
+        self.line: Final = line
 
 
 @final

@@ -402,3 +402,8 @@ def _encoded(draw: st.DrawFn, of: Json, names: dict[str, Json], depth: int) -> I
             yield _sized(b"%d" % index) if kind == "map" else b""
             yield from _encoded(draw, of["items" if kind == "array" else "values"], names, depth + 1)
         yield b"\x00"
+
+
+def told(error: SchemaError) -> str:
+    """Return what an error of a schema folder says, but for the line, which `test_registry` has tests of its own of."""
+    return ": ".join(part for part in (error.file, error.place, error.problem) if part)

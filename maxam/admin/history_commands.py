@@ -9,8 +9,8 @@ import click
 
 from maxam.admin.completion import destinations
 from maxam.admin.escaping import shown
-from maxam.admin.options import FOLDER, json_option, with_credentials
-from maxam.admin.output import VALUE, print_json, print_table
+from maxam.admin.options import FOLDER, WHOLE, full_option, json_option, with_credentials
+from maxam.admin.output import VALUE, cell, print_json, print_table
 from maxam.admin.remote import Credentials, Remote, history_path
 from maxam.errors import ConfigurationError, JournalError
 
@@ -25,6 +25,7 @@ _PAGE_MAX: Final = 200
 )
 @click.option("--before", type=click.IntRange(min=1), metavar="REVISION", help="Only changes of lower revisions.")
 @click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
+@full_option
 @click.option("--journal", type=FOLDER, help="Read this journal, or backup, here; no gateway is asked.")
 @json_option
 @with_credentials
@@ -34,6 +35,7 @@ def topics_history(
     limit: int,
     before: int | None,
     values: bool,
+    full: bool,
     journal: Path | None,
     as_json: bool,
 ) -> None:
@@ -41,6 +43,7 @@ def topics_history(
 
     What of it cannot be read, or was removed, is told on standard error; exit code 1 when something is lost.
     """
+    values = values or full
     told: dict[str, bool] = {}
     if journal is not None:
         rows = list(islice(_pages(_folder(journal, destination, values), before, limit, told), limit))
@@ -58,7 +61,7 @@ def topics_history(
         for row in rows:
             print_json(row)
     else:
-        _print_changes(rows, values)
+        _print_changes(rows, values, full)
     for problem in told:
         click.echo(shown(f"problem: {problem}"), err=True)
     if any(told.values()):
@@ -93,7 +96,7 @@ def _folder(journal: Path, destination: str, values: bool) -> Callable[[int | No
     return read
 
 
-def _print_changes(rows: list[dict[str, Any]], values: bool) -> None:
+def _print_changes(rows: list[dict[str, Any]], values: bool, full: bool) -> None:
     columns = ["#REVISION", "ACCEPTED AT", "KIND", "PUBLISHER", "SCHEMA", "#BYTES"]
     table = [
         [
@@ -103,11 +106,11 @@ def _print_changes(rows: list[dict[str, Any]], values: bool) -> None:
             row["publisher"],
             f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})",
             row["body_bytes"],
-            *([_value(row)] if values else []),
+            *([cell(_value(row), None) if full else _value(row)] if values else []),
         ]
         for row in rows
     ]
-    print_table([*columns, VALUE] if values else columns, table, ["SCHEMA", "PUBLISHER", "BYTES"])
+    print_table([*columns, VALUE] if values else columns, table, ["SCHEMA", "PUBLISHER", "BYTES"], whole=WHOLE)
 
 
 def _value(row: dict[str, Any]) -> object:

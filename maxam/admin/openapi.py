@@ -23,6 +23,7 @@ from maxam.admin.description import (
 )
 from maxam.admin.registry_api import cacheable, rendered
 from maxam.admin.view import View
+from maxam.config import AdminSettings
 from maxam.records import Identity
 
 PATH: Final = "/v1/openapi.json"
@@ -32,6 +33,19 @@ _RIGHTS: Final = {
 }
 _CONFLUENT_ERROR: Final = record(
     "ConfluentError", ("error", "detail"), error_code=WHOLE, message=TEXT, error=TEXT, detail=TEXT
+)
+# The first is where the document itself came from, whatever name and port that was: tools that fetched it ask there. A file of it says
+# nothing of where: for that there is the second.
+_SERVERS: Final = (
+    {"url": "/", "description": "the gateway that this description was fetched from"},
+    {
+        "url": "https://{host}:{port}",
+        "description": "any gateway, by [admin] host and port of its configuration",
+        "variables": {
+            "host": {"default": "localhost", "description": "an address, or a name that the gateway knows as its own"},
+            "port": {"default": str(AdminSettings().port)},
+        },
+    },
 )
 _CATCH_ALL: Final = re.compile(r":path\}")
 _NAME: Final = re.compile(r"\{(\w+)\}")
@@ -86,6 +100,7 @@ def document(specs: Sequence[RouteSpec]) -> dict[str, Any]:
             "description": "Of one gateway, for its operators. The client certificate says who asks, the policy what they may do. "
             "Path segments are percent-encoded; a destination keeps its slashes. See docs/admin.md.",
         },
+        "servers": list(_SERVERS),
         "paths": paths,
         "components": {
             "schemas": dict(sorted(components.items())),

@@ -58,6 +58,8 @@ class Group(click.Group):
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 limit_option: Final = click.option("--limit", type=click.IntRange(min=1), help="Print at most so many rows.")
+full_option: Final = click.option("--full", is_flag=True, help="Show values too, each whole, however long it is.")
+WHOLE: Final = "--full shows all of it"
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
@@ -95,10 +97,11 @@ def print_rows(
     columns: Sequence[str],
     cells: Callable[[dict[str, Any]], Sequence[object]],
     expendable: Sequence[str] = (),
+    whole: str = "--json shows it whole",
 ) -> None:
-    """Print a listing: one object a line, or a table of what `cells` makes of each row; columns are as of `print_table`."""
+    """Print a listing: one object a line, or a table of what `cells` makes of each row; the rest is as of `print_table`."""
     if as_json:
         for row in islice(rows, limit):
             print_json(row)
     else:
-        print_table(columns, [cells(row) for row in first_rows(rows, limit)], expendable)
+        print_table(columns, [cells(row) for row in first_rows(rows, limit)], expendable, whole=whole)

@@ -1,7 +1,7 @@
 """What `maxam-admin` prints: tables for people, JSON for programs; everything that came from a client is escaped."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import click
 from rich import box
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from maxam.admin.escaping import json_line, shown
+from maxam.admin.escaping import TRUNCATION_MARK, json_line, shown
 
 PIPE_WIDTH = 200  # columns of a table that goes into a file or a pipe
 VALUE = "VALUE"  # title of the column that may be folded into what the others leave
@@ -57,6 +57,7 @@ def print_table(
     expendable: Sequence[str] = (),
     remedy: str = "--json shows all",
     shortened: Sequence[str] = (),
+    whole: str = "--json shows it whole",
 ) -> None:
     """Print a table; nothing but its head when there are no rows.
 
@@ -68,12 +69,15 @@ def print_table(
             rows must be told apart.
         remedy: What standard error says of how to see all.
         shortened: Titles of columns whose cells stay on one line, and end in an ellipsis where a terminal has no room for more.
+        whole: What standard error says of how to see whole what ends in an ellipsis.
     """
     out = console()
     table_rows = list(rows)
     table = make_table(columns, table_rows)
+    cut = {title.removeprefix("#") for at, title in enumerate(columns) if any(is_cut(row[at]) for row in table_rows)}
     if not out.is_terminal:
         _print_whole(out, table)
+        tell_cut(cut, whole)
         return
     widths = {str(column.header): _width(column, shortened) for column in table.columns}
     empty = {str(column.header) for column in table.columns if not any(str(text) for text in column.cells)}
@@ -90,8 +94,11 @@ def print_table(
     for column in table.columns:
         title = str(column.header)
         if title in shortened:
-            column.max_width = min(_natural_width(column), widths[title] + spare)
+            natural = _natural_width(column)
+            column.max_width = min(natural, widths[title] + spare)
             spare -= column.max_width - widths[title]
+            if column.max_width < natural:
+                cut.add(title)
             column.overflow = "ellipsis"
             column.no_wrap = True
         else:
@@ -100,6 +107,13 @@ def print_table(
     out.print(table)
     if left_out:
         click.echo(f"no room for {', '.join(left_out)}; {remedy}", err=True)
+    tell_cut(cut - set(left_out), whole)
+
+
+def tell_cut(titles: Collection[str], whole: str) -> None:
+    """Say on standard error in which columns texts end in an ellipsis, and how to see them whole; nothing if there is none."""
+    if titles:
+        click.echo(f"cut where it ends in {TRUNCATION_MARK}: {', '.join(sorted(titles))}; {whole}", err=True)
 
 
 def _print_whole(out: Console, table: Table) -> None:
@@ -130,8 +144,8 @@ def _total(widths: dict[str, int]) -> int:
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one pair a line, aligned."""
-    pairs = [(name, cell(value).plain) for name, value in fields]
+    """Print names and values, one pair a line, aligned; each value is whole."""
+    pairs = [(name, cell(value, None).plain) for name, value in fields]
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         click.echo(f"{name:<{width}}  {value}".rstrip())
@@ -143,17 +157,28 @@ def print_value(value: object) -> None:
         click.echo(shown(line))
 
 
-def cell(value: object) -> Text:
-    """Return how a value stands in a table: text without markup, yes and no, nothing for None."""
+def cell(value: object, characters_max: int | None = CELL_CHARACTERS_MAX) -> Text:
+    """Return how a value stands in a table: text without markup, yes and no, nothing for None; what is a cell already as it is."""
+    return value if isinstance(value, Text) else Text(shown(_text(value), characters_max))
+
+
+def is_cut(value: object) -> bool:
+    """Say whether `cell` leaves out something of a value."""
+    if isinstance(value, Text):
+        return False
+    text = _text(value)
+    return len(text) > CELL_CHARACTERS_MAX or (not text.isprintable() and len(shown(text)) > CELL_CHARACTERS_MAX)
+
+
+def _text(value: object) -> str:
     match value:
         case None:
-            text = ""
+            return ""
         case bool():
-            text = "yes" if value else "no"
+            return "yes" if value else "no"
         case str():
-            text = value
+            return value
         case int() | float():
-            text = str(value)
+            return str(value)
         case _:
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return Text(shown(text, CELL_CHARACTERS_MAX))
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

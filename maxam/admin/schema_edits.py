@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from maxam.admin.schema_diff import differences
-from maxam.admin.schema_folder import Texts, covering, inspect, line_of, no_such_type, released_minors
+from maxam.admin.schema_folder import Texts, covering, inspect, no_such_type, released_minors
 from maxam.admin.schema_tree import read_tree
+from maxam.avro.places import line_of
 from maxam.avro.registry import (
     CANDIDATE_SUFFIX,
     LOCK_FILE,

@@ -1,24 +1,19 @@
 """A schema folder as integrators see it: everything that is wrong or odd in it, with file, line and place."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal
 
-from maxam.avro.registry import LOCK_FILE, REGISTRY_FILE, SCHEMA_SUFFIX, Registry, inspect_registry
+from maxam.avro.places import line_of, located
+from maxam.avro.registry import LOCK_FILE, REGISTRY_FILE, Registry, inspect_registry
 from maxam.config import Limits
 from maxam.errors import ConfigurationError, SchemaError
 from maxam.gateway.sources import read_schema_texts
 from maxam.globs import Glob, destination_problem
 
 Texts = Mapping[str, bytes]  # content of each file by its path relative to the folder, with `/`
-
-_HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*(.*?)\s*\]")
-_SAID: Final = re.compile(r"\bline ([0-9]+)")  # by the readers of JSON and TOML
-_KEY: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,79 +55,7 @@ def inspect(texts: Texts) -> tuple[Registry | None, list[Finding]]:
 
 
 def _finding(error: SchemaError, texts: Texts) -> Finding:
-    line = line_of(error.file, texts.get(error.file, b""), error.place) if error.file else None
-    said = _SAID.search(error.problem)
-    if line is None and said is not None and not error.place:
-        line = int(said[1])
-    return Finding("error", error.file, line, error.place, error.problem)
-
-
-# Where.
-
-
-def line_of(file: str, text: bytes, place: str) -> int | None:
-    """Find the line of a place in a file, or of the innermost thing around it that can be found; None without a place."""
-    places = _schema_lines(text) if file.endswith(SCHEMA_SUFFIX) else _toml_lines(text)
-    lines: dict[str, int] = {}
-    for found, line in places:
-        lines.setdefault(found, line)
-    while place:
-        if place in lines:
-            return lines[place]
-        place = place[: max(place.rfind("."), place.rfind("["), 0)]
-    return None
-
-
-def _schema_lines(text: bytes) -> Iterator[tuple[str, int]]:
-    """Iterate over the places of all values in JSON with their lines; text that is none ends early."""
-    open_places: list[tuple[str, int]] = []  # of objects (-1) and arrays (index of the next item)
-    place, key, line, at = "", "", 1, 0
-    content = text.decode(errors="replace")
-    named = False
-    for token in _TOKEN.finditer(content):
-        line += content.count("\n", at, token.start())
-        at = token.start()
-        mark = token[0]
-        if mark in "}]":
-            if open_places:
-                open_places.pop()
-        elif mark == ":":
-            named = True
-        elif mark == ",":
-            named = False
-            if open_places and open_places[-1][1] >= 0:
-                open_places[-1] = (open_places[-1][0], open_places[-1][1] + 1)
-        else:
-            around, index = open_places[-1] if open_places else ("", -1)
-            if open_places and index < 0 and not named:
-                key = mark[1:-1]
-                continue
-            named = False
-            if not open_places:
-                place = ""
-            elif index < 0:
-                place = f"{around}.{key}" if around else key
-            else:
-                place = f"{around}[{index}]"
-            yield place, line
-            if mark in "{[":
-                open_places.append((place, -1 if mark == "{" else 0))
-
-
-def _toml_lines(text: bytes) -> Iterator[tuple[str, int]]:
-    """Iterate over the places of all tables and keys that begin a line in TOML, with their lines."""
-    table = ""
-    counts: dict[str, int] = {}
-    for number, line in enumerate(text.decode(errors="replace").split("\n"), start=1):
-        header = _HEADER.match(line)
-        if header:
-            table = header[2]
-            if header[1] == "[[":
-                counts[table] = counts.get(table, -1) + 1
-                table = f"{table}[{counts[table]}]"
-            yield table, number
-        elif key := _KEY.match(line):
-            yield f"{table}.{key[1]}" if table else key[1], number
+    return Finding("error", error.file, located(error, texts).line, error.place, error.problem)
 
 
 # What is odd.

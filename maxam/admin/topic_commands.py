@@ -1,15 +1,15 @@
 """`maxam-admin topics`: what the topics hold."""
 
 import sys
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from maxam.admin.completion import destinations
 from maxam.admin.freshness_commands import topics_overdue
 from maxam.admin.history_commands import topics_history
-from maxam.admin.options import done, json_option, limit_option, print_rows, with_credentials
-from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_value
+from maxam.admin.options import WHOLE, done, full_option, json_option, limit_option, print_rows, with_credentials
+from maxam.admin.output import VALUE, cell, print_fields, print_json, print_line, print_value
 from maxam.admin.put_commands import topics_put
 from maxam.admin.remote import Credentials, NotFoundError, Remote, topic_path
 from maxam.admin.repeating import watch_option
@@ -28,12 +28,16 @@ topics.add_command(topics_put)
 @topics.command("list")
 @click.argument("glob", default="**")
 @click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
+@full_option
 @limit_option
 @json_option
 @watch_option
 @with_credentials
-def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | None, as_json: bool) -> None:
+def topics_list(
+    credentials: Credentials, glob: str, values: bool, full: bool, limit: int | None, as_json: bool
+) -> None:
     """List the topics that match GLOB, in order of their names."""
+    values = values or full
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower())
         columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES"]
@@ -50,9 +54,10 @@ def topics_list(credentials: Credentials, glob: str, values: bool, limit: int | 
                 row["publisher"],
                 f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})",
                 row["body_bytes"],
-                *([_value_cell(row)] if values else []),
+                *([cell(_value_cell(row), None) if full else _value_cell(row)] if values else []),
             ],
             expendable,
+            WHOLE,
         )
 
 
@@ -121,18 +126,25 @@ def topics_delete(credentials: Credentials, destination: str, if_revision: int |
 @click.option("--stomp", metavar="HOST:PORT", help="STOMP listener. [default: the one that the gateway names]")
 @click.option("--virtual-host", metavar="NAME", help="The host of CONNECT. [default: one that the gateway accepts]")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many updates.")
+@click.option("--full", is_flag=True, help="Show values whole: an update a line, as long as it is, on a terminal too.")
 @json_option
 @with_credentials
 def topics_watch(
-    credentials: Credentials, glob: str, stomp: str | None, virtual_host: str | None, count: int | None, as_json: bool
+    credentials: Credentials,
+    glob: str,
+    stomp: str | None,
+    virtual_host: str | None,
+    count: int | None,
+    full: bool,
+    as_json: bool,
 ) -> None:
     """Show the values of all topics that match GLOB, and each update of them, until Ctrl-C.
 
     With --stomp it needs no admin right, only the right to receive.
     """
-    from maxam.admin.watch import watch  # noqa: PLC0415 trio and the client take 200 ms to import
+    from maxam.admin.watch import Style, watch  # noqa: PLC0415 trio and the client take 200 ms to import
 
-    style: Literal["json", "table", "lines"] = "json" if as_json else "table" if sys.stdout.isatty() else "lines"
+    style: Style = "json" if as_json else "whole" if full else "table" if sys.stdout.isatty() else "lines"
     watch(credentials, glob, stomp, virtual_host, style, count)
 
 

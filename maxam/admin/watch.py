@@ -10,10 +10,12 @@ from typing import Final, Literal, final
 import trio
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from maxam.admin.escaping import shown
 from maxam.admin.judging import Judge
-from maxam.admin.output import GAP, cell, console, make_table, print_json, print_line
+from maxam.admin.options import WHOLE
+from maxam.admin.output import GAP, VALUE, cell, console, is_cut, make_table, print_json, print_line, tell_cut
 from maxam.admin.remote import Credentials, Remote, RemoteError, split_address
 from maxam.admin.values import Json, ValueDecodeError
 from maxam.client import Message, connect
@@ -25,7 +27,7 @@ CELL_MIN: Final = 8  # characters of a name or value, however narrow the termina
 REFRESH_S: Final = 0.25
 RELEARN_S: Final = 5.0  # at most so often the registry is asked for again when a value does not fit it
 
-Style = Literal["table", "lines", "json"]
+Style = Literal["table", "lines", "whole", "json"]  # a value a line is cut; whole it is not
 
 
 @final
@@ -44,12 +46,13 @@ class Update:
 
 @final
 class _Display:
-    """Puts updates on the terminal in one of three styles."""
+    """Puts updates on the terminal in one style."""
 
     def __init__(self, style: Style) -> None:
         self.style: Final = style
         self._newest: Final[OrderedDict[str, Update]] = OrderedDict()
         self._count = 0
+        self._told_cut = False
 
     def put(self, update: Update) -> None:
         """Show an update, at once or with the next refresh."""
@@ -66,8 +69,13 @@ class _Display:
                     "problem": update.problem,
                 }
             )
+        elif self.style == "whole":
+            print_line(f"{update.revision} {update.destination} {cell(_text(update), None).plain}")
         elif self.style == "lines":
             print_line(f"{update.revision} {update.destination} {cell(_text(update)).plain}")
+            if not self._told_cut and is_cut(_text(update)):
+                self._told_cut = True
+                tell_cut([VALUE], WHOLE)
         else:
             self._newest[update.destination] = update
             self._newest.move_to_end(update.destination, last=False)
@@ -84,6 +92,7 @@ class _Display:
         longest = max(len(text) for text in ("DESTINATION", *(name for name, *_ in cells)))
         destination_width = max(min(longest, room // 2), CELL_MIN)
         value_width = max(room - destination_width, CELL_MIN)
+        cut = any(len(cell(_text(row)).plain) > value_width or is_cut(_text(row)) for *_, row in cells)
         table = make_table(
             ["DESTINATION", "#REV", "RECEIVED", "VALUE"],
             [
@@ -93,7 +102,12 @@ class _Display:
         )
         for column in table.columns:
             column.no_wrap = True
-        table.caption = f"updates: {self._count}, topics: {len(self._newest)}; Ctrl-C ends"
+        table.caption = Text(
+            f"updates: {self._count}, topics: {len(self._newest)}; {f'{WHOLE}; ' if cut else ''}Ctrl-C ends",
+            style="table.caption",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
         return table
 
 

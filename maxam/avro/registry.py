@@ -10,6 +10,7 @@ from typing import Any, Final, final
 from maxam.avro.compatibility import BACKWARD, COMPATIBILITIES, COMPATIBILITY_DEFAULT, MinorFinding, check_minors
 from maxam.avro.envelope import ID_BYTES, EnvelopeKeys
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES
+from maxam.avro.places import line_of_byte, located
 from maxam.avro.rule import DATUM, ENCODINGS, ENVELOPE, NONE, Rule, SchemaVersion, schema_id_of
 from maxam.avro.schema import Json, Source, find_problems, full_name, parse_schema, read_source
 from maxam.avro.silent import silent_changes
@@ -160,14 +161,15 @@ def load_registry(texts: Mapping[str, bytes], limits: Limits | None = None) -> R
         limits: Bound the rules' globs.
 
     Raises:
-        SchemaError: Something in it is wrong; names file and place, each mistake on a line of its own.
+        SchemaError: Something in it is wrong; names file, line and place, each mistake on a line of its own.
     """
     registry, problems = inspect_registry(texts, limits)
     if registry is None:
+        told = [located(problem, texts) for problem in problems[:PROBLEMS_SHOWN_MAX]]
         if len(problems) == 1:
-            raise problems[0]
+            raise told[0]
         more = f"\n... and {len(problems) - PROBLEMS_SHOWN_MAX} more" if len(problems) > PROBLEMS_SHOWN_MAX else ""
-        raise SchemaError("\n".join([str(problem) for problem in problems[:PROBLEMS_SHOWN_MAX]]) + more)
+        raise SchemaError("\n".join([str(problem) for problem in told]) + more)
     return registry
 
 
@@ -487,7 +489,7 @@ def _source(path: str, text: bytes, minor: str, name: str) -> Source:
     source = read_source(path, text, minor)
     said = full_name(source)
     if said != name:
-        raise SchemaError(f"the file's place says {name}, its text says {said}", path)
+        raise SchemaError(f"the file's place says {name}, its text says {said}", path, "name")
     return source
 
 
@@ -500,6 +502,8 @@ def _toml(file: str, text: bytes) -> _Toml:
         return tomllib.loads(text.decode())
     except RecursionError:
         raise SchemaError("nested too deeply", file) from None
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"not UTF-8 TOML: {error}", file, "", line_of_byte(text, error.start)) from None
     except ValueError as error:
         raise SchemaError(f"not UTF-8 TOML: {error}", file) from None
 

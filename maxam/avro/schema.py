@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, final
 
+from maxam.avro.places import line_of_byte, line_of_second, line_of_value
 from maxam.errors import SchemaError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -127,14 +128,16 @@ class Source:
         minor: Its version such as `1.0`; empty when it stands alone.
         document: The JSON text's value.
         references: Pinned minor for each named type of another file.
+        line: Where the value begins in the text, from 1.
     """
 
-    __slots__ = ("document", "minor", "path", "references")
+    __slots__ = ("document", "line", "minor", "path", "references")
 
-    def __init__(self, path: str, minor: str, document: Json) -> None:
+    def __init__(self, path: str, minor: str, document: Json, line: int = 1) -> None:
         self.path: Final = path
         self.minor: Final = minor
         self.document: Final = document
+        self.line: Final = line
         references: Json = document.get("references", {}) if isinstance(document, dict) else {}
         self.references: Final[dict[str, str]] = {}
         if not isinstance(references, dict):
@@ -172,7 +175,7 @@ def read_source(path: str, text: bytes, minor: str = "") -> Source:
     """Read a schema file's JSON.
 
     Raises:
-        SchemaError: It is not UTF-8 JSON, or an object in it has a key twice.
+        SchemaError: It is not UTF-8 JSON, or an object in it has a key twice; names the line.
     """
     try:
         document: Json = json.loads(
@@ -180,9 +183,19 @@ def read_source(path: str, text: bytes, minor: str = "") -> Source:
         )
     except RecursionError:
         raise SchemaError("nested too deeply", path) from None
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"not UTF-8 JSON: {error}", path, "", line_of_byte(text, error.start)) from None
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"not UTF-8 JSON: {error}", path, "", error.lineno) from None
+    except _RepeatedKeyError as error:
+        problem = f"not UTF-8 JSON: key {error.key!r} is there twice"
+        raise SchemaError(problem, path, "", line_of_second(text, error.key)) from None
+    except _NumberError as error:
+        problem = f"not UTF-8 JSON: {error.text} {error.problem}"
+        raise SchemaError(problem, path, "", line_of_value(text, error.text)) from None
     except ValueError as error:
         raise SchemaError(f"not UTF-8 JSON: {error}", path) from None
-    return Source(path, minor, document)
+    return Source(path, minor, document, line_of_byte(text, len(text) - len(text.lstrip())))
 
 
 def parse_schema(source: Source, sources: Sources | None = None) -> Schema:
@@ -205,7 +218,8 @@ def parse_schema(source: Source, sources: Sources | None = None) -> Schema:
     except RecursionError:
         raise SchemaError("nested too deeply", source.path) from None
     except UnicodeEncodeError:
-        raise SchemaError("a text in it holds half a surrogate pair", source.path) from None
+        place = _unpaired(source.document)
+        raise SchemaError("a text in it holds half a surrogate pair", source.path, place or "") from None
     for name in source.references:
         if name not in parser.origins or parser.origins[name] is source:
             raise SchemaError("the schema does not refer to this type", source.path, f"references.{name}")
@@ -241,7 +255,8 @@ def full_name(source: Source) -> str:
     """
     document = source.document
     if not isinstance(document, dict) or document.get("type") not in ("record", "enum", "fixed"):  # a list has no hash
-        raise SchemaError("a schema file must define a record, an enum or a fixed", source.path)
+        place = "type" if isinstance(document, dict) and "type" in document else ""
+        raise _error(source, place, "a schema file must define a record, an enum or a fixed")
     return _name(source, document, "", "")
 
 
@@ -427,7 +442,28 @@ class _Parser:
 
 
 def _error(source: Source, path: str, problem: str) -> SchemaError:
-    return SchemaError(problem, source.path, path)
+    return SchemaError(problem, source.path, path, None if path else source.line)
+
+
+def _unpaired(document: Json) -> str | None:
+    """Find the place of a text, or of a key's value, that holds half a surrogate pair; None where no text does."""
+    left: list[tuple[str, Json]] = [("", document)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, str) and not _is_text(value):
+            return path
+        if isinstance(value, list):
+            left += [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if not _is_text(key):
+                    return path
+                left.append((_at(path, key), item))
+    return None
+
+
+def _is_text(text: str) -> bool:
+    return not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
 def _at(path: str, key: str) -> str:
@@ -439,20 +475,39 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(keys) != len(pairs):
         for key, _ in pairs:
             if key not in keys:
-                raise ValueError(f"key {key!r} is there twice")
+                raise _RepeatedKeyError(key)
             del keys[key]
     return keys
 
 
 def _refuse_constant(text: str) -> Json:
-    raise ValueError(f"{text} is not JSON")
+    raise _NumberError(text, "is not JSON")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is out of range")
+        raise _NumberError(text, "is out of range")
     return number
+
+
+@final
+class _RepeatedKeyError(Exception):
+    """Says that an object has a key twice."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key: Final = key
+
+
+@final
+class _NumberError(Exception):
+    """Says that a number cannot be taken."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(text)
+        self.text: Final = text
+        self.problem: Final = problem
 
 
 def _name(source: Source, document: dict[str, Json], namespace: str, path: str) -> str:

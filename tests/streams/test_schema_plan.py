@@ -307,4 +307,4 @@ def test_a_plan_of_a_bad_folder_is_refused(running: Running, candidate: Path) ->
     (candidate / "t/U_v1/1.0.avsc").write_text("{}")
     result = cli(running, "plan", str(candidate))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "t/U_v1/1.0.avsc: a schema file must define a record" in result.stderr
+    assert "t/U_v1/1.0.avsc:1: a schema file must define a record" in result.stderr

@@ -6,7 +6,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urljoin
 
 import httpx
 import pytest
@@ -773,5 +773,21 @@ def test_a_bug_is_answered_as_internal_error(world: World, monkeypatch: pytest.M
     async def test() -> None:
         response = await world.ask("GET", "/v1/about")
         assert (response.status_code, response.json()) == (500, {"error": "internal", "detail": "internal error"})
+
+    run(test)
+
+
+def test_the_description_says_where_to_ask(world: World) -> None:
+    """First the gateway that it came from, by a reference that holds for any name and port; then any other, with the usual port."""
+
+    async def test() -> None:
+        here, anywhere = (await world.json("/v1/openapi.json"))["servers"]
+        assert here["url"] == "/"
+        assert (
+            urljoin("https://gateway.example.org:9443/v1/openapi.json", here["url"])
+            == "https://gateway.example.org:9443/"
+        )
+        defaults = {name: one["default"] for name, one in anywhere["variables"].items()}
+        assert anywhere["url"].format(**defaults) == "https://localhost:8643"
 
     run(test)

@@ -4,6 +4,7 @@ import pytest
 from rich.console import Console
 
 from maxam.admin import output
+from maxam.admin.escaping import shown
 
 COLUMNS = ["DESTINATION", "#REVISION", "ACCEPTED AT", "SCHEMA"]
 EXPENDABLE = ["SCHEMA", "ACCEPTED AT"]
@@ -69,9 +70,12 @@ def test_a_shortened_column_takes_one_line(
     monkeypatch.setattr(output, "console", lambda: terminal)
     rows = [["X/a", 1, "short"], ["X/b", 2, "v" * 120]]
     output.print_table(["DESTINATION", "#REVISION", "VALUE"], rows, shortened=["VALUE"])
-    _, _, short, long = capsys.readouterr().out.splitlines()
+    captured = capsys.readouterr()
+    _, _, short, long = captured.out.splitlines()
     assert short.split() == ["X/a", "1", "short"]
     assert long.rstrip().endswith("v" if width == 200 else "\N{HORIZONTAL ELLIPSIS}")
+    told = "" if width == 200 else "cut where it ends in \N{HORIZONTAL ELLIPSIS}: VALUE; --json shows it whole\n"
+    assert captured.err == told
     assert len(long.rstrip()) == (width if width < 200 else len("DESTINATION") + len("REVISION") + 2 * 3 + 120)
 
 
@@ -85,6 +89,21 @@ def test_what_goes_into_a_pipe_is_whole_without_blanks_at_the_end(capsys: pytest
     assert len(lines) == 3
     assert lines[2].split() == ["X/a", *value.split(), *value.split()]
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("character", ["v", "\x1b"])
+def test_what_is_cut_is_said_to_be(capsys: pytest.CaptureFixture[str], character: str) -> None:
+    """A text that is longer than a cell ends in an ellipsis, and standard error names its column and the way to see it; a cell made whole is."""
+    most = output.CELL_CHARACTERS_MAX // len(shown(character))
+    for length, told in ((most, ""), (most + 1, "cut where it ends in \N{HORIZONTAL ELLIPSIS}: NOTE; ask for it\n")):
+        output.print_table(["DESTINATION", "NOTE"], [["X/a", character * length]], whole="ask for it")
+        captured = capsys.readouterr()
+        assert captured.err == told
+        assert captured.out.endswith("\N{HORIZONTAL ELLIPSIS}\n") == bool(told)
+    output.print_table(["DESTINATION", "NOTE"], [["X/a", output.cell(character * 1000, None)]])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.count(shown(character)) == 1000
 
 
 def test_columns_without_anything_go_without_a_word(

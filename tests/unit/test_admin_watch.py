@@ -35,7 +35,40 @@ def test_the_table_fits_its_terminal(width: int) -> None:
     assert all(len(line) <= width and line.isprintable() for line in lines)
     assert lines[2].split()[:3] == ["X/A", "7", "03:04:05.678"]
     assert r'{"text":"\u001b[2J' in lines[2] or width < 200
-    assert lines[-1].strip() == "updates: 11, topics: 11; Ctrl-C ends"
+    assert lines[-1].strip() == "updates: 11, topics: 11; --full shows all of it; Ctrl-C ends"
+
+
+def test_a_table_with_room_for_all_says_nothing_of_more() -> None:
+    """Only what is cut is said to be."""
+    display = _Display("table")
+    display.put(update("X/A", 7, "v" * 30))
+    out = io.StringIO()
+    Console(file=out, width=100, color_system=None).print(display.table(5, 100))
+    assert out.getvalue().splitlines()[-1].strip() == "updates: 1, topics: 1; Ctrl-C ends"
+
+
+def test_a_caption_stays_on_its_line() -> None:
+    """However narrow the terminal and large the figures are."""
+    display = _Display("table")
+    display.put(update("X/A", 7, "v" * 500))
+    display._count = 10**12
+    out = io.StringIO()
+    Console(file=out, width=45, color_system=None).print(display.table(5, 45))
+    assert len(out.getvalue().splitlines()) == 2 + 1 + 1
+
+
+def test_lines_are_cut_and_say_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is longer ends in an ellipsis; standard error tells once how to see it whole, which is then printed to its end."""
+    cut, whole = _Display("lines"), _Display("whole")
+    for number in range(2):
+        cut.put(update("X/A", number, "v" * 500))
+    captured = capsys.readouterr()
+    assert [len(line) for line in captured.out.splitlines()] == [len("0 X/A ") + 400] * 2
+    assert captured.err == "cut where it ends in \N{HORIZONTAL ELLIPSIS}: VALUE; --full shows all of it\n"
+    whole.put(update("X/A", 1, "v" * 500))
+    captured = capsys.readouterr()
+    assert captured.out == f'1 X/A {{"text":"{"v" * 500}"}}\n'
+    assert captured.err == ""
 
 
 def test_a_title_wider_than_its_column_is_whole() -> None:

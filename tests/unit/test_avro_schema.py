@@ -7,6 +7,7 @@ import pytest
 
 from maxam.avro.schema import Schema, Source, parse_schema, read_source
 from maxam.errors import SchemaError
+from tests.avro_schemas import told
 
 
 def parsed(document: Any, **files: Any) -> Schema:
@@ -101,7 +102,7 @@ def test_a_wrong_schema_is_refused_with_file_and_place(document: Any, problem: s
     """Each mistake in a schema is an error that names file and JSON path."""
     with pytest.raises(SchemaError) as caught:
         parsed(document)
-    assert problem in str(caught.value)
+    assert problem in told(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_a_default_is_of_its_fields_type(of: Any, good: list[Any], bad: list[Any
 )
 def test_a_text_that_is_no_schema_is_refused(text: bytes, problem: str) -> None:
     """Bytes that are not strict JSON, or nested without end, are an error that names the file."""
-    with pytest.raises(SchemaError, match=r"^main\.avsc: ") as caught:
+    with pytest.raises(SchemaError, match=r"^main\.avsc(:1)?: ") as caught:
         parse_schema(read_source("main.avsc", text))
     assert problem in str(caught.value)
 

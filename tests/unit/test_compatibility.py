@@ -11,6 +11,7 @@ import pytest
 from fastavro.schema import fingerprint
 
 from maxam.avro.compatibility import BACKWARD, COMPATIBILITIES, FORWARD, check, check_minors
+from maxam.avro.places import located
 from maxam.avro.registry import inspect_registry, load_registry
 from maxam.avro.resolution import KINDS, PATHS_MAX, Resolution
 from maxam.avro.rule import SchemaVersion
@@ -248,7 +249,7 @@ def problems(texts: Mapping[str, bytes]) -> list[SchemaError]:
     if found:
         with pytest.raises(SchemaError) as caught:
             load_registry(texts)
-        assert all(str(problem) in str(caught.value) for problem in found)
+        assert all(str(located(problem, texts)) in str(caught.value) for problem in found)
     return found
 
 

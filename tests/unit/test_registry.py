@@ -15,6 +15,7 @@ from maxam.avro.registry import Registry, inspect_registry, load_registry
 from maxam.avro.rule import ENCODINGS
 from maxam.errors import SchemaError
 from maxam.records import Judgement
+from tests.avro_schemas import told
 from tests.sans_io import World, receipts
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
@@ -155,7 +156,7 @@ def test_a_wrong_registry_file_is_refused(toml: str, problem: str) -> None:
     """Each mistake in registry.toml is an error that names file and key."""
     with pytest.raises(SchemaError) as caught:
         loaded(toml)
-    assert problem in str(caught.value)
+    assert problem in told(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +167,13 @@ def test_a_wrong_registry_file_is_refused(toml: str, problem: str) -> None:
         ("e/B_v1/2.0.avsc", avsc("B_v1"), "e/B_v1/2.0.avsc: expected <namespace path>"),
         ("e/B_v1/1.01.avsc", avsc("B_v1"), "e/B_v1/1.01.avsc: expected <namespace path>"),
         ("e.B_v1/1.0.avsc", avsc("B_v1"), "e.B_v1/1.0.avsc: expected <namespace path>"),
-        ("f/B_v1/1.0.avsc", avsc("B_v1"), "f/B_v1/1.0.avsc: the file's place says f.B_v1, its text says e.B_v1"),
+        ("f/B_v1/1.0.avsc", avsc("B_v1"), "f/B_v1/1.0.avsc: name: the file's place says f.B_v1, its text says e.B_v1"),
         ("e/B_v1/1.0.avsc", b'"int"', "e/B_v1/1.0.avsc: a schema file must define a record, an enum or a fixed"),
-        ("e/B_v1/1.0.avsc", b'{"type": ["record"]}', "e/B_v1/1.0.avsc: a schema file must define a record, an enum or"),
+        (
+            "e/B_v1/1.0.avsc",
+            b'{"type": ["record"]}',
+            "e/B_v1/1.0.avsc: type: a schema file must define a record, an enum or",
+        ),
         ("e/B_v1/1.0.avsc", b"{", "e/B_v1/1.0.avsc: not UTF-8 JSON"),
         ("e/B_v1/1.0.avsc", avsc("B_v1", "C"), "e/B_v1/1.0.avsc: fields[0].type: unknown type 'C'"),
     ],
@@ -177,7 +182,37 @@ def test_a_wrong_schema_file_is_refused(path: str, text: bytes, problem: str) ->
     """A file whose place and text disagree, or that is no schema, is an error that names it."""
     with pytest.raises(SchemaError) as caught:
         loaded(files={path: text})
-    assert problem in str(caught.value)
+    assert problem in told(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "where"),
+    [
+        ("e/B_v1/1.0.avsc", b'\n\n"int"', "e/B_v1/1.0.avsc:3: a schema file must define a record"),
+        ("e/B_v1/1.0.avsc", b"\n[]", "e/B_v1/1.0.avsc:2: a schema file must define a record"),
+        ("e/B_v1/1.0.avsc", b'{\n\n"type": "int"}', "e/B_v1/1.0.avsc:3: type: a schema file must define a record"),
+        ("e/B_v1/1.0.avsc", b'{"doc": 1,\n "type": ["record"]}', "e/B_v1/1.0.avsc:2: type: a schema file must define"),
+        ("e/B_v1/1.0.avsc", b'\n{"type": "record"}', "e/B_v1/1.0.avsc:2: record without 'name'"),
+        ("e/B_v1/1.0.avsc", b'{"type":\n"record",\n"name": "x.C"}', "e/B_v1/1.0.avsc:3: name: the file's place says e.B"),
+        ("e/B_v1/1.0.avsc", b'{"a": 1,\n"b": {"a": 2},\n"c": {"b": 1,\n"b": 2}}', "e/B_v1/1.0.avsc:4: not UTF-8 JSON: key 'b' is"),
+        ("e/B_v1/1.0.avsc", b'{"a":\n["NaN",\nNaN]}', "e/B_v1/1.0.avsc:3: not UTF-8 JSON: NaN is not JSON"),
+        ("e/B_v1/1.0.avsc", b'{"a":\n-1e999}', "e/B_v1/1.0.avsc:2: not UTF-8 JSON: -1e999 is out of range"),
+        ("e/B_v1/1.0.avsc", b'{"a":\n"\xff"}', "e/B_v1/1.0.avsc:2: not UTF-8 JSON: 'utf-8' codec"),
+        ("e/B_v1/1.0.avsc", b'{"a":\n\n1]', "e/B_v1/1.0.avsc:3: not UTF-8 JSON: Expecting ',' delimiter"),
+        ("e/B_v1/1.0.avsc", b'{"type": "record", "name": "e.B_v1",\n"doc": "\\ud800", "fields": []}', "e/B_v1/1.0.avsc:2: doc: a text in it holds"),
+        ("e/B_v1/1.0.avsc", b'{"type": "record", "name": "e.B_v1",\n"references": []}', "e/B_v1/1.0.avsc:2: references: expected an object"),
+        ("e/B_v1/1.0.avsc", b'{"type": "record", "name": "e.B_v1", "fields":\n[{"name": "f",\n"type": "C"}]}', "e/B_v1/1.0.avsc:3: fields[0].type: unknown"),
+        ("registry.toml", b"a = 1\nb = =", "registry.toml:2: not UTF-8 TOML: "),
+        ("registry.toml", b"[[rule]]\n# \xff", "registry.toml:2: not UTF-8 TOML: 'utf-8' codec"),
+        ("registry.toml", b"[[rule]]\n[[rule]]\nx = 1\n", "registry.toml:3: rule[1].x: unknown key"),
+        ("e/B/1.0.avsc", avsc("B"), "e/B/1.0.avsc: expected <namespace path>"),  # its text has no part in it
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line(path: str, text: bytes, where: str) -> None:
+    """Whatever stands somewhere in a file names file and line, also what is about the whole of its value, and what is no JSON or TOML."""
+    with pytest.raises(SchemaError) as caught:
+        loaded(files={path: text})
+    assert any(line.startswith(where) for line in str(caught.value).splitlines())
 
 
 def test_any_number_of_mistakes_is_found() -> None:
@@ -203,9 +238,9 @@ def test_a_released_minor_does_not_change() -> None:
     with pytest.raises(SchemaError, match=r"^e/A_v1/1\.0\.avsc: differs from what was released .*sha256"):
         loaded(files={"registry.lock": lock, "e/A_v1/1.0.avsc": avsc("A_v1", "int", doc="new")})
     both = loaded(files={"e/A_v1/1.1.avsc": new}).lock()
-    with pytest.raises(SchemaError, match=r'registry\.lock: released\."e\.A_v1"\."1\.1": released, but there is no'):
+    with pytest.raises(SchemaError, match=r'registry\.lock:7: released\."e\.A_v1"\."1\.1": released, but there is no'):
         loaded(files={"registry.lock": both})
-    with pytest.raises(SchemaError, match=r"registry\.lock: x: unknown key"):
+    with pytest.raises(SchemaError, match=r"registry\.lock:1: x: unknown key"):
         loaded(files={"registry.lock": b"x = 1"})
 
 

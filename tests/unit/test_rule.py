@@ -406,7 +406,7 @@ encoding = "datum"
         ('store_rejected_bodies = "no"', {}, r"rule\[0\]\.store_rejected_bodies: expected true or false"),
         ("", {"e/Thing_v1/1.1.candidate.avsc": thing()}, r"1\.1\.candidate\.avsc: e\.Thing_v1 1\.1 is there as e/Thing_v1/1\.1\.avsc too"),
         ("", {"e/Thing_v1/x.candidate.avsc": thing()}, r"x\.candidate\.avsc: expected"),
-        ("", {"e/Thing_v1/1.2.candidate.avsc": b"{"}, r"1\.2\.candidate\.avsc: "),
+        ("", {"e/Thing_v1/1.2.candidate.avsc": b"{"}, r"1\.2\.candidate\.avsc:1: "),
     ],
 )  # fmt: skip
 def test_mistakes_of_candidates_are_told(toml: str, files: dict[str, bytes | None], error: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from maxam.admin.main import main
-from maxam.admin.schema_folder import line_of
+from maxam.avro.places import line_of
 
 SHIPPED = Path(__file__).parents[2] / "schemas"
 NOTHING = dict.fromkeys(
@@ -139,7 +139,7 @@ def test_everything_wrong_is_named_at_once(cli: Cli, folder: Path) -> None:
     ("text", "message"),
     [
         (b"\n[[rule]\n", "registry.toml:2: not UTF-8 TOML"),
-        (b"\xff", "registry.toml: not UTF-8 TOML"),
+        (b"\xff", "registry.toml:1: not UTF-8 TOML"),
         (b"rule = 1", "registry.toml:1: rule: expected an array of tables, found 1"),
         (b"\nrules = []", "registry.toml:2: rules: unknown key; known here: registry, rule, type"),
         (b"[registry]\nenvelope_keys = {body = 2, fingerprint = 2}", "registry.toml:2: registry.envelope_keys.fingerprint: body has 2"),
