@@ -1,0 +1,8 @@
+"""How long a test waits for what will surely come: a deadline ends a hang, and says nothing of how fast anything is.
+
+Both runs of the tests share the processors with each other and, in CI, with strangers.
+"""
+
+from typing import Final
+
+PATIENCE_S: Final = 300.0
