@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "maxam.rules.yml"
 CONFIGURATION = DEPLOY / "prometheus" / "prometheus.yml"
@@ -34,7 +36,7 @@ def need(command: str) -> str:
 def promtool(*arguments: str | Path, text: str | None = None) -> "subprocess.CompletedProcess[str]":
     """Run promtool to its end, with a text for its standard input."""
     command = [need("promtool"), *(str(argument) for argument in arguments)]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def alerts() -> dict[str, dict[str, str]]:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from maxam.admin.metrics_api import METRICS
 from maxam.gateway.measures import REJECTIONS
 from tests.alerts.prometheus import DASHBOARD, DEPLOY, alerts, expressions, panels, promtool, recorded
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import Living, Site, living
 from tests.streams.test_reload_admin import get
 
@@ -30,7 +31,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)

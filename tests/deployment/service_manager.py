@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-WAIT_S = 30
+WAIT_S = 200  # its caller waits longer
 
 
 def settings_of(unit: Path) -> dict[str, list[str]]:

@@ -14,9 +14,9 @@ import pytest
 
 from tests.deployment import service_manager
 from tests.guides import Block, faults
+from tests.patience import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs/operations.md"
-COMMAND_TIMEOUT_S = 60
 PORTS = ("61614", "8643", "61615", "8645")
 SHIMS = {
     "systemctl": f'exec {sys.executable} {service_manager.__file__} "$ROOT" "$@"',
@@ -46,7 +46,7 @@ class Operator:
         text = self._with_ports(text)
         keep = f"{{ printf 'cd %q\\n' \"$PWD\"; export -p; declare -p last 2>/dev/null; }} > {self._state}"
         done = subprocess.run(
-            ["timeout", str(COMMAND_TIMEOUT_S), "bash", "-c", f". {self._state}\n{text}\ncode=$?\n{keep}\nexit $code"],
+            ["timeout", str(PATIENCE_S), "bash", "-c", f". {self._state}\n{text}\ncode=$?\n{keep}\nexit $code"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

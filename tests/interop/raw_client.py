@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.gateway_process import GatewayProcess
-
-ANSWER_TIMEOUT_S = 30.0  # beats of 10 s are awaited, and the end of a connection that is silent for 20 s
+from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class RawClient:
         """Connect with the certificate of `name`."""
         context = ssl.create_default_context(cafile=gateway.certificates / "ca.pem")
         context.load_cert_chain(gateway.certificates / f"{name}.pem", gateway.certificates / f"{name}.key")
-        plain = socket.create_connection(("127.0.0.1", gateway.port), ANSWER_TIMEOUT_S)
+        plain = socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S)
         self._socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
         self._file = self._socket.makefile("rb")
         self.heart_beats = 0

@@ -13,6 +13,7 @@ from maxam.bench.bodies import SCHEMAS
 from maxam.bench.brokers.broker import Broker
 from maxam.bench.brokers.maxam import gateway
 from maxam.compiled import child_environment
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(name="broker", scope="module")
@@ -24,7 +25,7 @@ def _broker() -> Iterator[Broker]:
 def _bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "maxam.bench", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=dict(child_environment())
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=dict(child_environment())
     )
 
 

@@ -22,6 +22,7 @@ from maxam.client import (
     resuming,
 )
 from tests.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
@@ -211,7 +212,7 @@ def test_the_demo_can_be_ended_when_its_gateway_is_gone(tmp_path: Path, certific
                     while not demo.stdout.readline().startswith("publisher:"):
                         pass
                 demo.terminate()
-                said, _ = demo.communicate(timeout=60)
+                said, _ = demo.communicate(timeout=PATIENCE_S)
             finally:
                 demo.kill()
         assert demo.returncode == 1, said
@@ -220,5 +221,9 @@ def test_the_demo_can_be_ended_when_its_gateway_is_gone(tmp_path: Path, certific
 
 def _demo(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "maxam.demo", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "maxam.demo", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )

@@ -14,6 +14,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from maxam.client import connect
 from tests.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 
 POLICY = """
 [capabilities.all]
@@ -89,7 +90,7 @@ def exchange(gateway: GatewayProcess, *bodies: bytes) -> tuple[list[tuple[str, s
     received: list[bytes] = []
 
     async def main() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             async with (
                 connect(
                     "127.0.0.1",

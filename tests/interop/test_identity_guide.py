@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from maxam.admin.main import main
 from tests.gateway_process import COMMAND, START_TIMEOUT_S, STOP_TIMEOUT_S
 from tests.guides import Block, faults
+from tests.patience import PATIENCE_S
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [DOCS / "identity.md", DOCS / "enrolment.md"]
-COMMAND_TIMEOUT_S = 60
 
 pytestmark = pytest.mark.interop
 
@@ -61,7 +61,7 @@ class Operator:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         self.exit_code = done.returncode

@@ -14,6 +14,7 @@ from maxam.journal.files import Journal, JournalSettings, sealed_segments, write
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.records import Change, Record
 from tests.journal_records import MISMATCH, NOW_US, SYNC, change, one_of_each, rejected
+from tests.patience import PATIENCE_S
 
 # A process of its own: Spark must not warn, fork or leave threads in this one. MAXAM_SPARK_PYTHON may name another interpreter.
 READER = """
@@ -76,7 +77,7 @@ def test_spark_reads_what_was_written(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         env={**os.environ, "PYSPARK_PYTHON": python},
     ).stdout
     (line,) = [line for line in output.splitlines() if line.startswith("FOUND ")]

@@ -24,10 +24,10 @@ from maxam.avro.registry import load_registry
 from maxam.errors import SchemaError
 from tests.gateway_process import GatewayProcess
 from tests.guides import Block, blocks, faults
+from tests.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = REPOSITORY / "docs" / "schemas.md"
-COMMAND_TIMEOUT_S = 60
 
 pytestmark = pytest.mark.interop
 
@@ -66,7 +66,7 @@ class Paster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         self.exit_code = done.returncode

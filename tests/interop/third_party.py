@@ -25,9 +25,9 @@ from typing import IO, Any, Self
 import pytest
 
 from tests.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 
 PROGRAMS = Path(__file__).parent / "clients"
-ANSWER_TIMEOUT_S = 20.0
 
 Headers = dict[str, str]
 
@@ -61,7 +61,7 @@ class Library:
         """Tell why the library cannot be used; nothing when it can."""
         if shutil.which(self.probe[0]) is None:
             return f"{self.probe[0]}: not found"
-        done = subprocess.run(self.probe, cwd=PROGRAMS, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(self.probe, cwd=PROGRAMS, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         return (done.stderr.strip() or "no reason given") if done.returncode else ""
 
 
@@ -92,7 +92,7 @@ class Message:
 class ThirdPartyClient:
     """One process with one connection. A context manager: leaving ends the process.
 
-    Every call waits for the answer to what it asked, at most ANSWER_TIMEOUT_S; an ERROR, a lost connection or a crash of
+    Every call waits for the answer to what it asked, at most PATIENCE_S; an ERROR, a lost connection or a crash of
     the program that was not asked for fails the test at once.
     """
 
@@ -185,7 +185,7 @@ class ThirdPartyClient:
         self._process.stdin.write(json.dumps({"do": what, **rest}) + "\n")
 
     def _take(self, wanted: Callable[[dict[str, Any]], bool], *, closing: bool = False) -> dict[str, Any]:
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         with self._changed:
             while True:
                 for index, event in enumerate(self._events):
@@ -195,7 +195,7 @@ class ThirdPartyClient:
                         raise AssertionError(f"{self.library.name}: {event}\n{''.join(self._complaints)}")
                 left = deadline - time.monotonic()
                 if self._ended or left <= 0:
-                    problem = "the program ended" if self._ended else f"no answer within {ANSWER_TIMEOUT_S} s"
+                    problem = "the program ended" if self._ended else f"no answer within {PATIENCE_S} s"
                     raise AssertionError(
                         f"{self.library.name}: {problem}; seen {self._events}\n{''.join(self._complaints)}"
                     )

@@ -27,11 +27,11 @@ from maxam.bench.main import main as bench_main
 from maxam.pipeline.main import main as pipeline_main
 from maxam.pipeline.session import open_session
 from tests.guides import Block, faults
+from tests.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = REPOSITORY / "docs" / "pipeline.md"
 PORT = "61614"  # of the guide's gateway; that of a test has another one
-COMMAND_TIMEOUT_S = 120
 SMALL = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -121,7 +121,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         self.exit_code = done.returncode

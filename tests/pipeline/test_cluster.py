@@ -18,6 +18,7 @@ from maxam.errors import MaxamError
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/pipeline-cluster.md").read_text(encoding="utf-8")
@@ -34,6 +35,7 @@ WHERE = """
 import json
 import pyarrow
 from pyspark.sql import SparkSession
+
 
 def tell(batches):
     import maxam.journal.decoding, os
@@ -120,7 +122,13 @@ def run(folder: Path, heading: str, number: int = 0, **other: str) -> str:
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {name: value for name, value in os.environ.items() if name in PASSED_ON}
     done = subprocess.run(
-        ["bash", "-euc", text], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+        ["bash", "-euc", text],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -159,7 +167,13 @@ def test_workers_find_maxam_only_in_what_the_job_brings(folder: Path, master: tu
     text = re.sub(r"dist/maxam_pipeline\.py .*", "where.py", text)
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
-        ["bash", "-euc", text], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+        ["bash", "-euc", text],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     told = [json.loads(line.partition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("WHERE")]
     assert len(told) == 2, done.stderr[-4000:]

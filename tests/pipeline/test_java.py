@@ -12,6 +12,7 @@ import pytest
 
 from maxam.bench.archive import write_archive
 from maxam.compiled import child_environment
+from tests.patience import PATIENCE_S
 
 WITHOUT_EXTRA = """
 import json
@@ -23,6 +24,7 @@ from click.testing import CliRunner
 from maxam.bench.main import main as bench
 from maxam.pipeline.main import main as pipeline
 import click
+
 
 def call(command, *arguments):
     done = CliRunner().invoke(command, arguments)
@@ -46,7 +48,7 @@ def run(command: Sequence[str], folder: Path, **environment: str) -> "subprocess
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
 

@@ -12,6 +12,7 @@ from maxam.bench.archive import write_archive
 from maxam.bench.bodies import SCHEMAS
 from maxam.bench.pipeline import Result, measure, print_results
 from maxam.compiled import child_environment, core
+from tests.patience import PATIENCE_S
 
 RECORDS = 2000
 
@@ -22,7 +23,13 @@ def test_jobs_are_measured_on_an_archive_that_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "maxam.bench", "pipeline", "--records", str(RECORDS), "--once", "--json"]
     command += ["--only", "history", "--only", "scan", "--folder", str(tmp_path), "--master", "local[2]"]
     done = subprocess.run(
-        command, cwd=SCHEMAS.parent, capture_output=True, text=True, timeout=300, check=False, env=child_environment()
+        command,
+        cwd=SCHEMAS.parent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=child_environment(),
     )
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]

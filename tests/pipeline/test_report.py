@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from maxam.bench.archive import write_archive
 from maxam.pipeline.main import main
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-BROWSER_TIMEOUT_S = 180  # on a machine that is busy
 DRAWN_MS = 3000  # of the page's own time, which passes as fast as it has nothing to do
 CHARTS = 11
 # Stands before everything else in the page, and leaves what it has seen in an attribute that --dump-dom shows.
@@ -63,7 +63,7 @@ def look(browser: str, page: str, folder: Path) -> dict[str, Any]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=BROWSER_TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=True,
     )
     seen = re.search(r'<html[^>]* data-seen="([^"]*)"', done.stdout)

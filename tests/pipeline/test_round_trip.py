@@ -31,15 +31,14 @@ from maxam.pipeline.meters import METERS
 from maxam.pipeline.periods import GAMING_DAY, Periods
 from maxam.pipeline.venue import VENUE_METER_TOTALS, destination_of
 from tests.gateway_process import GatewayProcess
-from tests.interop import third_party
 from tests.interop.third_party import LIBRARIES, ThirdPartyClient
 from tests.meter_readings import REGISTRY, SCHEMAS, Reading, body_of, model
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 
 VENUE = "VENUE-7"
 DESTINATION = f"X/Venue.{VENUE}.VenueMeterTotals"
-WAIT_S = 120.0  # for a process to say something, on a machine that is busy
 POLICY = Path(__file__).parents[2] / "certs-dev" / "policy-dev.template.toml"
 FIELDS = ("moneyIn", "moneyOut", "turnover", "wins", "gamesPlayed")
 SCHEMA = fastavro.parse_schema(json.loads(REGISTRY.versions(VENUE_METER_TOTALS)[0].schema.text))
@@ -73,7 +72,7 @@ class TotalsProcess:
 
     def wait_for(self, text: str, since: int = 0) -> str:
         """Wait for a line that it says, behind so many lines, and give it."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         with self._said:
             while True:
                 for line in self.lines[since:]:
@@ -92,7 +91,7 @@ class TotalsProcess:
     def stop(self) -> int:
         """Ask it to stop and give its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(WAIT_S)
+        return self._process.wait(PATIENCE_S)
 
     def _read(self) -> None:
         assert self._process.stderr is not None
@@ -159,7 +158,7 @@ def subscribe(gateway: GatewayProcess) -> ThirdPartyClient:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayProcess]:
+def gateway(tmp_path: Path, certificates: Path) -> Iterator[GatewayProcess]:
     """Run a gateway with the development policy and the shipped schemas."""
     try:
         find_java()
@@ -167,7 +166,6 @@ def gateway(tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch)
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"no Java: {error}")
-    monkeypatch.setattr(third_party, "ANSWER_TIMEOUT_S", WAIT_S)
     fingerprints = json.loads((certificates / "fingerprints.json").read_text())
     policy = string.Template(POLICY.read_text(encoding="utf-8")).substitute(fingerprints)
     (tmp_path / "gateway").mkdir()

@@ -25,6 +25,7 @@ from maxam.pipeline.sink import publish
 from maxam.records import Change
 from tests.faults.gateway_process import GatewayFolder
 from tests.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
 POLICY = """
@@ -99,7 +100,7 @@ def values(gateway: GatewayProcess, topics: int) -> dict[str, tuple[bytes, dict[
 
     async def read() -> dict[str, tuple[bytes, dict[str, str]]]:
         found: dict[str, tuple[bytes, dict[str, str]]] = {}
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with target(gateway).connect() as client, client.subscribe("X/**", eager=True) as subscription:
                 while len(found) < topics:
                     message = await anext(subscription)

@@ -23,6 +23,7 @@ from maxam.pipeline.publisher import Row, publish_rows
 from maxam.pipeline.reading import examine, read_journal
 from maxam.records import Change, RejectedSend
 from tests.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.pipeline.test_sink import journal, options, target
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
@@ -83,7 +84,7 @@ def load(gateway: GatewayProcess) -> Iterator[None]:
     thread = threading.Thread(target=publish)
     thread.start()
     try:
-        assert started.wait(60)
+        assert started.wait(PATIENCE_S)
         yield
     finally:
         stop.set()

@@ -26,10 +26,10 @@ from statistics import mean
 import trio
 
 from tests.faults.gateway_process import GatewayFolder, GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.soak.venue import Scale, Venue
 
 GROWTH_MAX = 0.05
-_SETTLE_TIMEOUT_S = 60.0
 _REST_S = 130.0  # by then the gateway has looked twice at what it holds and nobody uses
 _LOOK_AGAIN_S = 2.0  # by then the connection of the look before, and its tasks, are gone
 _MIB = 1 << 20
@@ -74,7 +74,7 @@ class Sampler:
         context = ssl.create_default_context(cafile=certificates / "ca.pem")
         context.load_cert_chain(certificates / "operator.pem", certificates / "operator.key")
         self._process = process
-        self._http = http.client.HTTPSConnection("localhost", process.admin_port, context=context, timeout=60)
+        self._http = http.client.HTTPSConnection("localhost", process.admin_port, context=context, timeout=PATIENCE_S)
         self.core = ""
 
     def look(self, at_s: float) -> Sample:
@@ -121,7 +121,7 @@ async def soak(
             await trio.sleep_until(ready_s + len(samples) * interval_s)
         nursery.cancel_scope.cancel()
     await venue.leave()
-    deadline_s = trio.current_time() + _SETTLE_TIMEOUT_S
+    deadline_s = trio.current_time() + PATIENCE_S
     after = await look(began_s)
     while after.held != before.held and trio.current_time() < deadline_s:
         await trio.sleep(_LOOK_AGAIN_S)

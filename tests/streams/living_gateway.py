@@ -40,6 +40,7 @@ from maxam.gateway.tls import TlsSocket
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
+from tests.patience import PATIENCE_S
 
 NOW = dt.datetime.now(dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -234,7 +235,7 @@ async def living(site: Site, **changes: Any) -> AsyncIterator[Living]:
             nursery.start_soon(gateway.run, [serve_admin], say_ready)
             await ready.wait()
             try:
-                with trio.fail_after(60):
+                with trio.fail_after(PATIENCE_S):
                     yield Living(site, gateway, *[int(address.rpartition(":")[2]) for address in addresses[1:]])
             finally:
                 gateway.stop()

@@ -21,6 +21,7 @@ from trio.testing import wait_all_tasks_blocked
 from maxam.admin.certificates import Authority, issue_development_certificates
 from maxam.admin.listener import CARRIER, CHAIN, FINGERPRINT, ListenerLimits, serve_https
 from maxam.config import TlsSettings
+from tests.patience import PATIENCE_S
 from tests.streams.tls_pairs import context_of
 
 LARGE_BYTES = 32_000_000
@@ -90,7 +91,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on trio with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)

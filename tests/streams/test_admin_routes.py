@@ -20,6 +20,7 @@ from maxam.admin.main import main
 from maxam.bench.holds import counted_steps
 from maxam.config import Limits
 from maxam.gateway.reload import RELOADED
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import ANYTHING_GOES, Living, Site, TestClient, living, until
 
 RIGHTS = ("read", "write", "metrics", "enrol")
@@ -30,7 +31,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)
@@ -42,7 +43,7 @@ async def operator(gateway: Living, name: str = "operator") -> AsyncIterator[htt
     base = f"https://127.0.0.1:{gateway.admin_port}"
     headers = {"maxam-admin": "1"}
     async with httpx.AsyncClient(
-        verify=gateway.site.context(name), base_url=base, headers=headers, timeout=20
+        verify=gateway.site.context(name), base_url=base, headers=headers, timeout=PATIENCE_S
     ) as client:
         yield client
 
@@ -142,7 +143,7 @@ def test_each_route_wants_its_right_and_no_other(tmp_path: Path) -> None:
             assert not any(spec[0] != "GET" and spec[2] == "read" for spec in ROUTES)
             assert "nothing" not in opened
             with pytest.raises((httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError)):
-                async with httpx.AsyncClient(verify=site.context(None), timeout=20) as client:
+                async with httpx.AsyncClient(verify=site.context(None), timeout=PATIENCE_S) as client:
                     await client.get(f"https://127.0.0.1:{gateway.admin_port}/livez")
 
     run(test)

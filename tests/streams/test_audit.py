@@ -24,6 +24,7 @@ from maxam.gateway.audit import (
     audit_folder,
 )
 from maxam.gateway.chain import Checker, read_folder
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -39,7 +40,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)

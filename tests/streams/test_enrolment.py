@@ -30,6 +30,7 @@ from maxam.errors import ConfigurationError
 from maxam.gateway.sources import read_sources
 from maxam.gateway.tls import fingerprint as der_fingerprint
 from maxam.records import Identity
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import NOW, Living, Site, living
 
 PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
@@ -92,7 +93,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)
@@ -115,7 +116,7 @@ class Est:
         """Ask for something; return status, body and headers."""
 
         def ask() -> tuple[int, bytes, dict[str, str]]:
-            connection = HTTPSConnection("localhost", self.port, context=self._context, timeout=20)
+            connection = HTTPSConnection("localhost", self.port, context=self._context, timeout=PATIENCE_S)
             sent = dict(headers or {})
             if token is not None:
                 sent["authorization"] = "Basic " + base64.b64encode(f":{token}".encode()).decode()

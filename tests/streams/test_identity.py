@@ -21,6 +21,7 @@ from maxam.gateway.reload import RELOADED
 from maxam.gateway.tls import fingerprint
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import DAY, EVERYTHING, NOW, Living, Site, TestClient, living, until
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
@@ -31,7 +32,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)

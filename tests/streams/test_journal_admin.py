@@ -19,6 +19,7 @@ from maxam.config import AdminSettings, JournalSettings
 from maxam.journal.backup import LOCK, UNFINISHED, verify_manifest
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import sealed_segments
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import EVERYTHING, Living, Site, living
 
 TYPE = "t.T_v1"
@@ -63,7 +64,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)

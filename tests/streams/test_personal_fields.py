@@ -9,6 +9,7 @@ import trio
 
 from maxam.gateway.audit import audit_folder
 from maxam.gateway.chain import Checker, read_folder
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import EVERYTHING, Site, living
 from tests.streams.test_admin_routes import operator, told
 
@@ -92,7 +93,7 @@ def test_personal_fields_are_left_out_of_what_is_asked_for_without_them(site: Si
                 assert (answer.status_code, answer.json()["error"]) == (400, "invalid-parameter"), where
 
     async def main() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(main)

@@ -27,6 +27,7 @@ from maxam.gateway.tls import fingerprint, verified_chain
 from maxam.gateway.watch import Rest
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import ANYTHING_GOES, DAY, EVERYTHING, NOW, Living, Site, encrypted, living, until
 
 
@@ -34,7 +35,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from maxam.admin.metrics_api import METRICS
 from maxam.gateway.sources import ITEMS
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living
 
 HISTOGRAM_PART = re.compile("_(bucket|sum|count)$")
@@ -27,7 +28,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)

@@ -10,6 +10,7 @@ from maxam.errors import ConfigurationError
 from maxam.gateway.reload import REFUSED, RELOADED
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import EVERYTHING, Living, Site, TestClient, encrypted, living, until
 
 OPEN = {"send": ["X/**"], "receive": ["X/open.**"]}
@@ -20,7 +21,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test on real time, with an absolute limit."""
 
     async def limited() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await test()
 
     trio.run(limited)
