@@ -7,7 +7,7 @@ and slow writes) come again and again while it runs, so that every N is met in a
 
 After every start: each topic has the last accepted SEND or a later one of unknown outcome; what was not accepted never shows; what
 the subscriber is owed comes, and nothing whose ACK has its RECEIPT. At once: no RECEIPT `accepted` after a failed write or sync, the
-process ends with 74 within a second; on a full disk SENDs are `rejected-unavailable` with `disk-full`, and when it has room again
+process ends with 74 within a second (of a machine that does nothing else); on a full disk SENDs are `rejected-unavailable` with `disk-full`, and when it has room again
 they are accepted without anybody's help.
 """
 
@@ -25,9 +25,10 @@ from pathlib import Path
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import Frame
-from tests.faults.gateway_process import WAIT_S, BlockingClient, GatewayFolder
+from tests.faults.gateway_process import BlockingClient, GatewayFolder
 from tests.faults.injection import ALL_CALLS, Calls, Effect, Forks, build, monotonic_s
 from tests.faults.kill_harness import BrokenPromiseError
+from tests.patience import PATIENCE_S
 
 TOPICS = [b"X/F.%d" % n for n in range(6)]
 END = b"X/end"
@@ -100,8 +101,9 @@ class Totals:
 class Sweep:
     """One journal through any number of faults."""
 
-    def __init__(self, forks: Forks, seed: int) -> None:
+    def __init__(self, forks: Forks, seed: int, exit_within_s: float) -> None:
         self.totals = Totals()
+        self._exit_within_s = exit_within_s
         self._forks = forks
         self._control = forks.control
         self._random = random.Random(seed)  # noqa: S311 - no secret
@@ -199,7 +201,7 @@ class Sweep:
         if code not in {1, 74}:
             raise BrokenPromiseError(f"{fault.name}: ended with {code}: {self._forks.log()[-2000:]}")
         seconds = ended_s - self._control.struck_s
-        if seconds > EXIT_WITHIN_S:
+        if seconds > self._exit_within_s:
             raise BrokenPromiseError(f"{fault.name}: it went on for {seconds:.3f} s after {self._control.struck_path}")
         self.totals.exit_s = max(self.totals.exit_s, seconds)
         self.totals.struck[fault.name] += 1
@@ -280,7 +282,7 @@ class Sweep:
 
     def _insist(self, publisher: BlockingClient, reader: BlockingClient) -> None:
         """SEND until it is accepted: when there is room nobody has to help."""
-        deadline_s = monotonic_s() + WAIT_S
+        deadline_s = monotonic_s() + PATIENCE_S
         while not self._step(publisher, reader):
             if monotonic_s() > deadline_s:
                 raise BrokenPromiseError("there is room, and SENDs are still refused")
@@ -383,11 +385,20 @@ class Sweep:
         self._hang_up()
 
 
-def run(folder: Path, library: Path, seed: int, calls: int, step: int, names: set[str], period: int = 7) -> Totals:
+def run(
+    folder: Path,
+    library: Path,
+    seed: int,
+    calls: int,
+    step: int,
+    names: set[str],
+    period: int = 7,
+    exit_within_s: float = EXIT_WITHIN_S,
+) -> Totals:
     """Sweep the named kinds of faults over calls 1 to `calls`; every `step`th where each takes a start of its own."""
     files = GatewayFolder(folder)
     files.configure(journal="segment_bytes_max = 65536\nreserve_bytes = 65536\nsnapshot_segments = 1000")
-    with Forks(files, library) as forks, Sweep(forks, seed) as sweep:
+    with Forks(files, library) as forks, Sweep(forks, seed, exit_within_s) as sweep:
         sweep.finish()
         for fault in FAULTS:
             if fault.name not in names:

@@ -15,9 +15,9 @@ from maxam.config import Limits
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
+from tests.patience import PATIENCE_S
 
 RUN = "from maxam.main import gateway; gateway()"
-WAIT_S = 20.0  # for anything of a process on a busy machine
 
 
 class GatewayFolder:
@@ -51,7 +51,7 @@ class GatewayFolder:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
         command = [sys.executable, "-c", RUN, "--config", str(self.config), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
     def start(self, *, faulty: bool = False) -> "GatewayProcess":
         """Start a gateway and wait until it is ready."""
@@ -87,14 +87,14 @@ class GatewayProcess:
     def kill(self) -> None:
         """Kill it as a crash would."""
         self.process.kill()
-        self.process.wait(WAIT_S)
+        self.process.wait(PATIENCE_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
     def stop(self) -> int:
         """Stop it gracefully; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_S)
+        return self.process.wait(PATIENCE_S)
 
     def log(self) -> str:
         """Return what it and its predecessors logged."""
@@ -115,7 +115,7 @@ class BlockingClient:
         context = ssl.create_default_context(cafile=certificates / "ca.pem")
         context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
         raw = socket.socket()
-        raw.settimeout(WAIT_S)
+        raw.settimeout(PATIENCE_S)
         if receive_buffer_bytes is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)  # before the window is agreed on
         raw.connect(("127.0.0.1", port))

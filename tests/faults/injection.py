@@ -16,6 +16,7 @@ import pytest
 from maxam.compiled import child_environment
 from maxam.stomp import encoder
 from tests.faults.gateway_process import BlockingClient, GatewayFolder
+from tests.patience import PATIENCE_S
 
 _SOURCE: Final = Path(__file__).with_name("injector.c")
 _TEXTS_AT: Final = 80  # three texts follow the numbers
@@ -72,7 +73,7 @@ def build(folder: Path, compiler: str = "cc") -> Path:
     """Build the library that is preloaded."""
     library = folder / "injector.so"
     command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(_SOURCE), "-ldl"]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
     return library
 
 
@@ -201,7 +202,7 @@ class Forks:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(PATIENCE_S)
         self._process.stdout.close()
 
     def start(self) -> int | None:

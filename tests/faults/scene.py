@@ -13,7 +13,8 @@ from maxam.config import Limits
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.faults.gateway_process import WAIT_S, GatewayFolder, GatewayProcess
+from tests.faults.gateway_process import GatewayFolder, GatewayProcess
+from tests.patience import PATIENCE_S
 
 CONNECT = encoder.connect("MAXVAPI")
 LINE = re.compile(
@@ -49,7 +50,7 @@ class Bystander:
         """Assert that it still gets every answer."""
         with self._rounds:
             wanted = self._round + 2
-            assert self._rounds.wait_for(lambda: self._round >= wanted, WAIT_S)
+            assert self._rounds.wait_for(lambda: self._round >= wanted, PATIENCE_S)
 
     def leave(self) -> None:
         """Close its connection."""
@@ -68,7 +69,7 @@ class Scene:
 
     def wait_for_log(self, text: str, seen: int = 0) -> str:
         """Wait until the log holds `text` behind its first `seen` characters; return the line."""
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             for line in self.process.log()[seen:].splitlines():
                 if text in line:
@@ -78,14 +79,14 @@ class Scene:
 
     def socket(self) -> socket.socket:
         """Connect without TLS."""
-        return socket.create_connection(("127.0.0.1", self.process.port), WAIT_S)
+        return socket.create_connection(("127.0.0.1", self.process.port), PATIENCE_S)
 
     def admin(self, name: str | None = "operator") -> ssl.SSLSocket:
         """Connect to the admin listener with TLS and a certificate, or without one."""
         context = ssl.create_default_context(cafile=self.certificates / "ca.pem")
         if name is not None:
             context.load_cert_chain(self.certificates / f"{name}.pem", self.certificates / f"{name}.key")
-        raw = socket.create_connection(("127.0.0.1", self.process.admin_port), WAIT_S)
+        raw = socket.create_connection(("127.0.0.1", self.process.admin_port), PATIENCE_S)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return context.wrap_socket(raw, server_hostname="localhost")
 
@@ -95,7 +96,7 @@ class Scene:
         if certificate is not None:
             context.load_cert_chain(certificate, certificate.with_suffix(".key"))
         raw = socket.socket()
-        raw.settimeout(WAIT_S)
+        raw.settimeout(PATIENCE_S)
         if receive_buffer_bytes:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         raw.connect(("127.0.0.1", self.process.port))
@@ -138,11 +139,13 @@ def error_of(frames: list[Frame]) -> bytes:
 def scene(folder: Path, limits: str, prepare: Callable[[GatewayFolder], None] = lambda _: None) -> Iterator[Scene]:
     """Run a gateway and a bystander; afterwards the log must be clean and the exit graceful."""
     files = GatewayFolder(folder)
-    files.configure(limits=f"log_lines_per_minute_max = 100000\n{limits}")
+    # The watch of files opens its own some time after the start: without it what is open is of connections.
+    files.configure(limits=f"log_lines_per_minute_max = 100000\n{limits}\n[reload]\nwatch = false")
     prepare(files)
     with files.start() as process:
         found = Scene(process)
         try:
+            found.bystander.check()  # the journal has its file then
             yield found
         finally:
             found.bystander.leave()
@@ -151,6 +154,14 @@ def scene(folder: Path, limits: str, prepare: Callable[[GatewayFolder], None] = 
         assert line.isprintable()
         assert LINE.fullmatch(line), line  # no traceback, no forged line
         assert "internal-error" not in line
+
+
+def settle(process: GatewayProcess, files: int) -> None:
+    """Wait until a gateway has no more files and sockets open than there were."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while open_files(process) > files:
+        assert time.monotonic() < deadline_s, f"{open_files(process)} files are open, {files} were"
+        time.sleep(0.02)
 
 
 def resident_bytes(process: GatewayProcess) -> int:

@@ -1,5 +1,6 @@
 """Backups of a real gateway's journal while clients write it, killed and not, and a second gateway that starts from each."""
 
+import fcntl
 import json
 import os
 import re
@@ -8,6 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,18 +27,20 @@ from maxam.records import Change, Record
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from tests.faults import gateway_process
-from tests.faults.gateway_process import WAIT_S, GatewayFolder, GatewayProcess
+from tests.faults.gateway_process import GatewayFolder, GatewayProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
 BACKUPS = 3
+SENDS_PER_S_MAX = 2_500  # each makes the backups and comparisons after it longer
 ADMIN = "from maxam.admin.main import main; main()"
 
 
 def admin(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `maxam-admin`."""
     command = [sys.executable, "-c", ADMIN, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def up_to(folder: Path, head: int) -> Broker:
@@ -62,11 +69,19 @@ def state(broker: Broker) -> tuple[dict[bytes, tuple[int, bytes]], dict[tuple[st
     }
 
 
-def publish(gateway: GatewayProcess, stop: threading.Event) -> None:
-    """Change topics, deleting some, until told to stop."""
+@contextmanager
+def at_rest(journal: Path) -> Iterator[None]:
+    """Keep everybody from building a snapshot: a gateway that is killed leaves its build running, which adds and removes files."""
+    with (journal / "snapshots" / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for a build that is under way
+        yield
+
+
+def publish(gateway: GatewayProcess, stop: threading.Event, accepted: threading.Event) -> None:
+    """Change topics, deleting some, until told to stop; tell of each 50 that are accepted."""
     number = 0
     with gateway.client() as client:
-        while not stop.is_set():
+        while not stop.wait(50 / SENDS_PER_S_MAX):
             sends = []
             for _ in range(50):
                 number += 1
@@ -75,6 +90,7 @@ def publish(gateway: GatewayProcess, stop: threading.Event) -> None:
             client.write(b"".join(sends))
             for _ in sends:
                 assert client.frame().headers[b"disposition"] == b"accepted"
+            accepted.set()
 
 
 def test_backups_under_load_start_a_second_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +106,14 @@ def test_backups_under_load_start_a_second_gateway(tmp_path: Path, monkeypatch: 
             subscribe = encoder.subscribe(VERSION_1_2, b"d", b"X/**", b"client", durable=True, receipt_id=b"d")
             reader.write(subscribe)
             assert reader.frame().command == b"RECEIPT"
-        stop = threading.Event()
-        load = threading.Thread(target=publish, args=(gateway, stop))
+        stop, accepted = threading.Event(), threading.Event()
+        load = threading.Thread(target=publish, args=(gateway, stop, accepted))
         load.start()
         try:
             for number in range(BACKUPS):
+                for _ in range(2):  # of what the first tells some may be in the backup before
+                    accepted.clear()
+                    assert accepted.wait(PATIENCE_S)
                 done = admin("journal", "backup", str(journal), str(tmp_path / f"backups{number % 2}"))
                 assert done.returncode == 0, done.stderr
                 folder, head = re.match(r"(.*): revision (\d+),", done.stdout).groups()  # type: ignore[union-attr]
@@ -109,7 +128,8 @@ def test_backups_under_load_start_a_second_gateway(tmp_path: Path, monkeypatch: 
         restored = tmp_path / f"machine{number}"
         done = admin("journal", "restore", str(backup), str(restored))
         assert done.returncode == 0, done.stderr
-        shutil.copytree(journal, tmp_path / f"copy{number}")
+        with at_rest(journal):
+            shutil.copytree(journal, tmp_path / f"copy{number}")
         wanted = state(up_to(tmp_path / f"copy{number}", head))
         copy = Journal.open(restored, OsDisk(), JournalSettings(durable=False, reserve_bytes=0), bytes(16))
         found = summed_up(copy.recover(), Limits())
@@ -134,16 +154,22 @@ def asked(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProce
     return admin(*options, *arguments)
 
 
-def signal_backup(backups: Path, number: signal.Signals) -> int:
-    """Send a signal to the process that makes a backup there, as soon as it copies; return its id."""
-    found: list[int] = []
-    while not found:
-        found = [int(one.name) for one in Path("/proc").glob("[0-9]*") if _backs_up(one, backups)]
-    process = found[0]
-    while not list(backups.glob(f"*{UNFINISHED}/segments")):
-        pass
-    os.kill(process, number)
-    return process
+def signal_backup(gateway: GatewayProcess, backups: Path, number: signal.Signals) -> int:
+    """Have a backup made, and send a signal to the process that makes it there, as soon as it copies; return its id."""
+
+    def strike() -> int:
+        found: list[int] = []
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not found or not list(backups.glob(f"*{UNFINISHED}/segments")):
+            assert time.monotonic() < deadline_s
+            found = found or [int(one.name) for one in Path("/proc").glob("[0-9]*") if _backs_up(one, backups)]
+        os.kill(found[0], number)
+        return found[0]
+
+    with ThreadPoolExecutor(1) as watcher:
+        struck = watcher.submit(strike)  # which looks before it is asked for: on a busy machine it may soon be done
+        assert "running" in asked(gateway, "backup", "--no-wait").stdout
+        return struck.result()
 
 
 def _backs_up(process: Path, backups: Path) -> bool:
@@ -167,8 +193,7 @@ def test_a_kill_in_the_midst_of_a_backup_leaves_nothing_that_looks_whole(tmp_pat
             sends = [encoder.send(VERSION_1_2, b"X/B.%d" % n, bytes(60_000), receipt_id=b"r") for n in range(150)]
             client.write(b"".join(sends))
             assert {client.frame().headers[b"disposition"] for _ in sends} == {b"accepted"}
-        assert "running" in asked(gateway, "backup", "--no-wait").stdout
-        process = signal_backup(backups, signal.SIGSTOP)
+        process = signal_backup(gateway, backups, signal.SIGSTOP)
         again = asked(gateway, "backup")
         assert (again.returncode, "backup-running" in again.stderr) == (1, True)
         gateway.kill()
@@ -181,8 +206,7 @@ def test_a_kill_in_the_midst_of_a_backup_leaves_nothing_that_looks_whole(tmp_pat
         listed = asked(gateway, "backup", "list", "--json")
         assert (listed.returncode, listed.stdout) == (0, "")
         assert not left.exists()
-        assert "running" in asked(gateway, "backup", "--no-wait").stdout
-        signal_backup(backups, signal.SIGKILL)
+        signal_backup(gateway, backups, signal.SIGKILL)
         made = asked(gateway, "backup")
         while "backup-running" in made.stderr:  # until the gateway has heard of the end of the first
             made = asked(gateway, "backup")

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import fastavro
 import pytest
@@ -24,8 +25,9 @@ from maxam.avro.envelope import ENVELOPE_TEXT
 from maxam.avro.registry import load_registry
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.gateway_process import RUN, WAIT_S, BlockingClient, GatewayFolder
-from tests.faults.scene import CONNECT, Scene, error_of, open_files, resident_bytes, scene
+from tests.faults.gateway_process import RUN, BlockingClient, GatewayFolder
+from tests.faults.scene import CONNECT, Scene, error_of, open_files, resident_bytes, scene, settle
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -305,7 +307,7 @@ def test_a_wrong_certificate_is_refused(broker: Scene, who: str, reason: str) ->
     seen = len(broker.process.log())
     with pytest.raises(ssl.SSLError, match="alert"):  # TLS 1.3: the client learns of it when it reads
         receive_one(broker.tls(None if who == "nobody" else folder / f"{who}.pem"))
-    assert reason in broker.wait_for_log("connection-failed", seen)
+    assert " connection-failed " in broker.wait_for_log(reason, seen)
 
 
 def receive_one(client: ssl.SSLSocket) -> None:
@@ -376,7 +378,7 @@ def test_slow_strangers_meet_absolute_deadlines(hasty: Scene) -> None:
         drips = iter(range(10_000))
         began_s = time.monotonic()
         while open_ones:
-            assert time.monotonic() - began_s < WAIT_S
+            assert time.monotonic() - began_s < PATIENCE_S
             number = next(drips)
             for dripper, data in (
                 (dripping, client_hello),
@@ -401,17 +403,26 @@ def test_slow_strangers_meet_absolute_deadlines(hasty: Scene) -> None:
 
 
 def test_a_flood_of_strangers_keeps_no_client_out(broker: Scene) -> None:
-    """Among 400 peers that stop after half of their TLS handshake, clients connect within 2 s, and memory is bounded."""
+    """Among 400 peers that stop after half of their TLS handshake, clients connect about as quickly as without them, and memory is bounded."""
+
+    def visit() -> float:
+        began_s = time.monotonic()
+        with broker.process.client("subscriber") as client:
+            assert client.send(b"X/a", b"v") == b"accepted"
+        return time.monotonic() - began_s
+
+    usual_s = median(visit() for _ in range(8))
     before = resident_bytes(broker.process)
+    took_s: list[float] = []
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)  # a ClientHello that is not whole
     with contextlib.ExitStack() as stack:
         for number in range(400):
             stack.enter_context(broker.socket()).sendall(hello)
             if number % 50 == 0:
-                began_s = time.monotonic()
-                with broker.process.client("subscriber") as client:
-                    assert client.send(b"X/a", b"v") == b"accepted"
-                assert time.monotonic() - began_s < 2
+                took_s.append(visit())
+        assert (
+            median(took_s) < 10 * usual_s
+        )  # behind 50 of them; whoever waited for their deadlines would wait for seconds
         assert resident_bytes(broker.process) - before < 400 * 65_536
 
 
@@ -433,26 +444,20 @@ def test_rough_ends_leave_nothing_behind(broker: Scene) -> None:
             if number % 2:
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
 
-    def settle(files: int) -> None:
-        deadline_s = time.monotonic() + WAIT_S
-        while open_files(broker.process) > files:
-            assert time.monotonic() < deadline_s, f"{open_files(broker.process)} files are open, {files} were"
-            time.sleep(0.02)
-
     before = open_files(broker.process)
     for number in range(100):
         rough(number)
-    settle(before)
+    settle(broker.process, before)
     memory = resident_bytes(broker.process)
     for number in range(500):
         rough(number)
-    settle(before)
+    settle(broker.process, before)
     assert resident_bytes(broker.process) - memory < 8 * 2**20
 
 
 @pytest.mark.parametrize("ack", [b"auto", b"client"])
-def test_a_reader_that_never_reads_harms_nobody(hasty: Scene, ack: bytes) -> None:
-    """It is closed by the write deadline; until then memory is bounded and publishers get their receipts as before."""
+def test_a_reader_that_never_reads_harms_nobody(hasty: Scene, broker: Scene, ack: bytes) -> None:
+    """It is closed by the write deadline; until then memory is bounded and publishers get their receipts as from a gateway without such."""
     body = bytes(20_000)
 
     def publish(publisher: BlockingClient, number: int) -> float:
@@ -461,17 +466,20 @@ def test_a_reader_that_never_reads_harms_nobody(hasty: Scene, ack: bytes) -> Non
         return time.monotonic() - began_s
 
     seen = len(hasty.process.log())
-    with hasty.process.client() as publisher, contextlib.ExitStack() as stack:
-        usual_s = sorted(publish(publisher, number) for number in range(200))[100]
+    with hasty.process.client() as publisher, broker.process.client() as elsewhere, contextlib.ExitStack() as stack:
+        for number in range(200):
+            publish(publisher, number)
         memory = resident_bytes(hasty.process)
         for _ in range(10):
             reader = stack.enter_context(hasty.tls(hasty.certificates / "subscriber.pem", 4096))
             reader.sendall(CONNECT + encoder.subscribe(VERSION_1_2, b"s", b"X/r*", ack))
         took_s: list[float] = []
+        usual_s: list[float] = []  # by turns: on a busy machine a moment before tells nothing
         while hasty.process.log()[seen:].count("did not take") < 10:
             took_s.append(publish(publisher, len(took_s)))
+            usual_s.append(publish(elsewhere, len(took_s)))
             assert len(took_s) < 50_000
-        assert sorted(took_s)[len(took_s) // 2] < 3 * usual_s + 0.01
+        assert median(took_s) < 3 * median(usual_s) + 0.01
         assert resident_bytes(hasty.process) - memory < 10 * 262_144 + 8 * 2**20
     assert re.search(r"connection-closed .* reason=.the peer did not take", hasty.process.log()[seen:])
 
@@ -641,7 +649,7 @@ def test_wrong_arguments_are_a_usage_error(tmp_path: Path) -> None:
     """Without --config, or with an argument that is none, the exit code is 2 and the usage is shown."""
     for arguments in ([], ["--config", str(tmp_path), "--nonsense"], ["more"]):
         command = [sys.executable, "-c", RUN, *arguments]
-        refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+        refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         assert refused.returncode == 2
         assert "Usage: " in refused.stderr
         assert "Traceback" not in refused.stderr
@@ -649,14 +657,15 @@ def test_wrong_arguments_are_a_usage_error(tmp_path: Path) -> None:
 
 def test_dear_frames_hold_up_nobody(broker: Scene) -> None:
     """While a client subscribes with the dearest globs, frame upon frame, another's receipts come between its own."""
+    frames = 600  # so many that the publisher has some 80 turns, be it ever so seldom awake
     glob = b"X/" + b"*[a-z0-9!-~]abcdefghabcdefgha" * 15
     subscribe = encoder.subscribe(VERSION_1_2, b"s", glob, b"auto", receipt_id=b"r")
     with broker.process.client("subscriber") as hostile, broker.process.client() as publisher:
-        hostile.write((subscribe + encoder.unsubscribe(VERSION_1_2, b"s")) * 200)
+        hostile.write((subscribe + encoder.unsubscribe(VERSION_1_2, b"s")) * frames)
         answered = threading.Event()
 
         def read_receipts() -> None:
-            for _ in range(200):
+            for _ in range(frames):
                 assert hostile.frame().command == b"RECEIPT"
             answered.set()
 

@@ -19,6 +19,7 @@ from maxam.admin.authority import INDEX_FILE, AuthorityFolder
 from maxam.admin.certificates import fingerprint, issue_development_certificates
 from maxam.admin.est_client import new_key, new_request
 from maxam.admin.main import main
+from tests.patience import PATIENCE_S
 
 PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
 # The gateway, which kills itself when it is about to replace the n-th file behind the making of a token.
@@ -55,7 +56,7 @@ class Gateway:
     def end(self) -> int:
         """Stop it unless it is gone; return its exit code."""
         self._process.terminate()
-        code = self._process.wait(15)
+        code = self._process.wait(PATIENCE_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._log.close()
@@ -135,7 +136,7 @@ def _enrol(
     gateway: Gateway, certificates: Path, token: str, request: x509.CertificateSigningRequest
 ) -> tuple[int, bytes]:
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
-    connection = HTTPSConnection("localhost", gateway.ports[2], context=context, timeout=20)
+    connection = HTTPSConnection("localhost", gateway.ports[2], context=context, timeout=PATIENCE_S)
     credentials = base64.b64encode(f":{token}".encode()).decode()
     body = base64.b64encode(request.public_bytes(serialization.Encoding.DER))
     try:

@@ -95,7 +95,7 @@ def test_acks_of_fifty_messages_never_stall(gateway: GatewayProcess) -> None:
         publishing.start()
         try:
             for number in range(1, 2001):
-                frame = reader.frame()  # raises after WAIT_S
+                frame = reader.frame()  # raises when there is none
                 if number % 50 == 0:
                     reader.write(encoder.ack(VERSION_1_2, b"s", frame.headers[b"message-id"]))
         finally:

@@ -12,7 +12,8 @@ import pytest
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.gateway_process import WAIT_S, GatewayFolder
+from tests.faults.gateway_process import GatewayFolder
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ def test_graceful_stop_answers_what_it_received(files: GatewayFolder) -> None:
         assert frame.headers[b"message"] == b"broker is stopping"
         with pytest.raises(EOFError):
             client.frame()
-        assert gateway.process.wait(WAIT_S) == 0
+        assert gateway.process.wait(PATIENCE_S) == 0
         assert received == 100
     assert list((files.folder / "var/journal/segments").glob("*.open.avro")) == []
 
@@ -72,7 +73,7 @@ def test_second_signal_ends_at_once(files: GatewayFolder) -> None:
         while "stopping" not in gateway.log():
             pass
         gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(WAIT_S) == 128 + signal.SIGTERM
+        assert gateway.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("fault", ["EIO pwrite", "EIO fdatasync fsync", "ENOSPC fdatasync fsync"])
@@ -84,7 +85,7 @@ def test_a_failing_disk_ends_the_process_without_receipt(files: GatewayFolder, f
         client.write(encoder.send(VERSION_1_2, b"X/B", b"unknown", receipt_id=b"r"))
         with pytest.raises((EOFError, ConnectionError)):
             client.frame()
-        assert gateway.process.wait(WAIT_S) == 74
+        assert gateway.process.wait(PATIENCE_S) == 74
         assert "error journal-failed" in gateway.log()
     files.fault.unlink()
     with files.start(faulty=True) as gateway, gateway.client() as client:
@@ -125,7 +126,7 @@ def test_a_snapshot_replaces_the_segments_before_it(files: GatewayFolder) -> Non
         assert client.send(b"X/A.3", b"newer") == b"accepted"
         assert gateway.stop() == 0
     command = [sys.executable, "-m", "maxam.gateway.snapshot", str(journal)]
-    built = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
+    built = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert Path(built.stdout.strip()) == journal / "snapshots" / f"{11:020}.avro"
     for segment in (journal / "segments").glob("*.avro"):
         segment.unlink()
@@ -199,7 +200,7 @@ def test_strangers_do_not_keep_clients_out(files: GatewayFolder) -> None:
     files.configure(limits="connections_unauthenticated_max = 20")
     with files.start() as gateway, contextlib.ExitStack() as strangers:
         for _ in range(60):
-            strangers.enter_context(socket.create_connection(("127.0.0.1", gateway.port), WAIT_S))
+            strangers.enter_context(socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S))
         with gateway.client() as client:
             assert client.send(b"X/A", b"v") == b"accepted"
         assert "made room for another" in gateway.log()
@@ -211,7 +212,7 @@ def test_out_of_sockets_pauses_accepting_only(files: GatewayFolder) -> None:
         assert client.send(b"X/A", b"v") == b"accepted"  # the open segment has its file
         resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (40, 40))
         for _ in range(40):
-            strangers.enter_context(socket.create_connection(("127.0.0.1", gateway.port), WAIT_S))
+            strangers.enter_context(socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S))
         while "accept-paused" not in gateway.log():
             assert client.send(b"X/A", b"v") == b"accepted"
         assert client.send(b"X/A", b"w") == b"accepted"

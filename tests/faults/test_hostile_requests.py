@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.scene import Scene, open_files, scene
+from tests.faults.scene import Scene, open_files, scene, settle
 
 pytestmark = pytest.mark.slow
 
@@ -140,4 +140,4 @@ def test_requests_that_never_end_hold_no_place(broker: Scene) -> None:
     with broker.admin() as good:
         good.sendall(LAST)
         assert statuses(good)[0] == [200]
-    assert open_files(broker.process) <= before + 8  # those whose end is on its way
+    settle(broker.process, before)

@@ -18,8 +18,9 @@ import pytest
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.gateway_process import WAIT_S, BlockingClient
+from tests.faults.gateway_process import BlockingClient
 from tests.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ def wait_for(gateway: GatewayProcess, count: int) -> list[dict[str, Any]]:
 
 def wait(look: Callable[[], T | None]) -> T:
     """Look at another process's traces until they are there."""
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while (found := look()) is None:
         assert time.monotonic() < deadline_s
     return found
@@ -86,7 +87,7 @@ def about(gateway: GatewayProcess) -> dict[str, Any]:
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     context.load_cert_chain(folder / "operator.pem", folder / "operator.key")
     with closing(
-        http.client.HTTPSConnection("127.0.0.1", gateway.admin_port, context=context, timeout=WAIT_S)
+        http.client.HTTPSConnection("127.0.0.1", gateway.admin_port, context=context, timeout=PATIENCE_S)
     ) as https:
         https.request("GET", "/v1/about")
         answer: dict[str, Any] = json.load(https.getresponse())
@@ -102,7 +103,7 @@ def verified(gateway: GatewayProcess) -> dict[str, dict[str, Any]]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=WAIT_S,
+        timeout=PATIENCE_S,
     )
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     return {Path(report["path"]).name: report for report in reports if "/rejected/" in report["path"]}

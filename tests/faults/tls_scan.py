@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.gateway_process import GatewayFolder, GatewayProcess
+from tests.patience import PATIENCE_S
 
-_TIMEOUT_S = 240
 _GOOD = frozenset(("OK", "INFO", "LOW"))  # severities that are no finding
 # What testssl.sh says of a broker that it takes for a web server, or of the development certificates.
 _NOT_OF_THE_LISTENER = frozenset(("service", "engine_problem", "scanTime", "scanProblem"))
@@ -85,7 +85,7 @@ def without_certificate(port: int) -> str:
     for version in ("-tls1_2", "-tls1_3"):
         command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", version, "-ign_eof"]
         done = subprocess.run(
-            command, input="CONNECT\n", capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+            command, input="CONNECT\n", capture_output=True, text=True, check=False, timeout=PATIENCE_S
         )
         said.append(
             "refused" if "alert" in done.stderr and "CONNECTED\n" not in done.stdout[50:] else done.stderr[-500:]
@@ -95,7 +95,7 @@ def without_certificate(port: int) -> str:
 
 def _run(command: list[str]) -> str:
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     return done.stdout
 
