@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from maxam.admin.view import View
+from maxam.errors import GlobError
+from maxam.globs import Glob
 from maxam.records import Identity
 
 PAGE_MAX: Final = 200  # rows of one page: to make and write them takes 2 ms
@@ -116,3 +118,23 @@ def flag_of(request: Request, name: str, *, default: bool = False) -> bool:
     if text not in {"true", "false"}:
         raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-parameter", f"{name} must be true or false")
     return text == "true"
+
+
+def glob_of(view: View, text: str) -> Glob:
+    """Compile a glob under the broker's limits; raises ApiError."""
+    try:
+        return view.glob(text)
+    except GlobError as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+
+
+def require_accepted(answer: Mapping[str, str]) -> None:
+    """Pass a SEND that was accepted; raises ApiError, with its disposition, for one that was not."""
+    disposition = answer["disposition"]
+    if disposition != "accepted":
+        raise ApiError(
+            DISPOSITION_STATUS[disposition],
+            answer.get("result", disposition),
+            answer.get("reason", disposition),
+            disposition=disposition,
+        )

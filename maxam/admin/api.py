@@ -50,6 +50,7 @@ from maxam.admin.answers import (
     RouteSpec,
     Rows,
     flag_of,
+    glob_of,
     limit_of,
 )
 from maxam.admin.browsers import check_site
@@ -75,6 +76,7 @@ from maxam.admin.description import (
     record,
 )
 from maxam.admin.listener import CHAIN, FINGERPRINT
+from maxam.admin.live import EVERY_TOPIC
 from maxam.admin.personal import PII, tell_given, wants_personal
 from maxam.admin.refusal_page import refusal_page, wants_page
 from maxam.admin.subscriptions_api import SUBSCRIPTION, fields_of
@@ -83,7 +85,7 @@ from maxam.admin.topic_schemas import VALUED_TOPIC
 from maxam.admin.values import iso_time
 from maxam.admin.view import FIGURES, SessionRow, View
 from maxam.compiled import core
-from maxam.errors import GlobError, ProtocolError
+from maxam.errors import ProtocolError
 from maxam.gateway.audit import ADMIN
 from maxam.gateway.listener import address_text
 from maxam.gateway.log import log_event
@@ -99,7 +101,6 @@ PAGE_BODY_BYTES_MAX: Final = 32_768  # of bodies behind the values of one page, 
 RAW_VALUES: Final = "raw"
 RAW_PAGE_BODY_BYTES_MAX: Final = 131_072  # the same of a page of bodies as they are, which are not decoded
 SESSIONS_PER_SLICE: Final = 50
-EVERY_TOPIC: Final = "**"
 SESSIONS_PATH: Final = "/v1/sessions"
 # Larger values are decoded by whoever asks, with the schema's text: a value of 1-byte numbers takes 0.2 us a byte here.
 DECODED_BYTES_MAX: Final = 8192
@@ -312,10 +313,7 @@ async def _about(view: View, _request: Request, caller: Identity) -> Response:
 )
 async def _topics(view: View, request: Request, caller: Identity) -> Response:
     limit = limit_of(request)
-    try:
-        glob = view.glob(request.query_params.get("glob", EVERY_TOPIC))
-    except GlobError as error:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+    glob = glob_of(view, request.query_params.get("glob", EVERY_TOPIC))
     as_sent = request.query_params.get("values") == RAW_VALUES
     values = as_sent or flag_of(request, "values")
     with_pii, given = wants_personal(request), False

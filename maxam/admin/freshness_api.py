@@ -7,11 +7,11 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import ApiError, RouteSpec, Rows, limit_of
+from maxam.admin.answers import RouteSpec, Rows, glob_of, limit_of
 from maxam.admin.description import AFTER, COUNT, FLAG, GLOB, LIMIT, SECONDS, TEXT, TIME, described, page, record
+from maxam.admin.live import EVERY_TOPIC
 from maxam.admin.values import iso_time
 from maxam.admin.view import View
-from maxam.errors import GlobError
 from maxam.gateway.freshness import Overdue
 from maxam.records import Identity
 
@@ -47,10 +47,7 @@ OVERDUE: Final = record(
 )
 async def _overdue(view: View, request: Request, _caller: Identity) -> Response:
     limit = limit_of(request)
-    try:
-        glob = view.glob(request.query_params.get("glob", "**"))
-    except GlobError as error:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+    glob = glob_of(view, request.query_params.get("glob", EVERY_TOPIC))
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
     rows = Rows("overdue")

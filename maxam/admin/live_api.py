@@ -9,13 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from maxam.admin.answers import PAGE_MAX, ApiError, RouteSpec, flag_of
+from maxam.admin.answers import PAGE_MAX, ApiError, RouteSpec, flag_of, glob_of
 from maxam.admin.description import AFTER, GLOB, Parameter, described
 from maxam.admin.listener import CARRIER, CHAIN
 from maxam.admin.live import EVERY_TOPIC, STREAMS_MAX, Stream
 from maxam.admin.personal import tell_given
 from maxam.admin.view import View
-from maxam.errors import GlobError
 from maxam.records import Identity
 
 PATH: Final = "/v1/live"
@@ -92,10 +91,7 @@ async def _until_stop(stopping: trio.Event, scope: trio.CancelScope) -> None:
     media_type=MEDIA_TYPE,
 )
 async def _live(view: View, request: Request, caller: Identity) -> Response:
-    try:
-        glob = view.glob(request.query_params.get("glob", EVERY_TOPIC))
-    except GlobError as error:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+    glob = glob_of(view, request.query_params.get("glob", EVERY_TOPIC))
     after = request.query_params.get("after")
     rows_max = _number(request, "rows", ROWS_DEFAULT, 1, PAGE_MAX)
     every_s = _number(request, "every_ms", EVERY_MS_DEFAULT, EVERY_MS_MIN, EVERY_MS_MAX) / 1000

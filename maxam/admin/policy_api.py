@@ -8,11 +8,10 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import Answer, ApiError, RouteSpec
+from maxam.admin.answers import Answer, ApiError, RouteSpec, glob_of
 from maxam.admin.description import TEXT, Parameter, described, listed, nullable, one_of, record
 from maxam.admin.view import View
 from maxam.broker.explaining import Verdict, explain_receive, explain_send
-from maxam.errors import GlobError
 from maxam.records import Identity
 
 STATES_MAX: Final = 1000  # that globs may be in together when they are compared: a few ms
@@ -58,10 +57,7 @@ async def _explain(view: View, request: Request, _caller: Identity) -> Response:
     name = principal or ""
     if destination is not None:
         return Answer(asdict(explain_send(policy, name, destination, view.destination_bytes_max)))
-    try:
-        glob = view.glob(glob_text or "")
-    except GlobError as error:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
+    glob = glob_of(view, glob_text or "")
     explanation = await trio.to_thread.run_sync(explain_receive, policy, name, glob, STATES_MAX)
     return Answer(asdict(explanation))
 

@@ -13,7 +13,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec
+from maxam.admin.answers import Answer, ApiError, RouteSpec, require_accepted
 from maxam.admin.description import (
     ANYTHING,
     BASE64,
@@ -166,19 +166,12 @@ async def _delete(view: View, request: Request, caller: Identity) -> Response:
 
 
 def _answered(destination: str, answer: dict[str, str]) -> Response:
-    disposition = answer["disposition"]
-    if disposition != "accepted":
-        raise ApiError(
-            DISPOSITION_STATUS[disposition],
-            answer.get("result", disposition),
-            answer.get("reason", disposition),
-            disposition=disposition,
-        )
+    require_accepted(answer)
     revision = answer.get("revision")
     return Answer(
         {
             "destination": destination,
-            "disposition": disposition,
+            "disposition": answer["disposition"],
             "result": answer.get("result"),
             "reason": answer.get("reason"),
             "revision": None if revision is None else int(revision),

@@ -9,7 +9,17 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from maxam.admin.answers import DISPOSITION_STATUS, Answer, ApiError, RouteSpec, Rows, flag_of, limit_of
+from maxam.admin.answers import (
+    DISPOSITION_STATUS,
+    Answer,
+    ApiError,
+    RouteSpec,
+    Rows,
+    flag_of,
+    glob_of,
+    limit_of,
+    require_accepted,
+)
 from maxam.admin.description import (
     AFTER_NUMBER,
     BASE64,
@@ -34,11 +44,9 @@ from maxam.admin.description import (
 from maxam.admin.personal import PII, tell_given, wants_personal
 from maxam.admin.values import iso_time, marks_personal
 from maxam.admin.view import View
-from maxam.errors import GlobError
 from maxam.gateway.quarantine import BODY_GIVEN_UP, Quarantined
 from maxam.gateway.rejects import BODY_KEPT, BODY_PRIVATE, BODY_UNAUTHORISED, body_state_by_rule
 from maxam.gateway.shadow import Reason, Tally, Trials
-from maxam.globs import Glob
 from maxam.records import REJECTION_RESULTS, Identity
 
 REJECTS_PATH: Final = "/v1/rejects"
@@ -212,14 +220,7 @@ async def _resubmit(view: View, request: Request, caller: Identity) -> Response:
             "only with force",
         )
     answer = await view.resubmit(caller, record)
-    disposition = answer["disposition"]
-    if disposition != "accepted":
-        raise ApiError(
-            DISPOSITION_STATUS[disposition],
-            answer.get("result", disposition),
-            answer.get("reason", disposition),
-            disposition=disposition,
-        )
+    require_accepted(answer)
     return Answer({"id": view.quarantine.name(record), "destination": record.destination.decode(), **_answered(answer)})
 
 
@@ -264,7 +265,8 @@ class _Filter:
         parameters = request.query_params
         self._principal: Final = parameters.get("principal")
         self._result: Final = _result(parameters.get("result"))
-        self._glob: Final = _glob(view, parameters.get("destination"))
+        glob = parameters.get("destination")
+        self._glob: Final = None if glob is None else glob_of(view, glob)
         self.since_us: Final = _moment(parameters.get("since"))
 
     def matches(self, record: Quarantined) -> bool:
@@ -282,15 +284,6 @@ def _result(text: str | None) -> str | None:
             HTTPStatus.BAD_REQUEST, "invalid-parameter", f"result must be one of {', '.join(REJECTION_RESULTS)}"
         )
     return text
-
-
-def _glob(view: View, text: str | None) -> Glob | None:
-    if text is None:
-        return None
-    try:
-        return view.glob(text)
-    except GlobError as error:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-glob", str(error)) from error
 
 
 def _moment(text: str | None) -> int | None:

@@ -1,11 +1,10 @@
 """`maxam-admin reload`: have changed files put into force, and see what became of them."""
 
 import sys
-from itertools import islice
 
 import click
 
-from maxam.admin.options import first_rows, json_option, limit_option, with_credentials
+from maxam.admin.options import json_option, limit_option, print_rows, with_credentials
 from maxam.admin.output import print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
 
@@ -72,22 +71,17 @@ def _print_outcome(item: str, outcome: str, detail: str) -> None:
 
 
 def _print_orphans(remote: Remote, limit: int | None, as_json: bool) -> None:
-    rows = remote.pages("/v1/orphans", "orphans", limit=200)
-    if as_json:
-        for row in islice(rows, limit):
-            print_json(row)
-        return
-    print_table(
+    print_rows(
+        remote.pages("/v1/orphans", "orphans", limit=200),
+        limit,
+        as_json,
         ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA"],
-        [
-            (
-                row["destination"],
-                row["revision"],
-                row["accepted_at"],
-                row["publisher"],
-                f"{row['schema']} {row['schema_version']}".strip(),
-            )
-            for row in first_rows(rows, limit)
+        lambda row: [
+            row["destination"],
+            row["revision"],
+            row["accepted_at"],
+            row["publisher"],
+            f"{row['schema']} {row['schema_version']}".strip(),
         ],
         ["SCHEMA", "PUBLISHER", "ACCEPTED AT"],
     )
