@@ -15,6 +15,7 @@ from maxam.admin.options import FOLDER, done, json_option, with_credentials
 from maxam.admin.output import print_json, print_line, print_table
 from maxam.admin.reject_commands import moment
 from maxam.admin.remote import Credentials, Remote
+from maxam.counting import counted
 from maxam.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -132,10 +133,10 @@ def audit_verify(credentials: Credentials, folder: Path, anchors: tuple[str, ...
         rotated = (
             "" if proof.first <= 1 else f"; those before line {proof.first} are not there (rotated away, or removed)"
         )
-        print_line(f"{proof.lines} lines in {proof.files} files{rotated}")
+        print_line(f"{counted(proof.lines, 'line')} in {counted(proof.files, 'file')}{rotated}")
         if proof.unfinished_bytes:
             print_line(
-                f"behind them {proof.unfinished_bytes} bytes of an unfinished line: a crash, or a gateway is writing"
+                f"behind them {counted(proof.unfinished_bytes, 'byte')} of an unfinished line: a crash, or a gateway is writing"
             )
         print_line(f"head {proof.head}")
         if not known:

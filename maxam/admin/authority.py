@@ -33,6 +33,7 @@ from maxam.admin.certificates import (
     sign_certificate,
     sign_revocation_list,
 )
+from maxam.counting import counted
 from maxam.errors import ConfigurationError, MaxamError
 
 CERTIFICATE_FILE: Final = "ca.pem"
@@ -132,7 +133,7 @@ class AuthorityFolder:
         """
         if len(passphrase) < PASSPHRASE_CHARACTERS_MIN:
             raise ConfigurationError(
-                f"the passphrase has {len(passphrase)} characters, expected {PASSPHRASE_CHARACTERS_MIN} or more: whoever gets hold"
+                f"the passphrase has {counted(len(passphrase), 'character')}, expected {PASSPHRASE_CHARACTERS_MIN} or more: whoever gets hold"
                 " of the file may try passphrases at leisure"
             )
         try:

@@ -12,6 +12,7 @@ from maxam.admin.options import Group, first_rows, json_option, limit_option, wi
 from maxam.admin.output import print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
+from maxam.counting import counted
 
 PATH: Final = "/v1/backups"
 _LOOK_S: Final = 0.25  # how often it is asked whether it is done
@@ -65,7 +66,7 @@ def backup_list(credentials: Credentials, limit: int | None, as_json: bool) -> N
 def _outcome(row: dict[str, Any]) -> str:
     match row["state"]:
         case "done":
-            return f"done: revision {row['revision']}, {row['files']} files, {row['bytes']} bytes"
+            return f"done: revision {row['revision']}, {counted(row['files'], 'file')}, {counted(row['bytes'], 'byte')}"
         case "failed":
             return f"failed: {row['reason']}"
         case state:

@@ -23,6 +23,7 @@ from maxam.avro.envelope import EnvelopeKeys
 from maxam.avro.fingerprint import CRC_BYTES
 from maxam.avro.rule import ENVELOPE, SchemaVersion
 from maxam.avro.schema import DEPTH_MAX
+from maxam.counting import counted
 from maxam.errors import MaxamError
 
 FOUND_CHARACTERS_MAX: Final = 60  # of a value in an error
@@ -143,7 +144,7 @@ def _found(value: Json) -> str:
         case _:
             keys = ", ".join(value)
             return (
-                f"an object with {keys if len(keys) <= FOUND_CHARACTERS_MAX else f'{len(value)} keys'}"
+                f"an object with {keys if len(keys) <= FOUND_CHARACTERS_MAX else counted(len(value), 'key')}"
                 if value
                 else "{}"
             )
@@ -455,13 +456,13 @@ def _fixed(node: Node, value: Json, path: str) -> bytes:
         return _duration(value, path)
     if node.logical == "uuid" and isinstance(value, str) and _UUID.fullmatch(value):
         return UUID(value).bytes
-    expected = f"base64 text of {node.size} bytes"
+    expected = f"base64 text of {counted(node.size, 'byte')}"
     if node.logical in {"duration", "uuid"}:
         shape = {"duration": 'an object with "months", "days" and "milliseconds"', "uuid": "a UUID"}[node.logical]
         expected = f"{shape}, or {expected}"
     data = _base64(value, path, expected)
     if len(data) != node.size:
-        raise ValueEncodeError(path, expected, f"{len(data)} bytes")
+        raise ValueEncodeError(path, expected, counted(len(data), "byte"))
     return data
 
 
@@ -479,14 +480,14 @@ def _duration(value: dict[str, Json], path: str) -> bytes:
 
 
 def _decimal(node: Node, value: Json, path: str) -> bytes:
-    expected = f"a decimal of at most {node.precision} digits, {node.scale} of them behind the point"
+    expected = f"a decimal of at most {counted(node.precision, 'digit')}, {node.scale} of them behind the point"
     text = isinstance(value, str) and node.scale <= DECIMAL_BYTES_MAX and _DECIMAL.fullmatch(value) is not None
     if text or (isinstance(value, int | Decimal) and not isinstance(value, bool)):
         number = Decimal(value)
     elif isinstance(value, str) and (node.scale > DECIMAL_BYTES_MAX or len(value) > DECIMAL_BYTES_MAX):
         data = _base64(value, path, f"{expected}, or base64 text")  # what `values` shows of one too long to be text
         if node.kind == "fixed" and len(data) != node.size:
-            raise ValueEncodeError(path, f"{node.size} bytes", f"{len(data)} bytes")
+            raise ValueEncodeError(path, counted(node.size, "byte"), counted(len(data), "byte"))
         return data
     else:
         raise ValueEncodeError(

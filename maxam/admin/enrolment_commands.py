@@ -11,6 +11,7 @@ import click
 from maxam.admin.options import FILE, FOLDER, Group, done, json_option, with_credentials
 from maxam.admin.output import print_fields, print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
+from maxam.counting import counted
 from maxam.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _renew(client: "ClientFolder", est: "EstClient", key_type: "KeyType", days_l
         raise ConfigurationError(f"{client.folder} holds no certificate to renew: enrol first")
     left = old.not_valid_after_utc - dt.datetime.now(dt.UTC)
     if days_left is not None and left > dt.timedelta(days=days_left):
-        done(as_json, f"valid for {left.days} days more", {"renewed": False, "days_left": left.days})
+        done(as_json, f"valid for {counted(left.days, 'day')} more", {"renewed": False, "days_left": left.days})
         return
     certificate, authorities = est.renew(client, client.key(key_type, NEXT))
     client.replace(certificate, authorities)

@@ -22,6 +22,7 @@ from maxam.avro.envelope import (
 from maxam.avro.rule import CONFLUENT, DATUM, ENVELOPE, NONE, SINGLE_OBJECT, SchemaVersion
 from maxam.avro.schema import Type
 from maxam.avro.walker import Fault, Leaf
+from maxam.counting import counted
 from maxam.records import Judgement
 
 VERSION_HEADER: Final = "schema-version"
@@ -156,7 +157,7 @@ def _open(body: bytes, keys: EnvelopeKeys, parts: list[Part]) -> tuple[int, int,
         found.append((envelope.duplicate, "a second one"))
     for item, name in sorted(found, key=lambda pair: pair[0].index):
         value = body[item.offset : item.offset + item.length]
-        text = f"{item.length} bytes" if name == "body" else value.decode(errors="backslashreplace")
+        text = counted(item.length, "byte") if name == "body" else value.decode(errors="backslashreplace")
         if name == "fingerprint":
             named = value
             text = value.hex()

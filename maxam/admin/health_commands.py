@@ -6,9 +6,10 @@ from typing import Any
 import click
 
 from maxam.admin.options import json_option, with_credentials
-from maxam.admin.output import counted, print_fields, print_json, print_line
+from maxam.admin.output import print_fields, print_json, print_line
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
+from maxam.counting import counted
 
 _READY = "ready"
 _NOT_READY = "not ready"

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from maxam.admin.options import FOLDER, Group, done, json_option, with_credentials
-from maxam.admin.output import counted, print_fields, print_json, print_line, print_table
+from maxam.admin.output import print_fields, print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
+from maxam.counting import counted
 from maxam.errors import ConfigurationError, JournalError
 
 if TYPE_CHECKING:
     from maxam.admin.journal_schemas import JournalSchemas
+    from maxam.journal.backup import Done
     from maxam.journal.repair import Plan
     from maxam.journal.verify import FileReport
     from maxam.records import Change, RejectedSend
@@ -78,7 +80,10 @@ def journal_status(credentials: Credentials, as_json: bool) -> None:
         [
             ("folder", told["folder"]),
             ("durability", told["durability"]),
-            ("head, committed", f"{told['head']}, {told['committed']}; {told['waiting']} operations wait"),
+            (
+                "head, committed",
+                f"{told['head']}, {told['committed']}; {counted(told['waiting'], 'operation')} waiting",
+            ),
             (
                 "sealed segments",
                 f"{segments['count']}, {_size(segments['bytes'])}"
@@ -95,10 +100,13 @@ def journal_status(credentials: Credentials, as_json: bool) -> None:
                 if snapshots["count"]
                 else "none",
             ),
-            ("archive keeps", f"{told['archive']['days_max']:g} days, {_size(told['archive']['bytes_max'])} (0: all)"),
+            (
+                "archive keeps",
+                f"{counted(told['archive']['days_max'], 'day', 'g')}, {_size(told['archive']['bytes_max'])} (0: all)",
+            ),
             (
                 "rejected SENDs",
-                f"{rejected['count']} segments, {_size(rejected['bytes'])} of {_size(rejected['bytes_max'])}",
+                f"{counted(rejected['count'], 'segment')}, {_size(rejected['bytes'])} of {_size(rejected['bytes_max'])}",
             ),
             (
                 "disk",
@@ -118,7 +126,7 @@ def journal_status(credentials: Credentials, as_json: bool) -> None:
 def _size(count: int) -> str:
     """Return bytes as people read them."""
     if count < 10_240:
-        return f"{count} bytes"
+        return counted(count, "byte")
     power = min(4, (count.bit_length() - 1) // 10)
     return f"{count / 1024**power:.1f} {('', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
@@ -150,7 +158,7 @@ def journal_verify(folder: Path, as_json: bool) -> None:
             print_line(f"{counted(len(reports), 'file')}, none of them damaged")
     if damaged:
         raise JournalError(
-            f"{len(damaged)} of {len(reports)} files are damaged; `maxam-admin journal repair {folder}` shows what can be kept"
+            f"{len(damaged)} of {counted(len(reports), 'file')} damaged; `maxam-admin journal repair {folder}` shows what can be kept"
         )
 
 
@@ -339,7 +347,7 @@ def _line(row: dict[str, Any]) -> str:
     schema = f"{row['schema']} {row['schema_version']}".strip() or row["encoding"]
     parts = [
         f"{row['revision']} {row['accepted_at']} {row['kind']} {row['destination']}",
-        f"{row['publisher']} {schema} {row['bytes']} bytes",
+        f"{row['publisher']} {schema} {counted(row['bytes'], 'byte')}",
         *(f"{name}:{value}" for name, value in row["headers"]),
     ]
     if "result" in row:
@@ -388,8 +396,7 @@ def journal_backup(folder: Path, destination: Path, as_json: bool) -> None:
             problem = f"{destination} is in the journal {folder}"
             raise ConfigurationError(f"{problem}: name a folder elsewhere, best on another disk")
         made = back_up(str(folder.resolve()), str(destination.resolve()), _now(), OsDisk())
-    text = f"{made.folder}: revision {made.head}, {made.files} files, {made.bytes} bytes, {made.copied} of them copied"
-    done(as_json, text, asdict(made))
+    done(as_json, f"{_made(made)}, {made.copied} of them copied", asdict(made))
 
 
 @journal.command("restore")
@@ -405,4 +412,9 @@ def journal_restore(backup: Path, folder: Path, as_json: bool) -> None:
         raise ConfigurationError(f"{backup} is no folder")
     with _one_line():
         made = restore(str(backup.resolve()), str(folder.resolve()), OsDisk())
-    done(as_json, f"{made.folder}: revision {made.head}, {made.files} files, {made.bytes} bytes", asdict(made))
+    done(as_json, _made(made), asdict(made))
+
+
+def _made(made: "Done") -> str:
+    size = f"{counted(made.files, 'file')}, {counted(made.bytes, 'byte')}"
+    return f"{made.folder}: revision {made.head}, {size}"

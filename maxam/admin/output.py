@@ -35,11 +35,6 @@ def print_line(text: str) -> None:
     click.echo(shown(text))
 
 
-def counted(count: int, what: str) -> str:
-    """Return a number and what it is of, in the singular or the plural."""
-    return f"{count} {what if count == 1 else what.removesuffix('y') + 'ies' if what.endswith('y') else what + 's'}"
-
-
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table of cells as `cell` has them; columns whose title begins with `#` hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)

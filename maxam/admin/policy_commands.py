@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from maxam.admin.options import FILE, FOLDER, json_option, with_credentials
-from maxam.admin.output import counted, print_fields, print_json, print_line, print_table
+from maxam.admin.output import print_fields, print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
+from maxam.counting import counted
 from maxam.errors import ConfigurationError, GlobError
 
 if TYPE_CHECKING:

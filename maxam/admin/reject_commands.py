@@ -13,6 +13,7 @@ from maxam.admin.options import FOLDER, Group, done, first_rows, json_option, li
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote, reject_path
 from maxam.admin.repeating import watch_option
+from maxam.counting import counted
 from maxam.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -323,11 +324,12 @@ def _print_decoded(row: dict[str, Any], encoding: str, body: bytes, found: "Diss
     version = found.version
     against = "nothing" if version is None else f"{version.type_name} {version.minor}"
     print_line(
-        f"{len(body)} bytes, encoding {encoding}, held against {against}" + (f" ({found.why})" if found.why else "")
+        f"{counted(len(body), 'byte')}, encoding {encoding}, held against {against}"
+        + (f" ({found.why})" if found.why else "")
     )
     parts = found.parts if whole else found.parts[-PARTS_SHOWN:]
     if len(parts) < len(found.parts):
-        print_line(f"{len(found.parts) - len(parts)} values before these are good; --all shows them")
+        print_line(f"good before these: {counted(len(found.parts) - len(parts), 'value')}; --all shows all")
     rows = [["", part.offset, part.length, part.path, part.type, _shown(part)] for part in parts]
     fault = found.fault
     if fault is not None:

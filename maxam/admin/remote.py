@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self, final
 from urllib.parse import quote, urlencode
 
+from maxam.counting import counted
 from maxam.errors import MaxamError
 
 TIMEOUT_S: Final = 20.0  # above the server's own time limit of a request
@@ -203,7 +204,7 @@ class Remote:
             self._connection.close()
             if sends and isinstance(error, (ConnectionError, ssl.SSLEOFError)):  # with its answer before it
                 raise RemoteError(
-                    f"{self._credentials.gateway} took no more of {len(body or b'')} bytes: are they more than its frame_body_bytes_max?"
+                    f"{self._credentials.gateway} took no more of {counted(len(body or b''), 'byte')}: is that more than its frame_body_bytes_max?"
                 ) from error
             raise RemoteError(self._explain(error)) from error
         if response.status == HTTPStatus.OK:

@@ -35,7 +35,7 @@ def watch_option(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def run(*args: object, watch: bool, interval: float | None, **kwargs: object) -> None:
         if watch:
-            repeat(lambda: verb(*args, **kwargs), interval or INTERVAL_S)
+            repeat(lambda: verb(*args, **kwargs), interval or INTERVAL_S, parsed=bool(kwargs.get("as_json")))
         elif interval is not None:
             raise click.UsageError("--interval goes with --watch")
         else:
@@ -44,9 +44,10 @@ def watch_option(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def repeat(verb: Callable[[], None], interval_s: float) -> None:
+def repeat(verb: Callable[[], None], interval_s: float, *, parsed: bool) -> None:
     """Run a verb until Ctrl-C, with `interval_s` seconds between; on a terminal each time shows in the place of the last.
 
+    Elsewhere a line before each says when it was, unless a program reads it (`parsed`): then standard output is what the verb prints.
     What fails is shown like any other outcome, as the next time may be better: a gateway that is being restarted is waited for.
     """
     command = click.get_current_context().command_path
@@ -54,8 +55,11 @@ def repeat(verb: Callable[[], None], interval_s: float) -> None:
     try:
         if not terminal.is_terminal:
             while True:
+                if not parsed:
+                    click.echo(f"--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {command}")
                 error = _run(verb)
-                click.echo(error or "", err=bool(error), nl=bool(error))
+                if error:
+                    click.echo(f"Error: {error}", err=True)
                 time.sleep(interval_s)
         with Live(
             console=terminal, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False

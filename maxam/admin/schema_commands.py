@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from maxam.admin.options import FILE, FOLDER, Group, first_rows, json_option, limit_option, with_credentials
-from maxam.admin.output import counted, print_fields, print_json, print_line, print_table, print_value
+from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.reject_commands import shadow
 from maxam.admin.remote import Credentials, Remote
+from maxam.counting import counted
 from maxam.errors import ConfigurationError
 
 if TYPE_CHECKING:

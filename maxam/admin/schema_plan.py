@@ -11,11 +11,12 @@ from itertools import islice
 from typing import Any, Final, final
 
 from maxam.admin.judging import fetch_registry
-from maxam.admin.output import counted, print_line, print_table
+from maxam.admin.output import print_line, print_table
 from maxam.admin.remote import NotFoundError, Remote
 from maxam.avro.registry import Registry
 from maxam.avro.rule import Rule
 from maxam.broker.destinations import MatchIndex
+from maxam.counting import counted
 from maxam.records import Headers, Judgement, Rejection
 
 PAGE_ROWS: Final = 200  # topics asked for at a time: the most that a page has
@@ -190,7 +191,7 @@ def make_plan(remote: Remote, candidate: Registry, progress: Progress | None = N
     for row in remote.pages("/v1/topics", "topics", glob="**", limit=PAGE_ROWS, values="raw"):
         plan.topics += 1
         if progress is not None and plan.topics % PROGRESS_TOPICS == 0:
-            progress(f"{plan.topics} topics")
+            progress(counted(plan.topics, "topic"))
         _judge_topic(plan, row, planned, present)
     _judge_rejects(plan, remote, planned)
     return plan

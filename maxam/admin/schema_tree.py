@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from maxam.avro.schema import DEPTH_MAX, PRIMITIVES
+from maxam.counting import counted
 from maxam.errors import SchemaError
 
 EXAMPLE_VALUES_MAX: Final = 5_000  # nobody reads a longer example
@@ -71,9 +72,11 @@ class Node:
                 text = self.name and f"{self.kind} {self.name}" if self.kind != "record" else self.name
                 text = text or self.kind
                 if self.kind == "fixed":
-                    text += f" of {self.size} bytes"
+                    text += f" of {counted(self.size, 'byte')}"
                 if self.logical == "decimal":
-                    return f"{text} (decimal, {self.precision} digits, {self.scale} of them behind the point)"
+                    return (
+                        f"{text} (decimal, {counted(self.precision, 'digit')}, {self.scale} of them behind the point)"
+                    )
                 return f"{text} ({self.logical})" if self.logical else text
 
 

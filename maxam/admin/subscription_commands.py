@@ -6,10 +6,11 @@ import click
 
 from maxam.admin.completion import client_ids, principals
 from maxam.admin.options import json_option, limit_option, print_rows, with_credentials
-from maxam.admin.output import counted, print_json, print_line, print_table
+from maxam.admin.output import print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
 from maxam.admin.top import WHY, duration
+from maxam.counting import counted
 
 SHOWN: Final = 20  # of the slow ones, unless --limit says otherwise
 _EXPENDABLE: Final = ["DURABLE", "WINDOW", "ACK", "CONFLATED", "UN-ACKED", "OWED", "GLOB"]

@@ -12,6 +12,7 @@ from rich.text import Text
 from maxam.admin.escaping import shown
 from maxam.admin.output import GAP, make_table
 from maxam.admin.remote import Remote
+from maxam.counting import counted
 from maxam.errors import MaxamError
 
 ROWS_MAX: Final = 50  # asked for of each list; more than a terminal shows
@@ -120,9 +121,9 @@ def _head(look: Look, where: str, width: int) -> list[Text]:
         f"{health['overdue']:,} overdue",
         f"{rates['rejects_per_s']:,.0f} rejected/s",
         f"{rates['acks_per_s']:,.0f} ACK/s",
-        f"{figures['topics']:,} topics",
+        counted(figures["topics"], "topic", ","),
         f"{health['connections']['connected']:,} connected",
-        f"{figures['sessions']:,} sessions",
+        counted(figures["sessions"], "session", ","),
         f"revision {figures['revision']:,}",
     ]
     lines.append(Text("  ".join(sizes)))

@@ -13,6 +13,7 @@ from maxam.avro.envelope import Envelope, open_envelope
 from maxam.avro.registry import FINGERPRINTS, Registry
 from maxam.avro.rule import DATUM, ENCODINGS, ENVELOPE, NONE, Rule, SchemaVersion
 from maxam.config import Limits
+from maxam.counting import counted
 from maxam.errors import ConfigurationError
 from maxam.globs import compile_glob, destination_problem
 from maxam.records import Headers, Judgement, Rejection
@@ -90,7 +91,7 @@ class Trial:
         """Return it for people, but for the value."""
         rule = "no rule" if self.rule is None else f"rule[{self.rule}] {self.glob}, encoding {self.encoding}"
         forms = {JSON: "JSON, encoded", HEX: "hexadecimal text", BINARY: "the body as it is"}
-        lines = [f"{self.destination}: {rule}", f"taken as {forms[self.taken_as]}: {len(self.body)} bytes"]
+        lines = [f"{self.destination}: {rule}", f"taken as {forms[self.taken_as]}: {counted(len(self.body), 'byte')}"]
         if self.problem:
             return [*lines, self.problem]
         lines += [f"{name}:{value}" for name, value in self.receipt()]

@@ -24,6 +24,7 @@ from fastavro.schema import SchemaParseException
 from fastavro.types import Schema
 
 from maxam.avro.schema import PII
+from maxam.counting import counted
 from maxam.errors import MaxamError
 from maxam.records import Judgement
 
@@ -62,7 +63,7 @@ def decode_value(schema_text: bytes, body: bytes, judgement: Judgement, *, witho
         raise ValueDecodeError(f"{type(error).__name__}: {error}") from error
     left = len(datum) - stream.tell()
     if left:
-        raise ValueDecodeError(f"{left} bytes are left over behind the value")
+        raise ValueDecodeError(f"{counted(left, 'byte')} left over behind the value")
     return _named(value)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
 from maxam.avro.schema import Field, Type
+from maxam.counting import counted
 
 TYPE_MISMATCH: Final = "type-mismatch"
 NAME_MISMATCH: Final = "name-mismatch"
@@ -343,7 +344,7 @@ def _unknown(symbols: list[str]) -> str:
 
 
 def _sizes(w: Type, r: Type) -> _Fault:
-    return _Fault(FIXED_SIZE_MISMATCH, f"{w.size} bytes are not {r.size}")
+    return _Fault(FIXED_SIZE_MISMATCH, f"{counted(w.size, 'byte')}, not {r.size}")
 
 
 def _mismatch(w: Type, r: Type, any_name: bool = False) -> _Fault | None:

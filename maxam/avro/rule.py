@@ -16,6 +16,7 @@ from maxam.avro.envelope import (
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES, crc_64_avro, sha_256
 from maxam.avro.schema import Schema
 from maxam.avro.walker import Fault, Walker
+from maxam.counting import counted
 from maxam.globs import Glob
 from maxam.records import UNJUDGED, Headers, Judgement, Rejection
 
@@ -352,7 +353,7 @@ class Rule:
         known = _some(texts)
         possible = len(key) == ID_BYTES if self.encoding == CONFLUENT else len(key) in (CRC_BYTES, SHA_BYTES)
         if not possible:
-            known = f"{known}; it has {len(key)} bytes, not {CRC_BYTES} or {SHA_BYTES}"
+            known = f"{known}; it has {counted(len(key), 'byte')}, not {CRC_BYTES} or {SHA_BYTES}"
         elif key[::-1] in self._fingerprints:
             known = f"{known}; its bytes are in reverse order"
         elif self._tries(what, key):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, final
 
 from maxam.avro.places import line_of_byte, line_of_second, line_of_value
+from maxam.counting import counted
 from maxam.errors import SchemaError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -581,7 +582,9 @@ def _check_logical(source: Source, document: dict[str, Json], of: Type, path: st
         if not isinstance(scale, int) or isinstance(scale, bool) or not 0 <= scale <= precision:
             raise _error(source, _at(path, "scale"), "expected 0 to the precision")
         if of.kind == "fixed" and precision > math.floor(math.log10(2) * (8 * of.size - 1)):
-            raise _error(source, _at(path, "precision"), f"{precision} digits do not fit in {of.size} bytes")
+            raise _error(
+                source, _at(path, "precision"), f"a precision of {precision} does not fit in {counted(of.size, 'byte')}"
+            )
         of.precision = precision
         of.scale = scale
     of.logical = logical
@@ -613,7 +616,7 @@ def _default_problem(of: Type, value: Json, depth: int) -> str | None:  # noqa: 
             if not isinstance(value, str) or any(ord(character) > 0xFF for character in value):
                 return "expected text of the characters U+0000 to U+00FF, one for each byte"
             if of.kind == "fixed" and len(value) != of.size:
-                return f"expected {of.size} bytes"
+                return f"expected {counted(of.size, 'byte')}"
             return None
         case "enum":
             return None if value in of.symbols else "expected one of the symbols"

@@ -23,6 +23,7 @@ import re
 from typing import Final, final
 
 from maxam.avro.schema import DEPTH_MAX, Type
+from maxam.counting import counted
 
 EMPTY_ITEMS_MAX: Final = 1000
 # In arrays and maps. Walking over so many takes some 200 ms, and 10 ms compiled, in which nobody else is served.
@@ -201,7 +202,7 @@ class Walker:
     def _explain(self, body: bytes, start: int, end: int, leaves: list[Leaf] | None) -> Fault | None:
         explainer = _Explainer(body[:end], start, leaves)
         if explainer.value(self._type, 0) and explainer.pos != end:
-            explainer.fail("the end of the value", f"{end - explainer.pos} bytes more")
+            explainer.fail("the end of the value", f"{counted(end - explainer.pos, 'byte')} more")
         return explainer.fault
 
 
@@ -556,7 +557,7 @@ class _Explainer:
             case "double":
                 return self._skip("double", 8)
             case "fixed":
-                return self._skip(f"fixed {of.name} of {of.size} bytes", of.size)
+                return self._skip(f"fixed {of.name} of {counted(of.size, 'byte')}", of.size)
             case "bytes" | "string":
                 return self._text(of.kind)
             case "enum":
@@ -575,7 +576,9 @@ class _Explainer:
 
     def _short(self, expected: str) -> bool:
         left = len(self._body) - self.pos
-        return self.fail(expected, f"the end of the body after {left} bytes" if left > 0 else "the end of the body")
+        return self.fail(
+            expected, f"the end of the body after {counted(left, 'byte')}" if left > 0 else "the end of the body"
+        )
 
     def _number(self, expected: str) -> int | None:
         try:
@@ -603,7 +606,7 @@ class _Explainer:
         if length < 0 or length > len(self._body) - self.pos:
             left = len(self._body) - self.pos
             self.pos = start
-            return self.fail(kind, f"length {length} with {left} bytes left")
+            return self.fail(kind, f"length {length} with {counted(left, 'byte')} left")
         if kind == "string":
             try:
                 self._body[self.pos : self.pos + length].decode()
@@ -650,7 +653,7 @@ class _Explainer:
                     return False
                 if not 0 <= stated <= len(self._body) - self.pos:
                     return self.fail(
-                        f"{of.kind}'s block size", f"{stated} with {len(self._body) - self.pos} bytes left"
+                        f"{of.kind}'s block size", f"{stated} with {counted(len(self._body) - self.pos, 'byte')} left"
                     )
                 size = stated
                 count = -count
@@ -658,7 +661,7 @@ class _Explainer:
             if not self._block(of, depth, start, done, count):
                 return False
             if size not in {-1, self.pos - begin}:
-                return self.fail(f"a block of the stated {size} bytes", f"{self.pos - begin} bytes")
+                return self.fail(f"a block of the stated {counted(size, 'byte')}", counted(self.pos - begin, "byte"))
             done += count
 
     def _block(self, of: Type, depth: int, start: int, done: int, count: int) -> bool:
@@ -672,11 +675,15 @@ class _Explainer:
         if count > len(self._body) - self.pos:
             left = len(self._body) - self.pos
             self.pos = start
-            return self.fail(f"{of.kind} of no more items than bytes", f"{count} items with {left} bytes left")
+            return self.fail(
+                f"{of.kind} of no more items than bytes", f"{counted(count, 'item')} with {counted(left, 'byte')} left"
+            )
         self._repeated_left -= count
         if self._repeated_left < 0:
             self.pos = start
-            return self.fail(f"at most {REPEATED_VALUES_MAX} values in arrays and maps", f"{count} items in one block")
+            return self.fail(
+                f"at most {REPEATED_VALUES_MAX} values in arrays and maps", f"{counted(count, 'item')} in one block"
+            )
         for index in range(done, done + count):
             self._path.append(f"[{index}]")
             if of.kind == "map":

@@ -26,6 +26,7 @@ from pyspark.sql.utils import is_remote
 
 from maxam.avro.registry import load_registry
 from maxam.config import Limits
+from maxam.counting import counted
 from maxam.pipeline.bodies import BodyEncoder, read_texts
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
@@ -327,14 +328,10 @@ class _Follower:
             self._left_out = self._totals.left_out
             self._job.warn(f"{self._left_out} readings so far were left out: {_TOO_MANY_VENUES}")
         self._job.tell(
-            f"as of revision {self._totals.as_of}: {_count(readings.num_rows, 'reading')},"
-            f" {_count(len(venues), 'venue')} published"
+            f"as of revision {self._totals.as_of}: {counted(readings.num_rows, 'reading', ',')},"
+            f" {counted(len(venues), 'venue', ',')} published"
             + ("" if latency_s is None else f", {latency_s * 1000:.0f} ms after the newest was accepted")
         )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _collect(changes: "DataFrame", catalogue: Catalogue) -> pa.Table:
@@ -515,9 +512,9 @@ def totals_command(
             counts = publisher.publish(totals)
         if totals.left_out:
             job.warn(f"not all was published: {_TOO_MANY_VENUES}")
-        job.tell(f"totals of {_count(counts.accepted, 'venue')} published as of revision {archive.last}")
+        job.tell(f"totals of {counted(counts.accepted, 'venue', ',')} published as of revision {archive.last}")
         if counts.superseded:
             job.warn(
-                f"not published: {_count(counts.superseded, 'venue')}, as the gateway has had those of this revision or of a newer one"
+                f"not published: {counted(counts.superseded, 'venue', ',')}, as the gateway has had those of this revision or of a newer one"
             )
     sums.unpersist()

@@ -374,7 +374,7 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
     result = cli("journal", "verify", str(broken), "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout.splitlines()[0])["problem"]
-    assert "1 of 1 files are damaged" in result.stderr
+    assert "1 of 1 file damaged" in result.stderr
 
 
 def test_bench_is_maxam_bench(tmp_path: Path) -> None:

@@ -109,20 +109,20 @@ def test_from_a_rejection_to_what_it_says(running: Running) -> None:
     name = reject(running, "X/A.1", GOOD[:-1], trace="t-1")
     listing = ok(running.cli("rejects", "list", "--principal", "pub", "--since", "1h", "--destination", "X/A.1"))
     assert "schema-mismatch" in listing.stdout
-    assert "text: expected string, found length 2 with 1 bytes left at byte 2" in listing.stdout
+    assert "text: expected string, found length 2 with 1 byte left at byte 2" in listing.stdout
     assert "kept since the gateway's start" in listing.stderr
     shown = plain(ok(running.cli("rejects", "show", name)).stdout)
     for line in ("fault path  text", "fault offset  2", "header trace  t-1", "body_state  kept", "schema_version  1.0"):
         assert f"\n{line}\n" in shown
     decoded = plain(ok(running.cli("rejects", "decode", name)).stdout)
     assert decoded == (
-        "X/A.1: schema-mismatch: t.T_v1 1.0: text: expected string, found length 2 with 1 bytes left at byte 2\n"
+        "X/A.1: schema-mismatch: t.T_v1 1.0: text: expected string, found length 2 with 1 byte left at byte 2\n"
         "4 bytes, encoding datum, held against t.T_v1 1.0 (the newest)\n"
         "  BYTE  LENGTH  FIELD  TYPE  VALUE\n"
         "─\n"
         "  0  1  at  long (timestamp-millis)  <time>\n"
         "  1  1  state  t.State  OFF\n"
-        ">  2  text  expected string, found length 2 with 1 bytes left\n"
+        ">  2  text  expected string, found length 2 with 1 byte left\n"
         "byte 2: 00 02 > 04 68\n"
     )
     found = json.loads(ok(running.cli("rejects", "decode", name, "--json")).stdout)
@@ -133,7 +133,7 @@ def test_from_a_rejection_to_what_it_says(running: Running) -> None:
     assert found["fault"] == {
         "path": "text",
         "expected": "string",
-        "found": "length 2 with 1 bytes left",
+        "found": "length 2 with 1 byte left",
         "offset": 2,
     }
     result = running.cli("rejects", "decode", name, "--version", "7.0")
@@ -161,7 +161,7 @@ def test_another_version_from_a_folder(running: Running) -> None:
     text = ok(running.cli("rejects", "decode", name, "--schemas", folder, "--version", "1.1")).stdout
     assert "t.T_v1 1.1 (asked for)" in text
     assert "nothing is wrong with it" in text
-    assert "1 bytes more" in ok(running.cli("rejects", "decode", name, "--type", "t.T_v1")).stdout
+    assert "1 byte more" in ok(running.cli("rejects", "decode", name, "--type", "t.T_v1")).stdout
     result = running.cli("rejects", "decode", name, "--type", "t.None_v1")
     assert (result.exit_code, "known: t.T_v1" in result.stderr) == (1, True)
 

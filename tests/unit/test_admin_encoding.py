@@ -172,7 +172,7 @@ OUTER = {
         ("string", None, "value: expected text, found null"),
         ("string", "\ud800", "half a surrogate pair"),
         ("bytes", "@", 'value: expected base64 text, found "@"'),
-        ({"type": "fixed", "name": "F", "size": 2}, "AA==", "expected base64 text of 2 bytes, found 1 bytes"),
+        ({"type": "fixed", "name": "F", "size": 2}, "AA==", "expected base64 text of 2 bytes, found 1 byte"),
         (ENUM, "GREN", "expected one of RED, GREEN, found \"GREN\" (did you mean 'GREEN'?)"),
         (MONEY, "1.234", 'expected a decimal of at most 9 digits, 2 of them behind the point, found "1.234"'),
         (MONEY, "12345678.00", "expected a decimal of at most 9 digits"),

@@ -1,7 +1,9 @@
 """`--watch`: what is shown again, in place on a terminal and one after the other in a pipe, and how it ends."""
 
+import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from maxam.admin.options import Group
-from maxam.admin.output import print_table
+from maxam.admin.options import Group, json_option
+from maxam.admin.output import print_json, print_table
 from maxam.admin.repeating import watch_option
 from maxam.errors import ConfigurationError
+from tests.patience import PATIENCE_S
 
 # A verb that shows what a file holds: a table of one cell, an error while there is no file, and code 1 when it says bad.
 PROGRAM = f"""
@@ -34,23 +37,27 @@ def main() -> None:
 
 @main.command()
 @click.argument("path", type=click.Path(path_type=Path))
+@json_option
 @watch_option
-def look(path: Path) -> None:
+def look(path: Path, as_json: bool) -> None:
     """Show what a file holds."""
     try:
         text = path.read_text()
     except OSError as error:
         raise ConfigurationError(f"{path.name} cannot be read") from error
-    print_table(["HELD"], [[text]])
+    if as_json:
+        print_json({"held": text})
+    else:
+        print_table(["HELD"], [[text]])
     if text == "bad":
         sys.exit(1)
 
 
 @contextmanager
-def started(path: Path, out: int) -> Iterator[subprocess.Popen[bytes]]:
+def started(path: Path, out: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run the verb with --watch, and end it as Ctrl-C does."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "look", str(path), "--watch", "--interval", "0.2"],
+        [sys.executable, "-c", PROGRAM, "look", str(path), "--watch", "--interval", "0.2", *options],
         stdout=out,
         stderr=out,
         stdin=subprocess.DEVNULL,
@@ -59,16 +66,16 @@ def started(path: Path, out: int) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
 
 
-def read_until(file: int, text: str) -> str:
-    """Read until a text has come."""
+def read_until(file: int, *texts: str) -> str:
+    """Read until all of these have come."""
     read = b""
-    while text.encode() not in read:
+    while not all(text.encode() in read for text in texts):
         more = os.read(file, 65_536)
         assert more, read
         read += more
@@ -97,17 +104,33 @@ def test_a_terminal_shows_it_in_place(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_one_after_the_other(tmp_path: Path) -> None:
-    """No escape sequence, no head, each time as without --watch."""
+    """No escape sequence, each time as without --watch, behind a line with the time; what fails is told there too."""
     path = tmp_path / "held"
     path.write_text("first")
     ours, theirs = os.pipe()
     with started(path, theirs):
         os.close(theirs)
-        read_until(ours, "first\nHELD")  # whole twice, but for the rule
+        shown = read_until(ours, "HELD", "first\n--- ")
+        head = r"--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \S+ look"
+        assert re.match(rf"{head}\nHELD\n─+\nfirst\n--- ", shown)
         path.write_text("second")
         shown = read_until(ours, "second")
         assert "\x1b" not in shown
         assert "every" not in shown
+        path.unlink()
+        read_until(ours, "Error: held cannot be read\n---")
+    os.close(ours)
+
+
+def test_json_in_a_pipe_is_nothing_else(tmp_path: Path) -> None:
+    """What programs read stays an object a line, however often."""
+    path = tmp_path / "held"
+    path.write_text("first")
+    ours, theirs = os.pipe()
+    with started(path, theirs, "--json"):
+        os.close(theirs)
+        shown = read_until(ours, '"first"}\n{"held"')
+        assert json.loads(shown.splitlines()[0]) == {"held": "first"}
     os.close(ours)
 
 

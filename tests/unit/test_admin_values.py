@@ -139,7 +139,7 @@ def test_the_datum_is_taken_out_of_the_body() -> None:
 @pytest.mark.parametrize(
     ("schema", "body", "problem"),
     [
-        (b'"string"', b"\x02xy", "1 bytes are left over"),
+        (b'"string"', b"\x02xy", "1 byte left over"),
         (b'"string"', b"\x02", "EOFError|ValueError|IndexError"),
         (b'"string"', b"\x02\xff", "UnicodeDecodeError"),
         (b'["null"]', b"\x09", "IndexError|TypeError"),

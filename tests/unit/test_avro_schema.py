@@ -93,7 +93,7 @@ POINT = {
         ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 5}, "main.avsc: scale: expected 0 to"),
         (
             {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 5},
-            "main.avsc: precision: 5 digits do not fit in 2 bytes",
+            "main.avsc: precision: a precision of 5 does not fit in 2 bytes",
         ),
         ({"type": "fixed", "name": "F", "size": 4, "logicalType": "duration"}, "duration needs a fixed of 12 bytes"),
     ],

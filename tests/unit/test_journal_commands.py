@@ -79,7 +79,7 @@ def test_dump_prints_every_record_in_order(folder: Path) -> None:
     lines = admin("dump", folder).stdout.splitlines()
     kinds = ["subscription", "value", "value", "value", "delete", "acknowledgement", "value", "session_end"]
     assert [line.split()[2] for line in lines] == kinds
-    assert lines[1] == "1 2026-09-21T14:13:20.001000Z value X/a alice t.Count_v1 1.0 1 bytes"
+    assert lines[1] == "1 2026-09-21T14:13:20.001000Z value X/a alice t.Count_v1 1.0 1 byte"
     assert r"note:\x1b[31mred" in lines[3]
     assert lines[5].endswith("acknowledgement alice pump subscription=s X/a@3")
 

@@ -213,7 +213,7 @@ def test_an_envelope_deletes_by_tombstone() -> None:
         (
             [(1, b"\x02\x04h")],
             "schema-mismatch",
-            "e.Thing_v1 1.1: text: expected string, found length 2 with 1 bytes left",
+            "e.Thing_v1 1.1: text: expected string, found length 2 with 1 byte left",
         ),
         ([], "envelope-empty", "the envelope has neither a body nor a tombstone item"),
         ([(3, TOPIC), (77, b"")], "envelope-empty", "the envelope has neither a body nor a tombstone item"),

@@ -425,7 +425,7 @@ def test_a_rejected_body_shows_receipt_and_place(cli: Cli) -> None:
         ("X/A.1", b"\x04hi\x06", ["--schema-version", "1.0"], 0, "judged by t.T_v1 1.0"),
         ("X/A.1", b"", [], 0, "an empty body deletes the topic's value"),
         ("X/A.1.Raw", b"\xff", [], 0, "anything is accepted there"),
-        ("X/A.1.Raw", b'"/w=="', [], 0, "taken as JSON, encoded: 1 bytes"),
+        ("X/A.1.Raw", b'"/w=="', [], 0, "taken as JSON, encoded: 1 byte"),
     ],
 )
 def test_what_else_the_broker_would_say(

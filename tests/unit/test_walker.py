@@ -134,7 +134,7 @@ def test_whatever_is_valid_is_accepted(schema: object, body: bytes) -> None:
     ("schema", "body", "reason"),
     [
         # what fastavro lets pass
-        ("long", b"\x02\x02", "value: expected the end of the value, found 1 bytes more at byte 1"),
+        ("long", b"\x02\x02", "value: expected the end of the value, found 1 byte more at byte 1"),
         ("boolean", b"\x07", "value: expected boolean, found byte 7 at byte 0"),
         (COLOUR, number(-1), "value: expected enum Colour, index 0 to 1, found index -1 at byte 0"),
         (COLOUR, number(2), "value: expected enum Colour, index 0 to 1, found index 2 at byte 0"),
@@ -170,11 +170,11 @@ def test_whatever_is_valid_is_accepted(schema: object, body: bytes) -> None:
         (
             array("int"),
             number(-2) + number(1) + b"\x02\x02\x00",
-            "a block of the stated 1 bytes, found 2 bytes at byte 4",
+            "a block of the stated 1 byte, found 2 bytes at byte 4",
         ),
         (array("int"), number(-1) + number(-1) + b"\x02\x00", "array's block size, found -1 with 2 bytes left"),
         (array("int"), number(-1) + number(2**40) + b"\x02\x00", "array's block size, found 1099511627776"),
-        (array("null"), number(-1) + number(1) + b"\x00", "a block of the stated 1 bytes, found 0 bytes at byte 2"),
+        (array("null"), number(-1) + number(1) + b"\x00", "a block of the stated 1 byte, found 0 bytes at byte 2"),
         ("string", number(-1), "value: expected string, found length -1 with 0 bytes left at byte 0"),
         ("string", number(2**62), "value: expected string, found length 4611686018427387904 with 0 bytes left"),
         ("bytes", number(-1) + b"abc", "value: expected bytes, found length -1 with 3 bytes left at byte 0"),

@@ -9,7 +9,7 @@ import { Digest } from "./digest.js";
 import { add, el, fill, put, svg } from "./dom.js";
 import { link } from "./link.js";
 import { Live } from "./live.js";
-import { age, byBytes, compact, count, leaves, shown, shownShort } from "./text.js";
+import { age, byBytes, compact, count, leaves, plural, shown, shownShort } from "./text.js";
 
 /** @typedef {import("./live.js").TopicRow} TopicRow */
 
@@ -556,7 +556,7 @@ function valueText(row, digest) {
     case "raw":
       return `not decoded: ${shownShort(row.problem ?? "", 120)}`;
     case "undecoded":
-      return `${count(row.body_bytes)} bytes, open it to see them: ${shownShort(row.problem ?? "", 120)}`;
+      return `${plural(row.body_bytes, "byte")}, open it to see them: ${shownShort(row.problem ?? "", 120)}`;
     default:
       return "withheld: your principal may not receive it";
   }

@@ -1,5 +1,7 @@
 /** The fields of an Avro schema by their paths, and how those of two schemas differ. Nothing here touches the document. */
 
+import { plural } from "../text.js";
+
 /** @typedef {{type: string, fallback: string | undefined, doc: string}} Field */
 /** @typedef {{path: string, what: "same" | "added" | "removed" | "changed", before: string | null, after: string | null, doc: string}} Difference */
 
@@ -45,7 +47,7 @@ export function fieldsOf(schema) {
         const full = type.name.includes(".") ? type.name : inSpace ? `${inSpace}.${type.name}` : type.name;
         named.set(full, { ...type, space: inSpace });
         if (type.type === "enum") return `${full} (${type.symbols.join(", ")})`;
-        if (type.type === "fixed") return `${full} (${type.size} bytes${logical(type)})`;
+        if (type.type === "fixed") return `${full} (${plural(type.size, "byte")}${logical(type)})`;
         records(named.get(full), full, at, depth, inside);
         return full;
       }

@@ -7,7 +7,7 @@ import { add, client, el, fill, put } from "../dom.js";
 import { Grid } from "../grid.js";
 import { filterBox, Panel, personalBox } from "../listing.js";
 import { link, Poll } from "../link.js";
-import { age, bytes, count, globOf, shownLines, shownShort, time } from "../text.js";
+import { age, bytes, count, globOf, plural, shownLines, shownShort, time } from "../text.js";
 
 const HISTORY = 50;
 
@@ -324,7 +324,7 @@ export function hex(base64) {
     }
     return lines.join("\n");
   };
-  const block = el("pre", { class: "hexdump", tabindex: 0, role: "group", "aria-label": `${body.length} bytes` }, dump(body.subarray(0, HEX_BYTES)));
+  const block = el("pre", { class: "hexdump", tabindex: 0, role: "group", "aria-label": plural(body.length, "byte") }, dump(body.subarray(0, HEX_BYTES)));
   if (body.length <= HEX_BYTES) return block;
   const more = el("button", { type: "button", class: "more" }, `All ${count(body.length)} bytes`);
   more.addEventListener("click", () => {
