@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from maxam.admin.certificates import issue_development_certificates
 from maxam.compiled import child_environment
@@ -15,9 +15,10 @@ os.environ["PYTHONPATH"] = child_environment()["PYTHONPATH"]  # processes that t
 # What a shell runs in its background ignores SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# How long an example takes is the machine's business, which may be busy; all else as Hypothesis would have it, here and in CI.
-_PROFILE = settings.get_current_profile_name()
-settings.register_profile("any time", parent=settings.get_profile(_PROFILE), deadline=None)
+# How long an example takes, or to make one, is the machine's business, which may be busy; all else as Hypothesis would have it, here and in CI.
+_PROFILE = settings.get_profile(settings.get_current_profile_name())
+_UNHURRIED = {*_PROFILE.suppress_health_check, HealthCheck.too_slow}
+settings.register_profile("any time", parent=_PROFILE, deadline=None, suppress_health_check=list(_UNHURRIED))
 settings.load_profile("any time")
 
 

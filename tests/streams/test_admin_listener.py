@@ -239,15 +239,19 @@ async def closed_by_server(stream: trio.SocketStream | trio.SSLStream[trio.Socke
 
 def test_a_peer_that_does_not_finish_is_closed(certificates: Path) -> None:
     """Neither a handshake nor the head of a request can be dripped beyond its absolute limit."""
-    limits = ListenerLimits(handshake_timeout_s=0.2, request_head_timeout_s=0.2)
 
     async def test() -> None:
-        async with serving(certificates, limits) as port:
-            async with await trio.open_tcp_stream("127.0.0.1", port) as plain:
-                assert await closed_by_server(plain)
-            async with await connect(port, certificates) as stream:
-                await stream.send_all(b"GET / HT")
-                assert await closed_by_server(stream)
+        async with (
+            serving(certificates, ListenerLimits(handshake_timeout_s=0.2)) as port,
+            await trio.open_tcp_stream("127.0.0.1", port) as plain,
+        ):
+            assert await closed_by_server(plain)
+        async with (
+            serving(certificates, ListenerLimits(request_head_timeout_s=0.2)) as port,
+            await connect(port, certificates) as stream,
+        ):
+            await stream.send_all(b"GET / HT")
+            assert await closed_by_server(stream)
 
     run(test)
 

@@ -17,6 +17,7 @@ from maxam.admin import api, listener, live
 from maxam.admin.listener import ListenerLimits
 from maxam.gateway.audit import audit_folder
 from maxam.gateway.chain import Checker, read_folder
+from tests.patience import PATIENCE_S
 from tests.streams.living_gateway import EVERYTHING, Living, Site, living, until
 
 READS = EVERYTHING | {"admin": ["read"]}
@@ -109,9 +110,9 @@ def limited(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
 
 def test_a_stream_outlasts_the_limits_of_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the time that a request may take nor that between two requests ends it."""
-    monkeypatch.setattr(api, "REQUEST_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(live, "PING_S", 0.2)
-    limited(monkeypatch, request_head_timeout_s=0.05)
+    monkeypatch.setattr(api, "REQUEST_TIMEOUT_S", 0.5)  # the request itself must come in time
+    monkeypatch.setattr(live, "PING_S", 1.5)
+    limited(monkeypatch, request_head_timeout_s=0.5)
 
     async def test(g: Living) -> None:
         async with tab(g) as one, g.client("reader") as client:
@@ -223,7 +224,7 @@ def test_a_reader_that_does_not_read_is_cut_off(site: Site, monkeypatch: pytest.
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_stop_waits_for_no_stream(site: Site, monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
     """When the gateway stops a stream ends as HTTP ends responses, and whoever does not read is cut off, however long writes may take."""
-    limited(monkeypatch, write_timeout_s=1e6, graceful_timeout_s=0.1)
+    limited(monkeypatch, write_timeout_s=1e6, graceful_timeout_s=PATIENCE_S if reads else 0.1)
 
     async def main() -> None:
         async with living(site) as g:

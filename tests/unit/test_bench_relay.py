@@ -7,6 +7,7 @@ import pytest
 from maxam.bench.relay import Relay, Way
 from maxam.bench.target import Target
 from maxam.bench.worker import Times
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("jitter_ns", [0, 30])
@@ -41,9 +42,9 @@ def test_a_relay_forwards_both_ways_and_the_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay = Relay(Target("127.0.0.1", listener.getsockname()[1]), 2.0, 1.0, None)
         try:
-            client = socket.create_connection((relay.target.host, relay.target.port), 30)
+            client = socket.create_connection((relay.target.host, relay.target.port), PATIENCE_S)
             broker = listener.accept()[0]
-            broker.settimeout(30)
+            broker.settimeout(PATIENCE_S)
             with client, broker:
                 relay.begin(Times(0, 0, 0, 0))
                 sent = bytes(range(256)) * 8192
