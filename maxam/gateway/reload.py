@@ -20,9 +20,10 @@ from maxam.broker.broker import Broker
 from maxam.config import Settings
 from maxam.errors import DiskFullError
 from maxam.gateway.bell import Bell
+from maxam.gateway.files import Mark
 from maxam.gateway.log import log_event
 from maxam.gateway.orphans import COUNTED_MAX, OrphanSearch
-from maxam.gateway.sources import ITEMS, SCHEMAS, Sources, files_of, reread_sources
+from maxam.gateway.sources import ITEMS, SCHEMAS, Sources, files_of, mark_sources, reread_sources
 
 UNCHANGED: Final = "unchanged"
 RELOADED: Final = "reloaded"
@@ -69,13 +70,14 @@ class ItemState:
 
 @final
 class _Request:
-    """Somebody's wish for a reload, and where the outcomes will be."""
+    """Somebody's wish for a reload, and where the outcomes will be: none if the files were not at rest as they should be."""
 
-    __slots__ = ("allow_orphans", "done", "outcomes", "trigger")
+    __slots__ = ("allow_orphans", "at_rest", "done", "outcomes", "trigger")
 
-    def __init__(self, trigger: str, allow_orphans: bool) -> None:
+    def __init__(self, trigger: str, allow_orphans: bool, at_rest: Mark | None = None) -> None:
         self.trigger: Final = trigger
         self.allow_orphans: Final = allow_orphans
+        self.at_rest: Final = at_rest
         self.done: Final = trio.Event()
         self.outcomes: list[Outcome] = []
 
@@ -132,7 +134,9 @@ class Reloader:
 
     def ask(self, trigger: str, allow_orphans: bool = False) -> _Request:
         """Have everything read anew, without waiting."""
-        request = _Request(trigger, allow_orphans or self._settings.schemas.allow_orphans)
+        return self._put(_Request(trigger, allow_orphans or self._settings.schemas.allow_orphans))
+
+    def _put(self, request: _Request) -> _Request:
         self._requests.append(request)
         self._bell.ring()
         return request
@@ -141,9 +145,14 @@ class Reloader:
         """Return the files of an item, or its folder."""
         return [_printable(str(path)) for path in files_of(item, self._settings)]
 
-    async def watched(self) -> bool:
-        """Reload because files have changed, or what was refused may be good by now; return whether all are in force."""
-        return all(one.outcome != REFUSED for one in await self.reload(WATCH))
+    async def watched(self, at_rest: Mark | None = None) -> bool:
+        """Reload because files have changed, or what was refused may be good by now; return whether all are in force.
+
+        Nothing is reloaded if the files are not what `at_rest` says, when they have been read.
+        """
+        request = self._put(_Request(WATCH, self._settings.schemas.allow_orphans, at_rest))
+        await request.done.wait()
+        return bool(request.outcomes) and all(one.outcome != REFUSED for one in request.outcomes)
 
     async def run(self) -> None:
         """Do what was asked for until cancelled; whoever asks while a reload is under way gets the next one."""
@@ -155,14 +164,19 @@ class Reloader:
                 for allow_orphans in (False, True):
                     alike = [request for request in requests if request.allow_orphans is allow_orphans]
                     if alike:
-                        outcomes = await self._reload(sorted({request.trigger for request in alike}), allow_orphans)
+                        triggers = sorted({request.trigger for request in alike})
+                        # Whoever else asks means the files as they are.
+                        at_rest = alike[-1].at_rest if triggers == [WATCH] else None
+                        outcomes = await self._reload(triggers, allow_orphans, at_rest)
                         for request in alike:
                             request.outcomes = outcomes
                             request.done.set()
 
-    async def _reload(self, triggers: list[str], allow_orphans: bool) -> list[Outcome]:
+    async def _reload(self, triggers: list[str], allow_orphans: bool, at_rest: Mark | None) -> list[Outcome]:
         before = self.sources
         read, errors = await trio.to_thread.run_sync(partial(reread_sources, self._settings, before))
+        if at_rest is not None and (await trio.to_thread.run_sync(mark_sources, self._settings))[0] != at_rest:
+            return []  # perhaps half of a file was read; the watch comes again
         after = before if read is None else read
         refused = {item: str(error) for item, error in errors.items()}
         notes: dict[str, str] = {}

@@ -3,7 +3,8 @@
 Theory of operation. What decides is a *mark*: what the system says of every file that matters, and where its path leads. The library
 that watches folders is only the alarm that says "look now"; besides, the files are looked at every `poll_interval_s`, so that an
 alarm that is lost, or never comes as on network file systems, costs time and nothing else. A mark that stays the same for `quiet_s`
-after it has changed is worth a reload; a file that is gone for a moment while an editor renames its successor changes the mark twice.
+after it has changed is worth a reload; a file that is gone for a moment while an editor renames its successor changes the mark twice. The
+reload must find the same mark when it has read: a file that is written in place just then was read empty or half.
 Files that never come to rest are loaded as they are, at long intervals. What was refused is tried again, less and less often, as the
 cause may lie outside the files: a full disk, a topic that would have no rule, a certificate that is not valid yet.
 """
@@ -65,6 +66,10 @@ class Rest:
         self._moved_s = self._retry_s = math.inf
         return True
 
+    def rested(self, now_s: float) -> bool:
+        """Say whether the mark is what it has been for long enough; if not, it is loaded because it never comes to rest."""
+        return now_s >= self._since_s + self._quiet_s
+
     def loaded(self, good: bool, now_s: float) -> None:
         """Say what became of what was to be loaded; unless all of it is in force it is due again after a while."""
         self._retry_s = math.inf if good else now_s + self._retry_wait_s
@@ -82,12 +87,13 @@ class Rest:
 class FileWatch:
     """Calls for a reload whenever files that matter have changed and come to rest."""
 
-    def __init__(self, settings: Settings, changed: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, settings: Settings, changed: Callable[[Mark | None], Awaitable[bool]]) -> None:
         """Make it; `run` watches.
 
         Args:
             settings: Name the files.
-            changed: Awaited when they are to be loaded; says whether all of them are in force.
+            changed: Awaited when they are to be loaded; says whether all of them are in force. Given the mark of files at rest: what is
+                read counts only if they have it still. None: they never come to rest.
         """
         self._settings: Final = settings
         self._reload: Final[ReloadSettings] = settings.reload
@@ -109,8 +115,9 @@ class FileWatch:
                 if places != self._places:
                     self._places = places
                     self._armed.cancel()
-                if rest.look(mark, trio.current_time()):
-                    good = await self._changed()
+                now_s = trio.current_time()
+                if rest.look(mark, now_s):
+                    good = await self._changed(mark if rest.rested(now_s) else None)
                     rest.loaded(good, trio.current_time())
 
     async def _listen(self) -> None:

@@ -93,7 +93,11 @@ class Site:
             name = (names or {}).get(client, client)
             lines += ["[[principals]]", f'name = "{name}"', f'fingerprints = ["{self.fingerprints[client]}"]']
             lines += [f'capabilities = ["{client}"]']
-        self.policy_file.write_text("\n".join(lines))
+        new = self.policy_file.with_suffix(".new")
+        new.write_text("\n".join(lines))
+        new.replace(
+            self.policy_file
+        )  # written in place it is empty for a moment: a policy too, by which nobody may connect
 
     def revoke(self, *clients: str, number: int = 0) -> None:
         """Write a newer revocation list with the certificates of these clients on it."""

@@ -17,12 +17,12 @@ import trio
 
 from maxam.admin.certificates import SERVER_NAMES, Authority
 from maxam.avro.registry import load_registry
-from maxam.config import Limits, ReloadSettings, SchemaSettings
+from maxam.config import Limits, ReloadSettings, SchemaSettings, Settings
 from maxam.content import pack
 from maxam.errors import DiskFullError
 from maxam.gateway.orphans import OrphanSearch
 from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
-from maxam.gateway.sources import ITEMS
+from maxam.gateway.sources import ITEMS, Sources, reread_sources
 from maxam.gateway.tls import fingerprint, verified_chain
 from maxam.gateway.watch import Rest
 from maxam.stomp import encoder
@@ -815,6 +815,38 @@ def test_changed_files_come_into_force_by_themselves(
     run(test)
 
 
+def test_what_is_written_while_it_is_read_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files have come to rest, and as they are read one is written anew, in place: empty for a moment, it would let nobody in. What was read
+    then never comes into force, and what is there in the end does.
+    """
+    original = reread_sources
+    met: list[Any] = []
+
+    def meet(settings: Settings, before: Sources | None) -> Any:
+        if not met and site.policy_file.read_text() == texts[0]:
+            site.policy_file.write_text("")
+            met.append(original(settings, before))
+            site.policy_file.write_text(texts[1])
+            return met[0]
+        return original(settings, before)
+
+    monkeypatch.setattr("maxam.gateway.reload.reread_sources", meet)
+    how = ReloadSettings(True, quiet_s=0.02, poll_interval_s=0.05)
+    before = site.policy_file.read_text()
+    texts = [before + "# first\n", before + "# second\n"]
+
+    async def test() -> None:
+        async with living(site, reload=how) as gateway, gateway.client("anna") as anna:
+            site.policy_file.write_text(texts[0])
+            await until(partial(reloaded, gateway, "policy", 0))
+            assert len(met) == 1
+            assert site.policy_file.read_text() == texts[1]
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            assert (await gateway.reload())["policy"].outcome == UNCHANGED
+
+    run(test)
+
+
 def reloaded(gateway: Living, item: str, before: int) -> bool:
     """Say whether an item was reloaded more often than before."""
     return gateway.gateway.reloader.items[item].reloaded > before
@@ -866,11 +898,11 @@ def test_a_refusal_whose_cause_is_not_in_the_files_ends_with_its_cause(
 
             monkeypatch.setattr(reloader, "_keep_schemas", no_room)
             assert (await anna.send("X/A", b"v"))[0] == b"accepted"
-            _rewritten(site, ANYTHING_GOES + "# other\n")
+            _renamed(site, ANYTHING_GOES + "# other\n")  # in place it would be empty for a moment, which may be read
             await until(partial(reloaded, gateway, "schemas", 0))
             assert asked == 5
             assert state.refused == 1
-            _rewritten(site, ANYTHING_GOES.replace("**", "B"))
+            _renamed(site, ANYTHING_GOES.replace("**", "B"))
             await until(lambda: state.refused == 2)
             looks = asked
             await until(lambda: asked > looks + 2)
