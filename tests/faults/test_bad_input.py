@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import io
+import itertools
 import json
 import random
 import re
@@ -43,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Run a gateway with short deadlines and low caps."""
     limits = (
-        "tls_handshake_timeout_s = 1\nconnect_timeout_s = 1\nwrite_timeout_s = 1\nlinger_timeout_s = 0.2\n"
+        "tls_handshake_timeout_s = 3\nconnect_timeout_s = 3\nwrite_timeout_s = 1\nlinger_timeout_s = 0.2\n"
         "takeovers_per_minute_max = 5\nsubscriptions_per_session_max = 20\nsessions_per_principal_max = 30"
     )
     with scene(tmp_path_factory.mktemp("gateway"), limits) as found:
@@ -375,7 +376,7 @@ def test_slow_strangers_meet_absolute_deadlines(hasty: Scene) -> None:
         mute, connecting, drip_connect = (stack.enter_context(hasty.stranger()) for _ in range(3))
         connecting.sendall(CONNECT[:10])
         open_ones: list[socket.socket] = [silent, half, dripping, mute, connecting, drip_connect]
-        drips = iter(range(10_000))
+        drips = itertools.count()
         began_s = time.monotonic()
         while open_ones:
             assert time.monotonic() - began_s < PATIENCE_S
@@ -399,7 +400,7 @@ def test_slow_strangers_meet_absolute_deadlines(hasty: Scene) -> None:
                     elif isinstance(peer, ssl.SSLSocket):
                         assert data.startswith(b"ERROR\nmessage:no CONNECT\n")
     log = hasty.process.log()[seen:]
-    assert log.count("TLS handshake not complete within 1 s") == 3
+    assert log.count("TLS handshake not complete within 3 s") == 3
 
 
 def test_a_flood_of_strangers_keeps_no_client_out(broker: Scene) -> None:

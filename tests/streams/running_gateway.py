@@ -29,6 +29,7 @@ from maxam.config import (
 )
 from maxam.gateway.server import Gateway, open_gateway
 from maxam.gateway.sources import read_sources
+from tests.patience import PATIENCE_S
 
 
 @dataclass
@@ -123,12 +124,12 @@ def running_gateway(
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(PATIENCE_S)
     try:
         yield made[0]
     finally:
         made[0].token.run_sync_soon(made[0].gateway.stop)
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         gc.unfreeze()  # the gateway froze what the test process had made too, and Hypothesis looks for referrers
 

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from maxam.config import Limits
+from tests.patience import PATIENCE_S
 from tests.streams.running_gateway import Running, running_gateway
 
 POLICY = """
@@ -118,7 +119,7 @@ def test_keys(running: Running) -> None:
         read_until(terminal, "HELD")
         os.write(terminal, b"q")
         read_until(terminal, "\x1b[?1049l")
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_no_gateway_is_told_at_once(running: Running) -> None:
