@@ -1,17 +1,42 @@
 """The real gateway as a process of its own, on a free loopback port, for tests that need nothing less."""
 
+import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 15
+from tests.patience import PATIENCE_S
+
 COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gateway does
+
+
+def kept_ports(count: int) -> list[int]:
+    """Return ports on 127.0.0.1 for who comes back to them after a restart.
+
+    None of those that the system hands out: between a stop and a start it would give them to any of the many sockets that both runs of the
+    tests open at the same time.
+    """
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    others = [*range(10_000, first), *range(last + 1, 65_536)] or [*range(10_000, 65_536)]
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().choice(others)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:  # somebody has it
+                continue
+        if port not in found:
+            found.append(port)
+    return found
 
 
 class GatewayProcess:
@@ -21,7 +46,7 @@ class GatewayProcess:
     exited with 0. A test may `kill` and `start` it in between; the journal stays.
 
     Attributes:
-        port: Where STOMP clients connect, on 127.0.0.1. A new one after each start.
+        port: Where STOMP clients connect, on 127.0.0.1. A new one after each start, but for who was told to `keep_port`.
         admin_port: Where operators connect, or None when the gateway runs without.
         folder: Its working folder: `maxam.toml`, `policy.toml`, `schemas/`, `journal/`, `log`.
         certificates: Folder as made by `issue_development_certificates`.
@@ -71,6 +96,14 @@ class GatewayProcess:
             encoding="utf-8",
         )
 
+    def keep_port(self, listener: Literal["listener", "admin"]) -> None:
+        """Have each start from now on listen to one and the same port: before the first, or what runs has another."""
+        configuration = self.folder / "maxam.toml"
+        text = configuration.read_text(encoding="utf-8")
+        configuration.write_text(
+            re.sub(rf"\b{listener}\.port = \d+", f"{listener}.port = {kept_ports(1)[0]}", text), "utf-8"
+        )
+
     def start(self) -> None:
         """Start the process and wait until it says that it is ready."""
         log = (self.folder / "log").open("a", encoding="utf-8")
@@ -83,7 +116,7 @@ class GatewayProcess:
                 text=True,
             )
         assert self._process.stdout is not None
-        watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)  # ends the wait for a line that never comes
+        watchdog = threading.Timer(PATIENCE_S, self._process.kill)  # ends the wait for a line that never comes
         watchdog.start()
         line = self._process.stdout.readline()
         watchdog.cancel()
@@ -124,11 +157,11 @@ class GatewayProcess:
             return 0
         process.send_signal(number)
         try:
-            code = process.wait(STOP_TIMEOUT_S)
+            code = process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"the gateway did not stop within {STOP_TIMEOUT_S} s\n{self.log()}") from None
+            raise AssertionError(f"the gateway did not stop within {PATIENCE_S:g} s\n{self.log()}") from None
         finally:
             if process.stdout is not None:
                 process.stdout.close()

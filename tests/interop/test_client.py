@@ -145,10 +145,9 @@ def test_resumes_over_a_killed_gateway(tmp_path: Path, certificates: Path) -> No
                 pass
             assert subscription.result == "resumed"
 
-    with GatewayProcess(tmp_path, certificates, policy(certificates), SCHEMAS) as gateway:
-        settings = tmp_path / "maxam.toml"  # start again on the same port
-        text = settings.read_text(encoding="utf-8").replace("listener.port = 0", f"listener.port = {gateway.port}")
-        settings.write_text(text, encoding="utf-8")
+    gateway = GatewayProcess(tmp_path, certificates, policy(certificates), SCHEMAS)
+    gateway.keep_port("listener")
+    with gateway:
         trio.run(main, gateway)
     assert losses
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from maxam.admin.main import main
-from tests.gateway_process import COMMAND, START_TIMEOUT_S, STOP_TIMEOUT_S
+from tests.gateway_process import COMMAND
 from tests.guides import Block, faults
 from tests.patience import PATIENCE_S
 
@@ -81,7 +81,7 @@ class Operator:
                 text=True,
             )
         assert self._gateway.stdout is not None
-        watchdog = threading.Timer(START_TIMEOUT_S, self._gateway.kill)  # ends the wait for a line that never comes
+        watchdog = threading.Timer(PATIENCE_S, self._gateway.kill)  # ends the wait for a line that never comes
         watchdog.start()
         line = self._gateway.stdout.readline()
         watchdog.cancel()
@@ -97,7 +97,7 @@ class Operator:
         if self._gateway is not None:
             self._gateway.send_signal(signal.SIGTERM)
             try:
-                self._gateway.wait(STOP_TIMEOUT_S)
+                self._gateway.wait(PATIENCE_S)
             finally:
                 self._gateway.kill()
                 assert self._gateway.stdout is not None

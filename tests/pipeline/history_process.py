@@ -20,7 +20,7 @@ def kill_when(point: str, out: Path) -> None:
     """Arrange the end.
 
     Args:
-        point: `splicing`: a worker writes the first file; `writing`: all but some files are there; `listing`: all is written, the commit's list is
+        point: `splicing`: a worker writes the first file; `writing`: some files are there; `listing`: all is written, the commit's list is
             not; `moving`: half the files are in their places; `stating`: all are, the state is not written; `forgetting`: only the
             list is still there.
         out: The table.
@@ -34,7 +34,7 @@ def kill_when(point: str, out: Path) -> None:
             kill()
 
         threading.Thread(target=watch, daemon=True).start()
-        return
+        point = "listing"  # at the latest, where the watch is too slow
     moved = [0]
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:

@@ -58,6 +58,7 @@ def look(browser: str, page: str, folder: Path) -> dict[str, Any]:
     file = folder / "page.html"
     file.write_text(page.replace("<head>", "<head>" + WITNESS, 1), encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder}/profile"]
+    options.append("--disable-dev-shm-usage")  # which is small in many containers, and everybody's
     done = subprocess.run(
         [browser, *options, f"--virtual-time-budget={DRAWN_MS * 2}", "--dump-dom", file.as_uri()],
         stdin=subprocess.DEVNULL,
