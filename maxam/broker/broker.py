@@ -279,10 +279,9 @@ class Broker:
             return
         if wall_us > self.accepted_at_us:
             self.accepted_at_us = wall_us
-        self.head += 1
         content, body_at = pack(event.headers, b"" if deleted else event.body)
         change = Change(
-            self.head,
+            self.head + 1,
             self.accepted_at_us,
             event.destination if topic is None else topic.destination,  # held once, not again for its value
             deleted,
@@ -293,6 +292,9 @@ class Broker:
         )
         change.target = topic
         self.pending.append(change)
+        self.head += (
+            1  # not before: if memory ran out for a large body, the next change would leave a gap, and end the process
+        )
         self.appended += 1
         connection.position = self.appended
         if condition is not None and condition.source is not None:

@@ -192,6 +192,8 @@ class Decoder:
                     place += 1
                 else:
                     length, place = read_unsigned(data, place - 1)
+            if length & 1:
+                raise ValueError("negative number")  # it would be written again as it is
             length >>= 1
             body_at = place - start
             end = place + length

@@ -20,23 +20,27 @@ from maxam.avro.envelope import ENVELOPE_TEXT, Envelope, EnvelopeKeys, open_enve
 from maxam.avro.registry import Registry, inspect_registry, load_registry
 from maxam.avro.schema import parse_schema, read_source
 from maxam.avro.walker import Walker
+from maxam.broker.marks import KEPT, Marks, mark_of, tells_marks
 from maxam.broker.policy import load_policy
 from maxam.config import Limits, load_settings
+from maxam.content import pack, unpack_headers
 from maxam.errors import ConfigurationError, GlobError, JournalDamagedError, PolicyError, ProtocolError, SchemaError
 from maxam.globs import Glob, _accepts, compile_glob, destination_problem
 from maxam.journal.decoding import Decoder as RecordDecoder
 from maxam.journal.decoding import decode_rejected
-from maxam.journal.encoding import START, Encoder, encode_rejected, end_block, header
+from maxam.journal.encoding import SCHEMA, START, Encoder, encode_rejected, end_block, header
 from maxam.journal.encoding import _block as block_of
+from maxam.journal.newest import NewestChanges, decode_records
 from maxam.journal.scan import Scanner
-from maxam.records import Judgement
+from maxam.journal.splice import Rows, Splicer
+from maxam.records import UNJUDGED, Change, Judgement, Record
 from maxam.stomp import encoder
 from maxam.stomp.answers import read_answer
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Condition, Event, Failure, Send
 from maxam.stomp.frames import SERVER_COMMANDS
 from maxam.stomp.frames import Decoder as FrameDecoder
 from maxam.stomp.protocol import Protocol
-from tests.journal_records import SYNC, one_of_each, rejected
+from tests.journal_records import SINGLE_OBJECT, SYNC, change, one_of_each, rejected
 from tests.sans_io import EVERYTHING, World
 
 # Small, so that short inputs reach them.
@@ -458,11 +462,21 @@ def check_records(data: bytes) -> None:
     contents = data[1:]
     with contextlib.suppress(ValueError, IndexError):
         decode_rejected(contents, count, 0)
+    newest = NewestChanges(0, 2**63, 0, 2**63, 0, lambda _: True)
+    with contextlib.suppress(ValueError, IndexError):
+        newest.add(contents, count)
+        decode_records([found[3] for found in newest.take()])
+    rows = Rows(typed=False)
+    with contextlib.suppress(ValueError, IndexError):
+        Splicer(0, 0, 2**63, lambda *_: rows, lambda _: rows).splice(contents, count)
     decoder = RecordDecoder(0, 0)
     try:
         records = decoder.decode(contents, count)
     except (ValueError, IndexError):
         return
+    for record in records:
+        if isinstance(record, Change):
+            _check_content(record)
     if not records:  # the mark of a finished file is none
         return
     encoding = Encoder(START, SYNC)
@@ -471,6 +485,46 @@ def check_records(data: bytes) -> None:
     again = scanner.records(RecordDecoder(0, 0))
     assert again is not None
     assert [type(record) for record in again] == [type(record) for record in records]
+    for record, same in zip(records, again, strict=True):
+        if isinstance(record, Change) and isinstance(same, Change):
+            assert (same.headers, same.body) == (record.headers, record.body)
+
+
+_CONTENT: Final[Any] = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "Content",
+        "fields": [field for field in json.loads(SCHEMA)["fields"] if field["name"] in {"headers", "body"}],
+    },
+    named_schemas={},
+)
+
+
+def _check_content(change: Change) -> None:
+    """What a change consists of is what any reader of Avro finds in it, to the last byte; it can be shown, sent and marked."""
+    headers, body = change.headers, change.body
+    assert len(body) == change.body_bytes
+    assert unpack_headers(pack(headers, body)[0])[0] == headers
+    stream = io.BytesIO(change.content)
+    with contextlib.suppress(
+        UnicodeDecodeError
+    ):  # names and values are checked when they are sent, not when they are read back
+        read: Any = fastavro.schemaless_reader(stream, _CONTENT, None)
+        assert stream.tell() == len(change.content)
+        assert [(one["name"].encode(), one["value"].encode()) for one in read["headers"]] == list(headers)
+        assert read["body"] == body
+    for version in (VERSION_1_1, VERSION_1_2):
+        for acknowledged in (False, True):
+            shared = encoder.message_shared(
+                version, acknowledged, change.destination, change.revision, change.content, change.body_at
+            )
+            assert shared.endswith(b"\ncontent-length:%d\n\n%b\0" % (len(body), body))
+    mark = mark_of(headers)
+    marks = Marks(1.0)
+    marks.keep(change)
+    assert len(marks) == (mark is not None)
+    assert marks.told(change).headers[: len(headers)] == headers
+    assert tells_marks(change) == (len(headers) > 0 and headers[-1][0] == KEPT)
 
 
 def check_blocks(data: bytes) -> None:
@@ -512,7 +566,13 @@ def _contents(block: bytes) -> tuple[bytes, int]:
 
 def _record_seeds() -> list[bytes]:
     seeds = []
-    for records in (one_of_each()[:2], one_of_each()[:1], one_of_each()[9:11], one_of_each()[8:9]):
+    marked = ((b"source", b"p"), (b"source-revision", b"7"))
+    told: tuple[list[Record], ...] = (
+        [change(1, headers=marked), change(2, b"X/a", b"", UNJUDGED, (*marked, (b"k", b"v")), deleted=True)],
+        [change(1, headers=((b"", b""), (b"a", b"source-revision"), (b"kept-source", b"7 p")), body=b"v" * 70)],
+        [change(1, headers=((b"a:\\", b"1\r\n\0:"),) * 3, judgement=SINGLE_OBJECT, body=b"0123456789datum")],
+    )
+    for records in (one_of_each()[:2], one_of_each()[:1], one_of_each()[9:11], one_of_each()[8:9], *told):
         contents, count = _contents(Encoder(START, SYNC).encode(records).data)
         seeds.append(bytes([count - 1]) + contents)
     seeds.append(b"\0" + _contents(encode_rejected([rejected(1)], START, SYNC).data)[0])

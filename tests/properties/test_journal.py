@@ -60,7 +60,12 @@ changes = st.one_of(
         st.one_of(st.binary(min_size=5, max_size=200), st.binary(min_size=5, max_size=5).map(lambda body: body * 2000)),
     ),
     st.tuples(
-        wire, st.just(True), identities, judgements.filter(lambda j: j.encoding == "none"), st.just(()), st.just(b"")
+        wire,
+        st.just(True),
+        identities,
+        judgements.filter(lambda j: j.encoding == "none"),
+        st.lists(st.tuples(wire, wire), max_size=3).map(tuple),
+        st.just(b""),
     ),
 )
 sessions = st.one_of(

@@ -1,6 +1,8 @@
 """Sessions, subscriptions and delivery, each rule of protocol.md's "Delivery" and "SUBSCRIBE / UNSUBSCRIBE" by name."""
 
+import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from maxam.broker.session import SCAN_READY_MAX
 from maxam.broker.store import TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
 from maxam.records import AcknowledgementRecord, Change, SessionEndRecord
+from maxam.stomp.events import Send
 from maxam.stomp.frames import Frame
 from tests.sans_io import EVERYTHING, World, policy, receipts, values
 
@@ -789,6 +792,55 @@ def test_a_change_on_its_way_when_its_deleted_topic_is_forgotten(body: bytes) ->
     assert values(client.read()) == expected
 
 
+@pytest.mark.parametrize("bodies", [(b"a", b"b"), (b"", b"b"), (b"a", b""), (b"", b"")])
+def test_changes_on_their_way_of_a_topic_before_and_after_it_is_forgotten(bodies: tuple[bytes, bytes]) -> None:
+    """Two SENDs, one read before a deleted topic is forgotten and one after, are changes of one topic: the second is its newest."""
+    world = World.make()
+    client = world.client()
+    for n in range(TOMBSTONE_SWEEP_MIN):
+        client.send(f"X/{n}")
+        client.send(f"X/{n}", b"")
+    client.subscribe(ack="auto")
+    world.settle()
+    client.send("X/7", bodies[0])
+    first = world.take()
+    world.broker.tick(world.now_s)
+    client.send("X/7", bodies[1])
+    second = world.take()
+    world.commit(first)
+    world.broker.tick(world.now_s)
+    assert values(client.read()) == [("X/7", body.decode()) for body in bodies[:1] if body]
+    world.commit(second)
+    store = world.broker.store
+    assert [topic.change.body for topic in store.topics.values()] == ([bodies[1]] if any(bodies) else [])
+    assert store.live == (1 if bodies[1] else 0)
+    assert store.tombstones == {topic for topic in store.topics.values() if topic.change.deleted}
+    assert values(client.read()) == ([("X/7", bodies[1].decode())] if any(bodies) else [])
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_change_lets_go_of_its_topic(refused: bool) -> None:
+    """Once a change is applied or refused it holds on to no topic: they would hold each other, and no collector sees them."""
+    world = World.make()
+    client = world.client()
+    client.send("X/a")
+    world.settle()
+    (topic,) = world.broker.store.topics.values()
+    before = sys.getrefcount(topic)
+    for n in range(11):
+        client.send("X/a", b"%d" % n if n % 3 else b"")
+        client.send("X/new", b"" if n % 2 else b"x")
+    batch = world.take()
+    assert sys.getrefcount(topic) == before + 11
+    if refused:
+        world.broker.refuse(batch)
+    else:
+        world.broker.commit(batch)
+        assert [operation.target for operation in batch if isinstance(operation, Change)] == [None] * 22
+    del batch
+    assert sys.getrefcount(topic) == before
+
+
 # Takeover, sessions and limits
 
 
@@ -1018,6 +1070,22 @@ def test_a_full_disk_refuses_sends_and_gives_their_revisions_back() -> None:
     client.subscribe(durable=True)
     world.settle()
     assert values(client.read()) == [("X/e", "value")]
+
+
+def test_a_send_that_fails_takes_no_revision() -> None:
+    """Whatever keeps a SEND from being kept, memory that a large body would need above all, leaves no gap behind: the next one has its revision."""
+    world = World.make()
+    client = world.client()
+    connection = client.peer.connection
+    assert connection is not None
+    broken: Any = ((b"name", 5),)  # stands for memory that ran out
+    with pytest.raises(TypeError):
+        world.broker.send(connection, Send(b"X/a", b"body", broken, b"1"), world.wall_us)
+    assert (world.broker.head, world.broker.pending) == (0, [])
+    client.send("X/a", receipt="2")
+    world.settle()
+    assert [topic.change.revision for topic in world.broker.store.topics.values()] == [1]
+    assert receipts(client.read()) == [("2", "accepted")]
 
 
 def test_low_memory_refuses_what_would_need_more_and_nothing_else() -> None:

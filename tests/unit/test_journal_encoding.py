@@ -51,6 +51,36 @@ def test_revisions_of_any_size_come_back(first: int) -> None:
     assert plain_all(found) == plain_all(records)
 
 
+def test_a_body_of_negative_length_is_refused() -> None:
+    """A body whose length is negative is not read: a change keeps what it was read from, and would be written again so."""
+    block = Encoder(START, SYNC).encode([change(1, body=b"body", headers=((b"n", b"v"),))]).data
+    count, place = read_unsigned(block, 0)
+    length, place = read_unsigned(block, place)
+    contents = block[place : place + (length >> 1)]
+    assert Decoder(0, 0).decode(contents, count >> 1)
+    assert contents.count(b"\x08body") == 1
+    with pytest.raises(ValueError, match="negative"):
+        Decoder(0, 0).decode(contents.replace(b"\x08body", b"\x09body"), 1)
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 127, 128, 4095, 4096, 8191, 8192, 16383, 16384, 65535, 65536])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_headers_of_any_size_come_back(length: int, deleted: bool) -> None:
+    """Headers of values and of deletes come back wherever their lengths or their number grow by a byte, and are written as they were."""
+    body = b"" if deleted else b"b" * (2**20 + length)
+    records: list[Record] = [
+        change(1, headers=((b"", b""),), body=body, deleted=deleted),
+        change(2, headers=((b"n" * length, b""), (b"", b"v" * length)), body=body, deleted=deleted),
+        change(3, headers=((b"n", b"v"),) * (length >> 6), body=body, deleted=deleted),
+    ]
+    found = scanned(container(records))
+    assert plain_all(found) == plain_all(records)
+    assert [(one.headers, one.body) for one in found if isinstance(one, Change)] == [
+        (one.headers, body) for one in records if isinstance(one, Change)
+    ]
+    assert container(found) == container(records)
+
+
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 127, 128, 4095, 4096, 8191, 8192, 2**20])
 def test_bodies_of_any_size_come_back(length: int) -> None:
     """Bodies and topics come back wherever their lengths grow by a byte."""

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from maxam.broker.broker import Broker
-from maxam.broker.marks import KEPT, Marks, mark_of
+from maxam.broker.marks import KEPT, Marks, mark_of, tells_marks
 from maxam.config import Limits
 from maxam.content import pack
 from maxam.records import UNJUDGED, Change, Headers, Identity, Record
+from maxam.stomp.events import SOURCE_REVISION
 from tests.sans_io import World
 
 ANNA = Identity("anna", "a" * 64)
@@ -49,6 +50,23 @@ def test_what_is_not_marked_costs_nothing() -> None:
     marks.keep(change(1, ((b"source", b"a"),)))
     marks.keep(change(2, body=b""))
     assert len(marks) == marks.absent == 0
+
+
+@pytest.mark.parametrize(
+    "name", [b"x", b"kept-sourc", b"kept-sources", b"source-revisio", b"source-revisions", b"xsource-revision"]
+)
+@pytest.mark.parametrize("body", [b"source-revision", b"\x16kept-source\x067 p", b""])
+def test_what_only_looks_like_a_mark_is_none(name: bytes, body: bytes) -> None:
+    """Neither body nor values of headers nor names like those of marks make a mark, nor what a snapshot's marks look like."""
+    looks = ((name, b"kept-source"), (b"source", b"source-revision"), (name, b"7 source-revision kept-source"))
+    one = change(1, looks, body)
+    marks = Marks(1.0)
+    marks.keep(one)
+    assert len(marks) == 0
+    assert not tells_marks(one)
+    assert not tells_marks(change(2, ((KEPT, b"1 p"), *looks), body))
+    marks.keep(change(3, (*looks, (SOURCE_REVISION, b"7")), body))
+    assert marks.number(b"X/a", b"source-revision", 0) == 7
 
 
 def test_marks_of_many_deleted_topics_are_freed_in_time() -> None:
