@@ -19,6 +19,9 @@ _KEPT_SENDS: Final = 100_000  # made beforehand; those of more topics are made w
 _VARIANTS: Final = 8  # bodies of one topic before they repeat, if there is room
 _UNSENT_BYTES_MAX: Final = 1_048_576  # a broker that reads slower than the rate delays the rest of the schedule
 _IDLE_S: Final = 0.005
+# A SEND is made so long before it is due, and leaves when it is: what a sleep ends late by, and making it, is not the broker's time.
+_AHEAD_NS: Final = 50_000
+_AHEAD_RATE_MAX: Final = 5000.0  # a process that has more to send is seldom early
 _SELECTED_MAX: Final = 64  # connections: select looks at each of them
 _SELECTED_NUMBER_MAX: Final = 1024  # FD_SETSIZE
 
@@ -106,6 +109,20 @@ class _Publisher:
 
     def write(self, data: bytes, sends: int, stamped_ns: int, now_ns: int) -> None:
         """Write SENDs."""
+        self.line.write(data)
+        self._note(sends, stamped_ns, now_ns)
+
+    def write_due(self, data: bytes, sends: int, stamped_ns: int) -> int:
+        """Write SENDs, made ready before, not before the oldest is due; return when that was."""
+        self.line.keep(data)
+        now_ns = time.monotonic_ns()
+        while now_ns < stamped_ns:  # for _AHEAD_NS at most: to sleep would be late again
+            now_ns = time.monotonic_ns()
+        self.line.flush()
+        self._note(sends, stamped_ns, now_ns)
+        return now_ns
+
+    def _note(self, sends: int, stamped_ns: int, now_ns: int) -> None:
         self.sent += sends
         result = self._result
         result.sent += sends
@@ -116,7 +133,6 @@ class _Publisher:
             result.per_second[second] += sends
         if self._plan.receipts:
             self._written.append((self.sent, stamped_ns))
-        self.line.write(data)
 
     def receive(self) -> None:
         """Take what has come.
@@ -242,38 +258,40 @@ class _Loop:
     def _at_rate(self, frames: Frames) -> None:
         plan, times, result = self._plan, self._times, self._result
         interval_ns = 1e9 / plan.per_second
+        ahead_ns = _AHEAD_NS if plan.per_second <= _AHEAD_RATE_MAX else 0
         counts: dict[int, int] = {}
         batches: dict[int, list[bytes]] = {number: [] for number in self._publishers}
         schedule = self._schedule()
         item = next(schedule, None)
         while item is not None:
             now_ns = time.monotonic_ns()
+            taken_to_ns = now_ns + ahead_ns  # one SEND is made before it is due, and only when none is
             oldest_ns: dict[int, int] = {}
             while item is not None:
                 position, topic = item
-                intended_ns = times.origin_ns + int(position * interval_ns)
+                due_ns = times.origin_ns + int(position * interval_ns)
                 number = topic % plan.publishers
-                if intended_ns > now_ns or len(batches[number]) > 3 * _BLOCK_SENDS:
+                if due_ns > taken_to_ns or len(batches[number]) > 3 * _BLOCK_SENDS:
                     break
                 if self._publishers[number].line.unsent_bytes > _UNSENT_BYTES_MAX:
                     break
                 before, behind = frames.around(topic, position // plan.topics % frames.variants)
                 final = position + plan.topics >= plan.sends
                 sequence = counts[topic] = counts.get(topic, 0) + 1
-                batches[number] += (before, stamp(final, sequence, intended_ns - times.origin_ns), behind)
-                oldest_ns.setdefault(number, intended_ns)
+                batches[number] += (before, stamp(final, sequence, due_ns - times.origin_ns), behind)
+                oldest_ns.setdefault(number, due_ns)
+                taken_to_ns = now_ns
                 item = next(schedule, None)
             for number, stamped_ns in oldest_ns.items():
-                written_ns = time.monotonic_ns()
+                batch = batches[number]
+                written_ns = self._publishers[number].write_due(b"".join(batch), len(batch) // 3, stamped_ns)
                 if times.second(written_ns) >= 0:
                     result.lag.record(written_ns - stamped_ns)
-                batch = batches[number]
-                self._publishers[number].write(b"".join(batch), len(batch) // 3, stamped_ns, written_ns)
                 batch.clear()
             self._serve(0.0)
             if item is not None:
-                due_ns = times.origin_ns + int(item[0] * interval_ns)
-                self._pause(min(_IDLE_S, max(0, due_ns - time.monotonic_ns()) / 1e9))
+                ready_ns = times.origin_ns + int(item[0] * interval_ns) - ahead_ns
+                self._pause(min(_IDLE_S, max(0, ready_ns - time.monotonic_ns()) / 1e9))
         result.topic_sends.update(counts)
 
     def _pause(self, seconds: float) -> None:

@@ -196,12 +196,16 @@ class Line:
         Raises:
             LoadError: The broker has closed.
         """
+        self.keep(data)
+        self.flush()
+
+    def keep(self, data: bytes) -> None:
+        """Make ready what the next `flush` sends."""
         if self._tls is None:
             self._unsent += data
         else:
             self._tls.write(data)
             self._unsent += self._outgoing.read()
-        self.flush()
 
     def flush(self) -> None:
         """Send what is unsent, as far as the system takes it.
