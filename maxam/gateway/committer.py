@@ -20,6 +20,7 @@ from maxam.broker.broker import Broker
 from maxam.config import Limits
 from maxam.errors import DiskFullError
 from maxam.gateway.bell import Bell
+from maxam.gateway.calls import Calls
 from maxam.gateway.commit import GroupCommit
 from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.deliveries import Deliveries
@@ -55,6 +56,12 @@ def _exit_at_once(error: BaseException) -> None:
     log_bug("journal-failed", error, action="the process ends; find the cause, then start it again")
     logging.shutdown()
     os._exit(EXIT_DISK)
+
+
+async def _heed(calls: Calls) -> None:
+    """Make the calls that the committer's thread asks for."""
+    while True:
+        await calls.next()
 
 
 @final
@@ -104,20 +111,22 @@ class Committer:
 
     async def run(self) -> None:
         """Pump until cancelled; a block under way is finished, and answered, before this returns."""
-        token = trio.lowlevel.current_trio_token()
-        thread = threading.Thread(target=self._write_blocks, args=(token,), name="committer", daemon=True)
-        thread.start()
-        self._thread = thread
-        try:
-            while True:
-                await self._bell.wait(self._pump(trio.current_time()))
-        finally:
-            self._ending = True
-            with trio.CancelScope(shield=True):
-                while self.group.writing:
-                    await self._bell.wait()
-            self._blocks.put(None)
-            thread.join()
+        with Calls() as calls:
+            thread = threading.Thread(target=self._write_blocks, args=(calls,), name="committer", daemon=True)
+            thread.start()
+            self._thread = thread
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_heed, calls)
+                    while True:
+                        await self._bell.wait(self._pump(trio.current_time()))
+            finally:
+                self._ending = True
+                with trio.CancelScope(shield=True):
+                    while self.group.writing:
+                        await calls.next()
+                self._blocks.put(None)
+                thread.join()
 
     def _pump(self, now_s: float) -> float:
         """Do what is to do now without waiting; return when to look again."""
@@ -169,7 +178,7 @@ class Committer:
                 self._advance(now_s)  # the disk has work while we send
         finally:
             self.deliveries.hand_out()
-        if self._ending or self._draining:
+        if self._draining:
             self._bell.ring()
 
     def _settle_outcome(self, now_s: float) -> None:
@@ -192,7 +201,7 @@ class Committer:
         if self.group.found_room():
             log_event(logging.WARNING, "disk-has-room")
 
-    def _write_blocks(self, token: trio.lowlevel.TrioToken) -> None:
+    def _write_blocks(self, calls: Calls) -> None:
         """Do what the committer thread is handed: blocks are written; a number is a time, to see whether the open segment is old."""
         while (block := self._blocks.get()) is not None:
             outcome: DiskFullError | bool = True
@@ -202,7 +211,7 @@ class Committer:
                     continue
                 if isinstance(block, _RoomAsked):
                     if self._journal.has_room(block.size):
-                        token.run_sync_soon(self._room_found)
+                        calls.run_sync_soon(self._room_found)
                     continue
                 self._writing_bytes = len(block.data)
                 begun_s = time.perf_counter()
@@ -215,4 +224,4 @@ class Committer:
                 return
             block = None  # the next may be long in coming, and this can be large
             self._outcome = outcome
-            token.run_sync_soon(self._written)
+            calls.run_sync_soon(self._written)

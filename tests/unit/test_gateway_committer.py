@@ -1,6 +1,7 @@
 """What the committer does beside committing."""
 
 import gc
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,46 @@ def test_a_committer_is_alive_while_its_thread_is(tmp_path: Path) -> None:
         journal.close()
 
     trio.run(live)
+
+
+def test_a_block_under_way_is_answered_before_the_end() -> None:
+    """Cancelled while the disk is at work, the committer waits for it: what was written is acknowledged, what came later is not."""
+
+    class SlowDisk(SimulatedDisk):
+        """Syncs a segment when told to."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.syncing = threading.Event()
+            self.may_sync = threading.Event()
+
+        def fdatasync(self, handle: int) -> None:
+            self.syncing.set()
+            self.may_sync.wait()
+            super().fdatasync(handle)
+
+    async def end() -> None:
+        disk = SlowDisk()
+        journal = Journal.open(Path("/journal"), disk, JournalSettings(), bytes(16))
+        list(journal.recover())
+        world = World.make()
+        committer = Committer(world.broker, journal, Limits())
+        client = world.client()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            client.send("X/a", receipt="1")
+            committer.touch()
+            await trio.to_thread.run_sync(disk.syncing.wait)
+            client.send("X/a", receipt="2")
+            committer.touch()
+            nursery.cancel_scope.cancel()
+            disk.may_sync.set()
+        assert receipts(client.read()) == [("1", "accepted")]
+        assert not committer.group.writing
+        assert not committer.alive
+        journal.close()
+
+    trio.run(end)
 
 
 def test_a_full_disk_is_found_to_have_room_though_nobody_sends() -> None:
