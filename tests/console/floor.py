@@ -2,7 +2,6 @@
 
 import datetime as dt
 import io
-import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -151,8 +150,11 @@ def topic(number: int) -> str:
 
 
 @contextmanager
-def open_floor(folder: Path, settings: str = "") -> Iterator[Floor]:
-    """Run a gateway for the length of a block; its policy knows all CLIENTS but `stranger`, and `reader` has no right."""
+def open_floor(folder: Path, settings: str = "", *, keeps_port: bool = False) -> Iterator[Floor]:
+    """Run a gateway for the length of a block; its policy knows all CLIENTS but `stranger`, and `reader` has no right.
+
+    With `keeps_port` it serves operators where it did before when it is started again.
+    """
     certificates = folder / "certificates"
     fingerprints = issue_development_certificates(certificates, dt.datetime.now(dt.UTC), CLIENTS)
     capabilities = "".join(f"[capabilities.{name}]\n{rights}\n" for name, rights in _RIGHTS.items())
@@ -171,12 +173,8 @@ def open_floor(folder: Path, settings: str = "") -> Iterator[Floor]:
     gateway = GatewayProcess(folder, certificates, capabilities + principals, SCHEMAS, settings)
     path = folder / "maxam.toml"
     path.write_text(path.read_text().replace("admin.port = 0", f'admin.port = 0\nadmin.backups = "{folder}/backups"'))
+    if keeps_port:
+        gateway.keep_port("admin")
     with ExitStack() as stack:
         stack.enter_context(gateway)
         yield Floor(gateway)
-
-
-def keep_admin_port(gateway: GatewayProcess) -> None:
-    """Have the next start serve operators where this one does."""
-    path = gateway.folder / "maxam.toml"
-    path.write_text(re.sub(r"admin\.port = \d+", f"admin.port = {gateway.admin_port}", path.read_text()))

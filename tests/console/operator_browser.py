@@ -22,7 +22,7 @@ FLAGS: Final = (
     "--disable-sync",
     "--disable-dev-shm-usage",
 )
-WAIT_MS: Final = 20_000  # for something to be seen, on a busy machine
+WAIT_MS: Final = 120_000  # for something to be seen, on a busy machine
 ROWS: Final = ".space .line:not([hidden])"  # of the grid
 # Runs before the page: a violation of the policy for content is an event, which nobody else need see.
 _WATCH: Final = """

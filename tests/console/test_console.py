@@ -15,7 +15,6 @@ from tests.console.floor import (
     HOSTILE_TOPIC,
     Floor,
     body,
-    keep_admin_port,
     open_floor,
 )
 from tests.console.operator_browser import ROWS, operator, require
@@ -358,9 +357,8 @@ def _refusing(status: int, answer: dict[str, str]) -> Callable[[Route], None]:
 
 def test_a_restart_shows_as_stale_and_heals(browser: Browser, tmp_path: Path) -> None:
     """While the gateway is away the page says how old it is and marks itself stale; it goes on by itself when there is one again."""
-    with open_floor(tmp_path) as floor:
+    with open_floor(tmp_path, keeps_port=True) as floor:
         floor.send("machines", "X/Kept.one.Counter", body(1, "kept"))
-        keep_admin_port(floor.gateway)
         with operator(browser, floor.origin, floor.gateway.certificates) as tab:
             tab.allowed.append("Failed to load resource")
             page = tab.open("topics")

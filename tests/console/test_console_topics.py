@@ -7,9 +7,22 @@ from playwright.sync_api import expect
 
 from tests.console.conftest import OpenTab
 from tests.console.floor import Floor, body, topic
-from tests.console.operator_browser import ROWS
+from tests.console.operator_browser import ROWS, WAIT_MS
 
 TOPICS = 100_000
+# Notes when the age of the row that is shown falls. Nobody can look at it within so many seconds on a busy machine.
+GROWS_YOUNGER = """() => {
+    const cell = document.querySelector(".space .line:not([hidden]) .age");
+    window.younger = new Promise((resolve, reject) => {
+        let before = parseFloat(cell.textContent);
+        new MutationObserver(() => {
+            const now = parseFloat(cell.textContent);
+            if (now < before) resolve([before, now]);
+            before = now;
+        }).observe(cell, {childList: true, characterData: true, subtree: true});
+        setTimeout(() => reject(new Error("it grew no younger")), PATIENCE_MS);
+    });
+}""".replace("PATIENCE_MS", str(WAIT_MS))
 
 
 def test_rows_are_those_on_the_screen_and_no_others(tab: OpenTab) -> None:
@@ -55,11 +68,13 @@ def test_changes_are_seen_without_asking_and_ages_count(tab: OpenTab, floor: Flo
         floor.send("machines", "X/Live.one.Counter", body(1, "before"))
         expect(page.locator(f"{ROWS} .value")).to_contain_text("before")
         age = page.locator(f"{ROWS} .age")
-        expect(age).to_have_text(re.compile(r"^[2-9]\.\d s$"))
+        expect(age).to_have_text(re.compile(r"^(?![01]\.)\d.* s$"))
+        page.evaluate(GROWS_YOUNGER)
         floor.send("machines", "X/Live.one.Counter", body(2, "after"))
         expect(page.locator(f"{ROWS} .value")).to_contain_text("after")
         expect(page.locator(f"{ROWS}[data-flash]")).to_have_count(1)
-        expect(age).to_have_text(re.compile(r"^[01]\.\d s$"))
+        older, younger = page.evaluate("window.younger")
+        assert younger < older >= 2
 
 
 def test_a_busy_topic_shows_its_newest_value_and_not_each(tab: OpenTab) -> None:
@@ -72,12 +87,15 @@ def test_a_busy_topic_shows_its_newest_value_and_not_each(tab: OpenTab) -> None:
                 const cell = document.querySelector(".space .line:not([hidden]) .revision");
                 const seen = [];
                 const watcher = new MutationObserver(() => {
-                    seen.push(Number(cell.textContent.replaceAll(",", "")));
+                    seen.push([Number(cell.textContent.replaceAll(",", "")), performance.now()]);
                     if (seen.length === 4) { watcher.disconnect(); resolve(seen); }
                 });
                 watcher.observe(cell, {childList: true, characterData: true, subtree: true});
             })"""
         )
-        assert seen == sorted(set(seen))
-        # 10 updates/s of this topic among 1,000/s: shown one by one, its revisions would be a hundred apart.
-        assert all(later - earlier > 200 for earlier, later in pairwise(seen)), seen
+        revisions = [revision for revision, _ in seen]
+        assert revisions == sorted(set(revisions))
+        # 10 updates/s of this topic among 1,000/s: shown one by one, its revisions would be a hundred apart. On a busy machine there may be
+        # fewer, of which each has its tick of a second.
+        pairs = pairwise(seen)
+        assert all(later[0] - earlier[0] > 200 or later[1] - earlier[1] > 300 for earlier, later in pairs), seen
