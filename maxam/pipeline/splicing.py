@@ -1,26 +1,24 @@
 """What a Spark worker does for the typed history: stretches of the journal in, Parquet files in a work folder out."""
 
-import os
 import shutil
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 from uuid import uuid4
 
-from maxam.content import read_unsigned
 from maxam.errors import JournalDamagedError
-from maxam.journal.archive import Place, Problem, Segment, SegmentReader, find_segment
-from maxam.journal.encoding import SYNC_BYTES, Encoder, Position
+from maxam.journal.archive import Place, Problem, Segment, SegmentReader
+from maxam.journal.listing import open_segment
 from maxam.journal.scan import Scanner
 from maxam.journal.splice import Rows, Splicer
 from maxam.pipeline.arrays import UnfitError
+from maxam.pipeline.blocks import encoded
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.columns import ColumnType, Transcoder
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.parquet import Files, Written
 from maxam.pipeline.table import UNTYPED, Minors
-from maxam.records import Change, RejectedSend
 
 _TASK_BYTES: Final = 128 << 20  # of segments in one task, which writes a file for each type and day
 _TAKEN_BYTES: Final = 32 << 20  # of segments that are spliced before all is written: memory grows with it
@@ -210,19 +208,12 @@ class _Run:
     def quickly(self) -> Spliced:
         """Splice blocks without looking at their records, as long as they are whole."""
         stretch = self._stretch
-        with ExitStack() as stack:
-            try:
-                file = stack.enter_context(Path(stretch.segment.path).open("rb"))
-            except FileNotFoundError:
-                found = find_segment(self._work.journal, "changes", stretch.segment)  # sealed meanwhile
-                if found is None:
-                    raise
-                file = stack.enter_context(Path(found.path).open("rb"))
-                self._path = found.path
-            handle = file.fileno()
+        segment, file = open_segment(self._work.journal, "changes", stretch.segment)
+        self._path = segment.path
+        with closing(file):
             place = stretch.place
             try:
-                scanner = Scanner(self._path, stretch.size, lambda offset, length: os.pread(handle, length, offset))
+                scanner = Scanner(self._path, stretch.size, file.read)
                 if place is not None:
                     scanner.offset, scanner.chain = place.offset, place.chain
                 elif scanner.snapshot or scanner.start.revision != stretch.segment.first - 1:
@@ -267,14 +258,10 @@ class _Run:
                 if reader.offset >= stretch.size and stretch.segment.open:
                     break
                 self._offset = reader.offset
-                first = next((record.revision for record in records if isinstance(record, Change)), 0)
-                if first:
-                    encoder = Encoder(Position(first - 1, 0, 0), bytes(SYNC_BYTES), gapless=False)
-                    data = encoder.encode([record for record in records if not isinstance(record, RejectedSend)]).data
-                    count, start = read_unsigned(data, 0)
-                    _, start = read_unsigned(data, start)
-                    splicer.revision = first - 1
-                    self._splice(data[start:-SYNC_BYTES], count >> 1)
+                block = encoded(records)
+                if block is not None:
+                    splicer.revision, data, count = block
+                    self._splice(data, count)
                 if splicer.revision > self._work.until:
                     break
                 behind = reader.place

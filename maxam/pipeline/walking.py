@@ -1,25 +1,22 @@
 """What a Spark worker does to find the newest change of each topic: runs of segments in, their newest changes out."""
 
-import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from maxam.config import Limits
-from maxam.content import read_unsigned
 from maxam.errors import JournalDamagedError
 from maxam.globs import compile_glob
-from maxam.journal.archive import REVISION_MAX, Archive, SegmentReader, find_segment
-from maxam.journal.encoding import SYNC_BYTES, Encoder, Position
+from maxam.journal.archive import REVISION_MAX, Archive, SegmentReader
+from maxam.journal.listing import open_segment
 from maxam.journal.newest import NewestChanges, decode_records
 from maxam.journal.scan import Scanner
+from maxam.pipeline.blocks import encoded
 from maxam.pipeline.errors import PipelineError
-from maxam.records import Change, RejectedSend
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,21 +126,16 @@ class Walk:
         yield from _batches(found.take())
 
     def _walk(self, segment: "Segment", found: NewestChanges) -> None:
+        try:
+            segment, file = open_segment(self._folder, "changes", segment)
+        except FileNotFoundError:
+            raise PipelineError(
+                f"{segment.path}: removed while it was to be read; run it again, for what is there now"
+            ) from None
         offset = 0
         try:
-            with ExitStack() as stack:
-                try:
-                    file = stack.enter_context(Path(segment.path).open("rb"))
-                except FileNotFoundError:
-                    moved = find_segment(self._folder, "changes", segment)
-                    if moved is None:
-                        raise PipelineError(
-                            f"{segment.path}: removed while it was to be read; run it again, for what is there now"
-                        ) from None
-                    file = stack.enter_context(Path(moved.path).open("rb"))
-                handle = file.fileno()
-                size = os.fstat(handle).st_size
-                scanner = Scanner(segment.path, size, lambda offset, length: os.pread(handle, length, offset))
+            with closing(file):
+                scanner = Scanner(segment.path, file.size, file.read)
                 found.revision = scanner.start.revision
                 offset = scanner.offset
                 while (block := scanner.next_block()) is not None and not scanner.ended:
@@ -163,14 +155,10 @@ class Walk:
             for records in reader:
                 if part.segment.open and reader.offset >= part.bytes:
                     break
-                first = next((record.revision for record in records if isinstance(record, Change)), 0)
-                if first:
-                    encoder = Encoder(Position(first - 1, 0, 0), bytes(SYNC_BYTES), gapless=False)
-                    data = encoder.encode([record for record in records if not isinstance(record, RejectedSend)]).data
-                    count, start = read_unsigned(data, 0)
-                    _, start = read_unsigned(data, start)
-                    found.revision = first - 1
-                    found.add(data[start:-SYNC_BYTES], count >> 1)
+                block = encoded(records)
+                if block is not None:
+                    found.revision, data, count = block
+                    found.add(data, count)
             new = [problem for problem in reader.problems if problem.lost and problem.offset not in known]
             if new:
                 raise PipelineError(f"{new[0]}; run it again, for what is there now")
