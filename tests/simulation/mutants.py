@@ -212,7 +212,7 @@ MUTANTS = (
     Mutant("newest of the archive go first", retention, "return archive[:found]", "return archive[::-1][:found]", venue=True),
     Mutant("removals in any order", retention, "    disk.unlink(path)\n    disk.fsync_folder(folder)", "    disk.unlink(path)", venue=True, first=20),
     Mutant("damaged snapshot believed", files, "            if error is None:\n                return revision, path", "            if True:\n                return revision, path", venue=True),
-    Mutant("time runs back", broker, "        if wall_us > self.accepted_at_us:\n            self.accepted_at_us = wall_us\n        self.head", "        self.accepted_at_us = wall_us\n        self.head", venue=True),
+    Mutant("time runs back", broker, "        if wall_us > self.accepted_at_us:\n            self.accepted_at_us = wall_us\n        content", "        self.accepted_at_us = wall_us\n        content", venue=True),
     Mutant("low memory ignored", broker, "if self.memory_low and not (deleted and topic is not None):", "if False:", venue=True),
     Mutant("operators not told of what was rejected", broker, "if self.on_rejected is not None and disposition is not UNAVAILABLE:", "if False:", venue=True),
 )  # fmt: skip
