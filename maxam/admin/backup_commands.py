@@ -2,14 +2,13 @@
 
 import sys
 import time
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
-from maxam.admin.options import Group, first_rows, json_option, limit_option, with_credentials
-from maxam.admin.output import print_json, print_line, print_table
+from maxam.admin.options import Group, json_option, limit_option, print_rows, with_credentials
+from maxam.admin.output import print_json, print_line
 from maxam.admin.remote import Credentials, Remote
 from maxam.admin.repeating import watch_option
 from maxam.counting import counted
@@ -51,16 +50,15 @@ def backup(context: click.Context, credentials: Credentials, wait: bool, as_json
 def backup_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List the backups, newest first, and the last ones that failed."""
     with Remote(credentials) as remote:
-        rows = remote.pages(PATH, "backups", limit=200)
-        if as_json:
-            for row in islice(rows, limit):
-                print_json(row)
-            return
-        table = [
-            [row["name"], row["state"], row["revision"], row["bytes"], row["files"], row["reason"]]
-            for row in first_rows(rows, limit)
-        ]
-    print_table(["NAME", "STATE", "#REVISION", "#BYTES", "#FILES", "WHY"], table, ["FILES"], shortened=["WHY"])
+        print_rows(
+            remote.pages(PATH, "backups", limit=200),
+            limit,
+            as_json,
+            ["NAME", "STATE", "#REVISION", "#BYTES", "#FILES", "WHY"],
+            lambda row: [row["name"], row["state"], row["revision"], row["bytes"], row["files"], row["reason"]],
+            ["FILES"],
+            shortened=["WHY"],
+        )
 
 
 def _outcome(row: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from maxam.avro.envelope import EnvelopeKeys
 from maxam.avro.fingerprint import CRC_BYTES
 from maxam.avro.rule import ENVELOPE, SchemaVersion
 from maxam.avro.schema import DEPTH_MAX
+from maxam.content import unsigned
 from maxam.counting import counted
 from maxam.errors import MaxamError
 
@@ -120,13 +121,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _number(number: int) -> bytes:
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return unsigned((number << 1) ^ (number >> 63))
 
 
 def _found(value: Json) -> str:

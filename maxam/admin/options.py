@@ -83,7 +83,7 @@ def done(as_json: bool, text: str, answer: dict[str, object]) -> None:
         print_line(text)
 
 
-def first_rows(rows: Iterator[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
+def _first_rows(rows: Iterator[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
     """Iterate over what a table shows; what it leaves out is told on standard error."""
     yield from islice(rows, limit or TABLE_ROWS_MAX)
     if limit is None and next(rows, None) is not None:
@@ -98,10 +98,13 @@ def print_rows(
     cells: Callable[[dict[str, Any]], Sequence[object]],
     expendable: Sequence[str] = (),
     whole: str = "--json shows it whole",
+    shortened: Sequence[str] = (),
 ) -> None:
     """Print a listing: one object a line, or a table of what `cells` makes of each row; the rest is as of `print_table`."""
     if as_json:
         for row in islice(rows, limit):
             print_json(row)
     else:
-        print_table(columns, [cells(row) for row in first_rows(rows, limit)], expendable, whole=whole)
+        print_table(
+            columns, [cells(row) for row in _first_rows(rows, limit)], expendable, shortened=shortened, whole=whole
+        )

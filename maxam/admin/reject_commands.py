@@ -3,13 +3,12 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from maxam.admin.options import FOLDER, Group, done, first_rows, json_option, limit_option, with_credentials
+from maxam.admin.options import FOLDER, Group, done, json_option, limit_option, print_rows, with_credentials
 from maxam.admin.output import VALUE, print_fields, print_json, print_line, print_table
 from maxam.admin.remote import Credentials, Remote, reject_path
 from maxam.admin.repeating import watch_option
@@ -64,14 +63,12 @@ def rejects_list(
     }
     parameters = {name: text for name, text in wanted.items() if text is not None}
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/rejects", "rejects", limit=200, **parameters)
-        if as_json:
-            for row in islice(rows, limit):
-                print_json(row)
-            return
-        kept = remote.get("/v1/rejects", limit=1)
-        table = [
-            [
+        print_rows(
+            remote.pages("/v1/rejects", "rejects", limit=200, **parameters),
+            limit,
+            as_json,
+            ["ID", "REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", "#BYTES", "REASON"],
+            lambda row: [
                 row["id"],
                 row["rejected_at"],
                 row["principal"],
@@ -79,16 +76,18 @@ def rejects_list(
                 row["result"],
                 row["body_bytes"],
                 row["reason"],
-            ]
-            for row in first_rows(rows, limit)
-        ]
+            ],
+            ["BYTES", "REJECTED AT", "RESULT"],
+            shortened=["REASON"],
+        )
+        if as_json:
+            return
+        kept = remote.get("/v1/rejects", limit=1)
     click.echo(
         f"kept since the gateway's start at {kept['since']}: {kept['kept']}, and {kept['forgotten']} more that made room; older ones are"
         " in the journal: maxam-pipeline rejects",
         err=True,
     )
-    columns = ["ID", "REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", "#BYTES", "REASON"]
-    print_table(columns, table, ["BYTES", "REJECTED AT", "RESULT"], shortened=["REASON"])
 
 
 @rejects.command("show")

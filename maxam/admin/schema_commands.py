@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from maxam.admin.options import FILE, FOLDER, Group, first_rows, json_option, limit_option, with_credentials
+from maxam.admin.options import FILE, FOLDER, Group, json_option, limit_option, print_rows, with_credentials
 from maxam.admin.output import print_fields, print_json, print_line, print_table, print_value
 from maxam.admin.reject_commands import shadow
 from maxam.admin.remote import Credentials, Remote
@@ -160,13 +160,12 @@ def schemas_list(
         _list_rules(registry, limit, as_json)
         return
     released = None if live else _released(folder)
-    rows = [_type_row(registry, name, released) for name in registry.types()]
-    if as_json:
-        for row in rows[:limit]:
-            print_json(row)
-        return
-    table = [
-        [
+    print_rows(
+        iter([_type_row(registry, name, released) for name in registry.types()]),
+        limit,
+        as_json,
+        ["TYPE", "MINORS", "COMPATIBILITY", "ENCODING", "#RULES", "NEWEST FINGERPRINT"],
+        lambda row: [
             row["type"],
             " ".join(
                 [f"({minor})" for minor in row["candidates"]]
@@ -176,25 +175,26 @@ def schemas_list(
             " ".join(sorted({rule["encoding"] for rule in row["rules"]})) or "-",
             len(row["rules"]),
             row["versions"][0]["fingerprints"][registry.fingerprint],
-        ]
-        for row in first_rows(iter(rows), limit)
-    ]
-    columns = ["TYPE", "MINORS", "COMPATIBILITY", "ENCODING", "#RULES", "NEWEST FINGERPRINT"]
-    print_table(columns, table, ["NEWEST FINGERPRINT", "COMPATIBILITY"])
+        ],
+        ["NEWEST FINGERPRINT", "COMPATIBILITY"],
+    )
 
 
 def _list_rules(registry: "Registry", limit: int | None, as_json: bool) -> None:
-    rows = [{"index": index, **_rule_row(rule)} for index, rule in enumerate(registry.rules)]
-    if as_json:
-        for row in rows[:limit]:
-            print_json(row)
-        return
-    cells = [
-        [row["index"], row["destination"], row["schema"], row["encoding"], " ".join(row["versions"]), row["shadow"]]
-        for row in first_rows(iter(rows), limit)
-    ]
-    print_table(
-        ["#RULE", "DESTINATION", "SCHEMA", "ENCODING", "MINORS", "SHADOW"], cells, ["MINORS", "SHADOW", "ENCODING"]
+    print_rows(
+        iter([{"index": index, **_rule_row(rule)} for index, rule in enumerate(registry.rules)]),
+        limit,
+        as_json,
+        ["#RULE", "DESTINATION", "SCHEMA", "ENCODING", "MINORS", "SHADOW"],
+        lambda row: [
+            row["index"],
+            row["destination"],
+            row["schema"],
+            row["encoding"],
+            " ".join(row["versions"]),
+            row["shadow"],
+        ],
+        ["MINORS", "SHADOW", "ENCODING"],
     )
 
 
@@ -352,22 +352,14 @@ def _records_in(node: Any, path: str) -> list[tuple[Any, str]]:  # noqa: ANN401 
 
 def _version(registry: "Registry", type_name: str, minor: str | None) -> "SchemaVersion":
     """Find a minor of a type, the newest one by default; a minor of another major is one of the type of that major."""
-    from maxam.admin.schema_folder import no_such_type  # noqa: PLC0415 as above
+    from maxam.admin.schema_folder import version_of  # noqa: PLC0415 as above
 
     if minor is not None:
         stem, mark, major = type_name.rpartition("_v")
         sibling = f"{stem}_v{minor.partition('.')[0]}"
         if mark and major != minor.partition(".")[0] and registry.versions(sibling):
             type_name = sibling
-    versions = registry.versions(type_name)
-    if not versions:
-        raise no_such_type(registry, type_name)
-    if minor is None:
-        return versions[0]
-    for version in (*versions, *registry.candidates(type_name)):
-        if version.minor == minor:
-            return version
-    raise ConfigurationError(f"{type_name} has no minor {minor!r}; there are: {', '.join(v.minor for v in versions)}")
+    return version_of(registry, type_name, minor)
 
 
 @schemas.command("explain", short_help="Say what a destination must hold.")

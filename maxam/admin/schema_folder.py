@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from maxam.avro.places import line_of, located
 from maxam.avro.registry import LOCK_FILE, REGISTRY_FILE, Registry, inspect_registry
+from maxam.avro.rule import SchemaVersion
 from maxam.config import Limits
 from maxam.errors import ConfigurationError, SchemaError
 from maxam.gateway.sources import read_schema_texts
@@ -232,3 +233,16 @@ def no_such_type(registry: Registry, type_name: str) -> ConfigurationError:
     close = get_close_matches(type_name, known, 3, 0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known[:20]) or 'none'}"
     return ConfigurationError(f"there is no type {type_name!r}; {hint}")
+
+
+def version_of(registry: Registry, type_name: str, minor: str | None) -> SchemaVersion:
+    """Find a minor of a type, candidates too, the newest one in force by default; raises ConfigurationError."""
+    versions = registry.versions(type_name)
+    if not versions:
+        raise no_such_type(registry, type_name)
+    if minor is None:
+        return versions[0]
+    for version in (*versions, *registry.candidates(type_name)):
+        if version.minor == minor:
+            return version
+    raise ConfigurationError(f"{type_name} has no minor {minor!r}; there are: {', '.join(v.minor for v in versions)}")

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from maxam.admin.encoding import ValueEncodeError, encode_body, encode_value, envelope, read_json
-from maxam.admin.schema_folder import no_such_type
+from maxam.admin.schema_folder import version_of
 from maxam.admin.schema_tree import read_tree
 from maxam.admin.values import Json, ValueDecodeError, decode_value
 from maxam.avro.envelope import Envelope, open_envelope
 from maxam.avro.registry import FINGERPRINTS, Registry
-from maxam.avro.rule import DATUM, ENCODINGS, ENVELOPE, NONE, Rule, SchemaVersion
+from maxam.avro.rule import DATUM, ENCODINGS, ENVELOPE, NONE, Rule
 from maxam.config import Limits
 from maxam.counting import counted
 from maxam.errors import ConfigurationError
@@ -226,7 +226,7 @@ def _json_body(
     if rule.encoding == NONE:
         return _unchecked(value)
     known = schema_version if schema_version in rule.minors else None
-    version = _one(registry, rule.schema, known or rule.minors[0])
+    version = version_of(registry, rule.schema, known or rule.minors[0])
     datum = encode_value(read_tree(version.schema.text), value)
     return encode_body(version, rule.encoding, datum, registry.envelope_keys, FINGERPRINTS[registry.fingerprint])
 
@@ -239,18 +239,6 @@ def _unchecked(value: Json) -> bytes:
     except ValueError:
         pass
     raise ValueEncodeError("value", "a text of base64, as encoding `none` has no schema", str(value)[:60])
-
-
-def _one(registry: Registry, type_name: str, minor: str | None) -> SchemaVersion:
-    versions = registry.versions(type_name)
-    if not versions:
-        raise no_such_type(registry, type_name)
-    if minor is None:
-        return versions[0]
-    for version in (*versions, *registry.candidates(type_name)):
-        if version.minor == minor:
-            return version
-    raise ConfigurationError(f"{type_name} has no minor {minor!r}; there are: {', '.join(v.minor for v in versions)}")
 
 
 # Encode and decode.
@@ -306,7 +294,7 @@ def encode_parsed(
         return _unchecked(value)
     if minor is None and rule is not None and rule.schema == type_name:
         minor = rule.minors[0]
-    version = _one(registry, type_name, minor)
+    version = version_of(registry, type_name, minor)
     if value is None and encoding == ENVELOPE and read_tree(version.schema.text).kind != "null":
         return envelope([(registry.envelope_keys.tombstone, b"")])
     datum = encode_value(read_tree(version.schema.text), value)
@@ -354,7 +342,7 @@ def decode(
     facts = {"schema": judgement.schema, "schema_version": judgement.schema_version, "deletes": judgement.tombstone}
     if judgement.tombstone and not judgement.value_length:
         return Decoded(None, "an envelope with a tombstone: it deletes the topic's value", facts | {"value": None})
-    version = _one(registry, judgement.schema, judgement.schema_version)
+    version = version_of(registry, judgement.schema, judgement.schema_version)
     try:
         value = decode_value(version.schema.text, body, judgement)
     except ValueDecodeError as error:
@@ -366,7 +354,7 @@ def decode(
 
 def _rule_of(registry: Registry, type_name: str, encoding: str, minor: str | None) -> Rule:
     """Make a rule for bodies of which a type is known and no destination."""
-    newest = _one(registry, type_name, minor)
+    newest = version_of(registry, type_name, minor)
     versions = registry.versions(type_name) if minor is None else [newest]
     known = {key: [version] for version in versions for key in (version.crc_64, version.sha_256)}
     size = FINGERPRINTS[registry.fingerprint]
