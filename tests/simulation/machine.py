@@ -120,7 +120,7 @@ class Machine:
 
     def begin_reload(self, *, allow_orphans: bool) -> None:
         """Begin a reload; `reload` is stepped from now on."""
-        self.reload = Task(partial(self.reloader._reload, ["signal"], allow_orphans))
+        self.reload = Task(partial(self.reloader._reload, ["signal"], allow_orphans, at_rest=None))
 
     def end(self) -> None:
         """Give up what is under way."""
