@@ -1,4 +1,4 @@
-"""The gateway and its peers in one run: each on core 0 alone, in turn, with the load on the other cores.
+"""The gateway and its peers in one run: each on one core alone, in turn, with the load on the other cores.
 
 All have mutual TLS, a receipt on every SEND and the same bodies. Only the gateway checks rights and schemas, syncs its journal
 before it answers, and has company beside the load: 100 globs, a durable subscription, a subscriber that takes 2 ms a message.
@@ -36,7 +36,7 @@ from maxam.bench.output import console, progress, rounded
 from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
 from maxam.bench.report import Report
 from maxam.bench.run import Show, run
-from maxam.bench.suite import BODY_BYTES, BROKER_CORE, Outcome, answers, company
+from maxam.bench.suite import BODY_BYTES, BROKER_CORE, Outcome, answers, company, shared_out
 from maxam.bench.syntax import MAXAM
 
 ONE_TO_ONE: Final = "one to one, SEND/s"
@@ -56,26 +56,25 @@ class Contender:
     """A broker that is compared, configured in one way."""
 
     label: str
-    start: Callable[[], AbstractContextManager[Broker]]
+    start: Callable[[frozenset[int]], AbstractContextManager[Broker]]
     installed: Callable[[], bool] = lambda: True
     last_value: bool = False  # a peer configured for freshness, measured by nothing else
     warms_up: bool = False
 
 
-_CORES: Final = frozenset({BROKER_CORE})
 CONTENDERS: Final[Mapping[str, Contender]] = {
-    OURS: Contender("MaXaM", lambda: gateway(_CORES)),
-    "rabbitmq": Contender("RabbitMQ", lambda: rabbitmq(_CORES), rabbitmq_installed),
-    "activemq": Contender("ActiveMQ", lambda: activemq(_CORES), activemq_installed, warms_up=True),
+    OURS: Contender("MaXaM", gateway),
+    "rabbitmq": Contender("RabbitMQ", rabbitmq, rabbitmq_installed),
+    "activemq": Contender("ActiveMQ", activemq, activemq_installed, warms_up=True),
     "rabbitmq-last-value": Contender(
         "RabbitMQ, one-message queues",
-        lambda: rabbitmq(_CORES, last_value=True),
+        lambda cores: rabbitmq(cores, last_value=True),
         rabbitmq_installed,
         last_value=True,
     ),
     "activemq-last-value": Contender(
         "ActiveMQ, one message a key",
-        lambda: activemq(_CORES, last_value_topics=FRESHNESS_TOPICS),
+        lambda cores: activemq(cores, last_value_topics=FRESHNESS_TOPICS),
         activemq_installed,
         last_value=True,
         warms_up=True,
@@ -287,7 +286,15 @@ def turn(names: Sequence[str], by: int) -> list[str]:
 class Comparison:
     """Measurements of several brokers."""
 
-    def __init__(self, names: Sequence[str], seconds: float, runs: int, warm_up_s: float, as_json: bool) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        seconds: float,
+        runs: int,
+        warm_up_s: float,
+        as_json: bool,
+        broker_core: int = BROKER_CORE,
+    ) -> None:
         """Take what is to be compared.
 
         Raises:
@@ -298,18 +305,13 @@ class Comparison:
             others = [name for name in names if name not in lacking]
             without = f", or leave them out: {' '.join([f'--brokers {name}' for name in others])}" if others else ""
             raise LoadError(f"not installed: {', '.join(lacking)}; run deploy/install-bench-peers as root{without}")
-        cores = os.sched_getaffinity(0)
-        if BROKER_CORE not in cores or len(cores) < 2:
-            raise LoadError(
-                f"a broker has core {BROKER_CORE} to itself and the load needs another; this process may use {sorted(cores)}"
-            )
         self._names: Final = names
         self._seconds: Final = seconds
         self._runs: Final = runs
         self._warm_up_s: Final = warm_up_s
         self._as_json: Final = as_json
         self._console: Final = console(to_stderr=as_json)
-        self._cores: Final = frozenset(cores - {BROKER_CORE})
+        self._broker_cores, self._cores = shared_out(broker_core)
         self._bodies: Final = tuple(
             avro_bodies(read_schemas(SCHEMAS), METER_READING, MAXAM.topic(0), _BODIES, BODY_BYTES)
         )
@@ -333,7 +335,7 @@ class Comparison:
         title = f"{number + 1}/{self._runs} {measurement}, {name}"
         warm_up_s = self._warm_up_s if contender.warms_up else 0.0
         try:
-            with progress(Console(stderr=True), title) as show, contender.start() as broker:
+            with progress(Console(stderr=True), title) as show, contender.start(self._broker_cores) as broker:
                 round_ = Round(broker, self._bodies, self._seconds, warm_up_s, self._cores, show)
                 outcome = MEASUREMENTS[measurement](round_)
         except LoadError as error:  # the others are worth having

@@ -36,7 +36,7 @@ from maxam.bench.recovery import build_journal
 from maxam.bench.report import Report, quantiles_ms
 from maxam.bench.run import run
 from maxam.bench.scanner import Counter, Scanner, mark
-from maxam.bench.suite import BROKER_CORE, Suite
+from maxam.bench.suite import Suite
 from maxam.bench.syntax import MAXAM, DestinationSyntax
 from maxam.bench.target import ANSWER_TIMEOUT_S, Line, Role, Target, subscribe_frame
 from maxam.bench.worker import Channel, Times, Worker
@@ -112,7 +112,7 @@ class Grower:
     def gateway(self, journal: Path | None = None, durability: str | None = None) -> AbstractContextManager[Broker]:
         """Start a gateway on its core."""
         return gateway(
-            {BROKER_CORE}, durability=durability or self.suite.durability, journal=journal, settings=_SETTINGS
+            self.suite.broker_cores, durability=durability or self.suite.durability, journal=journal, settings=_SETTINGS
         )
 
     def journal(self, topics: int, fresh: bool = False) -> Path:
@@ -141,7 +141,9 @@ class Grower:
         (own_begin_s, all_begin_s), (own_end_s, all_end_s) = seen
         sends = report.sends_per_s * report.seconds
         if not sends:
-            raise LoadError("no RECEIPT came while it was measured; is the disk, or core 0, taken by something else?")
+            raise LoadError(
+                "no RECEIPT came while it was measured; is the disk, or the core of the gateway, taken by something else?"
+            )
         own_s = own_end_s - own_begin_s
         figures = {SEND_US: own_s / sends * 1e6, SENDS: report.sends_per_s}
         if (snapshots_s := all_end_s - all_begin_s - own_s) > _TICK_S / 2:

@@ -22,7 +22,7 @@ from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, Subscriber
 from maxam.bench.plots import check as check_plots
 from maxam.bench.report import Report
 from maxam.bench.run import run as run_plan
-from maxam.bench.suite import MEASUREMENTS, Suite
+from maxam.bench.suite import BROKER_CORE, MEASUREMENTS, Suite
 from maxam.bench.syntax import SYNTAXES, DestinationSyntax
 from maxam.bench.target import Role, Target, TlsFiles
 
@@ -250,6 +250,16 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
         sys.exit(1)
 
 
+_broker_core = click.option(
+    "--broker-core",
+    type=click.IntRange(0),
+    default=BROKER_CORE,
+    show_default=True,
+    help="The one core of each broker; the load has the others. The quickest is that which the disk's interrupts come in on: see"
+    " /proc/interrupts.",
+)
+
+
 @main.command("suite")
 @click.option("--seconds", type=click.FloatRange(1), default=5.0, show_default=True, help="Of each run.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each measurement.")
@@ -262,14 +272,17 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
     help="Of the gateway's journal.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
-def suite_command(seconds: float, runs: int, only: Sequence[str], durability: str, as_json: bool) -> None:
-    """Start gateways on core 0 and measure them with the load on the other cores, as docs/performance.md reports it.
+@_broker_core
+def suite_command(
+    seconds: float, runs: int, only: Sequence[str], durability: str, as_json: bool, broker_core: int
+) -> None:
+    """Start gateways on one core and measure them with the load on the other cores, as docs/performance.md reports it.
 
     Each run has a gateway of its own. Beside the load of one-to-one, one-to-twenty and latency stand 100 globs that match
     nothing, a durable subscription on part of the topics, and a subscriber that takes 2 ms for each message.
     """
     try:
-        good = Suite(seconds, runs, durability, as_json).run(only or tuple(MEASUREMENTS))
+        good = Suite(seconds, runs, durability, as_json, broker_core).run(only or tuple(MEASUREMENTS))
     except LoadError as error:
         raise click.ClickException(str(error)) from error
     if not good:
@@ -282,15 +295,18 @@ def suite_command(seconds: float, runs: int, only: Sequence[str], durability: st
 @click.option("--only", multiple=True, type=click.Choice(NAMES), help="One axis; may be repeated.")
 @click.option("--plots", type=_FILE, metavar="FOLDER", help="Draw each axis as FOLDER/<axis>.svg; needs maxam[bench].")
 @click.option("--json", "as_json", is_flag=True, help="Print one object per point and run, a line each.")
-def grow_command(seconds: float, runs: int, only: Sequence[str], plots: Path | None, as_json: bool) -> None:
-    """Start gateways on core 0 and measure what grows with topics, subscriptions, connections, bodies and subscribers.
+@_broker_core
+def grow_command(
+    seconds: float, runs: int, only: Sequence[str], plots: Path | None, as_json: bool, broker_core: int
+) -> None:
+    """Start gateways on one core and measure what grows with topics, subscriptions, connections, bodies and subscribers.
 
     Each point has a gateway of its own. With one run of 2 s each it takes some ten minutes, most memory 3 GB.
     """
     try:
         if plots is not None:
             check_plots(plots)
-        good = grow(Suite(seconds, runs, "fsync", as_json), only or NAMES, runs, plots, as_json)
+        good = grow(Suite(seconds, runs, "fsync", as_json, broker_core), only or NAMES, runs, plots, as_json)
     except LoadError as error:
         raise click.ClickException(str(error)) from error
     if not good:
@@ -328,6 +344,7 @@ def grow_command(seconds: float, runs: int, only: Sequence[str], plots: Path | N
 @click.option(
     "--chart", type=_FILE, metavar="FOLDER", help="Draw freshness.svg and throughput.svg there; needs maxam[bench]."
 )
+@_broker_core
 def compare_command(
     seconds: float,
     runs: int,
@@ -336,10 +353,11 @@ def compare_command(
     warm_up_s: float,
     as_json: bool,
     chart: Path | None,
+    broker_core: int,
 ) -> None:
     """Measure gateway, RabbitMQ and ActiveMQ in one run, as docs/performance.md reports it.
 
-    Each measurement has a broker of its own, on core 0 alone, with the load on the other cores. Exits with 1 when something makes
+    Each measurement has a broker of its own, on one core alone, with the load on the other cores. Exits with 1 when something makes
     the gateway's figures untrue; what a peer does not manage is a finding.
     """
     try:
@@ -348,7 +366,7 @@ def compare_command(
             charts.check(chart / charts.FRESHNESS)
         names = list(dict.fromkeys(brokers)) or list(compare.CONTENDERS)
         measurements = list(dict.fromkeys(only)) or list(compare.MEASUREMENTS)
-        results = compare.Comparison(names, seconds, runs, warm_up_s, as_json).run(measurements)
+        results = compare.Comparison(names, seconds, runs, warm_up_s, as_json, broker_core).run(measurements)
         if chart is not None:
             compare.draw(results, chart)
     except LoadError as error:

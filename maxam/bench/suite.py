@@ -1,4 +1,4 @@
-"""The measurements of docs/performance.md: each run has a gateway of its own on core 0 and its load on the other cores."""
+"""The measurements of docs/performance.md: each run has a gateway of its own on one core and its load on the other cores."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from maxam.bench.bodies import METER_READING, SCHEMAS, avro_bodies, meter_readin
 from maxam.bench.brokers.broker import Broker
 from maxam.bench.brokers.maxam import gateway
 from maxam.bench.connections import come_and_go, held
+from maxam.bench.errors import LoadError
 from maxam.bench.output import Figures, console, print_figures, print_reports, progress
 from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
 from maxam.bench.report import Report
@@ -26,7 +27,7 @@ from maxam.bench.syntax import MAXAM
 from maxam.bench.target import ANSWER_TIMEOUT_S, Role, Target, subscribe_frame
 from maxam.bench.worker import Channel, Times, Worker
 
-BROKER_CORE: Final = 0
+BROKER_CORE: Final = 0  # unless told otherwise
 BODY_BYTES: Final = 120
 _BODIES: Final = 1000
 _GLOBS: Final = 100
@@ -49,13 +50,15 @@ class Outcome:
 class Suite:
     """A series of measurements."""
 
-    def __init__(self, seconds: float, runs: int, durability: str, as_json: bool) -> None:
+    def __init__(
+        self, seconds: float, runs: int, durability: str, as_json: bool, broker_core: int = BROKER_CORE
+    ) -> None:
         self.seconds: Final = seconds
         self.durability: Final = durability
         self.bodies: Final = tuple(
             avro_bodies(read_schemas(SCHEMAS), METER_READING, MAXAM.topic(0), _BODIES, BODY_BYTES)
         )
-        self.cores: Final = frozenset(os.sched_getaffinity(0) - {BROKER_CORE}) or None
+        self.broker_cores, self.cores = shared_out(broker_core)
         self._runs: Final = runs
         self._as_json: Final = as_json
         self._console: Final = console(to_stderr=as_json)
@@ -93,11 +96,26 @@ class Suite:
 
     def gateway(self) -> AbstractContextManager[Broker]:
         """Start a gateway on its core."""
-        return gateway({BROKER_CORE}, durability=self.durability)
+        return gateway(self.broker_cores, durability=self.durability)
 
     def plan(self, target: Target, *groups: SubscriberGroup) -> Plan:
         """Return a plan of this suite's bodies and times."""
         return Plan(target, self.bodies, groups, seconds=self.seconds, cores=self.cores)
+
+
+def shared_out(broker_core: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the core of a broker, as a set, and those of its load.
+
+    Raises:
+        LoadError: There are none, or that one is not ours.
+    """
+    cores = os.sched_getaffinity(0)
+    if broker_core not in cores or len(cores) < 2:
+        raise LoadError(
+            f"a broker has core {broker_core} to itself and the load needs another; this process may use {sorted(cores)}:"
+            f" see --broker-core"
+        )
+    return frozenset({broker_core}), frozenset(cores - {broker_core})
 
 
 def print_json(name: str, outcome: Outcome) -> None:
@@ -136,7 +154,7 @@ def company(target: Target) -> Iterator[None]:
 
 def throughput(suite: Suite, subscribers: int) -> Outcome:
     """One publisher as fast as receipts come, so many subscribers in ack mode auto on all its topics."""
-    reads_us = _answer(yardstick_us, cores=frozenset({BROKER_CORE}))
+    reads_us = _answer(yardstick_us, cores=suite.broker_cores)
     quick = SubscriberGroup("subscribers", subscribers, (MAXAM.glob,), observe=OBSERVE_AT_MAXIMUM)
     with suite.gateway() as broker, company(broker.target):
         outcome = with_cpu(broker, suite.plan(broker.target, quick, _SLOW), suite.show)

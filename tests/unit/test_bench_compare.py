@@ -12,7 +12,7 @@ from rich.console import Console
 from maxam.bench import chart, compare
 from maxam.bench.errors import LoadError
 from maxam.bench.main import main
-from maxam.bench.suite import Outcome
+from maxam.bench.suite import Outcome, shared_out
 
 
 def _results() -> compare.Results:
@@ -94,6 +94,14 @@ def test_a_broker_shares_no_core_with_the_load(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     with pytest.raises(LoadError, match="the load needs another"):
         compare.Comparison(["maxam"], 1.0, 1, 0.0, as_json=False)
+
+
+def test_a_broker_has_the_core_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load has the others; one that we may not use is refused, and the text names those that we may, and the option."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 2, 3})
+    assert shared_out(2) == ({2}, {1, 3})
+    with pytest.raises(LoadError, match=r"core 0 .* may use \[1, 2, 3\]: see --broker-core"):
+        shared_out(0)
 
 
 def test_unknown_brokers_are_refused() -> None:
