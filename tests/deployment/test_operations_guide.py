@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.deployment import service_manager
+from tests.gateway_process import kept_ports
 from tests.guides import Block, faults
 from tests.patience import PATIENCE_S
 
@@ -34,7 +34,7 @@ class Operator:
         self._here = here
         self._state = here.parent / "state"
         self._environment = environment
-        self._ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self._ports = dict(zip(PORTS, map(str, kept_ports(len(PORTS))), strict=True))
         self._state.write_text(f"cd {here}\n", encoding="utf-8")
         self.exit_code = 0
 
@@ -76,16 +76,6 @@ class Operator:
             if file.exists():
                 with suppress(ProcessLookupError):
                     os.kill(int(file.read_text()), signal.SIGKILL)
-
-
-def _free_ports(count: int) -> list[str]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture
