@@ -145,6 +145,27 @@ def test_hostile_text_reaches_no_terminal(running: Running) -> None:
         assert "owned" in result.output or "sessions" in arguments
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "X/D.full.long"),
+        ("history", "X/D.full.long"),
+        ("watch", "X/D.full.long", "--count", "1"),
+    ],
+)
+def test_a_long_value_is_whole_when_asked_for(running: Running, arguments: tuple[str, ...]) -> None:
+    """Without --full it is cut, which is said with what shows it; with it not a character is missing, and nothing is said."""
+    running.send("X/D.full.long", datum("ab" * 500))
+    cut = running.cli("topics", *arguments, *([] if "watch" in arguments else ["--values"]))
+    assert cut.exit_code == 0
+    assert "ab" * 150 in cut.stdout
+    assert "ab" * 210 not in cut.stdout
+    assert cut.stderr.endswith("cut where it ends in \N{HORIZONTAL ELLIPSIS}: VALUE; --full shows all of it\n")
+    whole = running.cli("topics", *arguments, "--full")
+    assert (whole.exit_code, whole.stderr) == (0, "")
+    assert "ab" * 500 in whole.stdout
+
+
 def test_watch_shows_values_decoded(running: Running) -> None:
     """Current values first, then each update; without the right to receive it says so."""
     running.send("X/W.1", datum("v"))
