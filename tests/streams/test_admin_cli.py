@@ -22,6 +22,7 @@ from maxam.admin.api import ROUTES
 from maxam.admin.certificates import Authority, issue_development_certificates
 from maxam.admin.main import main
 from maxam.client.transport import client_context
+from tests.patience import PATIENCE_S
 from tests.streams.running_gateway import Running, plain, running_gateway
 
 REGISTRY = """
@@ -333,7 +334,7 @@ def test_every_route_refuses_an_unprivileged_certificate(running: Running, metho
         certificates / "subscriber.pem", certificates / "subscriber.key", certificates / "ca.pem", False
     )
     host, _, port = running.admin.rpartition(":")
-    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
+    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=PATIENCE_S)
     connection.request(method, path.replace("{", "x").replace("}", "x"), headers={"maxam-admin": "1"})
     response = connection.getresponse()
     body = json.loads(response.read())
