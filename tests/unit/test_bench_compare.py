@@ -99,7 +99,7 @@ def test_a_broker_shares_no_core_with_the_load(monkeypatch: pytest.MonkeyPatch) 
 def test_a_broker_has_the_core_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The load has the others; one that we may not use is refused, and the text names those that we may, and the option."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 2, 3})
-    assert shared_out(2) == ({2}, {1, 3})
+    assert shared_out(2) == (frozenset({2}), frozenset({1, 3}))
     with pytest.raises(LoadError, match=r"core 0 .* may use \[1, 2, 3\]: see --broker-core"):
         shared_out(0)
 
