@@ -3,17 +3,14 @@
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 
 import pytest
-import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from maxam.admin.metrics_api import METRICS
 from maxam.gateway.measures import REJECTIONS
 from tests.alerts.prometheus import DASHBOARD, DEPLOY, alerts, expressions, panels, promtool, recorded
-from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import Living, Site, living
+from tests.streams.living_gateway import Living, Site, living, run
 from tests.streams.test_reload_admin import get
 
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to all that it scrapes
@@ -25,16 +22,6 @@ MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|on|without) \(([^)]*)\)")
 
 Samples = dict[str, dict[str, set[str]]]  # values of each label, by name of what is scraped
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 async def samples_of(gateway: Living) -> tuple[str, Samples]:

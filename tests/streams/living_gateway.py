@@ -7,7 +7,7 @@ gateway encrypts from then on is new.
 import datetime as dt
 import gc
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -46,6 +46,16 @@ NOW = dt.datetime.now(dt.UTC)
 DAY = dt.timedelta(days=1)
 EVERYTHING = {"send": ["X/**"], "receive": ["X/**"]}
 ANYTHING_GOES = '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on real time, with an absolute limit."""
+
+    async def limited() -> None:
+        with trio.fail_after(PATIENCE_S):
+            await test()
+
+    trio.run(limited)
 
 
 class Site:

@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from trio.testing import wait_all_tasks_blocked
 from maxam.admin.certificates import Authority, issue_development_certificates
 from maxam.admin.listener import CARRIER, CHAIN, FINGERPRINT, ListenerLimits, serve_https
 from maxam.config import TlsSettings
-from tests.patience import PATIENCE_S
+from tests.streams.living_gateway import run
 from tests.streams.tls_pairs import context_of
 
 LARGE_BYTES = 32_000_000
@@ -85,16 +85,6 @@ async def request(port: int, context: ssl.SSLContext, path: str = "/") -> bytes:
     async with stream:
         await stream.send_all(b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode())
         return b"".join([part async for part in stream])
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on trio with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 def test_the_application_learns_the_fingerprint(certificates: Path) -> None:

@@ -1,6 +1,6 @@
 """All routes of the admin API over real TLS: described, guarded, and right while what they list comes and goes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,20 +21,10 @@ from maxam.bench.holds import counted_steps
 from maxam.config import Limits
 from maxam.gateway.reload import RELOADED
 from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import ANYTHING_GOES, Living, Site, TestClient, living, until
+from tests.streams.living_gateway import ANYTHING_GOES, Living, Site, TestClient, living, run, until
 
 RIGHTS = ("read", "write", "metrics", "enrol")
 ENDLESS = ("/v1/live",)  # a stream: its own tests read it
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 @asynccontextmanager

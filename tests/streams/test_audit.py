@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ from maxam.gateway.audit import (
     audit_folder,
 )
 from maxam.gateway.chain import Checker, read_folder
-from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living, until
+from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living, run, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
@@ -34,16 +32,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 def site(tmp_path: Path) -> Site:
     """The files of a gateway with two clients."""
     return Site(tmp_path, "anna", "bert")
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 async def greeted_without_certificate(gateway: Living) -> bool:

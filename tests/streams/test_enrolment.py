@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from http.client import HTTPSConnection
@@ -31,7 +30,7 @@ from maxam.gateway.sources import read_sources
 from maxam.gateway.tls import fingerprint as der_fingerprint
 from maxam.records import Identity
 from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import NOW, Living, Site, living
+from tests.streams.living_gateway import NOW, Living, Site, living, run
 
 PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
 POLICY = """
@@ -87,16 +86,6 @@ class EnrolmentSite(Site):
 def site(tmp_path: Path) -> EnrolmentSite:
     """The files of a gateway that enrols."""
     return EnrolmentSite(tmp_path)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 class Est:

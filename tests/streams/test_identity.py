@@ -3,7 +3,7 @@
 import datetime as dt
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,21 +21,10 @@ from maxam.gateway.reload import RELOADED
 from maxam.gateway.tls import fingerprint
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import DAY, EVERYTHING, NOW, Living, Site, TestClient, living, until
+from tests.streams.living_gateway import DAY, EVERYTHING, NOW, Living, Site, TestClient, living, run, until
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 SIGNER = ec.generate_private_key(ec.SECP256R1())
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import shutil
 import stat
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,7 @@ from maxam.config import AdminSettings, JournalSettings
 from maxam.journal.backup import LOCK, UNFINISHED, verify_manifest
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import sealed_segments
-from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import EVERYTHING, Living, Site, living
+from tests.streams.living_gateway import EVERYTHING, Living, Site, living, run
 
 TYPE = "t.T_v1"
 REGISTRY = f"""
@@ -58,16 +56,6 @@ def site(tmp_path: Path) -> Site:
     journal = JournalSettings(tmp_path / "journal", durability="none", segment_bytes_max=65_536)
     site.settings = replace(site.settings, admin=backups, journal=journal)
     return site
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 async def cli(gateway: Living, *arguments: str, who: str = "operator", given: bytes = b"") -> Result:

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -27,18 +27,18 @@ from maxam.gateway.tls import fingerprint, verified_chain
 from maxam.gateway.watch import Rest
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import ANYTHING_GOES, DAY, EVERYTHING, NOW, Living, Site, encrypted, living, until
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
+from tests.streams.living_gateway import (
+    ANYTHING_GOES,
+    DAY,
+    EVERYTHING,
+    NOW,
+    Living,
+    Site,
+    encrypted,
+    living,
+    run,
+    until,
+)
 
 
 @pytest.fixture

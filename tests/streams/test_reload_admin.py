@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from maxam.admin.metrics_api import METRICS
 from maxam.gateway.sources import ITEMS
-from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living
+from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living, run
 
 HISTOGRAM_PART = re.compile("_(bucket|sum|count)$")
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -22,16 +20,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 def site(tmp_path: Path) -> Site:
     """The files of a gateway with one client."""
     return Site(tmp_path, "anna")
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 async def get(gateway: Living, path: str, accept: str = "*/*") -> bytes:

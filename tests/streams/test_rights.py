@@ -1,6 +1,6 @@
 """What somebody may do, over real TLS: on each SEND, on each delivery of whatever kind, for operators; and that nothing else is allowed."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,21 +10,10 @@ from maxam.errors import ConfigurationError
 from maxam.gateway.reload import REFUSED, RELOADED
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import EVERYTHING, Living, Site, TestClient, encrypted, living, until
+from tests.streams.living_gateway import EVERYTHING, Living, Site, TestClient, encrypted, living, run, until
 
 OPEN = {"send": ["X/**"], "receive": ["X/open.**"]}
 SECRET = b"destination:X/secret"
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on real time, with an absolute limit."""
-
-    async def limited() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await test()
-
-    trio.run(limited)
 
 
 @pytest.fixture
