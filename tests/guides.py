@@ -8,9 +8,12 @@
 """
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from tests.patience import PATIENCE_S
 
 _FENCE = re.compile(r"^```(\S*)(.*)$")
 _NUMBER = re.compile(r"\d+(?:[.:,-]\d+)*")
@@ -90,6 +93,20 @@ def commands(block: Block) -> Iterator[tuple[int, str, list[str]]]:
             printed.append(block.lines[place])
             place += 1
         yield line, text, printed
+
+
+def shell(text: str, given: str = "") -> tuple[int, str]:
+    """Run a command in a shell with this as its input; give its exit code, and what it printed on either stream."""
+    done = subprocess.run(
+        ["bash", "-c", text],
+        input=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.returncode, done.stdout
 
 
 def first_missing(shown: list[str], printed: str, live: bool) -> str | None:

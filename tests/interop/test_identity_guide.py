@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from maxam.admin.main import main
 from tests.gateway_process import COMMAND
-from tests.guides import Block, faults
+from tests.guides import Block, faults, shell
 from tests.patience import PATIENCE_S
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,17 +55,8 @@ class Operator:
             result = CliRunner().invoke(main, words[1:], prog_name="maxam-admin")
             self.exit_code = result.exit_code
             return result.output
-        done = subprocess.run(
-            ["bash", "-c", text],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        self.exit_code = done.returncode
-        return done.stdout
+        self.exit_code, output = shell(text)
+        return output
 
     def execute(self, block: Block) -> str:
         """The guide has no snippets."""

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import string
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ from maxam.admin.schema_commands import schemas
 from maxam.avro.registry import load_registry
 from maxam.errors import SchemaError
 from tests.gateway_process import GatewayProcess
-from tests.guides import Block, blocks, faults
-from tests.patience import PATIENCE_S
+from tests.guides import Block, blocks, faults, shell
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = REPOSITORY / "docs" / "schemas.md"
@@ -60,17 +58,8 @@ class Paster:
             if result.exc_info is not None and not isinstance(result.exception, SystemExit | None):
                 return "".join(traceback.format_exception(result.exception))
             return result.output
-        done = subprocess.run(
-            ["bash", "-c", text],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        self.exit_code = done.returncode
-        return done.stdout
+        self.exit_code, output = shell(text)
+        return output
 
     def execute(self, block: Block) -> str:
         """Run a snippet; give what it printed, and how it failed."""

@@ -26,8 +26,7 @@ from click.testing import CliRunner
 from maxam.bench.main import main as bench_main
 from maxam.pipeline.main import main as pipeline_main
 from maxam.pipeline.session import open_session
-from tests.guides import Block, faults
-from tests.patience import PATIENCE_S
+from tests.guides import Block, faults, shell
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = REPOSITORY / "docs" / "pipeline.md"
@@ -114,18 +113,9 @@ class Reader:
             return result.stderr + self._shell(rest, result.stdout)
         return result.output
 
-    def _shell(self, text: str, given: str | None = None) -> str:
-        done = subprocess.run(
-            ["bash", "-c", text],
-            input=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        self.exit_code = done.returncode
-        return done.stdout
+    def _shell(self, text: str, given: str = "") -> str:
+        self.exit_code, output = shell(text, given)
+        return output
 
     def _until_it_says(self, words: list[str], signs: tuple[str, ...]) -> str:
         """Run a command that goes on until it is stopped, and stop it as Ctrl-C does when it has said something."""
