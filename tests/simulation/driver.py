@@ -377,8 +377,10 @@ class Driver:
         connection = subscription.connection
         for one, topic, revision, since_us in connection.unwritten if connection is not None else ():
             if one is subscription and one not in self.walked:
+                # The last: one that was handed out before a crash stays in the log as it was, and the same change was owed again.
                 message = next(
-                    (m for m in known.log if m.value.revision == revision and m.state == model.UNWRITTEN), None
+                    (m for m in reversed(known.log) if m.value.revision == revision and m.state == model.UNWRITTEN),
+                    None,
                 )
                 if message is not None and known.lacked_since_us(message) not in (since_us, model.VAGUE):
                     raise model.Violation(
