@@ -77,6 +77,8 @@ class Subscribed:
     since: int | None = None  # revision from which on all is owed: set when the RECEIPT has come
     last: dict[str, int] = field(default_factory=dict)  # topic -> newest revision that left
     unacked: list[int] = field(default_factory=list)
+    # Un-acked when a reload granted their topics: owed again, ACKed or not.
+    granted: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -493,6 +495,8 @@ class Venue:
                 if link.client == client:
                     for known in link.subscriptions.values():
                         known.last.clear()  # what is granted again comes again
+                        granted = {topic for topic in now.receive if topic not in was.receive}
+                        known.granted.update(n for n in known.unacked if self.truth[n][0] in granted)
                     for asked in link.expected:
                         asked.acked_on = None  # however late its ACK is answered
             for key in [key for key in self.settled if key[0] == client]:
@@ -662,7 +666,7 @@ class Venue:
                 self.settled.pop((link.client, asked.subscription), None)
         elif asked.kind == "ack" and known is not None and asked.revision in known.unacked:
             position = known.unacked.index(asked.revision) + 1
-            asked.body = b",".join(b"%d" % revision for revision in known.unacked[:position])
+            asked.body = b",".join(b"%d" % n for n in known.unacked[:position] if n not in known.granted)
             del known.unacked[:position]
             asked.acked_on = known
 
@@ -738,7 +742,7 @@ class Venue:
         known = link.subscriptions.get(asked.subscription)
         if known is not None and asked.acked_on is known and known.durable:  # not one that asked for all again since
             settled = self.settled.setdefault((link.client, asked.subscription), {})
-            for revision in map(int, asked.body.split(b",")):
+            for revision in map(int, filter(None, asked.body.split(b","))):
                 settled[self.truth[revision][0]] = max(revision, settled.get(self.truth[revision][0], 0))
 
     def check_disposition(self, asked: Asked, disposition: bytes | None) -> None:
