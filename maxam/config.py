@@ -211,6 +211,7 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "journal.archive_bytes_max": (0, 2**60, "0 keeps all"),
     "journal.rejected_bytes_max": (0, 2**50, "0 keeps none"),
     "journal.segment_bytes_max": (65_536, 2**40, "a segment holds at least a few batches"),
+    "limits.frame_headers_bytes_max": (1024, 2**24, "the head of one frame is held in memory as a whole"),
     "limits.frame_body_bytes_max": (1024, 2**30, "one body is held in memory as a whole"),
     "limits.connect_frame_bytes_max": (1024, 65_536, "a stranger may not make us hold more"),
     "limits.quarantine_records_max": (1, 100_000, "they are held in memory, and looked through for every page"),
