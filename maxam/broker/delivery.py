@@ -338,6 +338,12 @@ class Connection:
         for _, topic, _, since_us in reversed(again):
             subscription.give_back(topic, since_us)
 
+    def lacked_before(self, subscription: "Subscription", topic: Topic, since_us: int) -> None:
+        """Take note that what was handed out of a topic, if anything, and is not proven written, was lacked since then at least."""
+        for place, (one, other, revision, lacked_us) in enumerate(self.unwritten):
+            if one is subscription and other is topic and lacked_us > since_us:
+                self.unwritten[place] = (one, other, revision, since_us)
+
     def lost(self) -> None:
         """Owe again what was handed out and not proven written."""
         for subscription, topic, _, since_us in reversed(self.unwritten):

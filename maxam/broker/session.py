@@ -183,6 +183,8 @@ class Subscription:
                     return
         elif topic in self.owed and self._since_us(topic) > since_us:
             self._lack(topic, since_us)
+        if self.connection is not None:
+            self.connection.lacked_before(self, topic, since_us)
 
     def begin_to_owe(self, since_us: int) -> None:
         """Take note that all that is there is asked for: nothing that was not owed before is lacked since earlier, however old it is."""

@@ -586,6 +586,13 @@ class Model:
 
     def _snapshot(self, subscription: Subscription, session: Session) -> list[Message]:
         found = []
+        connection = session.connection
+        for one, message in connection.unwritten if connection is not None else ():
+            value = self.store.get(message.value.topic)
+            older = message is not one.newest[message.value.topic]
+            if one is subscription and older and message.state == UNWRITTEN and value is not None and value.body:
+                # Nobody knows whether it has arrived: what came since is lacked since then.
+                message.state = CONFLATED
         for topic in self.rights[session.client] & subscription.topics:
             value = self.store.get(topic)
             if value is not None and value.body:

@@ -150,6 +150,7 @@ MUTANTS = (
     Mutant("conflated change lacked since the newest", session, "                self._lack(topic, max(before_us, self._floor_us))\n", "                pass\n"),
     Mutant("un-acked lacked since the newest after a disconnect", session, "            self._lack(topic, since_us)\n        self.sent", "            pass\n        self.sent"),
     Mutant("un-acked lacked since it was accepted", delivery, "since_us = subscription.taken_us or change.accepted_at_us", "since_us = change.accepted_at_us"),
+    Mutant("handed out before a walk came to it lacked since it changed", session, "            self.connection.lacked_before(self, topic, since_us)\n", "            pass\n", first=1201),
     Mutant("what was sent is lacked still", session, "since_us = self.since.pop(topic, 0)", "since_us = self.since.get(topic, 0)"),
     Mutant("what an eager subscriber asks for lacked since it was accepted", broker, "began_us = subscription.asked_us", "began_us = 0"),
     Mutant("nothing lacked while a walk is under way", session, "oldest_us = self._walking_us if self.walks else 0", "oldest_us = 0"),
