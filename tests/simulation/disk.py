@@ -230,7 +230,7 @@ class SimulatedDisk:
         file = self._handles[handle]
         if self.capacity is not None and self._used() - len(file.data) + size > self.capacity:
             raise OSError(errno.ENOSPC, "simulated")
-        file.apply(len(file.data), bytes(size - len(file.data)))
+        file.apply(len(file.data), bytes(max(0, size - len(file.data))))  # one that is larger stays so
         file.pending.append((0, bytes(file.data)))
 
     def fsync(self, handle: int) -> None:
