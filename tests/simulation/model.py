@@ -57,6 +57,7 @@ class Subscription:
     optional: set[str] = field(default_factory=set)
     sent: list[Message] = field(default_factory=list)  # un-acked, in the order of sending
     passed_by: set["Subscription"] = field(default_factory=set)  # who was served while this waited
+    restarted: bool = False  # a crash has been since it was made
     asked_us: int = 0
 
     def waiting(self, topic: str) -> bool:
@@ -381,7 +382,9 @@ class Model:
                     if topic in subscription.topics and value is not None and value.body:
                         newest = subscription.newest.get(topic)
                         withheld = newest is not None and newest.state == WITHHELD  # it is told of by the change itself
-                        self._owe_current(subscription, value, self.now_us, unrecorded=not withheld)
+                        # A restart owes what no right allows too, and since when it was accepted: the right may come.
+                        since_us = VAGUE if subscription.restarted else self.now_us
+                        self._owe_current(subscription, value, since_us, unrecorded=not withheld)
 
     # What leaves.
 
@@ -682,6 +685,7 @@ class Model:
         self._forget_session(session)
 
     def _restart(self, subscription: Subscription) -> None:
+        subscription.restarted = True
         subscription.connection = None
         subscription.sent.clear()
         subscription.place.clear()
