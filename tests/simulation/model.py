@@ -371,7 +371,10 @@ class Model:
         """Reload a policy that gives a client other rights to receive."""
         before, self.rights[client] = self.rights[client], topics
         session = self.sessions.get(client)
-        for subscription in session.subscriptions.values() if session is not None else ():
+        subscriptions = list(session.subscriptions.values()) if session is not None else []
+        # One whose removal is not on the disk may come back, and then with what the new rights allow.
+        zombies = [subscription for owner, subscription in self.zombies if owner.client == client]
+        for subscription in (*subscriptions, *zombies):
             for topic in before - topics:
                 if subscription.waiting(topic):
                     subscription.optional.add(topic)
@@ -383,7 +386,7 @@ class Model:
                         newest = subscription.newest.get(topic)
                         withheld = newest is not None and newest.state == WITHHELD  # it is told of by the change itself
                         # A restart owes what no right allows too, and since when it was accepted: the right may come.
-                        since_us = VAGUE if subscription.restarted else self.now_us
+                        since_us = VAGUE if subscription.restarted or subscription in zombies else self.now_us
                         self._owe_current(subscription, value, since_us, unrecorded=not withheld)
 
     # What leaves.
