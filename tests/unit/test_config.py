@@ -1,12 +1,20 @@
-"""What `maxam.toml` may say, and what its errors tell."""
+"""What `maxam.toml` may say, what its errors tell, and that docs/configuration.md says the same."""
 
+import ast
+import os
+import re
+from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from maxam.config import Limits, Settings, load_settings
+from maxam.config import _RANGES, Limits, Settings, load_settings
 from maxam.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[2]
+TREE = Path(os.environ.get("MAXAM_TREE", ROOT))  # what is installed is tested beside a copy without sources
+PAGE = (ROOT / "docs" / "configuration.md").read_text()
 
 MINIMAL = """
 [tls]
@@ -103,17 +111,66 @@ def test_errors_name_file_key_fault_and_remedy(text: str, parts: list[str]) -> N
         assert part in str(caught.value)
 
 
+def _row(section: str, key: str) -> str:
+    """Return the page's row of a key."""
+    prefix = f"{section}." if section in {"policy", "schemas"} else ""
+    told = next(part for part in PAGE.split("\n## ") if f"`[{section}]`" in part.partition("\n")[0])
+    return next((line for line in told.splitlines() if line.startswith(f"| `{prefix}{key}` |")), "")
+
+
 def test_every_key_is_documented() -> None:
     """docs/configuration.md has a row for each key, with its default where that is a number or a text."""
-    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     settings = _load(MINIMAL)
     for section in fields(Settings):
-        values = getattr(settings, section.name)
-        prefix = f"{section.name}." if section.name in {"policy", "schemas"} else ""
-        for key in fields(values):
-            rows = [line for line in page.splitlines() if line.startswith(f"| `{prefix}{key.name}` |")]
-            assert rows, f"{section.name}.{key.name}"
+        for key in fields(getattr(settings, section.name)):
+            row = _row(section.name, key.name)
+            assert row, f"{section.name}.{key.name}"
             if isinstance(key.default, bool):
-                assert any(f"`{str(key.default).lower()}`" in row for row in rows), rows
+                assert f"`{str(key.default).lower()}`" in row
             elif isinstance(key.default, int | float):
-                assert any(f"{key.default:g}" in row or f"{key.default}" in row for row in rows), rows
+                assert f"{key.default:g}" in row or f"{key.default}" in row
+
+
+@pytest.mark.parametrize("key", _RANGES)
+def test_every_range_is_documented(key: str) -> None:
+    """The row of a key with a range of its own has both ends, the higher one in digits or as a power of two."""
+    low, high, _ = _RANGES[key]
+    said = re.search(rf"\b{low} to (2\^)?(\d+)\b", _row(*key.split(".")))
+    assert said is not None
+    assert (2 ** int(said[2]) if said[1] else int(said[2])) == high
+
+
+# Where the event of a line is a variable: what it may be.
+CHOSEN = {
+    "maxam/gateway/server.py": {"connection-closed", "connection-failed"},
+    "maxam/admin/listener.py": {
+        f"{listener}-connection-{end}" for listener in ("admin", "enrolment") for end in ("failed", "refused")
+    },
+}
+
+
+def test_every_event_of_the_log_is_documented() -> None:
+    """The page has a row for each event that the gateway logs, with every key that a line of it may have, and no other."""
+    logged: dict[str, set[str]] = defaultdict(set)
+    for path in (TREE / "maxam").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for call in ast.walk(ast.parse(text)) if re.search(r"\blog_(event|bug)\(", text) else ():
+            match call:
+                case ast.Call(func=ast.Name(id="log_event"), args=[_, event]):
+                    pass
+                case ast.Call(func=ast.Name(id="log_bug"), args=[event, _]):
+                    pass
+                case _:
+                    continue
+            match event:
+                case ast.Constant(value=str(name)):
+                    logged[name] |= {keyword.arg for keyword in call.keywords if keyword.arg}
+                case _:
+                    logged |= {name: set() for name in CHOSEN[path.relative_to(TREE).as_posix()]}
+    told = {"library": set[str]()}  # what logs it is a formatter
+    for row in PAGE.partition("\n## Log\n")[2].splitlines():
+        if row.startswith("| `"):
+            events, _, keys, _ = row.strip("|").split("|")
+            told |= {name: set(re.findall(r"\w+", keys)) for name in re.findall(r"`([\w-]+)`", events)}
+    assert sorted(told) == sorted({*logged, "library"})
+    assert {name: keys - told[name] for name, keys in logged.items() if keys - told[name]} == {}
