@@ -97,9 +97,9 @@ REQUEST_TIMEOUT_S: Final = 15.0  # a request that waits for the disk longer than
 PAGE_SLICES_MAX: Final = 40  # slices of topics that one page looks at, so that a glob matching little cannot last
 VALUES_PER_SLICE: Final = 5  # decoded before the event loop has its turn
 ROWS_PER_SLICE: Final = 100
-PAGE_BODY_BYTES_MAX: Final = 32_768  # of bodies behind the values of one page, but for the last one
+PAGE_VALUE_BYTES_MAX: Final = 32_768  # of headers and bodies behind the values of one page, but for the last one
 RAW_VALUES: Final = "raw"
-RAW_PAGE_BODY_BYTES_MAX: Final = 131_072  # the same of a page of bodies as they are, which are not decoded
+RAW_PAGE_VALUE_BYTES_MAX: Final = 131_072  # the same of a page of bodies as they are, which are not decoded
 SESSIONS_PER_SLICE: Final = 50
 SESSIONS_PATH: Final = "/v1/sessions"
 # Larger values are decoded by whoever asks, with the schema's text: a value of 1-byte numbers takes 0.2 us a byte here.
@@ -320,10 +320,10 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
     after = request.query_params.get("after")
     cursor = None if after is None else after.encode()
     rows = Rows("topics")
-    body_bytes = 0
+    value_bytes = 0
     for _ in range(PAGE_SLICES_MAX):
         matches_max = min(limit - len(rows), VALUES_PER_SLICE if values and not as_sent else ROWS_PER_SLICE)
-        bytes_max = (RAW_PAGE_BODY_BYTES_MAX if as_sent else PAGE_BODY_BYTES_MAX) if values else None
+        bytes_max = (RAW_PAGE_VALUE_BYTES_MAX if as_sent else PAGE_VALUE_BYTES_MAX) if values else None
         changes, cursor = view.topics_slice(glob, cursor, matches_max, bytes_max)
         if values:
             found: list[dict[str, object]] = []
@@ -332,10 +332,10 @@ async def _topics(view: View, request: Request, caller: Identity) -> Response:
                 found.append(_topic_row(view, change) | value)
                 given = given or personal
             rows.add(found)
-            body_bytes += sum([change.body_bytes for change in changes])
+            value_bytes += sum([len(change.content) for change in changes])
         else:
             rows.add([_topic_row(view, change) for change in changes])
-        if cursor is None or len(rows) == limit or (bytes_max is not None and body_bytes >= bytes_max):
+        if cursor is None or len(rows) == limit or (bytes_max is not None and value_bytes >= bytes_max):
             break
         await trio.lowlevel.checkpoint()
     if given:

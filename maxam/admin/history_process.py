@@ -23,7 +23,7 @@ from maxam.records import Change
 
 READ_S_MAX: Final = 8.0  # of one page, after which no further segment is begun; well below the time limit of a request
 READ_BYTES_MAX: Final = 1 << 30  # of segments that one page reads
-BODY_BYTES_MAX: Final = 131_072  # of the bodies of one page, but for the first one
+VALUE_BYTES_MAX: Final = 131_072  # of the headers and bodies of one page, but for the first one
 DECODED_BYTES_MAX: Final = 65_536  # a longer body is shown as it is
 SHOWN_CHARACTERS_MAX: Final = 1 << 20  # so is one whose value takes more as JSON
 # Of the changes of one page as JSON, but for the first one: few bytes can be much text, and the gateway holds a page in memory.
@@ -96,7 +96,7 @@ def page(request: HistoryRequest) -> dict[str, Any]:
     if problem is not None:
         raise ConfigurationError(problem)
     deadline_s = time.monotonic() + READ_S_MAX
-    bounds = Bounds(request.limit, BODY_BYTES_MAX, READ_BYTES_MAX, lambda: time.monotonic() > deadline_s)
+    bounds = Bounds(request.limit, VALUE_BYTES_MAX, READ_BYTES_MAX, lambda: time.monotonic() > deadline_s)
     found = read_page(request.folder, destination, request.before, bounds)
     schemas = JournalSchemas(Path(request.folder))
     rows: list[dict[str, object]] = []

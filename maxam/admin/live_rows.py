@@ -105,23 +105,23 @@ def to_json(value: object) -> bytes:
 
 
 def _value_fields(change: Change, text: bytes | None, with_pii: bool) -> dict[str, object]:
-    judgement, body = change.judgement, change.body
+    judgement = change.judgement
     if not judgement.schema:  # nothing says what in it might be personal
-        if len(body) > RAW_BYTES_MAX:
+        if change.body_bytes > RAW_BYTES_MAX:
             return {
                 "value_state": "undecoded",
-                "problem": f"it was accepted without a schema, and has {len(body)} bytes",
+                "problem": f"it was accepted without a schema, and has {change.body_bytes} bytes",
             }
         problem = "it was accepted without a schema"
-        return {"value_state": "raw", "problem": problem, "body": b64encode(body).decode()}
+        return {"value_state": "raw", "problem": problem, "body": b64encode(change.body).decode()}
     if text is None:
         problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it is not in force any more"
-    elif len(body) > DECODED_BYTES_MAX:
+    elif change.body_bytes > DECODED_BYTES_MAX:
         problem = f"it is longer than {DECODED_BYTES_MAX} bytes"
     else:
         masked = not with_pii and marks_personal(text)
         try:
-            value = _exact(decode_value(text, body, judgement, without_pii=masked))
+            value = _exact(decode_value(text, change.body, judgement, without_pii=masked))
         except ValueDecodeError as error:
             problem = str(error)
         else:

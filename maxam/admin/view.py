@@ -138,7 +138,7 @@ class View:
         return compile_glob(text, self._broker.limits)
 
     def topics_slice(
-        self, glob: Glob, after: bytes | None, matches_max: int, body_bytes_max: int | None = None
+        self, glob: Glob, after: bytes | None, matches_max: int, value_bytes_max: int | None = None
     ) -> tuple[list[Change], bytes | None]:
         """Look at the next SLICE_TOPICS destinations that share the glob's literal prefix, or fewer if enough match.
 
@@ -146,7 +146,7 @@ class View:
             glob: Which topics are wanted.
             after: Where the slice before this one ended; None begins.
             matches_max: Ends the slice, at least 1.
-            body_bytes_max: Ends it too, once their bodies have so many bytes.
+            value_bytes_max: Ends it too, once their headers and bodies have so many bytes.
 
         Returns:
             The newest changes of matching topics that hold a value, in byte order of their destinations, and where to go
@@ -154,15 +154,15 @@ class View:
         """
         store = self._broker.store
         changes: list[Change] = []
-        looked_at = body_bytes = 0
+        looked_at = value_bytes = 0
         for name in islice(store.names_after(glob.prefix.encode(), after), SLICE_TOPICS):
             looked_at += 1
             after = name
             topic = store.topics[name]
             if not topic.change.deleted and glob.matches(topic.name):
                 changes.append(topic.change)
-                body_bytes += topic.change.body_bytes
-                if len(changes) == matches_max or (body_bytes_max is not None and body_bytes >= body_bytes_max):
+                value_bytes += len(topic.change.content)
+                if len(changes) == matches_max or (value_bytes_max is not None and value_bytes >= value_bytes_max):
                     return changes, name
         return changes, after if looked_at == SLICE_TOPICS else None
 

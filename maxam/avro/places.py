@@ -11,7 +11,8 @@ from maxam.errors import SchemaError
 
 _HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*(.*?)\s*\]")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+# Of a string: runs, not single characters, of which each would be remembered until the end, in a hundred bytes.
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _SAID: Final = re.compile(r"\bline ([0-9]+)")  # by the reader of TOML
 _JSON: Final = ".avsc"
 

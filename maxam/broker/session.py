@@ -183,7 +183,7 @@ class Subscription:
                     return
         elif topic in self.owed and self._since_us(topic) > since_us:
             self._lack(topic, since_us)
-        if self.connection is not None:
+        if self.connection is not None and self.connection.unwritten:
             self.connection.lacked_before(self, topic, since_us)
 
     def begin_to_owe(self, since_us: int) -> None:

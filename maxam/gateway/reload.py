@@ -145,14 +145,14 @@ class Reloader:
         """Return the files of an item, or its folder."""
         return [_printable(str(path)) for path in files_of(item, self._settings)]
 
-    async def watched(self, at_rest: Mark | None = None) -> bool:
+    async def watched(self, at_rest: Mark | None = None) -> bool | None:
         """Reload because files have changed, or what was refused may be good by now; return whether all are in force.
 
-        Nothing is reloaded if the files are not what `at_rest` says, when they have been read.
+        Nothing is reloaded, and None returned, if the files are not what `at_rest` says, when they have been read.
         """
         request = self._put(_Request(WATCH, self._settings.schemas.allow_orphans, at_rest))
         await request.done.wait()
-        return bool(request.outcomes) and all(one.outcome != REFUSED for one in request.outcomes)
+        return all(one.outcome != REFUSED for one in request.outcomes) if request.outcomes else None
 
     async def run(self) -> None:
         """Do what was asked for until cancelled; whoever asks while a reload is under way gets the next one."""

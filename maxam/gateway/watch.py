@@ -4,8 +4,8 @@ Theory of operation. What decides is a *mark*: what the system says of every fil
 that watches folders is only the alarm that says "look now"; besides, the files are looked at every `poll_interval_s`, so that an
 alarm that is lost, or never comes as on network file systems, costs time and nothing else. A mark that stays the same for `quiet_s`
 after it has changed is worth a reload; a file that is gone for a moment while an editor renames its successor changes the mark twice. The
-reload must find the same mark when it has read: a file that is written in place just then was read empty or half.
-Files that never come to rest are loaded as they are, at long intervals. What was refused is tried again, less and less often, as the
+reload must find the same mark when it has read: a file that is written in place just then was read empty or half, and nothing is loaded.
+Files that never come to rest, or never for as long as it takes to read them, are loaded as they are, at long intervals. What was refused is tried again, less and less often, as the
 cause may lie outside the files: a full disk, a topic that would have no rule, a certificate that is not valid yet.
 """
 
@@ -29,6 +29,7 @@ _STEP_MS: Final = 100  # how often the library looks for news of the kernel; to 
 _ANSWER_MS: Final = 500  # after which it says that nothing has happened, and so, once, that it listens
 _REARM_S: Final = 5.0  # when the library could not watch
 _UNREST_MAX: Final = 30  # times `quiet_s`: files that change for longer are not waited for
+_UNREST_S_MIN: Final = 1.0  # but for as long as this they are, however short `quiet_s` is
 RETRY_S_MIN: Final = 5.0  # after a refusal; each one after it doubles the wait
 RETRY_S_MAX: Final = 300.0  # to read and check 1,000 schemas takes a second of a thread
 
@@ -37,12 +38,24 @@ RETRY_S_MAX: Final = 300.0  # to read and check 1,000 schemas takes a second of 
 class Rest:
     """Decides when a mark that has changed has stayed the same for long enough, or what was refused is due again. No I/O, no clock of its own."""
 
-    __slots__ = ("_moved_s", "_quiet_s", "_retry_s", "_retry_wait_s", "_seen", "_since_s", "_taken")
+    __slots__ = (
+        "_before",
+        "_moved_s",
+        "_quiet_s",
+        "_retry_s",
+        "_retry_wait_s",
+        "_seen",
+        "_since_s",
+        "_taken",
+        "_unrest_s",
+    )
 
     def __init__(self, quiet_s: float) -> None:
         """Begin with nothing seen, so that the first mark is a change too: it may be newer than what the start has read."""
         self._quiet_s: Final = quiet_s
+        self._unrest_s: Final = max(_UNREST_MAX * quiet_s, _UNREST_S_MIN)
         self._taken: Mark = ()
+        self._before: Mark = ()  # what was taken before that
         self._seen: Mark = ()
         self._since_s = -math.inf  # the mark is what it is
         self._moved_s = math.inf  # since when it has been another than what was taken
@@ -50,7 +63,7 @@ class Rest:
         self._retry_wait_s = RETRY_S_MIN
 
     def look(self, mark: Mark, now_s: float) -> bool:
-        """Take note of the present mark; return whether what it stands for should be loaded now, which counts as done then."""
+        """Take note of the present mark; return whether what it stands for should be loaded now: say then what became of it."""
         if mark != self._seen:
             self._seen = mark
             self._since_s = now_s
@@ -62,38 +75,44 @@ class Rest:
             return False
         if self._seen != self._taken:
             self._retry_wait_s = RETRY_S_MIN
-        self._taken = self._seen
-        self._moved_s = self._retry_s = math.inf
+        self._before, self._taken = self._taken, self._seen
+        self._retry_s = math.inf
         return True
 
     def rested(self, now_s: float) -> bool:
         """Say whether the mark is what it has been for long enough; if not, it is loaded because it never comes to rest."""
-        return now_s >= self._since_s + self._quiet_s
+        return self._since_s + self._quiet_s <= now_s < self._moved_s + self._unrest_s
 
     def loaded(self, good: bool, now_s: float) -> None:
         """Say what became of what was to be loaded; unless all of it is in force it is due again after a while."""
+        self._moved_s = math.inf
         self._retry_s = math.inf if good else now_s + self._retry_wait_s
         self._retry_wait_s = RETRY_S_MIN if good else min(2 * self._retry_wait_s, RETRY_S_MAX)
+
+    def put_off(self, now_s: float) -> None:
+        """Say that nothing was loaded, as the files changed while they were read: they have been moving since they did before that."""
+        self._taken = self._before
+        self._retry_s = now_s + self._retry_wait_s  # should they be again what they were
 
     @property
     def due_s(self) -> float:
         """When to look again, whatever happens; infinity: when something happens."""
         if self._seen == self._taken:
             return self._retry_s
-        return min(self._since_s + self._quiet_s, self._moved_s + _UNREST_MAX * self._quiet_s)
+        return min(self._since_s + self._quiet_s, self._moved_s + self._unrest_s)
 
 
 @final
 class FileWatch:
     """Calls for a reload whenever files that matter have changed and come to rest."""
 
-    def __init__(self, settings: Settings, changed: Callable[[Mark | None], Awaitable[bool]]) -> None:
+    def __init__(self, settings: Settings, changed: Callable[[Mark | None], Awaitable[bool | None]]) -> None:
         """Make it; `run` watches.
 
         Args:
             settings: Name the files.
             changed: Awaited when they are to be loaded; says whether all of them are in force. Given the mark of files at rest: what is
-                read counts only if they have it still. None: they never come to rest.
+                read counts only if they have it still, else it says None. Given None: they never come to rest.
         """
         self._settings: Final = settings
         self._reload: Final[ReloadSettings] = settings.reload
@@ -118,7 +137,10 @@ class FileWatch:
                 now_s = trio.current_time()
                 if rest.look(mark, now_s):
                     good = await self._changed(mark if rest.rested(now_s) else None)
-                    rest.loaded(good, trio.current_time())
+                    if good is None:
+                        rest.put_off(trio.current_time())
+                    else:
+                        rest.loaded(good, trio.current_time())
 
     async def _listen(self) -> None:
         """Ring the bell whenever something happens where it matters, wherever that is at the time."""

@@ -806,7 +806,7 @@ def _snapshot_parts(end: Position, records: Iterable[Record], encoder: Encoder) 
     for record in records:
         batch.append(record)
         if isinstance(record, Change):
-            length += record.body_bytes
+            length += len(record.content)
         if len(batch) == _SNAPSHOT_BLOCK_RECORDS or length >= _SNAPSHOT_BLOCK_BYTES:
             yield encoder.encode(batch).data
             batch = []

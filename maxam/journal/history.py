@@ -36,13 +36,13 @@ class Bounds:
 
     Attributes:
         changes: How many it has at most.
-        body_bytes: Of their bodies in all, but for the first one.
+        value_bytes: Of their headers and bodies in all, but for the first one.
         read_bytes: Of segments that are read; the first one is read whatever its size.
         ended: Tells whether its time is over; asked between segments.
     """
 
     changes: int
-    body_bytes: int
+    value_bytes: int
     read_bytes: int
     ended: Callable[[], bool]
 
@@ -127,12 +127,12 @@ class _Found:
         if change.revision > self._high:
             return
         self._segment.append(change)
-        self._segment_bytes += change.body_bytes
+        self._segment_bytes += len(change.content)
         kept = len(self.changes)
         while len(self._segment) + kept > self._bounds.changes or (
-            self._bytes + self._segment_bytes > self._bounds.body_bytes and len(self._segment) + kept > 1
+            self._bytes + self._segment_bytes > self._bounds.value_bytes and len(self._segment) + kept > 1
         ):
-            self._segment_bytes -= self._segment.popleft().body_bytes
+            self._segment_bytes -= len(self._segment.popleft().content)
             self._left_out = True
             if not self._segment:
                 break
@@ -141,7 +141,7 @@ class _Found:
         """Say that the segment was read to its end; return False when the page is full."""
         self.changes.extend(reversed(self._segment))
         self._bytes += self._segment_bytes
-        full = len(self.changes) >= self._bounds.changes or self._bytes >= self._bounds.body_bytes
+        full = len(self.changes) >= self._bounds.changes or self._bytes >= self._bounds.value_bytes
         return not (self._left_out or (full and bool(self.changes)))
 
 

@@ -18,6 +18,9 @@ VERSION_TEXTS: Final = (b"1.1", b"1.2")  # by version
 # Spec: MaXaM "RECEIPTS may contain a content-disposition header", elsewhere "a disposition header": both are written
 _ACCEPTED: Final = b"\ndisposition:accepted\ncontent-disposition:accepted\n\n\0"
 _NUL_REPLACED: Final = "\ufffd".encode()
+_VIEWED_BYTES_MIN: Final = (
+    16_384  # a body as long as this is copied once, into its MESSAGE; a view of a shorter one costs more
+)
 _LENGTHS: Final = [b"%d\n\n" % size for size in range(1024)]  # a content-length's value and the end of its head
 
 
@@ -96,19 +99,19 @@ def message_shared(
     id_ = b"%d" % revision
     size = len(content) - body_at
     # Spec: MaXaM "all avro messages WILL use content-length"
-    parts = [
-        b"message-id:",
+    parts: list[bytes | memoryview] = [
+        id_ + b"\nmessage-id:" if acknowledged else b"message-id:",
         id_,
         b"\ndestination:",
         escape(version, destination),
         b"\ncontent-length:",
         _LENGTHS[size] if size < len(_LENGTHS) else b"%d\n\n" % size,
-        content[body_at:],
+        content[body_at:] if size < _VIEWED_BYTES_MIN else memoryview(content)[body_at:],
         b"\0",
     ]
     if content[0]:
         parts[4] = b"\n" + _header_lines(version, unpack_headers(content)[0]) + b"content-length:"
-    return id_ + b"\n" + b"".join(parts) if acknowledged else b"".join(parts)
+    return b"".join(parts)
 
 
 def connect(

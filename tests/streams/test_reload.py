@@ -8,7 +8,6 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from maxam.avro.registry import load_registry
 from maxam.config import Limits, ReloadSettings, SchemaSettings, Settings
 from maxam.content import pack
 from maxam.errors import DiskFullError
+from maxam.gateway.files import Mark
 from maxam.gateway.orphans import OrphanSearch
 from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
 from maxam.gateway.sources import ITEMS, Sources, reread_sources
@@ -702,17 +702,22 @@ def test_a_search_over_many_topics_leaves_the_loop_to_others(site: Site, monkeyp
 # Watching.
 
 
+def _loads(rest: Rest, looks: Iterable[tuple[Mark, float]]) -> list[float]:
+    """Return at which looks something was loaded, all of which was good."""
+    found = []
+    for mark, at_s in looks:
+        if rest.look(mark, at_s):
+            rest.loaded(True, at_s)
+            found.append(at_s)
+    return found
+
+
 def test_rest_is_what_lasts() -> None:
     """A change is due after it has lasted; each further change begins the wait anew; what comes back to what was taken is none."""
     rest = Rest(1.0)
-    assert [rest.look(("a",), at) for at in (0.0, 0.5, 1.0, 1.5)] == [False, False, True, False]
-    assert [rest.look(mark, at) for mark, at in ((("b",), 5.0), (("c",), 5.9), (("c",), 6.8), (("c",), 6.9))] == [
-        False,
-        False,
-        False,
-        True,
-    ]
-    assert [rest.look(mark, at) for mark, at in ((("gone",), 8.0), (("c",), 8.5), (("c",), 20.0))] == [False] * 3
+    assert _loads(rest, [(("a",), at) for at in (0.0, 0.5, 1.0, 1.5)]) == [1.0]
+    assert _loads(rest, ((("b",), 5.0), (("c",), 5.9), (("c",), 6.8), (("c",), 6.9))) == [6.9]
+    assert _loads(rest, ((("gone",), 8.0), (("c",), 8.5), (("c",), 20.0))) == []
     assert rest.due_s == float("inf")
     assert not rest.look(("d",), 30.0)
     assert rest.due_s == 31.0
@@ -720,13 +725,51 @@ def test_rest_is_what_lasts() -> None:
 
 def test_what_never_rests_is_loaded_now_and_then() -> None:
     """Of a mark that changes ten times a second for two minutes a new one is taken every 30 times the quiet that is asked for."""
+    taken = _loads(Rest(1.0), [((str(at),), at / 10) for at in range(1200)])
+    assert taken == [30.0, 60.1, 90.2]  # the next change is seen a look later
+
+
+@pytest.mark.parametrize(
+    ("every_s", "reading_s", "quiet_s"),
+    [(1.5, 0.6, 1.0), (2.0, 1.0, 1.0), (1.3, 0.3, 1.0), (0.1, 0.2, 0.0), (0.9, 0.5, 1.0)],
+)
+def test_what_never_rests_while_it_is_read_is_loaded_now_and_then(
+    every_s: float, reading_s: float, quiet_s: float
+) -> None:
+    """A file that changes at even intervals for half an hour, so that it rests between two of them but changes while it is read."""
+    rest, now_s, loads = Rest(quiet_s), 0.0, 0
+
+    def mark() -> Mark:
+        return (str(int(now_s / every_s)),)
+
+    while now_s < 1800:
+        seen = mark()
+        if rest.look(seen, now_s):
+            at_rest = rest.rested(now_s)
+            now_s += reading_s
+            if at_rest and mark() != seen:
+                rest.put_off(now_s)
+            else:
+                rest.loaded(True, now_s)
+                loads += 1
+        else:
+            now_s = min(rest.due_s, (int(now_s / every_s) + 1) * every_s + 0.001)
+    assert loads >= 1800 / (30 * quiet_s + 1 + every_s + reading_s) - 1
+
+
+def test_what_was_put_off_is_due_again() -> None:
+    """Files that were others when they had been read, and are what they were again; and the same of what was tried again as it was refused."""
     rest = Rest(1.0)
-    taken = [at for at in range(1200) if rest.look((str(at),), at / 10)]
-    assert [later - earlier for earlier, later in pairwise([0, *taken])] == [
-        300,
-        301,
-        301,
-    ]  # the next change is seen a look later
+    assert _loads(rest, ((("a",), 0.0), (("a",), 1.0))) == [1.0]
+    assert not rest.look(("b",), 2.0)
+    assert rest.look(("b",), 3.0)
+    rest.put_off(3.5)
+    assert rest.look(("b",), 3.6)
+    rest.loaded(False, 4.0)
+    assert rest.look(("b",), rest.due_s)
+    rest.put_off(10.0)
+    assert 10.0 < rest.due_s < 60.0
+    assert rest.look(("b",), rest.due_s)
 
 
 def test_what_was_refused_is_due_again_less_and_less_often() -> None:

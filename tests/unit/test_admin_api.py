@@ -432,7 +432,7 @@ def test_values_are_shown_within_the_receive_rights_only(world: World) -> None:
 
 def test_bodies_can_be_asked_for_as_they_were_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """With values=raw nothing is decoded; a page ends where its bodies have enough bytes, and the next one goes on."""
-    monkeypatch.setattr(api, "RAW_PAGE_BODY_BYTES_MAX", 10)
+    monkeypatch.setattr(api, "RAW_PAGE_VALUE_BYTES_MAX", 10)
     for number in range(5):
         world.send(f"X/A.{number}", datum("vvvv"))
     world.send("X/B.1", datum("secret"))

@@ -27,7 +27,7 @@ export function show({ root }) {
   );
   const polls = [
     new Poll((signal) => get("/v1/health", signal), 2000, (answer) => health.show(answer), (problem) => health.fail(problem)),
-    new Poll((signal) => get("/v1/rates", signal), 2000, (answer) => health.rejecting(traffic.show(answer)), (problem) => traffic.fail(problem)),
+    new Poll((signal) => get("/v1/rates", signal), 2000, (answer) => health.rejecting(traffic.show(answer)), (problem) => health.rejecting(traffic.fail(problem))),
     new Poll((signal) => get(path(["v1", "subscriptions", "slow"], { limit: WORST }), signal), 1500, (answer) => behind.show(answer), (problem) => behind.fail(problem)),
     new Poll((signal) => get(path(["v1", "overdue"], { limit: 1 }), signal), 3000, (answer) => overdue.show(answer), () => overdue.tile.show("–", "idle")),
   ];
@@ -65,13 +65,14 @@ class Health {
   #list = el("ul", { class: "due" });
   due = el("section", { class: "card" }, el("h2", null, "What is in force, and until when"), this.#list);
   #said = "";
+  /** @type {boolean | null} */
   #rejecting = false;
   /** @type {any} */
   #answer = null;
 
   /**
    * What the head says of all that stands below it: it may not be well where something else is not.
-   * @param {boolean} rejecting whether SENDs are being rejected
+   * @param {boolean | null} rejecting whether SENDs are being rejected; null: not known
    */
   rejecting(rejecting) {
     this.#rejecting = rejecting;
@@ -90,7 +91,8 @@ class Health {
     const concerns = [];
     if (answer.behind) concerns.push([`${plural(answer.behind, "subscription")} behind`, "#/slow"]);
     if (answer.overdue) concerns.push([`${plural(answer.overdue, "topic")} overdue`, "#/overdue"]);
-    if (this.#rejecting) concerns.push(["SENDs are being rejected", "#/rejects"]);
+    if (this.#rejecting === null) concerns.push(["Whether SENDs are being rejected is not known", "#/rejects"]);
+    else if (this.#rejecting) concerns.push(["SENDs are being rejected", "#/rejects"]);
     if (!reasons.length && this.#list.querySelector("li:not(.ok)")) concerns.push(["Something expires soon, or was not done: it stands below", ""]);
     const [word, state] = answer.status === "ready" && concerns.length ? /** @type {const} */ (["The gateway is healthy, but not all around it is well", "warn"]) : (words[answer.status] ?? [String(answer.status), "bad"]);
     const said = JSON.stringify([answer.status, reasons, concerns, answer.server]);
@@ -181,8 +183,10 @@ class Traffic {
 
   /** @param {import("../api.js").Problem} problem */
   fail(problem) {
+    this.rejects.show("–", "idle");
     fill(this.#hot, el("li", null, problem.what));
     fill(this.#busy, el("li", null, problem.what));
+    return null;
   }
 }
 
