@@ -561,7 +561,7 @@ class Broker:
         """
         needed: set[Topic] = set()
         for subscription in self._durable_subscriptions():
-            needed |= subscription.owed & self.store.tombstones
+            needed |= subscription.owed & self.store.tombstones.keys()
         topics = [t for t in self.store.topics.values() if not t.change.deleted or t in needed]
         topics.sort(key=_revision_of)
         changes = [topic.change for topic in topics]
@@ -1279,15 +1279,16 @@ class Broker:
         subscription.settled.clear()
 
     def _sweep(self) -> None:
-        tombstones = self.store.tombstones
+        looked_at = self.store.to_sweep()
         needed: set[Topic] = set()
         for session in self.sessions.values():
             for subscription in session.subscriptions.values():
-                needed |= subscription.owed & tombstones
-                needed |= subscription.held & tombstones
+                if subscription.owed or subscription.held:
+                    needed |= subscription.owed & looked_at
+                    needed |= subscription.held & looked_at
             if session.connection is not None:
-                needed.update(one[1] for one in session.connection.unwritten)
-        self.store.sweep(needed)
+                needed.update([one[1] for one in session.connection.unwritten])
+        self.store.sweep(looked_at, needed)
 
     def _find(self, principal: str, client_id: str, id_: bytes) -> Subscription | None:
         session = self.sessions.get((principal, client_id))

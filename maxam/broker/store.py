@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from maxam.broker.session import Subscription
 
 TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unneeded ones are looked for
+SWEEP_TOPICS: Final = 256  # of them that are looked at in one go: a millisecond
 ARRIVALS_MAX: Final = (
     256  # new topics that may wait to be put into order: one by one costs more, all at once holds the loop
 )
@@ -85,7 +86,7 @@ class Store:
     Attributes:
         topics: By destination, tombstones included.
         live: How many hold a value.
-        tombstones: Those whose newest change is a delete.
+        tombstones: Those whose newest change is a delete; those that have been looked at in vain behind the others.
         newcomers: Destinations that have got a value and had none, in order, for whoever walks over all topics in slices and
             must not miss one; None while nobody asks.
         stirred: For whoever holds topics to contracts: those that have got a value and had none, and those that were overdue
@@ -102,6 +103,7 @@ class Store:
         "_names",
         "_sorted",
         "_sweep_at",
+        "_sweep_left",
         "before_us",
         "live",
         "newcomers",
@@ -122,11 +124,12 @@ class Store:
         self.overdue = 0
         self.turns: deque[tuple[bytes, bool]] | None = None
         self.turned = 0
-        self.tombstones: Final[set[Topic]] = set()
+        self.tombstones: Final[dict[Topic, None]] = {}
         self._names: SortedList[bytes] = SortedList()
         self._arrivals: list[bytes] = []  # not yet in _names
         self._sorted = False
         self._sweep_at = TOMBSTONE_SWEEP_MIN
+        self._sweep_left = 0  # tombstones that are still to be looked at
 
     def add(self, change: Change, routes: "list[Subscription]") -> Topic:
         """Make the topic of its first change, which the caller has found to be absent."""
@@ -136,7 +139,7 @@ class Store:
         if self._sorted and len(self._arrivals) >= ARRIVALS_MAX:
             self.sort()
         if change.deleted:
-            self.tombstones.add(topic)
+            self.tombstones[topic] = None
         else:
             self._live(topic)
         return topic
@@ -149,11 +152,11 @@ class Store:
             self._stir(topic, topic.change.accepted_at_us)
         if change.deleted is not topic.change.deleted:
             if change.deleted:
-                self.tombstones.add(topic)
+                self.tombstones[topic] = None
                 self.live -= 1
                 self._turn(topic.destination, False)
             else:
-                self.tombstones.discard(topic)
+                self.tombstones.pop(topic, None)
                 self._live(topic)
         topic.change = change
         topic.updates += 1
@@ -209,18 +212,32 @@ class Store:
             names.pop()
         return names
 
-    def sweep_due(self) -> bool:
-        """Say whether enough tombstones have gathered to look for unneeded ones."""
-        return len(self.tombstones) >= self._sweep_at
+    @property
+    def sweeping(self) -> bool:
+        """Whether tombstones are being looked through: `sweep` has more to do at once."""
+        return self._sweep_left > 0
 
-    def sweep(self, needed: set[Topic]) -> None:
-        """Forget every tombstone that is not in `needed`."""
-        gone = self.tombstones - needed
-        for topic in gone:
-            del self.topics[topic.destination]
-        self.tombstones.difference_update(gone)
-        destinations = {topic.destination for topic in gone}
-        if destinations:
-            self._names = SortedList(name for name in self._names if name not in destinations)
-            self._arrivals = [name for name in self._arrivals if name not in destinations]
-        self._sweep_at = max(TOMBSTONE_SWEEP_MIN, 2 * len(self.tombstones), len(self.topics) // 4)
+    def sweep_due(self) -> bool:
+        """Say whether enough tombstones have gathered to look for unneeded ones, or are being looked through."""
+        return self._sweep_left > 0 or len(self.tombstones) >= self._sweep_at
+
+    def to_sweep(self) -> set[Topic]:
+        """Return the next tombstones to look at, which `sweep` is to be told of."""
+        if not self._sweep_left:
+            self._sweep_left = len(self.tombstones)
+        return set(islice(self.tombstones, min(SWEEP_TOPICS, self._sweep_left)))
+
+    def sweep(self, looked_at: set[Topic], needed: set[Topic]) -> None:
+        """Forget each tombstone of `looked_at` that is not in `needed`."""
+        self.sort()
+        for topic in looked_at:
+            del self.tombstones[topic]
+            if topic in needed:
+                self.tombstones[topic] = None  # behind those that have not been looked at
+            else:
+                del self.topics[topic.destination]
+                self._names.remove(topic.destination)
+        self._sweep_left = min(self._sweep_left - len(looked_at), len(self.tombstones))
+        if self._sweep_left <= 0:
+            self._sweep_left = 0
+            self._sweep_at = max(TOMBSTONE_SWEEP_MIN, 2 * len(self.tombstones))

@@ -134,6 +134,8 @@ class Committer:
         """Do what is to do now without waiting; return when to look again."""
         broker = self._broker
         broker.tick(now_s)
+        if broker.store.sweeping:
+            self._bell.ring()
         if self._draining and not broker.pending:
             broker.record_acknowledgements()
         self._advance(now_s)

@@ -1,5 +1,6 @@
 """Sessions, subscriptions and delivery, each rule of protocol.md's "Delivery" and "SUBSCRIBE / UNSUBSCRIBE" by name."""
 
+import math
 import sys
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from maxam.broker.broker import SCAN_TOPICS
 from maxam.broker.session import SCAN_READY_MAX
-from maxam.broker.store import TOMBSTONE_SWEEP_MIN
+from maxam.broker.store import SWEEP_TOPICS, TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
 from maxam.records import AcknowledgementRecord, Change, SessionEndRecord
 from maxam.stomp.events import Send
@@ -31,6 +32,13 @@ def ids(frames: list[Frame]) -> list[int]:
 def messages(frames: list[Frame]) -> list[Frame]:
     """Return the MESSAGEs."""
     return [frame for frame in frames if frame.command == b"MESSAGE"]
+
+
+def sweep(world: World) -> None:
+    """Let time pass until all tombstones have been looked at, if that is due."""
+    world.broker.tick(world.now_s)
+    while world.broker.store.sweeping:
+        world.broker.tick(world.now_s)
 
 
 def test_an_accepted_change_has_the_next_revision_and_message_id_is_it() -> None:
@@ -782,7 +790,7 @@ def test_a_change_on_its_way_when_its_deleted_topic_is_forgotten(body: bytes) ->
     world.settle()
     client.send("X/7", body)
     batch = world.take()
-    world.broker.tick(world.now_s)
+    sweep(world)
     assert not world.broker.store.topics
     world.commit(batch)
     expected = [("X/7", "again")] if body else []
@@ -804,17 +812,17 @@ def test_changes_on_their_way_of_a_topic_before_and_after_it_is_forgotten(bodies
     world.settle()
     client.send("X/7", bodies[0])
     first = world.take()
-    world.broker.tick(world.now_s)
+    sweep(world)
     client.send("X/7", bodies[1])
     second = world.take()
     world.commit(first)
-    world.broker.tick(world.now_s)
+    sweep(world)
     assert values(client.read()) == [("X/7", body.decode()) for body in bodies[:1] if body]
     world.commit(second)
     store = world.broker.store
     assert [topic.change.body for topic in store.topics.values()] == ([bodies[1]] if any(bodies) else [])
     assert store.live == (1 if bodies[1] else 0)
-    assert store.tombstones == {topic for topic in store.topics.values() if topic.change.deleted}
+    assert store.tombstones.keys() == {topic for topic in store.topics.values() if topic.change.deleted}
     assert values(client.read()) == ([("X/7", bodies[1].decode())] if any(bodies) else [])
 
 
@@ -1222,5 +1230,31 @@ def test_topics_that_come_and_go_leave_nothing() -> None:
         client.send(f"X/{n}")
         client.send(f"X/{n}", b"")
     world.settle()
-    world.broker.tick(world.now_s)
+    sweep(world)
     assert world.broker.store.topics == {}
+
+
+def test_topics_go_a_few_at_a_time() -> None:
+    """However many are forgotten, the loop is not held for all of them; those of whose delete somebody is to hear stay, and are asked about once."""
+    world = World.make()
+    client, gone = world.client(), world.client(client_id="me")
+    gone.subscribe(glob="X/1*", durable=True)
+    for n in range(3000):
+        client.send(f"X/{n}")
+    world.settle()
+    assert gone.read()
+    gone.lose()
+    for n in range(3000):
+        client.send(f"X/{n}", b"")
+    world.settle()
+    store = world.broker.store
+    looks = 0
+    while len(store.topics) == 3000 or store.sweeping:
+        before = len(store.topics)
+        world.broker.tick(world.now_s)
+        assert before - len(store.topics) <= SWEEP_TOPICS
+        looks += 1
+    assert looks == math.ceil(3000 / SWEEP_TOPICS)
+    left = sorted(f"X/{n}".encode() for n in range(3000) if str(n).startswith("1"))
+    assert list(store.names_after(b"", None)) == left == sorted(store.topics)
+    assert not store.sweep_due()

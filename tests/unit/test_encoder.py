@@ -93,6 +93,18 @@ class TestServer:
         assert frame.headers == expected | dict(headers)
         assert frame.body == b"\0\n"
 
+    @pytest.mark.parametrize("acknowledged", [True, False])
+    @pytest.mark.parametrize("headers", [(), ((b"n", b"v"),)])
+    def test_message_of_any_size(self, acknowledged: bool, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        """A body is the body, whichever way it is copied."""
+        small = encoder.message_shared(VERSION_1_2, acknowledged, b"X/a", 1, *pack(headers, b"0123456789"))
+        for size in (1023, 1024, 4096, 16_383, 16_384, 16_385, 1_000_000):
+            body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+            large = encoder.message_shared(VERSION_1_2, acknowledged, b"X/a", 1, *pack(headers, body))
+            assert large == small.replace(b"content-length:10", b"content-length:%d" % size).replace(
+                b"0123456789", body
+            )
+
     def test_message_of_a_delete(self) -> None:
         """A delete is a MESSAGE with an empty body, and content-length says so."""
         assert encoder.message_shared(VERSION_1_2, False, b"X/a", 1, *pack((), b"")) == (

@@ -172,7 +172,7 @@ def test_what_is_overdue_is_what_a_look_at_all_topics_finds(
                     for _ in range(times):
                         venue.fresh.step(venue.world.now_s)
                 case "sweep", _:
-                    venue.world.broker.store.sweep(set())
+                    venue.world.broker.store.sweep(set(venue.world.broker.store.tombstones), set())
                 case "restart", _:
                     venue.restart()
                 case _:
@@ -328,7 +328,7 @@ def test_topics_that_come_and_go_are_let_go_of() -> None:
         for number in range(500):
             venue.send(f"X/{number}")
             venue.send(f"X/{number}", b"")
-            venue.world.broker.store.sweep(set())
+            venue.world.broker.store.sweep(set(venue.world.broker.store.tombstones), set())
             venue.settle()
             assert venue.fresh._entries <= 12
 
