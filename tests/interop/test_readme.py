@@ -1,7 +1,6 @@
 """README.md is true: its client programs run as they stand, in a clone where `make run` runs."""
 
 import json
-import shutil
 import string
 import subprocess
 import sys
@@ -26,11 +25,7 @@ def clone(folder: Path, certificates: Path) -> str:
     """Lay out what a clone has after `make run`, and after `npm install`; return the policy."""
     (folder / "schemas").symlink_to(REPOSITORY / "schemas")
     (folder / "certs-dev").symlink_to(certificates)
-    modules = folder / "node_modules"
-    (modules / "avsc").mkdir(parents=True)
-    (modules / "avsc" / "package.json").write_text('{"name": "avsc", "exports": "./avsc.mjs"}', encoding="utf-8")
-    shutil.copy(PROGRAMS / "avsc.mjs", modules / "avsc")
-    (modules / "@stomp").symlink_to(PROGRAMS / "node_modules" / "@stomp")
+    (folder / "node_modules").symlink_to(PROGRAMS / "node_modules")
     fingerprints = json.loads((certificates / "fingerprints.json").read_text(encoding="utf-8"))
     template = (REPOSITORY / "certs-dev" / "policy-dev.template.toml").read_text(encoding="utf-8")
     return string.Template(template).substitute(fingerprints)
