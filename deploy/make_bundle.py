@@ -19,7 +19,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SHARED: Final = ("deploy/systemd", "deploy/etc", "deploy/prometheus", "deploy/grafana", "docs", "schemas")
-NOT_SHARED: Final = ("__pycache__", "charts", "pictures", "plots")
+PAGES: Final = ("README.md", "CHANGELOG.md", "LICENSE")  # beside the folders, as in a clone: documents link to them
 
 
 def make_bundle(wheel: Path, folder: Path) -> Path:
@@ -65,9 +65,10 @@ def make_bundle(wheel: Path, folder: Path) -> Path:
         shutil.copy(ROOT / "deploy/install", top)
         for path in SHARED:
             shutil.copytree(
-                ROOT / path, top / "share" / Path(path).name, ignore=shutil.ignore_patterns(*NOT_SHARED, ".*")
+                ROOT / path, top / "share" / Path(path).name, ignore=shutil.ignore_patterns("__pycache__", ".*")
             )
-        shutil.copy(ROOT / "CHANGELOG.md", top / "share")
+        for page in PAGES:
+            shutil.copy(ROOT / page, top / "share")
         files = sorted(path for path in top.rglob("*") if path.is_file())
         sums = "".join(f"{_sha256(path)}  {path.relative_to(top)}\n" for path in files)
         (top / "SHA256SUMS").write_text(sums, encoding="utf-8")

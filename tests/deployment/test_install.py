@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -132,4 +133,14 @@ def test_a_bundle_holds_no_key(unpacked: Path) -> None:
         path
         for path in (unpacked / "share").rglob("*")
         if path.is_file() and b"PRIVATE KEY-----\nM" in path.read_bytes()
+    ] == []
+
+
+def test_what_the_documents_of_a_bundle_lead_to_is_in_it(unpacked: Path) -> None:
+    """Every link and every picture of every page: who has only the bundle misses none."""
+    pages = sorted((unpacked / "share").rglob("*.md"))
+    assert {"README.md", "CHANGELOG.md", "operations.md"} <= {page.name for page in pages}
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))]
+    assert [
+        f"{page.name}: {link}" for page, link in links if "://" not in link and not (page.parent / link).exists()
     ] == []
