@@ -1,5 +1,6 @@
 """A bundle, made once for all tests here as `make bundle` makes it, but for the core, which is interpreted: compiling takes too long."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -27,3 +28,13 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no bundle can be made here: {made.stderr[-300:]}")
     assert made.returncode == 0, made.stderr
     return Path(made.stdout.strip())
+
+
+def renamed(bundle: Path, release: str) -> None:
+    """Make another release of an unpacked bundle."""
+    (bundle / "release").unlink()
+    (bundle / "release").write_text(f"{release}\n")
+    lines = [line for line in (bundle / "SHA256SUMS").read_text().splitlines() if not line.endswith("  release")]
+    lines.append(f"{hashlib.sha256((bundle / 'release').read_bytes()).hexdigest()}  release")
+    (bundle / "SHA256SUMS").unlink()
+    (bundle / "SHA256SUMS").write_text("\n".join(lines) + "\n")

@@ -1,6 +1,5 @@
 """`deploy/install`: what it makes, leaves alone, refuses, and takes back."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -10,6 +9,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
+from tests.deployment.conftest import renamed
 
 
 def run(
@@ -42,16 +43,6 @@ def unpacked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle_copy(unpacked: Path, tmp_path: Path) -> Path:
     """One that a test may change, but for its files, which are links."""
     return Path(shutil.copytree(unpacked, tmp_path / "copy", copy_function=os.link))
-
-
-def renamed(bundle: Path, release: str) -> None:
-    """Make another release of a bundle."""
-    (bundle / "release").unlink()
-    (bundle / "release").write_text(f"{release}\n")
-    lines = [line for line in (bundle / "SHA256SUMS").read_text().splitlines() if not line.endswith("  release")]
-    lines.append(f"{hashlib.sha256((bundle / 'release').read_bytes()).hexdigest()}  release")
-    (bundle / "SHA256SUMS").unlink()
-    (bundle / "SHA256SUMS").write_text("\n".join(lines) + "\n")
 
 
 def test_install_upgrade_rollback_uninstall(unpacked: Path, bundle_copy: Path, tmp_path: Path) -> None:

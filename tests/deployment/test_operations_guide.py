@@ -2,18 +2,22 @@
 
 import os
 import re
+import select
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.deployment import service_manager
+from tests.deployment.conftest import renamed
 from tests.gateway_process import kept_ports
-from tests.guides import Block, faults
+from tests.guides import Block, blocks, faults
 from tests.patience import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs/operations.md"
@@ -23,15 +27,22 @@ SHIMS = {
     "runuser": 'shift 3; exec "$@"',  # runuser -u maxam -- COMMAND
 }
 
+NEXT = "9.9.9-upgrade"  # the release that the guide calls NEW
+
 pytestmark = pytest.mark.interop
 
 
 class Operator:
-    """Runs the guide's commands in one shell's folder and environment, below a folder that stands for the machine's root."""
+    """Runs the guide's commands below a folder that stands for the machine's root.
+
+    Attributes:
+        here: The folder that it begins in.
+        root: What stands for the machine's root.
+    """
 
     def __init__(self, here: Path, root: Path, environment: dict[str, str]) -> None:
-        self._root = root
-        self._here = here
+        self.root = root
+        self.here = here
         self._state = here.parent / "state"
         self._environment = environment
         self._ports = dict(zip(PORTS, map(str, kept_ports(len(PORTS))), strict=True))
@@ -41,8 +52,9 @@ class Operator:
     def run(self, text: str) -> str:
         """Run a command; give what it printed, on either stream."""
         if text == "./install":
-            text += f" --root {self._root}"
-        text = re.sub(r"(?<![\w.$])/(?=etc\b|var/|opt/)", f"{self._root}/", text).replace("-g maxam ", "")
+            text += f" --root {self.root}"
+        text = re.sub(r"(?<![\w.$])/(?=etc\b|var/|opt/)", f"{self.root}/", text)
+        text = re.sub(r"-[og] maxam ", "", text).replace("maxam-NEW-", f"maxam-{NEXT}-")
         text = self._with_ports(text)
         keep = f"{{ printf 'cd %q\\n' \"$PWD\"; export -p; declare -p last 2>/dev/null; }} > {self._state}"
         done = subprocess.run(
@@ -55,11 +67,16 @@ class Operator:
             env=self._environment,
         )
         self.exit_code = done.returncode
-        if text.startswith("./install"):
-            units = self._root / "usr/local/lib/systemd/system"
-            for path in (self._root / "etc/maxam/maxam.toml", *units.iterdir()):
+        if "install --ro" in text:  # --root, --rollback
+            units = self.root / "usr/local/lib/systemd/system"
+            for path in (self.root / "etc/maxam/maxam.toml", *units.iterdir()):
                 path.write_text(self._with_ports(path.read_text().replace('"0.0.0.0"', '"127.0.0.1"')))
-        return done.stdout.replace(str(self._root), "")
+        return done.stdout.replace(str(self.root), "").replace(NEXT, "NEW")
+
+    def come_anew(self) -> None:
+        """Open another shell: nothing is left of the one before but what a person has in `~/.config/maxam/client.toml`."""
+        kept = [line for line in self._state.read_text().splitlines() if line.startswith("declare -x MAXAM_")]
+        self._state.write_text("\n".join([f"cd {self.here}", *kept, ""]), encoding="utf-8")
 
     def execute(self, block: Block) -> str:
         """The guide has no snippets."""
@@ -72,7 +89,7 @@ class Operator:
 
     def stop(self) -> None:
         """End what was left running."""
-        for file in (*(self._root / "run").glob("*.pid"), self._here / "drill.pid"):
+        for file in (*(self.root / "run").glob("*.pid"), self.here / "drill.pid"):
             if file.exists():
                 with suppress(ProcessLookupError):
                     os.kill(int(file.read_text()), signal.SIGKILL)
@@ -103,10 +120,62 @@ def operator(tmp_path: Path, bundle: Path) -> Iterator[Operator]:
         one.stop()
 
 
+def _nothing(_operator: Operator) -> None:
+    """Most sections are come to in peace."""
+
+
+def _backup_fails(operator: Operator) -> None:
+    """What is left of the newest is not whole."""
+    (operator.root / "var/backups/maxam/20991231T235959.000000Z.unfinished").mkdir()
+
+
+def _gateway_dies(operator: Operator) -> None:
+    """Its journal stays."""
+    file = operator.root / "run/maxam-gateway.pid"
+    descriptor = os.pidfd_open(int(file.read_text()))
+    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    select.select([descriptor], [], [])
+    os.close(descriptor)
+
+
+def _disk_goes(operator: Operator) -> None:
+    """All that the gateway has written goes with it, but backups."""
+    _gateway_dies(operator)
+    (operator.root / "var/lib/maxam").rename(operator.root / "var/lib/lost")
+
+
+def _next_bundle_comes(operator: Operator) -> None:
+    """It is another release by its name only; that of before lies beside it."""
+    (unpacked,) = [path for path in operator.here.glob("maxam-*-bundle") if path.is_dir()]
+    new = shutil.copytree(unpacked, operator.here.parent / f"maxam-{NEXT}-bundle", copy_function=os.link)
+    renamed(new, NEXT)
+    with tarfile.open(operator.here / f"{new.name}.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(new, new.name)
+
+
+# What has happened when somebody opens the guide at a section, each time.
+HAPPENS: dict[str, tuple[Callable[[Operator], None], ...]] = {
+    "Restore drill": (_backup_fails,),
+    "Restore": (_gateway_dies, _disk_goes),
+    "Upgrade and rollback": (_next_bundle_comes,),
+}
+
+
 def test_the_guide_is_true(operator: Operator) -> None:
-    """Every command of the guide does what it says, from an unpacked bundle to its removal, and prints what is shown."""
+    """Every command of the guide does what it says, from a bundle to its removal, and prints what is shown; each section in a shell of its own."""
     steps: list[str] = []
-    found = faults(operator, GUIDE.read_text(encoding="utf-8"), steps.append)
+    found: list[str] = []
+    text = GUIDE.read_text(encoding="utf-8")
+    assert all(f"\n## {name}\n" in text for name in HAPPENS)
+    starts = [match.start() for match in re.finditer(r"^## ", text, re.MULTILINE)]
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        section = text[start:end]
+        if not blocks(section):
+            continue
+        for happens in HAPPENS.get(section.partition("\n")[0].removeprefix("## "), (_nothing,)):
+            happens(operator)
+            operator.come_anew()
+            found += faults(operator, "\n" * text[:start].count("\n") + section, steps.append)
     assert not found, "\n\n".join([*found, *steps])
 
 
