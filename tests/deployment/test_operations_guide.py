@@ -21,7 +21,7 @@ from tests.guides import Block, blocks, faults
 from tests.patience import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs/operations.md"
-PORTS = ("61614", "8643", "61615", "8645")
+PORTS = ("61614", "8643", "8644", "61615", "8645")
 SHIMS = {
     "systemctl": f'exec {sys.executable} {service_manager.__file__} "$ROOT" "$@"',
     "runuser": 'shift 3; exec "$@"',  # runuser -u maxam -- COMMAND
