@@ -1,5 +1,6 @@
 """The sample configuration is one that a gateway takes, and says what the gateway does."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 from maxam.admin.main import main
 from maxam.config import load_settings
+from tests.deployment.service_manager import settings_of
 from tests.gateway_process import COMMAND
 
 ROOT = Path(__file__).parents[2]
@@ -72,3 +74,15 @@ def test_each_key_of_the_sample_is_known(tmp_path: Path) -> None:
 def test_the_client_sample_names_no_key() -> None:
     """A key is a person's: the machine's file says only which gateway, and whom to trust."""
     assert set(tomllib.loads((SAMPLES / "client.toml").read_text())) == {"gateway", "ca"}
+
+
+def test_who_asks_the_gateway_on_its_own_machine_finds_it() -> None:
+    """Whatever the sample has or advises as `[admin] host`: there the machine's `maxam-admin` and the nightly backup, which may go nowhere else, ask."""
+    text = (SAMPLES / "maxam.toml").read_text()
+    admin = text[text.index("[admin]") : text.index("backups =")]
+    assert set(re.findall(r'"([\d.]+)"', admin)) == {"127.0.0.1", "0.0.0.0"}  # noqa: S104 - what it says, nothing is bound
+    asked = f"127.0.0.1:{tomllib.loads(text)['admin']['port']}"
+    assert tomllib.loads((SAMPLES / "client.toml").read_text())["gateway"] == asked
+    unit = settings_of(ROOT / "deploy/systemd/maxam-gateway-backup.service")
+    assert f"MAXAM_GATEWAY={asked}" in " ".join(unit["Environment"]).split()
+    assert unit["IPAddressAllow"] == ["localhost"]
