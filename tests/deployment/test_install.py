@@ -136,3 +136,18 @@ def test_what_the_documents_of_a_bundle_lead_to_is_in_it(unpacked: Path) -> None
     assert [
         f"{page.name}: {link}" for page, link in links if "://" not in link and not (page.parent / link).exists()
     ] == []
+
+
+def test_the_samples_of_an_image_are_those_of_an_installation(unpacked: Path, tmp_path: Path) -> None:
+    """What docs/deployment.md has a container copy for who has only the image: all that `install` puts into /etc/maxam."""
+    root = tmp_path / "root"
+    assert run(unpacked / "install", root).returncode == 0
+    guide = (Path(__file__).parents[2] / "docs/deployment.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^  '(cp .*)'$", guide, re.MULTILINE)
+    new = tmp_path / "new"
+    new.mkdir()
+    script = script.replace("/opt/", f"{root}/opt/").replace("/new", str(new)).replace("-g 10001 ", "")
+    subprocess.run(["sh", "-ec", script], check=True)
+    etc = root / "etc/maxam"
+    assert {path.relative_to(new) for path in new.rglob("*")} == {path.relative_to(etc) for path in etc.rglob("*")}
+    assert (new / "tls").stat().st_mode == (etc / "tls").stat().st_mode
