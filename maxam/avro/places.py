@@ -12,8 +12,9 @@ from maxam.errors import SchemaError
 _HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*(.*?)\s*\]")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
 # Of a string: runs, not single characters, of which each would be remembered until the end, in a hundred bytes.
-_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _SAID: Final = re.compile(r"\bline ([0-9]+)")  # by the reader of TOML
+_DEPTH_MAX: Final = 1000  # no reader of JSON goes as deep: each place is longer than the one around it
 _JSON: Final = ".avsc"
 
 
@@ -36,6 +37,8 @@ def located(error: SchemaError, texts: Mapping[str, bytes]) -> SchemaError:
 
 def line_of(file: str, text: bytes, place: str) -> int | None:
     """Find the line of a place in a file, or of the innermost thing around it that can be found; None without a place."""
+    if not place:
+        return None
     places = ((found, line) for found, line, _ in _values(text)) if file.endswith(_JSON) else _toml_lines(text)
     lines: dict[str, int] = {}
     for found, line in places:
@@ -100,6 +103,8 @@ def _values(text: bytes) -> Iterator[tuple[str, int, str]]:
                 place = f"{around}[{index}]"
             yield place, line, mark
             if mark in "{[":
+                if len(open_places) >= _DEPTH_MAX:
+                    return
                 open_places.append((place, -1 if mark == "{" else 0))
 
 

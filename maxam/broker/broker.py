@@ -86,6 +86,7 @@ UNAUTHORISED: Final = b"rejected-unauthorised"
 UNAVAILABLE: Final = b"rejected-unavailable"
 _UNAUTHORISED: Final = Rejection("unauthorised", "the principal has no right to send to this destination")
 _MEMORY_LOW: Final = Rejection("memory-low", "the broker has little memory left; try again later")
+_SESSIONS_PER_TOMBSTONE: Final = 16  # to ask so many whether they need it takes no longer than to forget it
 
 
 @final
@@ -1279,7 +1280,7 @@ class Broker:
         subscription.settled.clear()
 
     def _sweep(self) -> None:
-        looked_at = self.store.to_sweep()
+        looked_at = self.store.to_sweep(len(self.sessions) // _SESSIONS_PER_TOMBSTONE)
         needed: set[Topic] = set()
         for session in self.sessions.values():
             for subscription in session.subscriptions.values():

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from maxam.broker.session import Subscription
 
 TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unneeded ones are looked for
-SWEEP_TOPICS: Final = 256  # of them that are looked at in one go: a millisecond
+SWEEP_TOPICS: Final = 256  # of them that are looked at in one go: a millisecond among a million topics
+SWEEP_TOPICS_MAX: Final = 4096  # the same when more come than that, pass by pass
 ARRIVALS_MAX: Final = (
     256  # new topics that may wait to be put into order: one by one costs more, all at once holds the loop
 )
@@ -100,10 +101,12 @@ class Store:
 
     __slots__ = (
         "_arrivals",
+        "_kept",
         "_names",
         "_sorted",
         "_sweep_at",
         "_sweep_left",
+        "_swept",
         "before_us",
         "live",
         "newcomers",
@@ -130,6 +133,8 @@ class Store:
         self._sorted = False
         self._sweep_at = TOMBSTONE_SWEEP_MIN
         self._sweep_left = 0  # tombstones that are still to be looked at
+        self._swept = 0  # how many there were after the last look
+        self._kept = 0  # how many were found to be needed since the first look
 
     def add(self, change: Change, routes: "list[Subscription]") -> Topic:
         """Make the topic of its first change, which the caller has found to be absent."""
@@ -221,11 +226,17 @@ class Store:
         """Say whether enough tombstones have gathered to look for unneeded ones, or are being looked through."""
         return self._sweep_left > 0 or len(self.tombstones) >= self._sweep_at
 
-    def to_sweep(self) -> set[Topic]:
-        """Return the next tombstones to look at, which `sweep` is to be told of."""
+    def sweep_soon(self) -> None:
+        """Have all tombstones looked through, however few there are."""
+        self._sweep_at = 0
+
+    def to_sweep(self, least: int) -> set[Topic]:
+        """Return the next tombstones to look at, which `sweep` is to be told of: at least so many, and more than come meanwhile."""
         if not self._sweep_left:
-            self._sweep_left = len(self.tombstones)
-        return set(islice(self.tombstones, min(SWEEP_TOPICS, self._sweep_left)))
+            self._sweep_left = self._swept = len(self.tombstones)
+            self._kept = 0
+        coming = min(2 * (len(self.tombstones) - self._swept), SWEEP_TOPICS_MAX)
+        return set(islice(self.tombstones, min(max(SWEEP_TOPICS, least, coming), self._sweep_left)))
 
     def sweep(self, looked_at: set[Topic], needed: set[Topic]) -> None:
         """Forget each tombstone of `looked_at` that is not in `needed`."""
@@ -234,10 +245,12 @@ class Store:
             del self.tombstones[topic]
             if topic in needed:
                 self.tombstones[topic] = None  # behind those that have not been looked at
+                self._kept += 1
             else:
                 del self.topics[topic.destination]
                 self._names.remove(topic.destination)
-        self._sweep_left = min(self._sweep_left - len(looked_at), len(self.tombstones))
+        self._swept = len(self.tombstones)
+        self._sweep_left = min(self._sweep_left - len(looked_at), self._swept)
         if self._sweep_left <= 0:
             self._sweep_left = 0
-            self._sweep_at = max(TOMBSTONE_SWEEP_MIN, 2 * len(self.tombstones))
+            self._sweep_at = max(TOMBSTONE_SWEEP_MIN, 2 * self._kept)  # what came meanwhile nobody has looked at

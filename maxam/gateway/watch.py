@@ -39,6 +39,7 @@ class Rest:
     """Decides when a mark that has changed has stayed the same for long enough, or what was refused is due again. No I/O, no clock of its own."""
 
     __slots__ = (
+        "_at_rest",
         "_before",
         "_moved_s",
         "_quiet_s",
@@ -58,6 +59,7 @@ class Rest:
         self._before: Mark = ()  # what was taken before that
         self._seen: Mark = ()
         self._since_s = -math.inf  # the mark is what it is
+        self._at_rest = True  # what was taken last
         self._moved_s = math.inf  # since when it has been another than what was taken
         self._retry_s = math.inf
         self._retry_wait_s = RETRY_S_MIN
@@ -77,6 +79,7 @@ class Rest:
             self._retry_wait_s = RETRY_S_MIN
         self._before, self._taken = self._taken, self._seen
         self._retry_s = math.inf
+        self._at_rest = self.rested(now_s)
         return True
 
     def rested(self, now_s: float) -> bool:
@@ -85,6 +88,8 @@ class Rest:
 
     def loaded(self, good: bool, now_s: float) -> None:
         """Say what became of what was to be loaded; unless all of it is in force it is due again after a while."""
+        if not self._at_rest:
+            self._taken = ()  # what was read may be another state than the mark tells, which may come back
         self._moved_s = math.inf
         self._retry_s = math.inf if good else now_s + self._retry_wait_s
         self._retry_wait_s = RETRY_S_MIN if good else min(2 * self._retry_wait_s, RETRY_S_MAX)

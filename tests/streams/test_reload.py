@@ -772,6 +772,16 @@ def test_what_was_put_off_is_due_again() -> None:
     assert rest.look(("b",), rest.due_s)
 
 
+def test_what_was_loaded_unrested_and_is_as_it_was_then_is_due() -> None:
+    """What was read may have been another state than the mark told; when the files have that mark again, and rest, they are loaded."""
+    rest = Rest(1.0)
+    looks = ((("b", "a")[tick % 2], tick / 10) for tick in range(1000))
+    mark, at_s = next((mark, at_s) for mark, at_s in looks if rest.look((mark,), at_s))
+    assert not rest.rested(at_s)
+    rest.loaded(True, at_s)
+    assert _loads(rest, (((mark,), at_s + 0.1), ((mark,), at_s + 1.2))) == [at_s + 1.2]
+
+
 def test_what_was_refused_is_due_again_less_and_less_often() -> None:
     """The wait doubles up to a bound; another mark is taken as ever, and begins anew; what is in force is not due again."""
     rest = Rest(0.0)

@@ -1258,3 +1258,35 @@ def test_topics_go_a_few_at_a_time() -> None:
     left = sorted(f"X/{n}".encode() for n in range(3000) if str(n).startswith("1"))
     assert list(store.names_after(b"", None)) == left == sorted(store.topics)
     assert not store.sweep_due()
+
+
+def test_topics_that_come_and_go_by_the_hundred_at_each_look_leave_few() -> None:
+    """More are looked at than come meanwhile, and what comes while others are looked at is not left lying once all is quiet."""
+    world = World.make()
+    client, store = world.client(), world.broker.store
+    each, most = 800, 0
+    for look in range(40):
+        for n in range(each):
+            client.send(f"X/{look}.{n}")
+            client.send(f"X/{look}.{n}", b"")
+        world.commit()
+        world.broker.tick(world.now_s)
+        most = max(most, len(store.tombstones))
+    assert most <= TOMBSTONE_SWEEP_MIN + 4 * each
+    while store.sweep_due():
+        world.broker.tick(world.now_s)
+    assert len(store.tombstones) < TOMBSTONE_SWEEP_MIN
+
+
+def test_when_memory_is_short_few_tombstones_are_enough() -> None:
+    """All are looked through at once, as refused SENDs bring no more of them; none at all are no trouble."""
+    world = World.make()
+    client, store = world.client(), world.broker.store
+    client.send("X/a")
+    client.send("X/a", b"")
+    world.settle()
+    for _ in range(2):
+        store.sweep_soon()
+        world.broker.tick(world.now_s)
+        assert not store.topics
+        assert not store.sweep_due()
