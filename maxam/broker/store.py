@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TOMBSTONE_SWEEP_MIN: Final = 1024  # tombstones that may gather before the unneeded ones are looked for
 SWEEP_TOPICS: Final = 256  # of them that are looked at in one go: a millisecond among a million topics
-SWEEP_TOPICS_MAX: Final = 4096  # the same when more come than that, pass by pass
+SWEEP_TOPICS_MAX: Final = 16_384  # the same when as many come in each pass of the loop, which takes longer then anyway
 ARRIVALS_MAX: Final = (
     256  # new topics that may wait to be put into order: one by one costs more, all at once holds the loop
 )
