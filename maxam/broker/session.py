@@ -180,8 +180,8 @@ class Subscription:
             for revision, (sent, stamp, unacked_us) in self.unacked.items():
                 if sent is topic and unacked_us > since_us:
                     self.unacked[revision] = (topic, stamp, since_us)
-                    return
-        elif topic in self.owed and self._since_us(topic) > since_us:
+                    break
+        if topic in self.owed and self._since_us(topic) > since_us:
             self._lack(topic, since_us)
         if self.connection is not None and self.connection.unwritten:
             self.connection.lacked_before(self, topic, since_us)

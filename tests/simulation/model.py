@@ -388,6 +388,15 @@ class Model:
                         # A restart owes what no right allows too, and since when it was accepted: the right may come.
                         since_us = VAGUE if subscription.restarted or subscription in zombies else self.now_us
                         self._owe_current(subscription, value, since_us, unrecorded=not withheld)
+                    elif topic in subscription.topics and value is not None and subscription.restarted:
+                        self._may_owe_delete(subscription, value)
+
+    def _may_owe_delete(self, subscription: Subscription, value: Value) -> None:
+        """Note that a restart owed a topic that no right allowed, which has been deleted since, and is allowed now."""
+        newest = subscription.newest.get(value.topic)
+        if newest is None or newest.state == WITHHELD:
+            subscription.add(Message(value, WAITING, VAGUE, unrecorded=True))
+            subscription.optional.add(value.topic)
 
     # What leaves.
 

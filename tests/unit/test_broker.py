@@ -1290,3 +1290,23 @@ def test_when_memory_is_short_few_tombstones_are_enough() -> None:
         world.broker.tick(world.now_s)
         assert not store.topics
         assert not store.sweep_due()
+
+
+def test_what_changes_before_the_walk_of_a_right_that_came_back_is_lacked_since_that_right_came() -> None:
+    """Also of a topic of which an older value is un-acked."""
+    world = World.make()
+    client = world.client(client_id="me")
+    client.subscribe(ack="client", durable=True)
+    client.send("X/a")
+    world.settle()
+    assert ids(client.read()) == [1]
+    world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/b"]}), world.wall_us)
+    world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/**"]}), world.wall_us + 5)
+    world.wall_us += 10
+    client.send("X/a", b"newer")
+    world.commit()
+    while world.broker.scan():
+        pass
+    (subscription,) = next(iter(world.broker.sessions.values())).subscriptions.values()
+    assert subscription.owed
+    assert subscription.owed_since_us() <= world.wall_us - 5
