@@ -37,7 +37,9 @@ def _run(broker: Broker, *arguments: str, good: bool = True) -> dict[str, Any]:
     times = ["--seconds", "1", "--warm-up-s", "0.2"]
     done = _bench("run", *where, *times, "--json", *arguments)
     result: dict[str, Any] = json.loads(done.stdout)
-    late = [problem for problem in result["problems"] if problem.startswith("the rate was not reached")]  # on a busy machine
+    late = [
+        problem for problem in result["problems"] if problem.startswith("the rate was not reached")
+    ]  # on a busy machine
     assert done.returncode == (1 if result["problems"] else 0), done.stderr
     assert (result["problems"] == late) is good, done.stderr
     return result
