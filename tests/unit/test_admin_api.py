@@ -454,6 +454,18 @@ def test_bodies_can_be_asked_for_as_they_were_sent(world: World, monkeypatch: py
     run(test)
 
 
+def test_headers_count_to_what_a_page_may_hold(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header of one letter, its name and their lengths are more than this body: with it a page ends after three values, not six."""
+    monkeypatch.setattr(api, "RAW_PAGE_VALUE_BYTES_MAX", 6 * len(datum("vvvv")))
+    for number in range(8):
+        world.send(f"X/A.{number}", datum("vvvv"))
+
+    async def test() -> None:
+        assert len((await world.json("/v1/topics?values=raw", READER))["topics"]) == 3
+
+    run(test)
+
+
 def test_pages_follow_each_other_while_topics_come_and_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paging by destination shows each topic that stays exactly once, whatever is made and deleted meanwhile."""
     monkeypatch.setattr(view, "SLICE_TOPICS", 3)

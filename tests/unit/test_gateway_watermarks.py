@@ -137,6 +137,22 @@ def test_who_cannot_open_a_file_looks_again(watermarks: Watermarks, monkeypatch:
     assert watermarks.memory_used_bytes == 10
 
 
+def test_while_memory_is_short_all_that_was_deleted_is_looked_through(
+    broker: Broker, watermarks: Watermarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little of it there is: who is refused deletes no more. While there is enough memory it waits."""
+    used = [10]
+    monkeypatch.setattr("maxam.gateway.watermarks.resident_bytes", lambda: used[0])
+
+    async def run() -> None:
+        with trio.move_on_after(3):
+            await watermarks.run()
+
+    for used[0], due in ((10, False), (2000, True)):
+        trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))
+        assert broker.store.sweep_due() is due
+
+
 def test_what_is_free_is_given_back_when_it_is_much_and_more_than_before() -> None:
     """More than a quarter of the heap is free, and more memory is in use than after the last time, or more of the heap is free."""
     slack = Slack()
