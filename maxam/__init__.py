@@ -1,5 +1,5 @@
-"""A last-value-queue broker: the current state of many things, told to many clients."""
+"""A last-value-queue broker: the current state of many things, sent to many clients."""
 
 from typing import Final
 
-__version__: Final = "0.1.0"
+__version__: Final = "0.2.0"

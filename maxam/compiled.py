@@ -1,4 +1,4 @@
-"""Which modules mypyc compiles, and what this installation runs: machine code or Python.
+"""The modules that mypyc compiles, and whether this installation runs machine code or Python.
 
 `deploy/build_backend.py` compiles them into the wheel where there is a C compiler. In the source tree they are always Python.
 """
@@ -15,48 +15,73 @@ from maxam import __version__
 MODULES: Final = (
     "maxam.content",
     "maxam.errors",
+    "maxam.glob_sets",
     "maxam.globs",
     "maxam.metrics",
     "maxam.records",
+    "maxam.token_bucket",
     "maxam.avro.compatibility",
     "maxam.avro.data",
     "maxam.avro.envelope",
+    "maxam.avro.explainer",
     "maxam.avro.fingerprint",
+    "maxam.avro.meaning",
     "maxam.avro.registry",
+    "maxam.avro.registry_file",
     "maxam.avro.resolution",
     "maxam.avro.rule",
     "maxam.avro.schema",
     "maxam.avro.silent",
+    "maxam.avro.source",
     "maxam.avro.walker",
     "maxam.avro.witness",
     "maxam.bench.histogram",
     "maxam.bench.scanner",
+    "maxam.broker.acknowledgements",
+    "maxam.broker.admission",
+    "maxam.broker.backfill",
     "maxam.broker.broker",
-    "maxam.broker.delivery",
+    "maxam.broker.conditions",
+    "maxam.broker.outbox",
     "maxam.broker.destinations",
-    "maxam.broker.marks",
+    "maxam.broker.producer_sequences",
+    "maxam.broker.operations",
     "maxam.broker.policy",
+    "maxam.broker.publishing",
+    "maxam.broker.quotas",
+    "maxam.broker.receipt_waits",
+    "maxam.broker.recovery",
+    "maxam.broker.routing",
+    "maxam.broker.scans",
     "maxam.broker.session",
+    "maxam.broker.session_table",
     "maxam.broker.store",
+    "maxam.broker.subscribing",
+    "maxam.broker.topic_events",
     "maxam.broker.window",
+    "maxam.broker.wire_cache",
     "maxam.gateway.commit",
-    "maxam.gateway.peer",
+    "maxam.gateway.holdings",
+    "maxam.gateway.server_connection",
     "maxam.journal.decoding",
     "maxam.journal.encoding",
+    "maxam.journal.layout",
     "maxam.journal.newest",
     "maxam.journal.scan",
     "maxam.journal.splice",
     "maxam.stomp.encoder",
     "maxam.stomp.events",
     "maxam.stomp.frames",
+    "maxam.stomp.head",
+    "maxam.stomp.heart_beat",
     "maxam.stomp.protocol",
 )
-"""The core, and what the load tool reads with: compiled all together, so that their classes call each other without Python between
-them, or not at all."""
+"""The core, and the modules with which the load tool reads. All are compiled together or not at all, so that their classes call
+each other directly."""
 
 
 def core() -> Literal["compiled", "interpreted"]:
-    """Say what runs, or would run if it were imported now.
+    """Return the kind of core that runs, or would run if it were imported now.
 
     Raises:
         RuntimeError: Some modules are machine code and some are not; the two were not built of the same source.
@@ -64,21 +89,21 @@ def core() -> Literal["compiled", "interpreted"]:
     interpreted = [name for name in MODULES if _origin(name).suffix == ".py"]
     if interpreted and len(interpreted) < len(MODULES):
         raise RuntimeError(
-            f"{Path(__file__).parent} holds a core that is compiled but for {', '.join(interpreted)}: its parts are not of one"
-            f" build; remove that folder and install maxam again"
+            f"{Path(__file__).parent} holds a core that is compiled except {', '.join(interpreted)}: its parts are not of one"
+            f" build. Remove that folder and install maxam again"
         )
     return "interpreted" if interpreted else "compiled"
 
 
 def version() -> str:
-    """Say version, core and interpreter, such as `0.1.0 (compiled core, CPython 3.11.7)`."""
+    """Return version, core and interpreter, such as `0.1.0 (compiled core, CPython 3.11.7)`."""
     return f"{__version__} ({core()} core, {platform.python_implementation()} {platform.python_version()})"
 
 
 def child_environment() -> dict[str, str]:
-    """Give the environment for a Python process that is to run this same maxam.
+    """Return the environment for a Python process that must run this same maxam.
 
-    Without it, one that is started in a clone's folder finds the source tree there, whatever its parent runs.
+    Without it, a process that is started in a clone's folder runs the source tree there, whatever its parent runs.
     """
     folders = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}

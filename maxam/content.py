@@ -1,14 +1,14 @@
-"""What a value consists of in memory, as in the journal: user headers and body in one piece of bytes, in Avro's encoding.
+"""The content of a value: user headers and body in one piece of bytes, in Avro's encoding, in memory as in the journal.
 
-A broker keeps a million of them, and replaces one with each SEND. As one object it takes half of the memory that a tuple of pairs and
-a body take, the journal writes it as it is, and memory that no cache holds is waited for once, not five times.
+A broker keeps a million of them, and each SEND replaces one. One object takes half of the memory of a tuple of pairs and a body,
+and the journal writes it as it is. Reading it costs one cache miss instead of five.
 
-Numbers here are Avro's longs that are not negative: base-128, seven bits a byte, the lowest first.
+Numbers here are Avro's longs that are not negative: base 128, seven bits in each byte, the lowest first.
 """
 
 from typing import Final
 
-_LENGTHS: Final[list[bytes]] = []  # longs that are small, which nearly all lengths and counts are
+_LENGTHS: Final[list[bytes]] = []  # small longs, as nearly all lengths and counts are
 
 
 def unsigned(number: int) -> bytes:
@@ -36,7 +36,7 @@ _BODY_ALONE: Final = [b"\0" + length for length in _LENGTHS]  # no headers, leng
 
 
 def read_unsigned(data: bytes, place: int) -> tuple[int, int]:
-    """Return a base-128 number and the place behind it.
+    """Return a base-128 number and the place after it.
 
     Raises:
         IndexError: The data ends within it.
@@ -57,7 +57,7 @@ def read_unsigned(data: bytes, place: int) -> tuple[int, int]:
 
 
 def read_long(data: bytes, place: int) -> tuple[int, int]:
-    """Return an Avro long and the place behind it.
+    """Return an Avro long and the place after it.
 
     Raises:
         IndexError: The data ends within it.
@@ -70,7 +70,7 @@ def read_long(data: bytes, place: int) -> tuple[int, int]:
 
 
 def read_text(data: bytes, place: int) -> tuple[bytes, int]:
-    """Return Avro bytes and the place behind them; errors are those of `read_long`."""
+    """Return Avro bytes and the place after them. Errors are those of `read_long`."""
     length, place = read_long(data, place)
     end = place + length
     if end > len(data):
@@ -79,7 +79,7 @@ def read_text(data: bytes, place: int) -> tuple[bytes, int]:
 
 
 def pack(headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> tuple[bytes, int]:
-    """Return the content of a value, and where in it the body begins: an Avro array of headers, and the body as Avro bytes."""
+    """Return the content of a value, and the offset of the body in it: an Avro array of headers, then the body as Avro bytes."""
     length = len(body)
     if not headers:
         head = _BODY_ALONE[length] if length < len(_BODY_ALONE) else b"\0" + unsigned(length << 1)
@@ -93,11 +93,11 @@ def pack(headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> tuple[bytes, 
 
 
 def unpack_headers(data: bytes, place: int = 0) -> tuple[tuple[tuple[bytes, bytes], ...], int]:
-    """Return the headers of a content that begins at a place, and the place behind them.
+    """Return the headers of a content that begins at a place, and the place after them.
 
     Raises:
         IndexError: The data ends within them.
-        ValueError: They are not what `pack` makes.
+        ValueError: `pack` does not write such headers.
     """
     count, place = read_long(data, place)
     if not count:
@@ -112,8 +112,8 @@ def unpack_headers(data: bytes, place: int = 0) -> tuple[tuple[tuple[bytes, byte
     return tuple(headers), place + 1
 
 
-def behind_text(data: bytes, place: int) -> int:
-    """Return the place behind a string."""
+def skip_text(data: bytes, place: int) -> int:
+    """Return the place after a string."""
     length = data[place]
     if length > 127:
         length, place = read_unsigned(data, place)
@@ -121,12 +121,12 @@ def behind_text(data: bytes, place: int) -> int:
     return place + 1 + (length >> 1)
 
 
-def behind_headers(data: bytes, place: int) -> int:
-    """Return the place behind headers, unread.
+def skip_headers(data: bytes, place: int) -> int:
+    """Return the place after headers, without reading them.
 
     Raises:
         IndexError: The data ends within them.
-        ValueError: They are not what `pack` makes.
+        ValueError: `pack` does not write such headers.
     """
     count, place = read_long(data, place)
     if not count:

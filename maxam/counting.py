@@ -2,12 +2,12 @@
 
 
 def counted(number: float, what: str, form: str = "") -> str:
-    """Return a number and what it is of, in the singular or the plural.
+    """Return a number with its noun in the singular or the plural, such as `2 topics`.
 
     Args:
-        number: How many.
-        what: One of it, such as `topic` or `rejected SEND`.
-        form: How the number is written, as of `format`.
+        number: The number.
+        what: The noun in the singular, such as `topic` or `rejected SEND`.
+        form: Format specification of the number, as of `format`.
     """
     if number == 1:
         many = what

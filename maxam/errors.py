@@ -1,15 +1,21 @@
 """Every exception that maxam raises on purpose."""
 
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 
 class MaxamError(Exception):
-    """Base of all errors raised on purpose; anything else that escapes is a bug."""
+    """Base of all errors raised on purpose; anything else that escapes is a bug.
+
+    Attributes:
+        code: Stable name of the kind of error, for programs. `maxam.error_codes` has its meaning. An instance may have a narrower one.
+    """
+
+    code: ClassVar[str] = "failed"
 
 
 @final
 class ProtocolError(MaxamError):
-    """Say that a connection broke the protocol: it gets an ERROR frame and is closed.
+    """A connection broke the protocol. It gets an ERROR frame and is closed.
 
     Attributes:
         message: Short text of the ERROR's `message` header.
@@ -17,6 +23,8 @@ class ProtocolError(MaxamError):
         receipt: The `receipt` of the offending frame, unescaped UTF-8, or None.
         headers: Further headers of the ERROR, unescaped, such as `version`.
     """
+
+    code: ClassVar[str] = "protocol-error"
 
     def __init__(
         self,
@@ -33,18 +41,22 @@ class ProtocolError(MaxamError):
 
 
 class ConfigurationError(MaxamError):
-    """Say that a file an operator or integrator wrote cannot be used: names file, place, fault and remedy."""
+    """A file of an operator or integrator cannot be used. The text has file, place, fault and remedy."""
+
+    code: ClassVar[str] = "configuration-invalid"
 
 
 @final
 class PolicyError(ConfigurationError):
-    """Say that a policy cannot be used.
+    """A policy cannot be used.
 
     Attributes:
-        problem: What is wrong.
-        file: Name of the file; empty when the problem says it.
-        place: Path into the file, such as `principals[3] ('venue-7').owns[0]`; empty for the whole.
+        problem: Description of the fault.
+        file: Name of the file. Empty if the problem has it.
+        place: Path into the file, such as `principals[3] ('venue-7').owns[0]`. Empty for the whole.
     """
+
+    code: ClassVar[str] = "policy-invalid"
 
     def __init__(self, problem: str, file: str = "", place: str = "") -> None:
         super().__init__(": ".join([part for part in (file, place, problem) if part]))
@@ -55,14 +67,16 @@ class PolicyError(ConfigurationError):
 
 @final
 class SchemaError(ConfigurationError):
-    """Say that a schema folder or a text in it cannot be used.
+    """A schema folder or a text in it cannot be used.
 
     Attributes:
-        problem: What is wrong.
-        file: Path of the file, relative to the folder; empty when the problem says it.
-        place: Path into the file, such as `fields[2].type` or `rule[0].schema`; empty for the whole, or when the problem says it.
-        line: Of that place in the file, from 1; None when nobody has looked for it, or it is about the whole file.
+        problem: Description of the fault.
+        file: Path of the file, relative to the folder. Empty if the problem has it.
+        place: Path into the file, such as `fields[2].type` or `rule[0].schema`. Empty for the whole, or if the problem has it.
+        line: Line of that place in the file, from 1. None if it is unknown, or the problem is about the whole file.
     """
+
+    code: ClassVar[str] = "schema-invalid"
 
     def __init__(self, problem: str, file: str = "", place: str = "", line: int | None = None) -> None:
         where = file if line is None else f"{file}:{line}" if file else f"line {line}"
@@ -75,21 +89,27 @@ class SchemaError(ConfigurationError):
 
 @final
 class GlobError(MaxamError):
-    """Say why a glob is malformed, too complex, or can match no destination."""
+    """A glob is malformed, too complex, or can match no destination."""
+
+    code: ClassVar[str] = "invalid-glob"
 
 
 class JournalError(MaxamError):
-    """Say that the journal cannot be read or written."""
+    """The journal cannot be read or written."""
+
+    code: ClassVar[str] = "journal-failed"
 
 
 @final
 class JournalDamagedError(JournalError):
-    """Say that stored bytes are not what was written.
+    """Stored bytes differ from those that were written.
 
     Attributes:
         path: The file.
-        offset: Position in bytes of the first bad block.
+        offset: Position in bytes of the first damaged block.
     """
+
+    code: ClassVar[str] = "journal-damaged"
 
     def __init__(self, path: str, offset: int, problem: str) -> None:
         super().__init__(f"{path}: byte {offset}: {problem}")
@@ -99,8 +119,12 @@ class JournalDamagedError(JournalError):
 
 @final
 class DiskFullError(JournalError):
-    """Say that a batch was not stored for lack of room, and that no trace of it is left."""
+    """A batch was not stored for lack of room, and no trace of it is left."""
+
+    code: ClassVar[str] = "disk-full"
 
 
 class ClientError(MaxamError):
     """Base of what the client raises."""
+
+    code: ClassVar[str] = "client-failed"

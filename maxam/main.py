@@ -1,7 +1,7 @@
 """Where the rooms are put together: the gateway with the admin listener beside it."""
 
-from maxam.admin.enrolment import check_enrolment
-from maxam.admin.service import serve_admin
+from maxam.api.service import serve_admin
+from maxam.enrolment.enrolment import check_enrolment
 from maxam.gateway.main import command
 
 gateway = command([serve_admin], [check_enrolment])

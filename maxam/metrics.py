@@ -1,4 +1,4 @@
-"""What the broker did since it started, counted: plain integers and histograms, each written by one thread."""
+"""Counts of the broker's work since it started: plain integers and histograms, each written by one thread."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Final, final
 
 @final
 class Counters:
-    """Totals since start-up, each counting events unless its name says bytes."""
+    """Totals since start-up. Each counts events unless its name has `bytes` in it."""
 
     __slots__ = (
         "acks",
@@ -29,6 +29,7 @@ class Counters:
         "shadow_trials",
         "snapshots_built",
         "snapshots_failed",
+        "subscriptions_expired",
         "takeovers",
     )
 
@@ -54,6 +55,7 @@ class Counters:
         self.snapshots_failed = 0
         self.takeovers = 0
         self.sessions_expired = 0
+        self.subscriptions_expired = 0  # durable ones that their client did not use, though it came back
 
     def reject(self, result: str) -> None:
         """Count a rejected SEND; `result` is a code of the closed table of the protocol."""
@@ -62,12 +64,12 @@ class Counters:
 
 @final
 class Histogram:
-    """How often something took so long, or was so large, as Prometheus counts it.
+    """Distribution of times or sizes, as Prometheus counts it.
 
     Attributes:
-        bounds: Upper ends of the buckets, rising; what is above the last has a bucket of its own.
+        bounds: Upper ends of the buckets, rising. Larger values have a bucket of their own.
         counts: Observations in each bucket alone, one more than `bounds`.
-        sum: Of all that was observed.
+        sum: Of all observations.
     """
 
     __slots__ = ("bounds", "counts", "sum")

@@ -1,8 +1,9 @@
 """The plain values that the journal writes and the broker applies.
 
-Wire text (destinations, subscription ids, header names and values) is UTF-8-checked, unescaped `bytes`; names that people
-give to each other (principal, client-id, schema) are `str`. Objects are shared freely and never changed after they
-were made, but for the slots marked *cache*, which hold derived bytes that may be dropped at any time.
+Wire text (destinations, subscription ids, header names and values) is UTF-8-checked, unescaped `bytes`. Names that people
+give to each other (principal, client-id, schema) are `str`. Objects are shared freely and never changed after they were made,
+except in two kinds of slots. Slots marked *cache* hold derived bytes that may be dropped at any time. `target` is kept by the broker
+that made a record until the record is applied.
 """
 
 from typing import Final, final
@@ -17,7 +18,7 @@ REVISION_NONE: Final = 0  # the first change of a broker has revision 1
 @final
 @mypyc_attr(acyclic=True)
 class Identity:
-    """Who sent a frame: the principal and the SHA-256 (64 lower-case hex digits) of its certificate's DER.
+    """The sender of a frame: the principal and the SHA-256 (64 lower-case hex digits) of its certificate's DER.
 
     One object per connection, shared by every change that it sent.
     """
@@ -81,46 +82,47 @@ class Judgement:
 UNJUDGED: Final = Judgement("none", "", "", b"")
 
 
-REJECTION_RESULTS: Final = (
-    "conflict",
-    "bad-condition",
-    "invalid-destination",
-    "no-rule",
-    "schema-mismatch",
-    "schema-version-required",
-    "unknown-schema-version",
-    "bad-single-object",
-    "unknown-fingerprint",
-    "fingerprint-of-other-type",
-    "bad-confluent",
-    "unknown-schema-id",
-    "schema-id-of-other-type",
-    "bad-envelope",
-    "envelope-empty",
-    "envelope-duplicate-item",
-    "envelope-topic-mismatch",
-    "unauthorised",
-    "disk-full",
-    "memory-low",
-)
-"""The codes of the closed table in docs/protocol.md that a rejected SEND can be answered with."""
+REJECTION_RESULTS: Final = {
+    "conflict": "rejected-invalid",
+    "bad-condition": "rejected-invalid",
+    "invalid-destination": "rejected-invalid",
+    "no-rule": "rejected-invalid",
+    "schema-mismatch": "rejected-invalid",
+    "schema-version-required": "rejected-invalid",
+    "unknown-schema-version": "rejected-invalid",
+    "bad-single-object": "rejected-invalid",
+    "unknown-fingerprint": "rejected-invalid",
+    "fingerprint-of-other-type": "rejected-invalid",
+    "bad-confluent": "rejected-invalid",
+    "unknown-schema-id": "rejected-invalid",
+    "schema-id-of-other-type": "rejected-invalid",
+    "bad-envelope": "rejected-invalid",
+    "envelope-empty": "rejected-invalid",
+    "envelope-duplicate-item": "rejected-invalid",
+    "envelope-topic-mismatch": "rejected-invalid",
+    "unauthorised": "rejected-unauthorised",
+    "disk-full": "rejected-unavailable",
+    "memory-low": "rejected-unavailable",
+    "too-fast": "rejected-unavailable",
+}
+"""The result codes of rejected SENDs with the disposition of each: the closed table in docs/protocol.md."""
 
 
 @final
 @mypyc_attr(acyclic=True)
 class Rejection:
-    """Why a SEND was refused.
+    """The reason of a refused SEND.
 
     Attributes:
         result: One of REJECTION_RESULTS.
-        reason: One line of text, which says all of the following too.
-        schema: Full name of the type that the destination's rule asks for; empty when there was no rule to ask.
-        schema_version: The minor that the body was held against; empty when none was.
-        path: The field at fault, such as `meters[3].credit`; empty for the body, or the item of an envelope, as a whole.
-        expected: What should have been there; empty when the fault has no place in the body.
-        found: What was there.
-        offset: Where in the body, in bytes; -1 when the fault has no place in it.
-        item: Which item of an envelope it lies in, counted from 0; -1 when in none.
+        reason: One line of text, which has all of the following too.
+        schema: Full name of the type that the destination's rule requires. Empty when there was no rule to ask.
+        schema_version: The version by which the body was judged. Empty when there was none.
+        path: The field at fault, such as `meters[3].credit`. Empty for the body, or the item of an envelope, as a whole.
+        expected: Expected value. Empty when the fault has no place in the body.
+        found: Value that was there.
+        offset: Place in the body, in bytes. -1 when the fault has no place in it.
+        item: Index of the envelope's item that holds the fault, from 0. -1 when none does.
         item_key: The key of that item.
     """
 
@@ -174,12 +176,12 @@ class Change:
         revision: Position in the one gapless order of accepted changes, from 1.
         accepted_at_us: Microseconds since the epoch, UTC; never decreases with the revision.
         destination: The topic.
-        deleted: The topic has no value any more; `body` is empty then.
-        publisher: Who sent it.
-        judgement: Which schema judged it.
+        deleted: The topic has no value after this change, and `body` is empty.
+        publisher: Sender of the change.
+        judgement: Judgement of its schema.
         content: User headers that travel on to MESSAGE, in order, and the body as sent: as `pack` of maxam/content.py makes it.
         body_at: Where in `content` the body begins.
-        target: What the broker that made the change keeps under the destination, until the change is applied.
+        target: Object that the broker keeps for the destination, until the change is applied.
         wire: Cache, owned by the encoder's caller: a variant, and the shared bytes of its MESSAGE in that.
     """
 
@@ -220,12 +222,12 @@ class Change:
 
     @property
     def headers(self) -> Headers:
-        """The user headers, decoded anew with each look."""
+        """The user headers, decoded again at each access."""
         return unpack_headers(self.content)[0] if self.content[0] else ()
 
     @property
     def body(self) -> bytes:
-        """The body, copied anew with each look."""
+        """The body, copied again at each access."""
         return self.content[self.body_at :]
 
     @property
@@ -237,19 +239,19 @@ class Change:
 @final
 @mypyc_attr(acyclic=True)
 class RejectedSend:
-    """A SEND that was refused, as the journal of rejected ones keeps it; it never changes anything.
+    """A SEND that was refused, as the journal of rejected ones keeps it. It never changes anything.
 
     Attributes:
         revision: Position in that journal's own gapless order, from 1.
         rejected_at_us: Microseconds since the epoch, UTC; never decreases with the revision.
         destination: As sent.
         deleted: It had no body, and would have deleted the topic.
-        publisher: Who sent it.
-        judgement: What the rule of the destination expects, as far as there is one: encoding and type.
+        publisher: Sender of the SEND.
+        judgement: Encoding and type that the rule of the destination expects, as far as there is one.
         headers: User headers; of an unauthorised one only `content-length` and `body-sha256`, made by the broker.
-        body: As sent; empty for an unauthorised one.
+        body: As sent. Empty for an unauthorised one.
         disposition: `rejected-invalid` or `rejected-unauthorised`.
-        rejection: Why.
+        rejection: Reason of the refusal.
     """
 
     __slots__ = (
@@ -294,8 +296,8 @@ class RejectedSend:
 class SubscriptionRecord:
     """A durable subscription was created or, under the same id with another glob, replaced; it owes what comes after.
 
-    In a snapshot `low_water` is a revision: the subscription owes every matching topic whose change is above it, but for
-    what following AcknowledgementRecords take away and OwedRecords add. In a segment it is None: nothing owed yet.
+    In a snapshot `low_water` is a revision: the subscription owes every matching topic whose change is above it. Following
+    AcknowledgementRecords take topics away, and OwedRecords add some. In a segment it is None: nothing owed yet.
     """
 
     __slots__ = ("accepted_at_us", "client_id", "eager", "glob", "low_water", "principal", "subscription", "target")
@@ -341,7 +343,7 @@ Positions = tuple[tuple[bytes, int], ...]  # (destination, revision) pairs
 class AcknowledgementRecord:
     """A durable subscription has seen these topics up to these revisions: whatever it owes of them at or below is settled."""
 
-    __slots__ = ("accepted_at_us", "client_id", "positions", "principal", "subscription")
+    __slots__ = ("accepted_at_us", "client_id", "positions", "principal", "subscription", "target")
 
     def __init__(
         self, accepted_at_us: int, principal: str, client_id: str, subscription: bytes, positions: Positions
@@ -351,6 +353,7 @@ class AcknowledgementRecord:
         self.client_id: Final = client_id
         self.subscription: Final = subscription
         self.positions: Final = positions
+        self.target: object | None = None  # the live subscription, for the broker that made the record
 
 
 @final
@@ -382,4 +385,28 @@ class SessionEndRecord:
         self.target: object | None = None  # the live session, for the broker that made the record
 
 
-Record = Change | SubscriptionRecord | UnsubscriptionRecord | AcknowledgementRecord | OwedRecord | SessionEndRecord
+Sequences = tuple[tuple[bytes, int], ...]  # (source, number) pairs
+
+
+@final
+class SequencesRecord:
+    """The newest number of each source of a topic, as a snapshot holds it after the topic's change.
+
+    Attributes:
+        revision: Of the topic's newest change. If that is a delete, the snapshot may hold an older delete, or none.
+        accepted_at_us: Of the same change.
+        destination: The topic.
+        sequences: The sources that changed the topic last, oldest first.
+    """
+
+    __slots__ = ("accepted_at_us", "destination", "revision", "sequences")
+
+    def __init__(self, revision: int, accepted_at_us: int, destination: bytes, sequences: Sequences) -> None:
+        self.revision: Final = revision
+        self.accepted_at_us: Final = accepted_at_us
+        self.destination: Final = destination
+        self.sequences: Final = sequences
+
+
+SessionRecord = SubscriptionRecord | UnsubscriptionRecord | AcknowledgementRecord | OwedRecord | SessionEndRecord
+Record = Change | SessionRecord | SequencesRecord

@@ -1,4 +1,4 @@
-"""Avro schemas, minors of them and data, drawn by Hypothesis, for all tests that need many; and an encoder that is nobody's.
+"""Avro schemas, minors of them and data, drawn by Hypothesis, for all tests that need many; and an encoder of our own.
 
 A schema is its parsed JSON. Names are given in order, so that two schemas drawn apart share many, and a minor is drawn from its
 predecessor by changes such as people make, good and bad.
@@ -13,7 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from maxam.avro.schema import Schema, parse_schema, read_source
+from maxam.avro.schema import Schema, parse_schema
+from maxam.avro.source import read_source
 from maxam.errors import SchemaError
 
 Json = Any
@@ -152,7 +153,7 @@ NONE_GOOD = _NoneGood()
 
 
 def label(of: Json) -> str:
-    """Tell what distinguishes a branch of a union."""
+    """Return the label that distinguishes a branch of a union."""
     return str(of if isinstance(of, str) else of.get("name", of["type"]))
 
 
@@ -223,7 +224,7 @@ def spots(holder: Any, key: Any) -> Iterator[Spot]:
 
 @st.composite
 def minors(draw: st.DrawFn, schema: Json, changes_max: int = 2) -> Json:
-    """Draw a minor that comes after another one; a change that leaves no good schema is not made."""
+    """Draw a minor that comes after another one; a change that leaves no valid schema is not made."""
     for _ in range(draw(st.integers(1, changes_max))):
         changed = {"root": copy.deepcopy(schema)}
         found = list(spots(changed, "root"))
@@ -405,5 +406,5 @@ def _encoded(draw: st.DrawFn, of: Json, names: dict[str, Json], depth: int) -> I
 
 
 def told(error: SchemaError) -> str:
-    """Return what an error of a schema folder says, but for the line, which `test_registry` has tests of its own of."""
+    """Return the text of a schema folder's error without the line, which `test_registry` tests."""
     return ": ".join(part for part in (error.file, error.place, error.problem) if part)

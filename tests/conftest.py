@@ -4,22 +4,59 @@ import datetime as dt
 import os
 import signal
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from maxam.admin.certificates import issue_development_certificates
-from maxam.compiled import child_environment
+from maxam.api import application
+from maxam.compiled import child_environment, core
+from maxam.pki.certificates import issue_development_certificates
+from tests.cores import is_left_to_the_other
+from tests.patience import PATIENCE_S
 
-os.environ["PYTHONPATH"] = child_environment()["PYTHONPATH"]  # processes that tests start run the maxam that is tested
+# Processes that tests start run the maxam that is tested, and find the examples of the documents.
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+os.environ["PYTHONPATH"] = os.pathsep.join([child_environment()["PYTHONPATH"], str(EXAMPLES)])
 # What a shell runs in its background ignores SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# How long an answer of the admin API takes is the machine's business too; tests of the limit set their own.
+patch.object(application, "REQUEST_TIMEOUT_S", PATIENCE_S).start()
 # How long an example takes, or to make one, is the machine's business, which may be busy; all else as Hypothesis would have it, here and in CI.
 _PROFILE = settings.get_profile(settings.get_current_profile_name())
 _UNHURRIED = {*_PROFILE.suppress_health_check, HealthCheck.too_slow}
 settings.register_profile("any time", parent=_PROFILE, deadline=None, suppress_health_check=list(_UNHURRIED))
 settings.load_profile("any time")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to the other run what it tests alone, and what replaces functions of the core: machine code does not look them up."""
+    own = core()
+    left_out = [
+        item
+        for item in items
+        if is_left_to_the_other(item.nodeid, own) or (own == "compiled" and item.get_closest_marker("interpreted"))
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which one process runs all tests
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, and one worker all tests of the pipeline: one Spark at a time is enough."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        """Sees a scope in each file."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "pipeline" if file.startswith("tests/pipeline/") else file
+
+    return Files(config, log)
 
 
 @pytest.fixture(scope="session")

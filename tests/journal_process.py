@@ -7,7 +7,9 @@ import sys
 
 from maxam.compiled import core
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments, write_snapshot
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import sealed_segments
+from maxam.journal.snapshots import write_snapshot
 from tests.journal_records import SYNC, change, one_of_each, plain_all
 
 SETTINGS = JournalSettings(segment_bytes_max=2500, reserve_bytes=4096)

@@ -1,15 +1,16 @@
 """A broker without I/O and clients that talk to it in frames, for tests that need no socket, no disk and no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from maxam.avro.registry import load_registry
-from maxam.broker.broker import Barrier, Broker, Operation
+from maxam.broker.broker import Broker
+from maxam.broker.operations import Operation, TransientSubscribe
 from maxam.broker.policy import Policy, load_policy
 from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
-from maxam.gateway.peer import Peer
+from maxam.gateway.server_connection import ServerConnection
 from maxam.records import Record
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
@@ -23,7 +24,7 @@ def fingerprint_of(principal: str) -> str:
     return principal.encode().hex().ljust(64, "0")[:64]
 
 
-def policy(**principals: dict[str, Sequence[str]]) -> Policy:
+def policy(**principals: Mapping[str, Sequence[str]]) -> Policy:
     """Make a policy in which each principal has one capability with the given `send`, `receive` (and `owns`) globs."""
     lines = []
     for name, rights in principals.items():
@@ -77,14 +78,14 @@ class World:
 
     def take(self) -> list[Operation]:
         """Begin a commit: what was appended until now goes to the disk."""
-        return self.broker.take()
+        return self.broker.take_batch()
 
     def commit(self, batch: list[Operation] | None = None) -> None:
         """End a commit: the batch, or all that is pending, is on the disk now."""
         if batch is None:
-            batch = self.broker.take()
-        self.journal += [operation for operation in batch if not isinstance(operation, Barrier)]
-        self.broker.commit(batch)
+            batch = self.broker.take_batch()
+        self.journal += [operation for operation in batch if not isinstance(operation, TransientSubscribe)]
+        self.broker.apply_batch(batch)
 
     def settle(self) -> None:
         """Commit, scan and tick until nothing is left to do at this moment."""
@@ -96,8 +97,8 @@ class World:
         """Return the world after a crash: a broker that has read back the journal, and no connections."""
         broker = Broker(self.broker.limits, self.broker.policy, self.broker.registry)
         for record in self.journal:
-            broker.apply(forget_target(record))
-        broker.recovered(self.now_s, self.broker.revision)
+            broker.replay(forget_target(record))
+        broker.recovered(self.now_s, self.broker.committed_revision)
         world = replace(self, broker=broker)
         world.journal = self.journal
         return world
@@ -116,7 +117,9 @@ class Client:
     def __init__(self, world: World, principal: str, session_id: str) -> None:
         self.world = world
         self.woken = 0
-        self.peer = Peer(world.broker, world.settings, fingerprint_of(principal), session_id, self._wake, world.now_s)
+        self.peer = ServerConnection(
+            world.broker, world.settings, fingerprint_of(principal), session_id, self._wake, world.now_s
+        )
         self.version = VERSION_1_2
         self._decoder = Decoder(Limits(frame_body_bytes_max=2**30), SERVER_COMMANDS)
         self.frames: list[Frame] = []

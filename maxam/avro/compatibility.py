@@ -34,13 +34,13 @@ FORWARD: Final = "forward"
 
 
 class MinorFinding(NamedTuple):
-    """One reason why a minor does not go together with an older one.
+    """One reason why a minor version is not compatible with an older one.
 
     Attributes:
-        minor: The newer one, which is to blame.
-        against: The older one.
-        direction: `backward`: the newer one cannot read what the older one wrote; `forward`: the other way round.
-        incompatibility: What cannot be read, and where.
+        minor: The newer version, which has to change.
+        against: The older version.
+        direction: `backward` if the newer one cannot read data of the older one, `forward` for the other way round.
+        incompatibility: The part that cannot be read, and its place.
     """
 
     minor: SchemaVersion
@@ -60,7 +60,7 @@ class MinorFinding(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Advice on how to repair it."""
         kind = self.incompatibility.kind
         if self.direction == BACKWARD:
             specific = _REMEDIES_BACKWARD.get(kind, "keep the type as it was")

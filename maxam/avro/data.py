@@ -1,22 +1,27 @@
-"""Data of small bodies, for showing and comparing them: what is served and stored is never decoded here."""
+"""Read and decode data that a walker has accepted, to show and compare them. Nothing here checks any bounds again.
+
+The broker never decodes the bodies that it stores and delivers.
+"""
 
 import struct
+from collections.abc import Iterator
 from typing import Final, final
 
-from maxam.avro.schema import Field, Json, Type
-from maxam.avro.walker import read_number
+from maxam.avro.explainer import read_number
+from maxam.avro.schema import Field, Type
+from maxam.avro.source import Json
 
 
 @final
 class Value:
-    """A decoded value; which attribute says it depends on the type's kind.
+    """A decoded value. The kind of its type decides which attribute holds it.
 
     Attributes:
-        type: What it is a value of.
+        type: Type of the value.
         number: Of an int or long, 0 or 1 of a boolean, the index of an enum's symbol or a union's branch.
         real: Of a float or double.
         data: Of bytes, string and fixed.
-        items: Of a record's fields, an array's items, a map's values; the only one is that of a union's branch.
+        items: Of a record's fields, an array's items or a map's values. For a union, the value of its branch alone.
         keys: Of a map, as UTF-8.
     """
 
@@ -31,7 +36,7 @@ class Value:
         self.keys: Final[list[bytes]] = []
 
     def json(self) -> Json:
-        """Give it in Avro's JSON encoding; NaN and the infinities, which JSON lacks, as text.
+        """Return it in Avro's JSON encoding. NaN and the infinities, which JSON lacks, are text.
 
         Spec: Avro 1.12 "JSON Encoding"
         """
@@ -61,72 +66,79 @@ class Value:
                 return None if branch.type.kind == "null" else {branch.type.label: branch.json()}
 
     def fields(self) -> list[tuple[Field, "Value"]]:
-        """Give a record's fields with their values."""
+        """Return a record's fields with their values."""
         return [(field, self.items[index]) for index, field in enumerate(self.type.fields)]
 
 
-def decode(of: Type, body: bytes) -> Value:
-    """Decode a datum that the type's walker accepts: nothing here bounds or checks anything again."""
-    return _Decoder(body).value(of)
-
-
 @final
-class _Decoder:
-    __slots__ = ("_body", "_pos")
+class DatumReader:
+    """Reads the parts of a datum one after another."""
+
+    __slots__ = ("_at", "_body")
 
     def __init__(self, body: bytes) -> None:
         self._body: Final = body
-        self._pos = 0
+        self._at = 0
 
-    def value(self, of: Type) -> Value:
-        match of.kind:
-            case "null":
-                return Value(of)
-            case "boolean":
-                return Value(of, number=self._take(1)[0])
-            case "int" | "long" | "enum":
-                return Value(of, number=self._number())
-            case "float":
-                number: float = struct.unpack("<f", self._take(4))[0]
-                return Value(of, real=number)
-            case "double":
-                number = struct.unpack("<d", self._take(8))[0]
-                return Value(of, real=number)
-            case "bytes" | "string":
-                return Value(of, data=self._take(self._number()))
-            case "fixed":
-                return Value(of, data=self._take(of.size))
-            case "union":
-                index = self._number()
-                union = Value(of, number=index)
-                union.items.append(self.value(of.branches[index]))
-                return union
-            case "record":
-                record = Value(of)
-                for field in of.fields:
-                    record.items.append(self.value(field.type))
-                return record
-            case _:
-                return self._blocks(of)
-
-    def _blocks(self, of: Type) -> Value:
-        container = Value(of)
-        while True:
-            count = self._number()
-            if count == 0:
-                return container
-            if count < 0:
-                self._number()  # the size of the block
-                count = -count
-            for _ in range(count):
-                if of.kind == "map":
-                    container.keys.append(self._take(self._number()))
-                container.items.append(self.value(of.branches[0]))
-
-    def _number(self) -> int:
-        self._pos, number = read_number(self._body, self._pos)
+    def number(self) -> int:
+        """Read an int, a long, a length or an index."""
+        self._at, number = read_number(self._body, self._at)
         return number
 
-    def _take(self, size: int) -> bytes:
-        self._pos += size
-        return self._body[self._pos - size : self._pos]
+    def take(self, size: int) -> bytes:
+        """Read `size` bytes."""
+        self._at += size
+        return self._body[self._at - size : self._at]
+
+    def text(self) -> bytes:
+        """Read bytes, a string or a key."""
+        return self.take(self.number())
+
+    def items(self) -> Iterator[None]:
+        """Iterate over the items of an array or map. Each must be read before the next one is asked for."""
+        while (count := self.number()) != 0:
+            if count < 0:
+                self.number()  # the size of the block
+            for _ in range(abs(count)):
+                yield
+
+
+def decode(of: Type, body: bytes) -> Value:
+    """Decode a datum that the type's walker accepts."""
+    return _value(of, DatumReader(body))
+
+
+def _value(of: Type, reader: DatumReader) -> Value:
+    match of.kind:
+        case "null":
+            return Value(of)
+        case "boolean":
+            return Value(of, number=reader.take(1)[0])
+        case "int" | "long" | "enum":
+            return Value(of, number=reader.number())
+        case "float":
+            number: float = struct.unpack("<f", reader.take(4))[0]
+            return Value(of, real=number)
+        case "double":
+            number = struct.unpack("<d", reader.take(8))[0]
+            return Value(of, real=number)
+        case "bytes" | "string":
+            return Value(of, data=reader.text())
+        case "fixed":
+            return Value(of, data=reader.take(of.size))
+        case "union":
+            union = Value(of, number=reader.number())
+            union.items.append(_value(of.branches[union.number], reader))
+            return union
+        case "record":
+            record = Value(of)
+            for field in of.fields:
+                record.items.append(_value(field.type, reader))
+            return record
+        case _:
+            container = Value(of)
+            for _ in reader.items():
+                if of.kind == "map":
+                    container.keys.append(reader.text())
+                container.items.append(_value(of.branches[0], reader))
+            return container

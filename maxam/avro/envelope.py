@@ -5,8 +5,10 @@ Spec: Avro 1.12 "Single-object encoding", Confluent Schema Registry "Wire format
 
 from typing import Final, final
 
-from maxam.avro.schema import parse_schema, read_source
-from maxam.avro.walker import Fault, Leaf, Walker, read_number
+from maxam.avro.explainer import Fault, Leaf, read_number
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
+from maxam.avro.walker import Walker
 
 SINGLE_OBJECT_MARKER: Final = b"\xc3\x01"
 SINGLE_OBJECT_HEADER_BYTES: Final = 10  # marker and CRC-64-AVRO, little-endian
@@ -51,13 +53,13 @@ class Item:
 
 @final
 class Envelope:
-    """What an envelope holds; items of other keys are the business of others.
+    """The items of an envelope that matter to the broker. Items with other keys are for other programs.
 
     Attributes:
         body: The item that holds the datum.
-        fingerprint: The one that names its schema.
-        topic: The one that names the destination.
-        tombstone: The one that deletes, whatever its value.
+        fingerprint: The item that identifies its schema.
+        topic: The item that holds the destination.
+        tombstone: The item that deletes, whatever its value.
         duplicate: The first item of these four kinds that is there a second time.
     """
 
@@ -72,7 +74,7 @@ class Envelope:
 
 
 def open_envelope(body: bytes, keys: EnvelopeKeys) -> Envelope | Fault:
-    """Find the items of an envelope that say something to the broker."""
+    """Find the items of an envelope that matter to the broker."""
     if not _WALKER.accepts(body, 0, len(body)):
         return _WALKER.explain(body, 0, len(body)) or Fault("", "an envelope", "something else", 0)
     items: dict[int, Item] = {}
@@ -99,5 +101,5 @@ def open_envelope(body: bytes, keys: EnvelopeKeys) -> Envelope | Fault:
 
 
 def trace_envelope(body: bytes) -> tuple[list[Leaf], Fault | None]:
-    """Tell what an envelope holds up to its fault, whatever its items mean; as `Walker.trace`."""
+    """Return the items of an envelope up to its fault, whatever they mean, as `Walker.trace` does."""
     return _WALKER.trace(body, 0, len(body))

@@ -1,4 +1,4 @@
-"""Where in the files of a schema folder things stand: the readers of JSON and TOML say what they are, not on which line.
+"""Line numbers of places in a schema folder's files, which the readers of JSON and TOML do not report.
 
 Places are written as errors have them: `fields[2].type` in a schema, `rule[0].schema` in `registry.toml`.
 """
@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from maxam import toml_lines
 from maxam.errors import SchemaError
 
-_HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*(.*?)\s*\]")
-_KEY: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
 # Of a string: runs, not single characters, of which each would be remembered until the end, in a hundred bytes.
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
-_SAID: Final = re.compile(r"\bline ([0-9]+)")  # by the reader of TOML
+_SAID: Final = re.compile(r"\bline ([0-9]+)")  # in errors of the readers of JSON and TOML
 _DEPTH_MAX: Final = 1000  # no reader of JSON goes as deep: each place is longer than the one around it
 _JSON: Final = ".avsc"
 
@@ -36,18 +35,13 @@ def located(error: SchemaError, texts: Mapping[str, bytes]) -> SchemaError:
 
 
 def line_of(file: str, text: bytes, place: str) -> int | None:
-    """Find the line of a place in a file, or of the innermost thing around it that can be found; None without a place."""
-    if not place:
-        return None
-    places = ((found, line) for found, line, _ in _values(text)) if file.endswith(_JSON) else _toml_lines(text)
+    """Return the line of a place in a file, or of the innermost place around it that exists; None without a place."""
+    if not file.endswith(_JSON):
+        return toml_lines.line_of(text, place)
     lines: dict[str, int] = {}
-    for found, line in places:
+    for found, line, _ in _values(text):
         lines.setdefault(found, line)
-    while place:
-        if place in lines:
-            return lines[place]
-        place = place[: max(place.rfind("."), place.rfind("["), 0)]
-    return None
+    return toml_lines.innermost(lines, place)
 
 
 def line_of_byte(text: bytes, at: int) -> int:
@@ -106,19 +100,3 @@ def _values(text: bytes) -> Iterator[tuple[str, int, str]]:
                 if len(open_places) >= _DEPTH_MAX:
                     return
                 open_places.append((place, -1 if mark == "{" else 0))
-
-
-def _toml_lines(text: bytes) -> Iterator[tuple[str, int]]:
-    """Iterate over the places of all tables and keys that begin a line in TOML, with their lines."""
-    table = ""
-    counts: dict[str, int] = {}
-    for number, line in enumerate(text.decode(errors="replace").split("\n"), start=1):
-        header = _HEADER.match(line)
-        if header:
-            table = header[2]
-            if header[1] == "[[":
-                counts[table] = counts.get(table, -1) + 1
-                table = f"{table}[{counts[table]}]"
-            yield table, number
-        elif key := _KEY.match(line):
-            yield f"{table}.{key[1]}" if table else key[1], number

@@ -1,25 +1,26 @@
-"""Would a reader's schema read what a writer's schema wrote: Avro's schema resolution, with the place of each failure.
+"""Avro's schema resolution: whether a reader's schema can read the data of a writer's, with the place of each failure.
 
 Follows "Schema Resolution" of the Avro specification 1.12. Where that leaves a choice:
 
 * named types match by their full name or an alias of the reader's, else by their unqualified name;
-* of a reader's union the branch counts that has the writer's very type, for named ones the very name, else the first with the
-  unqualified name, else the first that the type is promoted to;
+* in a reader's union, the branch of the writer's very type wins, for named types the one with the same full name. The next
+  choice is the first with the same unqualified name, and the last is the first that the type is promoted to;
 * a field of the reader's goes by its own name before any alias of it, and no field that was written is read twice;
 * bytes are readable as a string where they are UTF-8, so a schema that wrote bytes is not one that a string always reads;
-* a decimal is readable as one with the same scale and no fewer digits; two other logical types that differ mean other
-  things by the same bytes, and neither is readable as the other. One alone says nothing.
+* a decimal is readable as one with the same scale and no fewer digits. Two other logical types that differ give the same
+  bytes different meanings, and neither is readable as the other. If only one side has a logical type, it has no effect.
 
-docs/schema-compatibility.md tells where other implementations decide otherwise.
+docs/integrate/schema-compatibility.md lists where other implementations decide otherwise.
 
-Pairs of types (one of the writer's, one of the reader's) make a graph: what each data of the one can lead to. A pair is *bad* when it
-fails by itself or leads to a bad one. Types that hold themselves make cycles, and a cycle alone is no failure: that is the
-greatest fixed point.
+Pairs of types (one of the writer's, one of the reader's) make a graph: the pairs that data of the one can lead to. A pair is
+*bad* when it fails by itself or leads to a pair that does. Types that hold themselves make cycles, and a cycle alone is no
+failure: that is the greatest fixed point.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, final
 
+from maxam.avro.data import DatumReader
 from maxam.avro.schema import Field, Type
 from maxam.counting import counted
 
@@ -52,9 +53,12 @@ _PROMOTIONS: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-_CONTAINERS: Final = {"array": "[]", "map": "{}"}  # and what stands for their items in a path
+_CONTAINERS: Final = {"array": "[]", "map": "{}"}  # and the sign for their items in a path
 _NAMED: Final = ("record", "enum", "fixed")
 _FIXED_WIDTH: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+
+Pair = tuple[int, int]  # a writer's type and a reader's, by `id`
 
 
 class Failure(NamedTuple):
@@ -62,7 +66,7 @@ class Failure(NamedTuple):
 
     Attributes:
         path: Field names joined by `.`, with `[]` for items of an array and `{}` for values of a map; empty for the root.
-        problem: What does not fit there.
+        problem: Description of the part that does not fit there.
     """
 
     path: str
@@ -74,13 +78,13 @@ class Incompatibility(NamedTuple):
 
     Attributes:
         kind: One of KINDS.
-        reader_path: Where, in the reader's schema: field names joined by `.`, `[]` for items of an array, `{}` for values of a map,
-            `<type>` for a branch of a union; empty for the root.
-        writer_path: Likewise in the writer's; the record's for a field that it has not.
-        problem: What does not fit there.
+        reader_path: Place in the reader's schema, empty for the root. Field names are joined by `.`. Items of an array are `[]`,
+            values of a map `{}`, and branches of a union `<type>`.
+        writer_path: Likewise in the writer's schema. For a field that it does not have, the path of the record.
+        problem: Description of the part that does not fit there.
         reader_route: The way to `reader_path`: indices of fields and branches, 0 for items.
         writer_route: The way to `writer_path`.
-        symbol: Index of the first symbol of the writer's that the reader has not; 0 for other kinds.
+        symbol: Index of the first symbol of the writer's that the reader does not have, 0 for other kinds.
     """
 
     kind: str
@@ -98,7 +102,7 @@ class Incompatibility(NamedTuple):
 
 
 class _Fault(NamedTuple):
-    """What is wrong with a pair of types by itself; `field` and `field_index` name a field of the reader's."""
+    """A reason why a pair of types fails by itself. `field` and `field_index` identify a field of the reader's."""
 
     kind: str
     problem: str
@@ -123,6 +127,11 @@ class _Child:
         self.writer_step: Final = writer_step
         self.reader_step: Final = reader_step
 
+    @property
+    def key(self) -> Pair:
+        """The pair by the types' `id`."""
+        return (id(self.writer), id(self.reader))
+
 
 @final
 class _Pair:
@@ -139,7 +148,7 @@ class _Visit:
 
     __slots__ = ("before", "key", "step")
 
-    def __init__(self, key: tuple[int, int], before: "_Visit | None", step: _Child | None) -> None:
+    def __init__(self, key: Pair, before: "_Visit | None", step: _Child | None) -> None:
         self.key: Final = key
         self.before: Final = before
         self.step: Final = step
@@ -150,7 +159,7 @@ class Resolution:
     """How one type reads what another one wrote.
 
     Attributes:
-        certain: Every datum of the writer's type is readable; no datum needs to be looked at.
+        certain: Every datum of the writer's type is readable, and no datum needs to be checked.
     """
 
     __slots__ = ("_any_name", "_bad", "_pairs", "_reader", "_writer", "certain")
@@ -171,14 +180,14 @@ class Resolution:
         self.certain: Final = (id(writer), id(reader)) not in self._bad
 
     def incompatibilities(self) -> list[Incompatibility]:
-        """Name everything that can be written and not be read; nothing when it is certain.
+        """Return everything that can be written and not be read. The list is empty if `certain` is True.
 
-        A type that holds itself is shown once; one that is used in many places in at most PATHS_MAX of them.
+        A type that holds itself is shown once. One that is used in many places is shown in at most PATHS_MAX of them.
         """
         if self.certain:
             return []
         found: list[Incompatibility] = []
-        shown: dict[tuple[int, int], int] = {}
+        shown: dict[Pair, int] = {}
         ways = [_Visit((id(self._writer), id(self._reader)), None, None)]
         for way in ways:  # grows while it is gone through: the shortest ways come first
             shown[way.key] = shown.get(way.key, 0) + 1
@@ -186,18 +195,16 @@ class Resolution:
                 continue
             pair = self._pairs[way.key]
             found += [_incompatibility(way, fault) for fault in pair.faults]
-            for child in pair.children:
-                key = (id(child.writer), id(child.reader))
-                if key in self._bad and not _is_on(way, key):
-                    ways.append(_Visit(key, way, child))
+            followed = [child for child in pair.children if child.key in self._bad and not _is_on(way, child.key)]
+            ways += [_Visit(child.key, way, child) for child in followed]
         found.sort(key=_route)
         return found
 
     def failures(self, datum: bytes) -> list[Failure]:
-        """Return why a datum is not readable, each reason once; nothing when it is.
+        """Return the reasons why a datum is not readable, each once. The list is empty if it is readable.
 
         Args:
-            datum: One that the writer's schema accepts: its walker has seen to that.
+            datum: One that the walker of the writer's schema accepts.
         """
         if self.certain:
             return []
@@ -210,7 +217,7 @@ def _route(incompatibility: Incompatibility) -> tuple[int, ...]:
     return incompatibility.reader_route
 
 
-def _is_on(way: _Visit, key: tuple[int, int]) -> bool:
+def _is_on(way: _Visit, key: Pair) -> bool:
     visit: _Visit | None = way
     while visit is not None:
         if visit.key == key:
@@ -243,9 +250,9 @@ def _incompatibility(way: _Visit, fault: _Fault) -> Incompatibility:
     )
 
 
-def _reachable(writer: Type, reader: Type, any_name: bool) -> dict[tuple[int, int], _Pair]:
+def _reachable(writer: Type, reader: Type, any_name: bool) -> dict[Pair, _Pair]:
     """Return each pair of types that data can lead to."""
-    found: dict[tuple[int, int], _Pair] = {}
+    found: dict[Pair, _Pair] = {}
     todo = [(writer, reader)]
     root = any_name
     while todo:
@@ -259,26 +266,32 @@ def _reachable(writer: Type, reader: Type, any_name: bool) -> dict[tuple[int, in
     return found
 
 
-def _bad(pairs: dict[tuple[int, int], _Pair]) -> set[tuple[int, int]]:
-    """Return the pairs that fail, or lead to one that does."""
-    todo = [key for key, pair in pairs.items() if pair.faults]
-    if not todo:
-        return set()
-    parents: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for key, pair in pairs.items():
-        for child in pair.children:
-            parents.setdefault((id(child.writer), id(child.reader)), []).append(key)
-    bad = set(todo)
+def leading_to(failing: Iterable[Pair], children: Mapping[Pair, Sequence[Pair]]) -> set[Pair]:
+    """Return the pairs of types that fail, or lead to one that does. Both arguments are by the types' `id`."""
+    parents: dict[Pair, list[Pair]] = {}
+    for key, keys in children.items():
+        for child in keys:
+            parents.setdefault(child, []).append(key)
+    todo = list(failing)
+    found = set(todo)
     while todo:
         for parent in parents.get(todo.pop(), ()):
-            if parent not in bad:
-                bad.add(parent)
+            if parent not in found:
+                found.add(parent)
                 todo.append(parent)
-    return bad
+    return found
+
+
+def _bad(pairs: dict[Pair, _Pair]) -> set[Pair]:
+    """Return the pairs that fail, or lead to one that does."""
+    failing = [key for key, pair in pairs.items() if pair.faults]
+    if not failing:
+        return set()
+    return leading_to(failing, {key: [child.key for child in pair.children] for key, pair in pairs.items()})
 
 
 def _compare(w: Type, r: Type, any_name: bool) -> _Pair:
-    """Look at two types without following where they lead."""
+    """Compare two types without the types in them."""
     pair = _Pair()
     if w.kind == "union":
         for index, branch in enumerate(w.branches):
@@ -296,13 +309,13 @@ def _compare(w: Type, r: Type, any_name: bool) -> _Pair:
     if fault is not None:
         pair.faults.append(fault)
         if fault.kind != NAME_MISMATCH:
-            return pair  # else it goes on: an alias would mend the name, and nothing else
+            return pair  # else it goes on: an alias would repair the name, and nothing else
     _compare_alike(w, r, pair)
     return pair
 
 
 def _compare_alike(w: Type, r: Type, pair: _Pair) -> None:
-    """Look at two types that match but perhaps for their names."""
+    """Compare two types that match, except that their names may differ."""
     match w.kind:
         case "record":
             fields, missing = fields_of(w, r)
@@ -348,7 +361,7 @@ def _sizes(w: Type, r: Type) -> _Fault:
 
 
 def _mismatch(w: Type, r: Type, any_name: bool = False) -> _Fault | None:
-    """Tell why a writer's type and a reader's, neither a union, do not match, whatever they hold."""
+    """Return why a writer's type and a reader's, neither a union, do not match whatever they hold. None if they match."""
     if w.kind != r.kind:
         if r.kind not in _PROMOTIONS.get(w.kind, ()):
             return _Fault(TYPE_MISMATCH, f"{shown(w)} is not readable as {shown(r)}")
@@ -364,7 +377,7 @@ def _mismatch(w: Type, r: Type, any_name: bool = False) -> _Fault | None:
 
 
 def _deep_mismatch(w: Type, r: Type, any_name: bool, path: str) -> tuple[_Fault, str] | None:
-    """Tell why two types, neither a union, do not match, and where.
+    """Return why two types, neither a union, do not match, and the place. None if they match.
 
     As the specification has it, arrays and maps match when their items do, even where there is no item.
     """
@@ -379,7 +392,7 @@ def _deep_mismatch(w: Type, r: Type, any_name: bool, path: str) -> tuple[_Fault,
 
 
 def shown(of: Type) -> str:
-    """Name a type for people: its full name, its logical type, or its kind."""
+    """Return a type's name for people: its full name, its logical type, or its kind."""
     if of.logical == "decimal":
         return f"decimal({of.precision},{of.scale})"
     return of.name or of.logical or of.kind
@@ -394,13 +407,13 @@ def _is_same_name(w: Type, r: Type) -> bool:
 
 
 def branch_of(w: Type, union: Type) -> Type | None:
-    """Choose the branch of a reader's union that reads a writer's type, which is no union; None when none does."""
+    """Return the branch of a reader's union that reads a writer's type, which is no union. Return None if none does."""
     alike: Type | None = None
     promoted: Type | None = None
     for r in union.branches:
         if r.kind == w.kind:
             if w.kind not in _NAMED or _is_same_name(w, r):
-                return r  # be it that it does not match further down: no reader would look for another one
+                return r  # even if it does not match further down: no reader would try another one
             if alike is None and _mismatch(w, r) is None:
                 alike = r
         elif promoted is None and r.kind in _PROMOTIONS.get(w.kind, ()):
@@ -409,7 +422,7 @@ def branch_of(w: Type, union: Type) -> Type | None:
 
 
 def fields_of(w: Type, r: Type) -> tuple[list[tuple[Field, Field | None]], list[Field]]:
-    """Return each of a writer's fields with the reader's of it, None where it is skipped; and what the reader misses."""
+    """Return pairs of a writer's field and the reader's field of it (None: skipped), and the fields that the reader misses."""
     written = {f.name for f in w.fields}
     readers: dict[str, Field] = {}
     missing: list[Field] = []
@@ -433,22 +446,21 @@ def fields_of(w: Type, r: Type) -> tuple[list[tuple[Field, Field | None]], list[
 
 @final
 class _Walk:
-    """Goes through a datum along both schemas."""
+    """Reads a datum along both schemas."""
 
-    __slots__ = ("_at", "_bad", "_data", "found")
+    __slots__ = ("_bad", "_reader", "found")
 
-    def __init__(self, data: bytes, bad: set[tuple[int, int]]) -> None:
-        self._data: Final = data
-        self._at = 0
+    def __init__(self, data: bytes, bad: set[Pair]) -> None:
+        self._reader: Final = DatumReader(data)
         self._bad: Final = bad
         self.found: Final[dict[Failure, None]] = {}
 
     def read(self, w: Type, r: Type | None, path: str, any_name: bool = False) -> None:
-        """Move behind a value; None for a reader's type skips it."""
+        """Read a value. It is not compared if the reader's type is None."""
         if r is not None and (id(w), id(r)) not in self._bad:
             r = None
         if w.kind == "union":
-            self.read(w.branches[self._long()], r, path)
+            self.read(w.branches[self._reader.number()], r, path)
             return
         if r is not None and r.kind == "union":
             chosen = branch_of(w, r)
@@ -467,23 +479,23 @@ class _Walk:
             case "record":
                 self._record(w, r, path)
             case "enum":
-                symbol = w.symbols[self._long()]
+                symbol = w.symbols[self._reader.number()]
                 if r is not None and symbol not in r.symbols and not r.symbol_default:
                     self._fail(path, _unknown([symbol]))
             case "array" | "map":
                 items = None if r is None else r.branches[0]
-                for _ in self._items():
+                for _ in self._reader.items():
                     if w.kind == "map":
-                        self._bytes()  # the key
+                        self._reader.text()  # the key
                     self.read(w.branches[0], items, path + _CONTAINERS[w.kind])
             case "int" | "long":
-                self._long()
+                self._reader.number()
             case "bytes" | "string":
-                data = self._bytes()
+                data = self._reader.text()
                 if w.kind == "bytes" and r is not None and r.kind == "string" and not _is_text(data):
                     self._fail(path, _NOT_UTF_8)
             case _:
-                self._at += w.size if w.kind == "fixed" else _FIXED_WIDTH[w.kind]
+                self._reader.take(w.size if w.kind == "fixed" else _FIXED_WIDTH[w.kind])
 
     def _record(self, w: Type, r: Type | None, path: str) -> None:
         if r is None:
@@ -495,31 +507,6 @@ class _Walk:
             self._fail(_join(path, g.name), _NOT_WRITTEN)
         for f, of in fields:
             self.read(f.type, None if of is None else of.type, _join(path, f.name))
-
-    def _items(self) -> Iterator[None]:
-        count = self._long()
-        while count:
-            if count < 0:
-                count = -count
-                self._long()
-            for _ in range(count):
-                yield
-            count = self._long()
-
-    def _bytes(self) -> bytes:
-        length = self._long()
-        self._at += length
-        return self._data[self._at - length : self._at]
-
-    def _long(self) -> int:
-        shift = value = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-            shift += 7
 
     def _fail(self, path: str, problem: str) -> None:
         self.found.setdefault(Failure(path, problem))

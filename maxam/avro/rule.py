@@ -13,15 +13,16 @@ from maxam.avro.envelope import (
     Item,
     open_envelope,
 )
+from maxam.avro.explainer import Fault
 from maxam.avro.fingerprint import CRC_BYTES, SHA_BYTES, crc_64_avro, sha_256
 from maxam.avro.schema import Schema
-from maxam.avro.walker import Fault, Walker
+from maxam.avro.walker import Walker
 from maxam.counting import counted
 from maxam.globs import Glob
 from maxam.records import UNJUDGED, Headers, Judgement, Rejection
 
 REASON_CHARACTERS_MAX: Final = 400  # a reason is one header line that people read
-_KNOWN_SHOWN_MAX: Final = 4  # versions that a reason names, the newest first; listings have them all
+_KNOWN_SHOWN_MAX: Final = 4  # versions in a reason, the newest first; listings have all
 _FOUND_CHARACTERS_MAX: Final = 100  # of what a sender wrote
 
 DATUM: Final = "datum"
@@ -33,7 +34,7 @@ ENCODINGS: Final = (DATUM, SINGLE_OBJECT, ENVELOPE, CONFLUENT, NONE)
 
 
 def schema_id_of(text_sha256: str) -> int:
-    """Give the id of a schema whose self-contained text has this SHA-256, in hexadecimal."""
+    """Return the id of a schema whose self-contained text has this SHA-256, in hexadecimal."""
     return int(text_sha256[-2 * ID_BYTES :], 16) & 0x7FFFFFFF  # Confluent's ids are signed numbers of 32 bits
 
 
@@ -50,7 +51,7 @@ class SchemaVersion:
         crc_64: CRC-64-AVRO fingerprint, 8 bytes, little-endian.
         sha_256: SHA-256 fingerprint, 32 bytes.
         text_sha256: SHA-256 of the self-contained text, 64 hexadecimal digits: its name in the journal.
-        schema_id: Low 31 bits of that SHA-256: what the encoding `confluent` and its registry's API call the text by.
+        schema_id: Low 31 bits of that SHA-256: the id of the text in encoding `confluent` and in its registry's API.
     """
 
     __slots__ = ("crc_64", "minor", "path", "schema", "schema_id", "sha_256", "text_sha256", "type_name", "walker")
@@ -67,7 +68,7 @@ class SchemaVersion:
         self.schema_id: Final = schema_id_of(self.text_sha256)
 
     def head(self, encoding: str) -> bytes:
-        """Return what stands before the datum in a body of an encoding other than `envelope`: nothing in a bare one."""
+        """Return the bytes before the datum in a body of an encoding other than `envelope`. A bare datum has none."""
         if encoding == SINGLE_OBJECT:
             return SINGLE_OBJECT_MARKER + self.crc_64
         if encoding == CONFLUENT:
@@ -94,17 +95,17 @@ class _Judge:
 
 @final
 class Rule:
-    """What one glob's destinations carry. Immutable.
+    """The format of the values of one glob's destinations. Immutable.
 
     Attributes:
-        glob: Which destinations it is for.
+        glob: Pattern of the destinations that it covers.
         encoding: One of ENCODINGS.
-        schema: Full type name; empty for encoding `none`.
+        schema: Full type name, empty for encoding `none`.
         version_required: A bare datum must come with a `schema-version` header.
-        deletion: Judgement of an empty body, which no schema checks: whose it would be.
-        candidate: The version that is only tried, if there is one.
-        shadow: The same rule as if the candidate were the only version, for trials without effect; None without a candidate.
-        rejected_bodies_stored: What is rejected here may be kept for operators; else only its length and SHA-256 are.
+        deletion: Judgement of an empty body, which no schema checks. It has the type and no version.
+        candidate: The version that is only tried, or None.
+        shadow: The same rule as if the candidate were the only version, for trials without effect. None without a candidate.
+        rejected_bodies_stored: True if rejected bodies may be kept for operators. Otherwise only length and SHA-256 are kept.
     """
 
     __slots__ = (
@@ -140,16 +141,16 @@ class Rule:
         """Bind a glob to the versions of its type.
 
         Args:
-            glob: Which destinations it is for.
+            glob: Pattern of the destinations that it covers.
             encoding: One of ENCODINGS.
-            schema: Full type name; empty for encoding `none`.
-            versions: Newest first; empty for encoding `none`.
+            schema: Full type name, empty for encoding `none`.
+            versions: Newest first, empty for encoding `none`.
             version_required: A bare datum must come with a `schema-version` header.
             fingerprint_bytes: Length of the fingerprints that judgements carry: CRC_BYTES or SHA_BYTES.
             keys: Keys of an envelope's items.
             known: Every schema of the registry by either fingerprint, and by the 4 bytes of its id, big-endian.
-            candidate: A version of the same type that judges nothing and is only tried; not among `versions`.
-            rejected_bodies_stored: What is rejected here may be kept for operators.
+            candidate: A version of the same type that judges nothing and is only tried. It is not among `versions`.
+            rejected_bodies_stored: True if rejected bodies may be kept for operators.
         """
         self.glob: Final = glob
         self.encoding: Final = encoding
@@ -181,7 +182,7 @@ class Rule:
                 self._ids.setdefault(version.schema_id_bytes, judge)
 
     def judge(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
-        """Tell whether a body is what its destination carries.
+        """Return the judgement of a body by the rule of its destination.
 
         Args:
             destination: Of the SEND; only an envelope's topic item is compared with it.
@@ -189,7 +190,7 @@ class Rule:
             body: Not empty.
 
         Returns:
-            The judgement, shared by bodies of the same minor unless the body is an envelope; or the rejection.
+            The judgement, shared by bodies of the same minor version unless the body is an envelope. Otherwise the rejection.
         """
         if self.encoding == DATUM:
             judge = self._datum(headers, body, 0, len(body), None)
@@ -221,7 +222,7 @@ class Rule:
         if self.version_required:
             return self._rejection(
                 "schema-version-required",
-                f"{self.schema} must be sent with a schema-version header; known: {self._known_minors()}",
+                f"{self.schema} must be sent with a schema-version header, known: {self._known_minors()}",
                 expected=f"schema-version {self._known_minors()}",
                 found="no such header",
             )
@@ -327,15 +328,15 @@ class Rule:
         return [judge.minor for judge in self._judges]
 
     def knows(self, what: str, key: bytes) -> bool:
-        """Tell whether a `minor`, a `schema id` or a `fingerprint` names one of the versions that judge here."""
+        """Return True if a `minor`, a `schema id` or a `fingerprint` identifies one of the versions that judge here."""
         if what == "minor":
             return key in self._minors
         return key in (self._ids if what == "schema id" else self._fingerprints)
 
-    # Why not.
+    # Rejections
 
     def _writer(self, fingerprint: bytes, offset: int, item: Item | None) -> _Judge | Rejection:
-        """Find the minor that a fingerprint names."""
+        """Return the version that a fingerprint identifies, or the rejection."""
         judge = self._fingerprints.get(fingerprint)
         if judge is not None:
             return judge
@@ -348,7 +349,7 @@ class Rule:
     def _unknown(
         self, result: str, result_of_other: str, what: str, shown: str, key: bytes, offset: int, item: Item | None
     ) -> Rejection:
-        """Say which versions the rule knows, and what can be said about one that it does not know."""
+        """Return a rejection that lists the versions of the rule, and describes a version that it does not have."""
         texts = [f"{text} ({judge.minor})" for text, judge in self._known(len(key))]
         known = _some(texts)
         possible = len(key) == ID_BYTES if self.encoding == CONFLUENT else len(key) in (CRC_BYTES, SHA_BYTES)
@@ -370,7 +371,7 @@ class Rule:
         return self._rejection(result, reason, expected=f"{what} {_some(texts)}", found=shown, offset=offset, item=item)
 
     def _known(self, size: int) -> list[tuple[str, _Judge]]:
-        """Give what names the rule's versions, newest first, in the form that a name of so many bytes has."""
+        """Return the identifiers of the rule's versions, newest first, in the form of an identifier of `size` bytes."""
         if size == ID_BYTES and self.encoding == CONFLUENT:
             return [(str(int.from_bytes(key, "big")), judge) for key, judge in self._ids.items()]
         size = size if size == SHA_BYTES else CRC_BYTES
@@ -393,7 +394,7 @@ class Rule:
     def _mismatch(
         self, judge: _Judge, body: bytes, start: int, end: int, item: Item | None, older: int = 0
     ) -> Rejection:
-        """Say why a minor did not accept a datum; `older` ones were asked too, and did not either."""
+        """Return the reason why a version did not accept a datum, and that `older` ones did not accept it either."""
         fault = judge.walker.explain(body, start, end) or Fault("", "a value", "something else", start)
         reason = f"{_end(self.schema)} {judge.minor}: {fault}"
         if item is not None:
@@ -461,5 +462,5 @@ def _some(names: list[str]) -> str:
 
 
 def _end(name: str) -> str:
-    """Keep the end of a long name, which says most: what follows must have room too."""
+    """Shorten a long name to its end, which is the most specific part. The text after it must have room too."""
     return name if len(name) <= _FOUND_CHARACTERS_MAX else f"...{name[-_FOUND_CHARACTERS_MAX:]}"

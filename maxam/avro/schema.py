@@ -1,30 +1,27 @@
 """Avro schemas as written in `.avsc` files: strict parsing, references between files, canonical form.
 
-A schema's *self-contained text* is its file with each type of another file written out where it is first used, depth
-first, and without the `references` attribute, which only means something inside the folder. It is what fingerprints are
-of, what is served, and what the journal keeps.
+A schema's *self-contained text* is its file with each type of another file written out where it is first used, depth first.
+The `references` attribute is left out, because it only means something inside the folder. Fingerprints are computed from
+this text. It is also the text that is served and that the journal keeps.
 """
 
 import json
 import math
 import re
-from collections.abc import Mapping
 from typing import Final, final
 
-from maxam.avro.places import line_of_byte, line_of_second, line_of_value
+from maxam.avro.source import Json, Source, Sources
 from maxam.counting import counted
 from maxam.errors import SchemaError
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 DEPTH_MAX: Final = (
     64  # levels of one schema's text, and of records, arrays and maps in one value: bounds every recursion
 )
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-PII: Final = "pii"  # attribute of a field that says whether what it holds tells of a person; absent: it does not
+PII: Final = "pii"  # attribute of a field that holds personal data, False by default
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LOGICAL: Final = {
+LOGICAL: Final = {  # logical types of the specification, and what they may be of
     "big-decimal": ("bytes",),
     "date": ("int",),
     "decimal": ("bytes", "fixed"),
@@ -44,18 +41,29 @@ _LOGICAL_SIZES: Final = {"duration": 12, "uuid": 16}
 
 @final
 class Field:
-    """A record's field. `default` means something only when `defaulted`; `aliases` are older names that a reader goes by."""
+    """A record's field.
 
-    __slots__ = ("aliases", "default", "defaulted", "name", "type")
+    `default` has a meaning only when `defaulted` is True. `aliases` are older names that a reader accepts. `personal` is the
+    mark of personal data.
+    """
+
+    __slots__ = ("aliases", "default", "defaulted", "name", "personal", "type")
 
     def __init__(
-        self, name: str, of: "Type", defaulted: bool, default: Json = None, aliases: tuple[str, ...] = ()
+        self,
+        name: str,
+        of: "Type",
+        defaulted: bool,
+        default: Json = None,
+        aliases: tuple[str, ...] = (),
+        personal: bool = False,
     ) -> None:
         self.name: Final = name
         self.type: Final = of
         self.defaulted: Final = defaulted
         self.default: Final = default
         self.aliases: Final = aliases
+        self.personal: Final = personal
 
 
 @final
@@ -70,10 +78,10 @@ class Type:
         fields: Fields of a record.
         branches: Branches of a union; the only one of an array or map is its items' type.
         aliases: Full names that a named type had before.
-        symbol_default: What an enum's reader takes a symbol for that it does not know; empty without.
+        symbol_default: Symbol that an enum's reader takes in place of one that it does not know, empty if there is none.
         logical: Name of its logical type, if that is one the specification knows.
         precision: Digits of a decimal.
-        scale: Digits behind the point of a decimal.
+        scale: Digits of a decimal after the point.
         empty: Every value takes no bytes, so that any number of items costs a sender nothing.
     """
 
@@ -116,40 +124,8 @@ class Type:
 
     @property
     def label(self) -> str:
-        """What tells it from other branches of a union: the full name, else the kind."""
+        """Label that distinguishes it from other branches of a union: the full name, else the kind."""
         return self.name or self.kind
-
-
-@final
-class Source:
-    """One `.avsc` file, read but not yet parsed.
-
-    Attributes:
-        path: Where it stands, for errors.
-        minor: Its version such as `1.0`; empty when it stands alone.
-        document: The JSON text's value.
-        references: Pinned minor for each named type of another file.
-        line: Where the value begins in the text, from 1.
-    """
-
-    __slots__ = ("document", "line", "minor", "path", "references")
-
-    def __init__(self, path: str, minor: str, document: Json, line: int = 1) -> None:
-        self.path: Final = path
-        self.minor: Final = minor
-        self.document: Final = document
-        self.line: Final = line
-        references: Json = document.get("references", {}) if isinstance(document, dict) else {}
-        self.references: Final[dict[str, str]] = {}
-        if not isinstance(references, dict):
-            raise SchemaError('expected an object such as {"egm.EGMStateBase_v1": "1.0"}', path, "references")
-        for name, pinned in references.items():
-            if not isinstance(pinned, str):
-                raise SchemaError('expected a minor version as text such as "1.0"', path, f"references.{name}")
-            self.references[name] = pinned
-
-
-Sources = Mapping[str, Mapping[str, Source]]  # full type name -> minor -> file
 
 
 @final
@@ -172,33 +148,6 @@ class Schema:
         self.uses: Final = uses
 
 
-def read_source(path: str, text: bytes, minor: str = "") -> Source:
-    """Read a schema file's JSON.
-
-    Raises:
-        SchemaError: It is not UTF-8 JSON, or an object in it has a key twice; names the line.
-    """
-    try:
-        document: Json = json.loads(
-            text.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
-        )
-    except RecursionError:
-        raise SchemaError("nested too deeply", path) from None
-    except UnicodeDecodeError as error:
-        raise SchemaError(f"not UTF-8 JSON: {error}", path, "", line_of_byte(text, error.start)) from None
-    except json.JSONDecodeError as error:
-        raise SchemaError(f"not UTF-8 JSON: {error}", path, "", error.lineno) from None
-    except _RepeatedKeyError as error:
-        problem = f"not UTF-8 JSON: key {error.key!r} is there twice"
-        raise SchemaError(problem, path, "", line_of_second(text, error.key)) from None
-    except _NumberError as error:
-        problem = f"not UTF-8 JSON: {error.text} {error.problem}"
-        raise SchemaError(problem, path, "", line_of_value(text, error.text)) from None
-    except ValueError as error:
-        raise SchemaError(f"not UTF-8 JSON: {error}", path) from None
-    return Source(path, minor, document, line_of_byte(text, len(text) - len(text.lstrip())))
-
-
 def parse_schema(source: Source, sources: Sources | None = None) -> Schema:
     """Parse a schema and all that it refers to.
 
@@ -207,49 +156,49 @@ def parse_schema(source: Source, sources: Sources | None = None) -> Schema:
         sources: Files that it may refer to.
 
     Raises:
-        SchemaError: Something is wrong with it or with a file that it refers to; names file and place.
+        SchemaError: The schema or a file that it refers to is invalid. The error names file and place of the first mistake.
 
     Spec: Avro 1.12 "Schema Declaration", "Names"
     """
+    schema, problems = examine_schema(source, sources)
+    if schema is None:
+        raise problems[0]
+    return schema
+
+
+def examine_schema(source: Source, sources: Sources | None = None) -> tuple[Schema | None, list[SchemaError]]:
+    """Parse a schema and continue after a wrong field to find further mistakes. Arguments are those of `parse_schema`.
+
+    Returns:
+        The schema, or None if there is a mistake; and all mistakes. A type that a wrong field defines is unknown to the
+        fields after it.
+    """
     parser = _Parser(sources or {})
+    problems = parser.problems
     try:
         of, document = parser.parse(source, source.document, "", "", 1)
         parser.check_defaults()
+        if problems:
+            return None, problems
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     except RecursionError:
-        raise SchemaError("nested too deeply", source.path) from None
+        problems.append(SchemaError("nested too deeply", source.path))
+        return None, problems
+    except SchemaError as error:
+        problems.append(error)
+        return None, problems
     except UnicodeEncodeError:
         place = _unpaired(source.document)
-        raise SchemaError("a text in it holds half a surrogate pair", source.path, place or "") from None
+        return None, [SchemaError("a text in it holds half a surrogate pair", source.path, place or "")]
     for name in source.references:
         if name not in parser.origins or parser.origins[name] is source:
-            raise SchemaError("the schema does not refer to this type", source.path, f"references.{name}")
-    return Schema(of, text, tuple(name for name, file in parser.types_of_files.items() if file is not source))
-
-
-def find_problems(source: Source, sources: Sources | None = None) -> list[SchemaError]:
-    """Name everything that is wrong with a schema, where `parse_schema` stops at the first mistake; nothing when it is good.
-
-    A type that stands in a wrong field is unknown to what follows.
-    """
-    parser = _Parser(sources or {}, lenient=True)
-    try:
-        parser.parse(source, source.document, "", "", 1)
-        parser.check_defaults()
-    except RecursionError:
-        parser.problems.append(SchemaError("nested too deeply", source.path))
-    except SchemaError as error:
-        parser.problems.append(error)
-    if not parser.problems:
-        try:
-            parse_schema(source, sources)
-        except SchemaError as error:
-            parser.problems.append(error)
-    return parser.problems
+            return None, [SchemaError("the schema does not refer to this type", source.path, f"references.{name}")]
+    uses = tuple([name for name, file in parser.types_of_files.items() if file is not source])
+    return Schema(of, text, uses), problems
 
 
 def full_name(source: Source) -> str:
-    """Tell the full name of the type that a file defines, which must be a named one.
+    """Return the full name of the type that a file defines, which must be a named one.
 
     Raises:
         SchemaError: It does not define one, or its name is malformed.
@@ -263,17 +212,16 @@ def full_name(source: Source) -> str:
 
 @final
 class _Parser:
-    def __init__(self, sources: Sources, lenient: bool = False) -> None:
+    def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._lenient = lenient
-        self.problems: list[SchemaError] = []  # of fields and defaults: a lenient parser goes on behind them
+        self.problems: list[SchemaError] = []  # of fields and defaults
         self._types: dict[str, Type] = {}
         self.origins: dict[str, Source] = {}  # in which file each named type met so far is defined
         self.types_of_files: dict[str, Source] = {}
         self._defaults: list[tuple[Source, str, Type, Json]] = []
 
     def parse(self, source: Source, document: Json, namespace: str, path: str, depth: int) -> tuple[Type, Json]:
-        """Parse one schema in its surroundings; gives its type and its part of the self-contained text."""
+        """Parse one schema in its surroundings. Return its type and its part of the self-contained text."""
         if depth > DEPTH_MAX:
             raise _error(source, path, f"nested deeper than {DEPTH_MAX} levels")
         if isinstance(document, str):
@@ -305,13 +253,7 @@ class _Parser:
         for source, path, of, default in self._defaults:
             problem = _default_problem(of, default, 1)
             if problem:
-                self._refuse(_error(source, path, problem))
-
-    def _refuse(self, error: SchemaError) -> None:
-        """Raise an error, or note it and go on."""
-        if not self._lenient:
-            raise error
-        self.problems.append(error)
+                self.problems.append(_error(source, path, problem))
 
     def _reference(self, source: Source, text: str, namespace: str, path: str, depth: int) -> tuple[Type, Json]:
         name = text if "." in text or not namespace else f"{namespace}.{text}"
@@ -337,7 +279,7 @@ class _Parser:
         if pinned is not None:
             if pinned not in minors:
                 known = ", ".join(minors) or "none"
-                raise SchemaError(f"no minor {pinned!r}; there are: {known}", source.path, f"references.{name}")
+                raise SchemaError(f"no minor {pinned!r}, known: {known}", source.path, f"references.{name}")
             return minors[pinned]
         if len(minors) > 1:
             example = f'"references": {{"{name}": "{list(minors)[-1]}"}}'
@@ -413,7 +355,7 @@ class _Parser:
             try:
                 out.append(self._field(source, document, of, names, namespace, f"{path}[{index}]", depth))
             except SchemaError as error:
-                self._refuse(error)
+                self.problems.append(error)
         return out
 
     def _field(
@@ -436,7 +378,7 @@ class _Parser:
         aliases = tuple(_aliases(source, document, place))
         field, text = self.parse(source, document["type"], namespace, _at(place, "type"), depth + 1)
         defaulted = "default" in document
-        of.fields.append(Field(name, field, defaulted, document.get("default"), aliases))
+        of.fields.append(Field(name, field, defaulted, document.get("default"), aliases, document.get(PII) is True))
         if defaulted:
             self._defaults.append((source, _at(place, "default"), field, document["default"]))
         return {**document, "type": text}
@@ -447,7 +389,7 @@ def _error(source: Source, path: str, problem: str) -> SchemaError:
 
 
 def _unpaired(document: Json) -> str | None:
-    """Find the place of a text, or of a key's value, that holds half a surrogate pair; None where no text does."""
+    """Return the place of a text, or of a key's value, that holds half a surrogate pair. Return None if no text does."""
     left: list[tuple[str, Json]] = [("", document)]
     while left:
         path, value = left.pop()
@@ -469,46 +411,6 @@ def _is_text(text: str) -> bool:
 
 def _at(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
-
-
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    keys = dict(pairs)
-    if len(keys) != len(pairs):
-        for key, _ in pairs:
-            if key not in keys:
-                raise _RepeatedKeyError(key)
-            del keys[key]
-    return keys
-
-
-def _refuse_constant(text: str) -> Json:
-    raise _NumberError(text, "is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise _NumberError(text, "is out of range")
-    return number
-
-
-@final
-class _RepeatedKeyError(Exception):
-    """Says that an object has a key twice."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key: Final = key
-
-
-@final
-class _NumberError(Exception):
-    """Says that a number cannot be taken."""
-
-    def __init__(self, text: str, problem: str) -> None:
-        super().__init__(text)
-        self.text: Final = text
-        self.problem: Final = problem
 
 
 def _name(source: Source, document: dict[str, Json], namespace: str, path: str) -> str:
@@ -546,7 +448,9 @@ def _enum(source: Source, document: dict[str, Json], name: str, aliases: tuple[s
     symbols = document.get("symbols")
     if not isinstance(symbols, list):
         raise _error(source, _at(path, "symbols"), "expected an array of names")
-    texts: dict[str, None] = {}  # which finds one at once: whoever asks the registry for a schema may send thousands
+    texts: dict[
+        str, None
+    ] = {}  # not a list: a client that asks the registry for a schema may send thousands of symbols
     for index, symbol in enumerate(symbols):
         place = f"{_at(path, 'symbols')}[{index}]"
         if not isinstance(symbol, str) or not _NAME.fullmatch(symbol):
@@ -561,14 +465,14 @@ def _enum(source: Source, document: dict[str, Json], name: str, aliases: tuple[s
 
 
 def _check_logical(source: Source, document: dict[str, Json], of: Type, path: str) -> None:
-    """Note a known logical type; refuse one on a base that it cannot have, which Avro would silently ignore."""
+    """Record a known logical type. Refuse one on a base that it cannot have, which Avro would silently ignore."""
     logical = document.get("logicalType")
     if logical is None:
         return
     place = _at(path, "logicalType")
     if not isinstance(logical, str):
         raise _error(source, place, "expected text")
-    kinds = _LOGICAL.get(logical)
+    kinds = LOGICAL.get(logical)
     if kinds is None:
         return  # the specification: implementations must ignore unknown logical types
     if of.kind not in kinds:

@@ -1,50 +1,48 @@
-"""Changes of meaning that nobody would notice: bare data of an older minor that are wholly valid under a newer one, and mean
-something else there.
+"""Silent changes of meaning: bare data of an older minor version that are valid under a newer one and mean something else.
 
-A bare datum does not say which minor wrote it. The newest minor that its bytes fit judges it (`rule.py`), so what an older publisher
-sends may be taken for what it is not, though each of the seven compatibility modes is content: two fields that change places, a
-symbol that is put before others, a `float` that becomes an `int`, a field put into the middle in front of a string that can swallow
-what follows.
+A bare datum does not carry the version that wrote it. The newest version that its bytes fit judges it (`rule.py`). So data
+of an older publisher may be misread, though each of the seven compatibility modes is content. Examples are two fields that
+change places, a symbol put before others, and a `float` that becomes an `int`. A field put in front of a string is another:
+the string can swallow the bytes after it.
 
-Whether there is such a body is searched for, not guessed from a list of kinds of changes. Two parsers, one for each minor, go over
-the same bytes, which are made up on the way: at each step both say which bytes would help them, and each byte that both accept is
-a way to go on, the shortest way first. Where both stand before types that read the same bytes to the same meaning, they pass them
-in one step. A body at whose end both are done is decoded by both and compared. So every refusal shows its body, and a change
-that merely looks dangerous is not refused: a field appended at the end always needs bytes that no older body has.
+Such a body is searched for, not guessed from a list of kinds of changes. Two parsers, one for each version, read the same
+bytes, which are made up on the way. At each step both report which bytes would help them. Each byte that both accept is a
+way to go on, the shortest way first. Where both stand before types that read the same bytes to the same meaning, they skip
+them in one step. A body at whose end both are done is decoded by both and compared. So every refusal shows its body. A
+change that only appears dangerous is not refused: a field appended at the end always needs bytes that no older body has.
 
-What is not found: bodies of more than BODY_BYTES_MAX, and those that take more than STEPS_MAX steps to find or hold strings of 64
-bytes or more. An older publisher's arrays and maps are taken to be one block without a stated size, as nearly all writers make them.
+The search has limits. It finds no body of more than BODY_BYTES_MAX and no string of 64 bytes or more. It ends after
+STEPS_MAX steps. An older publisher's arrays and maps are taken to be one block without a stated
+size, as nearly all writers make them.
 """
 
-import json
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, final
 
-from maxam.avro.data import Value, decode
-from maxam.avro.resolution import branch_of, fields_of, shown
-from maxam.avro.schema import Field, Json, Schema, Type
+from maxam.avro.data import decode
+from maxam.avro.meaning import TEXTS, differences, is_other_logical
+from maxam.avro.resolution import Pair, branch_of, fields_of, leading_to
+from maxam.avro.schema import Schema, Type
+from maxam.avro.source import Json
 from maxam.avro.walker import Walker
 from maxam.avro.witness import ENDLESS, least_bytes, most_bytes
 
 STEPS_MAX: Final = 2000  # some 60 ms in Python, for two minors that differ before the end and have no such body
 BODY_BYTES_MAX: Final = 512
-DIFFERENCES_MAX: Final = 16  # that one body is shown with
 ENDS_MAX: Final = 32  # bodies that turn out to mean the same
 
-_NUMBERS: Final = ("int", "long", "float", "double")
-_TEXTS: Final = ("string", "bytes")
 _LEVELS: Final = 3  # of items in values that are made up
 _SHORT_LENGTHS: Final = (0, 1, 2, 3)
 _NUDGES: Final = (0, 1, 2, 4, 98, 99)
 
 
 class SilentChange(NamedTuple):
-    """Something that an older minor's bare data would mean under a newer one without anybody noticing.
+    """A change that gives an older version's bare data another meaning under a newer one, without an error.
 
     Attributes:
-        path: Where, in the newer schema, as in `Incompatibility`.
-        problem: What it is taken for, and what it was.
-        body: A datum that the older minor wrote and the newer one accepts.
+        path: Place in the newer schema, as in `Incompatibility`.
+        problem: The new meaning and the old one.
+        body: A datum that the older version wrote and the newer one accepts.
         old: Its value as it was written, in Avro's JSON encoding.
         new: Its value as it would be read.
     """
@@ -60,10 +58,10 @@ class SilentChange(NamedTuple):
 
 
 def silent_changes(old: Schema, new: Schema) -> list[SilentChange]:
-    """Look for a bare datum of an older minor that is wholly valid under a newer one and means something else there.
+    """Search for a bare datum of an older version that is valid under a newer one and means something else there.
 
     Returns:
-        What one such datum would be taken for; nothing when there is none.
+        The changes of meaning of one such datum. Empty if there is none.
     """
     return _Search(old.type, new.type).run()
 
@@ -71,26 +69,26 @@ def silent_changes(old: Schema, new: Schema) -> list[SilentChange]:
 _DONE: Final = 0
 _VALUE: Final = 1  # of a type
 _BLOCKS: Final = 2  # of an array or map: how many items follow
-_ITEMS: Final = 3  # of an array or map, so many more
-_BYTES: Final = 4  # so many, of a text or not
+_ITEMS: Final = 3  # of an array or map: the number of items to come
+_BYTES: Final = 4  # a number of bytes, of a text or not
 _NUMBER: Final = 5  # the rest of a number of several bytes
 _LAST: Final = 6  # of an array or map: that no items follow
 
 
 @final
 class _Need:
-    """What a parser still has to read: one thing, and what follows. The same needs are the same object.
+    """The unread rest of a parser: one thing, and the rest after it. Equal needs are the same object.
 
     Attributes:
-        op: What it is.
-        type: The type of a value; the array or map of blocks and items.
-        count: Items, bytes; bytes at most of a number.
-        place: What the value would be, in the newer minor: equal for two parsers that read the same thing. For people it means
-            nothing.
-        rest: What follows; of the last one itself.
-        least: Bytes that all of it takes at least.
-        most: Bytes that all of it takes at most.
-        number: Of this object.
+        op: Kind of the thing.
+        type: The type of a value, or the array or map of blocks and items.
+        count: Number of items or bytes. For a number, the maximum of its bytes.
+        place: Place of the value in the newer version, equal for two parsers that read the same thing. It has no meaning
+            for people.
+        rest: The next need. The last one refers to itself.
+        least: Minimum of the bytes of all of it.
+        most: Maximum of the bytes of all of it.
+        number: Number of this object.
     """
 
     __slots__ = ("count", "least", "most", "number", "op", "place", "rest", "type")
@@ -118,7 +116,7 @@ class _Need:
 
 @final
 class _State:
-    """Two parsers behind the same bytes."""
+    """Two parsers after the same bytes."""
 
     __slots__ = ("body", "differences", "new", "old")
 
@@ -142,7 +140,7 @@ class _Search:
         self._new: Final = new
         self._least: dict[int, int] = {}
         self._most: dict[int, int] = {}
-        self._alike: Final[dict[tuple[int, int], bool]] = {}
+        self._alike: Final[dict[Pair, bool]] = {}
         self._needs: Final[dict[tuple[int, int, int, int, int], _Need]] = {}
         self._walkers: list[Walker] = []
         self._ends = 0
@@ -186,7 +184,7 @@ class _Search:
                     found = self._advance(state)
 
     def _is_longer(self) -> bool:
-        """Tell whether one of two records is the other and more behind it, the usual change: no body is of both."""
+        """Return True if one of two records only has more fields at its end, the usual change: no body is of both."""
         old, new = self._old, self._new
         if old.kind != "record" or new.kind != "record":
             return False
@@ -236,7 +234,7 @@ class _Search:
         return rest if of.empty else self._need(_VALUE, of, 0, place, rest)
 
     def _settle(self, state: _State) -> _State | None:
-        """Take both parsers to where a byte decides, over all that both read alike; None where they cannot both end."""
+        """Take both parsers over all that they read alike, to the next byte that decides. Return None if not both can end."""
         old, new = state.old, state.new
         body = state.body
         differences = state.differences
@@ -278,7 +276,7 @@ class _Search:
         return old_rest, new_rest
 
     def _opened(self, need: _Need) -> _Need:
-        """Go into what starts without a byte of its own; the same object where there is nothing to go into."""
+        """Open a need that starts without a byte of its own. Return the same object if there is nothing to open."""
         if need.op != _VALUE:
             return need
         of = need.type
@@ -296,7 +294,7 @@ class _Search:
                 return need
 
     def _item(self, need: _Need, behind: int) -> _Need:
-        """Go into the next item; `behind` is what is needed behind the last one of a block."""
+        """Go into the next item. `behind` is the need after the last item of a block."""
         if need.op != _ITEMS:
             return need
         of = need.type
@@ -310,7 +308,7 @@ class _Search:
     # Bytes
 
     def _advance(self, state: _State) -> list[_State]:
-        """Give each way to go on."""
+        """Return the states after each byte that both parsers accept."""
         old, new = state.old, state.new
         position = len(state.body)
         if old.op == _BYTES and new.op == _BYTES:
@@ -336,7 +334,7 @@ class _Search:
         )
 
     def _fed(self, need: _Need, byte: int, new: _Need) -> _Need | None:
-        """Give what is needed behind a byte; None when the byte cannot stand there. `new` is where the newer minor stands."""
+        """Return the need after a byte, or None if the byte is invalid there. `new` is the newer version's need."""
         rest = need.rest
         if need.op == _DONE:
             return None
@@ -372,36 +370,28 @@ class _Search:
     # Meaning
 
     def _are_alike(self, w: Type, r: Type) -> bool:
-        """Tell whether what both types accept takes the same bytes and means the same, as far as the shorter enum or union goes."""
+        """Return True if both types read the same bytes to the same meaning, as far as the shorter enum or union goes."""
         key = (id(w), id(r))
         if key not in self._alike:
-            # The greatest fixed point, as in `resolution`.
-            pairs: dict[tuple[int, int], list[tuple[Type, Type]]] = {}
-            bad: list[tuple[int, int]] = []
+            pairs: dict[Pair, list[Pair]] = {}
+            unlike: list[Pair] = []
             todo = [(w, r)]
             while todo:
                 a, b = todo.pop()
                 pair = (id(a), id(b))
                 if pair not in pairs:
                     parts = _parts(a, b)
-                    pairs[pair] = parts or []
-                    todo += pairs[pair]
+                    pairs[pair] = [(id(c), id(d)) for c, d in parts or ()]
+                    todo += parts or ()
                     if parts is None:
-                        bad.append(pair)
-            parents: dict[tuple[int, int], list[tuple[int, int]]] = {}
-            for pair, parts in pairs.items():
-                self._alike[pair] = True
-                for a, b in parts:
-                    parents.setdefault((id(a), id(b)), []).append(pair)
-            while bad:
-                pair = bad.pop()
-                if self._alike[pair]:
-                    self._alike[pair] = False
-                    bad += parents.get(pair, [])
+                        unlike.append(pair)
+            other = leading_to(unlike, pairs)
+            for pair in pairs:
+                self._alike[pair] = pair not in other
         return self._alike[key]
 
     def _end(self, state: _State) -> list[SilentChange]:
-        """Compare what the body means; where it is the same, perhaps because of the numbers in it, try others."""
+        """Compare the two meanings of the body. If they are the same, perhaps because of its numbers, try other numbers."""
         self._ends += 1
         changes = self._compared(state.body)
         if changes or not state.differences:
@@ -419,9 +409,8 @@ class _Search:
         if not all(walker.accepts(body, 0, len(body)) for walker in self._walkers):
             return []
         old, new = decode(self._old, body), decode(self._new, body)
-        differences: list[tuple[str, str]] = []
-        _compare(old, new, "", False, differences)
-        return [SilentChange(path.removeprefix("."), text, body, old.json(), new.json()) for path, text in differences]
+        found = differences(old, new)
+        return [SilentChange(path, text, body, old.json(), new.json()) for path, text in found]
 
 
 def _letter(position: int) -> int:
@@ -429,7 +418,7 @@ def _letter(position: int) -> int:
 
 
 def _place_of_branch(need: _Need, branch: Type, new: _Need) -> int:
-    """Tell where an older minor's branch would be read: the branch of the newer one's union at the same place."""
+    """Return where an older version's branch would be read: the branch of the newer one's union at the same place."""
     if need.op == new.op and need.place == new.place and new.type.kind == "union":
         chosen = branch_of(branch, new.type)
         return id(branch) if chosen is None else id(chosen)
@@ -437,7 +426,7 @@ def _place_of_branch(need: _Need, branch: Type, new: _Need) -> int:
 
 
 def _wanted(need: _Need, other: _Need, position: int) -> list[int]:
-    """Give the bytes that a parser would like to see next."""
+    """Return the bytes that help a parser next."""
     letter = _letter(position)
     of = need.type
     if need.op == _LAST:
@@ -466,7 +455,7 @@ def _wanted(need: _Need, other: _Need, position: int) -> list[int]:
 
 
 def _symbols_wanted(of: Type, other: Type) -> list[int]:
-    """Give the index of a symbol that is another one in the other enum, and of one that is the same."""
+    """Return the index of a symbol that is another one in the other enum, and of one that is the same."""
     count = min(len(of.symbols), 64)
     if other.kind != "enum":
         return sorted({0, 1, 2, count - 1})
@@ -476,7 +465,7 @@ def _symbols_wanted(of: Type, other: Type) -> list[int]:
 
 
 def _means_another(old: _Need, new: _Need, byte: int) -> int:
-    """Tell whether a byte says another thing to the two parsers, as far as this can be told so early."""
+    """Return True if a byte has different meanings to the two parsers, as far as this is known so early."""
     if old.op == _LAST and new.op == _BLOCKS and old.place == new.place:
         return 0
     if old.op != new.op or old.place != new.place or old.type.kind != new.type.kind:
@@ -494,13 +483,13 @@ def _means_another(old: _Need, new: _Need, byte: int) -> int:
 
 
 def _parts(w: Type, r: Type) -> list[tuple[Type, Type]] | None:
-    """Give the types that must be alike for two types to be alike; None when they cannot be."""
+    """Return the pairs of types that must be alike for two types to be alike, or None if these cannot be."""
     if w.empty or r.empty:
         return [] if w.empty and r.empty else None
     if w.kind != r.kind:
         pair = {w.kind, r.kind}
-        return [] if (pair == {"int", "long"} or pair == set(_TEXTS)) and not _is_other_logical(w, r) else None
-    if _is_other_logical(w, r):
+        return [] if (pair == {"int", "long"} or pair == set(TEXTS)) and not is_other_logical(w, r) else None
+    if is_other_logical(w, r):
         return None
     match w.kind:
         case "fixed":
@@ -527,12 +516,8 @@ def _parts(w: Type, r: Type) -> list[tuple[Type, Type]] | None:
             return []
 
 
-def _is_other_logical(w: Type, r: Type) -> bool:
-    return bool(w.logical and r.logical) and (w.logical != r.logical or w.scale != r.scale)
-
-
 def _sample(w: Type, r: Type, position: int, varied: int, least: dict[int, int]) -> bytes:
-    """Write a value of two alike types: the shortest, or one that hardly another place or default has, with items on so many levels."""
+    """Write a value of two alike types, with items on `varied` levels: the shortest, or one that is rare elsewhere."""
     match w.kind:
         case "record":
             data = b""
@@ -565,87 +550,3 @@ def _sample(w: Type, r: Type, position: int, varied: int, least: dict[int, int])
             return b""
         case _:
             return bytes([_letter(position + index) if varied > 0 else 0 for index in range(least[id(w)])])
-
-
-def _compare(old: Value, new: Value, path: str, in_union: bool, found: list[tuple[str, str]]) -> None:
-    """Note where a value of the newer minor is not what the older one said.
-
-    Only what would mislead counts: a number of another width with the same value means the same, so does a symbol that the newer
-    minor takes for its default.
-    """
-    w, r = old.type, new.type
-    if len(found) == DIFFERENCES_MAX or (w.empty and r.empty):
-        return
-    if w.kind == "union":
-        _compare(old.items[0], new, path, True, found)
-        return
-    if r.kind == "union":
-        _compare(old, new.items[0], f"{path}<{new.items[0].type.label}>", True, found)
-        return
-    named_alike = not in_union or not w.name or not r.name or branch_of(w, _union_of(r)) is not None
-    if not named_alike or _is_other_logical(w, r):
-        found.append((path, _difference(old, new)))
-        return
-    same = False
-    if w.kind == r.kind == "record":
-        _compare_records(old, new, path, found)
-        return
-    if w.kind == r.kind and w.kind in {"array", "map"}:
-        same = len(old.items) == len(new.items) and old.keys == new.keys
-        if same:
-            for index, item in enumerate(old.items):
-                _compare(item, new.items[index], path + ("[]" if w.kind == "array" else "{}"), False, found)
-    elif w.kind in _NUMBERS and r.kind in _NUMBERS:
-        same = repr(_number(old)) == repr(_number(new)) or _number(old) == _number(new)  # as NaN does not equal itself
-    elif w.kind in _TEXTS and r.kind in _TEXTS:
-        same = old.data == new.data
-    elif w.kind == r.kind == "enum":
-        symbol = w.symbols[old.number]
-        taken = symbol if symbol in r.symbols else r.symbol_default
-        same = taken == r.symbols[new.number]
-    elif w.kind == r.kind:
-        same = old.number == new.number and old.data == new.data
-    if not same:
-        found.append((path, _difference(old, new)))
-
-
-def _compare_records(old: Value, new: Value, path: str, found: list[tuple[str, str]]) -> None:
-    fields, _ = fields_of(old.type, new.type)
-    written: dict[int, Value] = {}
-    for index, (_f, g) in enumerate(fields):
-        if g is not None:
-            written[id(g)] = old.items[index]
-    for g, value in new.fields():
-        place = f"{path}.{g.name}"
-        if id(g) in written:
-            _compare(written[id(g)], value, place, False, found)
-        elif not g.type.empty and not (g.defaulted and _is_default(g, value)):
-            found.append((place, f"nothing was written, {_shown(value)} would be read"))
-
-
-def _is_default(field: Field, value: Value) -> bool:
-    told = value.json()
-    if value.type.kind == "union":  # a default is one of the first branch, without its name
-        told = None if value.number else value.items[0].json()
-        if value.number:
-            return False
-    return bool(told == field.default)
-
-
-def _union_of(branch: Type) -> Type:
-    union = Type("union")
-    union.branches.append(branch)
-    return union
-
-
-def _number(value: Value) -> float:
-    return value.number if value.type.kind in {"int", "long"} else value.real
-
-
-def _difference(old: Value, new: Value) -> str:
-    return f"{_shown(old)} was written, {_shown(new)} would be read"
-
-
-def _shown(value: Value) -> str:
-    text = json.dumps(value.json(), ensure_ascii=False)
-    return f"{shown(value.type)} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,35 +1,31 @@
-"""Tell whether bytes are exactly one value of a schema, and if not, where and why.
+"""Decide whether bytes are exactly one value of a schema, and if not, where and why.
 
-`Walker.accepts` is the fast walk: the schema is compiled to flat runs of steps over which one loop goes, without
-decoding anything. `Walker.explain` is the slow one, for a value that was refused: it follows the schema's own tree and
-keeps the path. Both hold to the same rules (a property test compares them):
+`Walker.accepts` is the fast pass: the schema is compiled to flat runs of steps over which one loop goes, without decoding
+anything. `Walker.explain` is the slow one, for a value that was refused: an `Explainer` follows the schema's own tree and keeps the path.
+Both obey the same rules (a property test compares them):
 
 * the value ends exactly where the bytes end;
-* records, arrays and maps lie in each other at most DEPTH_MAX deep, so no value exhausts the stack;
-* an array or map has no more items than bytes are left, and items without bytes are at most EMPTY_ITEMS_MAX in all, so
-  no count makes work that was not sent; their values are at most REPEATED_VALUES_MAX in all; a block that states its
-  size in bytes has that size;
+* records, arrays and maps are nested at most DEPTH_MAX deep, so no value exhausts the stack;
+* an array or map has at most one item per remaining byte, or at most EMPTY_ITEMS_MAX items without bytes in all. So no count
+  makes work that was not sent;
+* the values in arrays and maps are at most REPEATED_VALUES_MAX in all;
+* a block that states its size in bytes has that size;
 * a varint has at most 10 bytes and its number is in range (`int` 32 bits, everything else 64). Padded ones such as
   `80 00` are accepted, as decoders do;
 * indices of enums and unions exist, booleans are 0 or 1, strings and map keys are UTF-8.
 
-A `bytes` index beyond the end raises IndexError; the fast walk relies on it and checks what an index cannot.
+A `bytes` index beyond the end raises IndexError. The fast pass relies on it and checks only cases that an index cannot.
 
-The fast walk is written to be compiled. Where it is not, a step of its loops costs as much as a whole regular expression, so
-an expression for the usual values of a type is tried first, and in arrays one for a run of numbers.
+The fast pass is written to be compiled. Interpreted, a step of its loops costs as much as a whole regular expression. So an
+expression for the usual values of a type is tried first, and in arrays one for a run of numbers.
 """
 
 import re
 from typing import Final, final
 
+from maxam.avro.explainer import EMPTY_ITEMS_MAX, REPEATED_VALUES_MAX, Explainer, Fault, Leaf, read_number
 from maxam.avro.schema import DEPTH_MAX, Type
 from maxam.counting import counted
-
-EMPTY_ITEMS_MAX: Final = 1000
-# In arrays and maps. Walking over so many takes some 200 ms, and 10 ms compiled, in which nobody else is served.
-REPEATED_VALUES_MAX: Final = 500_000
-EXPLAINED_VALUES_MAX: Final = 20_000  # a fault behind so many values is not worth the time that finding it costs
-_VARINT_BYTES_MAX: Final = 10
 
 _LONGS: Final = 0
 _STRINGS: Final = 1
@@ -65,67 +61,20 @@ _USUAL_BYTES_MAX: Final = 100_000  # of an expression; no type of some hundred f
 _REPEATS_MAX: Final = 100_000  # of one thing: an expression cannot count far, and takes 100 bytes of memory a number
 _ONE_BYTE_INDICES: Final = 64
 
-_KEY: Final = Type("string")  # of a map
-
-# By its first byte: how far a string of up to 63 bytes reaches with its length; 0 for every other start.
+# For each first byte, the length of a string of up to 63 bytes with its length prefix, or 0 for every other start.
 _REACH: Final = bytes([0 if first > 127 or first & 1 else 1 + (first >> 1) for first in range(256)])
 
 
 @final
-class Fault:
-    """Where and why bytes are not a value of a schema.
-
-    Attributes:
-        path: The field, such as `from.venueId`, `meters[3].credit` or `meters<egm.QMeters_v1>`; empty for the whole.
-        expected: What the schema asks for.
-        found: What is there.
-        offset: Position in the bytes given.
-    """
-
-    __slots__ = ("expected", "found", "offset", "path")
-
-    def __init__(self, path: str, expected: str, found: str, offset: int) -> None:
-        self.path: Final = path
-        self.expected: Final = expected
-        self.found: Final = found
-        self.offset: Final = offset
-
-    def __str__(self) -> str:
-        path = self.path if len(self.path) <= 100 else f"...{self.path[-97:]}"  # the end says most
-        expected = self.expected if len(self.expected) <= 80 else f"{self.expected[:77]}..."
-        return f"{path or 'value'}: expected {expected}, found {self.found} at byte {self.offset}"
-
-
-@final
-class Leaf:
-    """One value in a datum that holds no others.
-
-    Attributes:
-        path: The field, as of `Fault`.
-        type: What it is.
-        start: Where it begins, in the bytes given; an enum's or union's index is a part of the value, the length of a string too.
-        end: Where it ends.
-    """
-
-    __slots__ = ("end", "path", "start", "type")
-
-    def __init__(self, path: str, of: Type, start: int, end: int) -> None:
-        self.path: Final = path
-        self.type: Final = of
-        self.start: Final = start
-        self.end: Final = end
-
-
-@final
 class _Step:
-    """One thing to walk over.
+    """One step over a value.
 
     Attributes:
-        op: What it is.
-        count: How many of it follow each other; the bytes of a skip; the symbols of an enum.
+        op: Kind of the step.
+        count: Number of values in a row, the bytes of a skip, or the symbols of an enum.
         frames: The branches of a union, the items of an array or map, the record of a call.
-        level: How many records, arrays and maps of its own frame those lie in.
-        run: Matches a run of numbers that are surely in range; None where the core is compiled, or it would not pay.
+        level: Number of records, arrays and maps of its own frame around it.
+        run: Matches a run of numbers that are surely in range. None where the core is compiled, or it would not pay.
     """
 
     __slots__ = ("count", "frames", "level", "op", "run")
@@ -140,11 +89,11 @@ class _Step:
 
 @final
 class _Frame:
-    """Steps that are walked with one call.
+    """Steps that are taken with one call.
 
     Attributes:
-        height: How many levels of records, arrays and maps they always open.
-        values: How many values they always walk over; what is in their own frames is counted when it is walked.
+        height: Levels of records, arrays and maps that they always open.
+        values: Values that they always step over. The values of their own frames are counted when those are called.
         complete: All steps are there.
     """
 
@@ -159,7 +108,7 @@ class _Frame:
 
 @final
 class Walker:
-    """Check bytes against one schema. Immutable; shared by everybody."""
+    """Check bytes against one schema. Immutable, shared by all connections."""
 
     __slots__ = ("_frame", "_new", "_type", "_usual")
 
@@ -170,7 +119,7 @@ class Walker:
         self._new = _INTERPRETED  # the expression waits for the first body: of a thousand schemas few are sent
 
     def accepts(self, body: bytes, start: int, end: int) -> bool:
-        """Tell whether `body[start:end]` is exactly one value."""
+        """Return True if `body[start:end]` is exactly one value."""
         if self._new:
             self._new = False
             usual = _usual(self._frame, 0, [], [_USUAL_FRAMES_MAX])
@@ -183,15 +132,15 @@ class Walker:
             return False
 
     def explain(self, body: bytes, start: int, end: int) -> Fault | None:
-        """Tell why `accepts` refused `body[start:end]`; offsets count from the start of `body`.
+        """Return why `accepts` refused `body[start:end]`. Offsets count from the start of `body`.
 
         Returns:
-            The fault; None when the bytes are a value. For more than EXPLAINED_VALUES_MAX values always a fault.
+            The fault, or None if the bytes are a value. For more than EXPLAINED_VALUES_MAX values always a fault.
         """
         return self._explain(body, start, end, None)
 
     def trace(self, body: bytes, start: int, end: int) -> "tuple[list[Leaf], Fault | None]":
-        """Tell what `body[start:end]` holds up to the end, or to the fault, in order; and the fault, as `explain` does.
+        """Return the leaves of `body[start:end]` in order, up to the end or the fault, and the fault as `explain` does.
 
         There are at most EXPLAINED_VALUES_MAX leaves.
         """
@@ -200,7 +149,7 @@ class Walker:
         return leaves, fault
 
     def _explain(self, body: bytes, start: int, end: int, leaves: list[Leaf] | None) -> Fault | None:
-        explainer = _Explainer(body[:end], start, leaves)
+        explainer = Explainer(body[:end], start, leaves)
         if explainer.value(self._type, 0) and explainer.pos != end:
             explainer.fail("the end of the value", f"{counted(end - explainer.pos, 'byte')} more")
         return explainer.fault
@@ -212,7 +161,7 @@ class _Compiler:
         self._records: dict[str, _Frame] = {}
 
     def frame(self, of: Type) -> _Frame:
-        """Compile a type to a frame; that of a record is made once, as it may hold itself."""
+        """Compile a type to a frame. The frame of a record is made once, as a record may hold itself."""
         if of.kind == "record" and of.name in self._records:
             return self._records[of.name]
         frame = _Frame()
@@ -269,16 +218,16 @@ def _append(frame: _Frame, op: int, count: int, frames: list[_Frame], level: int
 
 
 def _usual(frame: _Frame, depth: int, around: list[_Frame], left: list[int]) -> bytes | None:
-    """Return an expression that matches only values, and of them those that are usual; None where there is none.
+    """Return an expression that matches only values, and of them those that are usual. Return None if there is none.
 
-    Each part tells by its first byte how it goes on, so what matches has no second reading. Arrays and maps are empty, and no
-    record holds itself: written out, one that does so twice would double with each level.
+    Each part shows by its first byte how it goes on, so a match has no second reading. Arrays and maps are empty, and no record
+    holds itself: written out, one that does so twice would double with each level.
 
     Args:
-        frame: What to match.
-        depth: How many records, arrays and maps it lies in.
-        around: The frames that it lies in.
-        left: How many frames more may be written out.
+        frame: The frame to match.
+        depth: Number of records, arrays and maps around it.
+        around: The frames around it.
+        left: Number of frames that may still be written out.
     """
     left[0] -= 1
     if left[0] < 0 or frame in around:
@@ -305,34 +254,12 @@ def _usual(frame: _Frame, depth: int, around: list[_Frame], left: list[int]) -> 
     return expression if depth <= DEPTH_MAX and len(expression) <= _USUAL_BYTES_MAX else None
 
 
-def read_number(body: bytes, pos: int) -> tuple[int, int]:
-    """Read an `int` or `long`: the position behind it and its value; position -1 when it is too long or out of range.
-
-    Raises:
-        IndexError: The bytes end early.
-    """
-    shift = 0
-    number = 0
-    while True:
-        byte = body[pos]
-        pos += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 128:
-            break
-        shift += 7
-        if shift == 7 * _VARINT_BYTES_MAX:
-            return -1, 0
-    if number >> 64:
-        return -1, 0
-    return pos, (number >> 1) ^ -(number & 1)
-
-
 def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
     frame: _Frame, body: bytes, pos: int, end: int, depth: int, repeat: int, left: list[int]
 ) -> int:
-    """Walk over `repeat` values; gives the position behind them, which may be behind `end`, or -1.
+    """Step over `repeat` values. Return the position after them, which may be after `end`, or -1.
 
-    `left` counts down the items without bytes and the values of arrays, maps and what else is walked by calls.
+    `left` counts down the items without bytes, and the values of arrays, maps and everything else that is stepped over by calls.
 
     Raises:
         IndexError: The bytes end early.
@@ -464,7 +391,7 @@ def _strings(body: bytes, pos: int, end: int, count: int) -> int:
 
 
 def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, left: list[int]) -> int:
-    """Walk over the blocks of an array or map."""
+    """Step over the blocks of an array or map."""
     while True:
         pos, count = read_number(body, pos)
         if pos < 0 or count == 0:
@@ -489,209 +416,3 @@ def _items(frame: _Frame, body: bytes, pos: int, end: int, depth: int, left: lis
             pos = _walk(frame, body, pos, end, depth, count, left)
         if pos < 0 or (block_end >= 0 and pos != block_end):
             return -1
-
-
-@final
-class _Explainer:
-    """Follow the schema's tree over bytes until something is wrong."""
-
-    __slots__ = ("_body", "_empty_left", "_leaves", "_path", "_repeated_left", "_values_left", "fault", "pos")
-
-    def __init__(self, body: bytes, pos: int, leaves: list[Leaf] | None) -> None:
-        self._body: Final = body
-        self._path: Final[list[str]] = []
-        self._leaves: Final = leaves
-        self._empty_left = EMPTY_ITEMS_MAX
-        self._repeated_left = REPEATED_VALUES_MAX  # counts items, so the fast walk may refuse before
-        self._values_left = EXPLAINED_VALUES_MAX
-        self.pos = pos
-        self.fault: Fault | None = None
-
-    def fail(self, expected: str, found: str) -> bool:
-        """Note the fault at the present place; False, so that callers can return it."""
-        self.fault = Fault("".join(self._path).removeprefix("."), expected, found, self.pos)
-        return False
-
-    def value(self, of: Type, depth: int) -> bool:
-        """Go over one value; False when there is a fault."""
-        start = self.pos
-        if not self._value(of, depth):
-            return False
-        if of.kind not in {"record", "array", "map", "union"}:
-            self._note(of, start)
-        return True
-
-    def _note(self, of: Type, start: int, label: str = "") -> None:
-        if self._leaves is not None:
-            self._leaves.append(Leaf("".join(self._path).removeprefix(".") + label, of, start, self.pos))
-
-    def _value(self, of: Type, depth: int) -> bool:  # noqa: C901, PLR0912 - one case for each kind of type
-        if of.empty:
-            return True
-        self._values_left -= 1
-        if self._values_left < 0:
-            return self.fail("a value of the schema", f"a fault behind the first {EXPLAINED_VALUES_MAX} values")
-        if of.kind in {"record", "array", "map"}:
-            depth += 1
-            if depth > DEPTH_MAX:
-                return self.fail(f"at most {DEPTH_MAX} records, arrays and maps in each other", "one more")
-        match of.kind:
-            case "boolean":
-                if self.pos >= len(self._body):
-                    return self._short("boolean")
-                if self._body[self.pos] > 1:
-                    return self.fail("boolean", f"byte {self._body[self.pos]}")
-                self.pos += 1
-                return True
-            case "int":
-                start = self.pos
-                number = self._number("int")
-                if number is not None and not -(2**31) <= number < 2**31:
-                    self.pos = start
-                    return self.fail("int", f"{number}, which needs more than 32 bits")
-                return number is not None
-            case "long":
-                return self._number("long") is not None
-            case "float":
-                return self._skip("float", 4)
-            case "double":
-                return self._skip("double", 8)
-            case "fixed":
-                return self._skip(f"fixed {of.name} of {counted(of.size, 'byte')}", of.size)
-            case "bytes" | "string":
-                return self._text(of.kind)
-            case "enum":
-                return self._index(of, f"enum {of.name}, index 0 to {len(of.symbols) - 1}", len(of.symbols)) >= 0
-            case "union":
-                return self._union(of, depth)
-            case "record":
-                for field in of.fields:
-                    self._path.append(f".{field.name}")
-                    if not self.value(field.type, depth):
-                        return False
-                    self._path.pop()
-                return True
-            case _:
-                return self._blocks(of, depth)
-
-    def _short(self, expected: str) -> bool:
-        left = len(self._body) - self.pos
-        return self.fail(
-            expected, f"the end of the body after {counted(left, 'byte')}" if left > 0 else "the end of the body"
-        )
-
-    def _number(self, expected: str) -> int | None:
-        try:
-            pos, number = read_number(self._body, self.pos)
-        except IndexError:
-            self._short(expected)
-            return None
-        if pos < 0:
-            self.fail(expected, "a number beyond 64 bits or of more than 10 bytes")
-            return None
-        self.pos = pos
-        return number
-
-    def _skip(self, expected: str, size: int) -> bool:
-        if size > len(self._body) - self.pos:
-            return self._short(expected)
-        self.pos += size
-        return True
-
-    def _text(self, kind: str) -> bool:
-        start = self.pos
-        length = self._number(f"{kind}'s length")
-        if length is None:
-            return False
-        if length < 0 or length > len(self._body) - self.pos:
-            left = len(self._body) - self.pos
-            self.pos = start
-            return self.fail(kind, f"length {length} with {counted(left, 'byte')} left")
-        if kind == "string":
-            try:
-                self._body[self.pos : self.pos + length].decode()
-            except UnicodeDecodeError as error:
-                self.pos += error.start
-                return self.fail("string of UTF-8", f"byte {self._body[self.pos]}")
-        self.pos += length
-        return True
-
-    def _index(self, of: Type, expected: str, count: int) -> int:
-        start = self.pos
-        index = self._number(f"{of.kind}'s index")
-        if index is None:
-            return -1
-        if not 0 <= index < count:
-            self.pos = start
-            self.fail(expected, f"index {index}")
-            return -1
-        return index
-
-    def _union(self, of: Type, depth: int) -> bool:
-        labels = ", ".join([branch.label for branch in of.branches])
-        index = self._index(of, f"union of {labels}", len(of.branches))
-        if index < 0:
-            return False
-        branch = of.branches[index]
-        self._path.append(f"<{branch.label}>")
-        if not self.value(branch, depth):
-            return False
-        self._path.pop()
-        return True
-
-    def _blocks(self, of: Type, depth: int) -> bool:
-        done = 0
-        while True:
-            start = self.pos
-            count = self._number(f"{of.kind}'s block count")
-            if count is None or count == 0:
-                return count == 0
-            size = -1
-            if count < 0:
-                stated = self._number(f"{of.kind}'s block size")
-                if stated is None:
-                    return False
-                if not 0 <= stated <= len(self._body) - self.pos:
-                    return self.fail(
-                        f"{of.kind}'s block size", f"{stated} with {counted(len(self._body) - self.pos, 'byte')} left"
-                    )
-                size = stated
-                count = -count
-            begin = self.pos
-            if not self._block(of, depth, start, done, count):
-                return False
-            if size not in {-1, self.pos - begin}:
-                return self.fail(f"a block of the stated {counted(size, 'byte')}", counted(self.pos - begin, "byte"))
-            done += count
-
-    def _block(self, of: Type, depth: int, start: int, done: int, count: int) -> bool:
-        items = of.branches[0]
-        if of.kind == "array" and items.empty:
-            self._empty_left -= count
-            if self._empty_left < 0:
-                self.pos = start
-                return self.fail(f"at most {EMPTY_ITEMS_MAX} items without bytes", f"{count} in one block")
-            return True
-        if count > len(self._body) - self.pos:
-            left = len(self._body) - self.pos
-            self.pos = start
-            return self.fail(
-                f"{of.kind} of no more items than bytes", f"{counted(count, 'item')} with {counted(left, 'byte')} left"
-            )
-        self._repeated_left -= count
-        if self._repeated_left < 0:
-            self.pos = start
-            return self.fail(
-                f"at most {REPEATED_VALUES_MAX} values in arrays and maps", f"{counted(count, 'item')} in one block"
-            )
-        for index in range(done, done + count):
-            self._path.append(f"[{index}]")
-            if of.kind == "map":
-                begin = self.pos
-                if not self._text("string"):
-                    return False
-                self._note(_KEY, begin, " (key)")
-            if not self.value(items, depth):
-                return False
-            self._path.pop()
-        return True

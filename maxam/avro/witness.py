@@ -1,6 +1,7 @@
-"""Data that show what is wrong between two schemas: the smallest values there are, but for the place that matters."""
+"""Data that show a mismatch between two schemas: the smallest values there are, except at the place that matters."""
 
 import json
+from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
 from maxam.avro.data import decode
@@ -18,54 +19,68 @@ class Witness(NamedTuple):
     Attributes:
         body: Avro binary.
         text: The same in Avro's JSON encoding.
+        part: The value in it that cannot be read, likewise.
     """
 
     body: bytes
     text: str
+    part: str
 
 
 def witness(writer: Schema, incompatibility: Incompatibility) -> Witness | None:
-    """Give a datum that the writer's schema accepts and the reader's cannot read.
+    """Return a datum that the writer's schema accepts and the reader's cannot read.
 
     Args:
         writer: The schema that the incompatibility was found in.
         incompatibility: Of `compatibility.check`.
 
     Returns:
-        The datum; None when there is none, as it would lie deeper than a value may be nested.
+        The datum, or None if it would lie deeper than a value may be nested.
     """
     maker = _Maker(writer.type, incompatibility)
     if not maker.write(writer.type, 0, 0):
         return None
     body = bytes(maker.out)
-    return Witness(body, json.dumps(decode(writer.type, body).json(), ensure_ascii=False))
+    whole = decode(writer.type, body)
+    part = whole
+    for step in incompatibility.writer_route:
+        part = part.items[step if part.type.kind == "record" else 0]
+    return Witness(body, json.dumps(whole.json(), ensure_ascii=False), json.dumps(part.json(), ensure_ascii=False))
 
 
 def least_bytes(of: Type) -> dict[int, int]:
-    """Tell how many bytes the shortest value takes of each type in a schema, by the types' `id`."""
-    types = _types(of)
-    least = dict.fromkeys(types, ENDLESS)
-    changed = True
-    while changed:  # each round settles at least one type
-        changed = False
-        for key, one in types.items():
-            value = _least_bytes(one, least)
-            if value < least[key]:
-                least[key] = value
-                changed = True
-    return least
+    """Return the bytes of the shortest value of each type in a schema, by the types' `id`."""
+    return _sizes(of, _least_bytes)
 
 
-def _types(of: Type) -> dict[int, Type]:
+def most_bytes(of: Type) -> dict[int, int]:
+    """Return the bytes of the longest value of each type in a schema, by the types' `id`. ENDLESS if there is none.
+
+    Of numbers that are lengths or indices, only those of one byte count. Nothing is longer than its number needs.
+    """
+    return _sizes(of, _most_bytes)
+
+
+def _sizes(root: Type, size: Callable[[Type, dict[int, int]], int]) -> dict[int, int]:
+    """Compute a size of each type in a schema from the sizes of the types in it, which are ENDLESS as long as unknown."""
     types: dict[int, Type] = {}
-    todo = [of]
+    todo = [root]
     while todo:
         one = todo.pop()
         if id(one) not in types:
             types[id(one)] = one
             todo += [field.type for field in one.fields]
             todo += one.branches
-    return types
+    sizes = dict.fromkeys(types, ENDLESS)
+    changed = True
+    while changed:  # each round settles at least one type
+        changed = False
+        for key, one in types.items():
+            value = size(one, sizes)
+            if value < sizes[key]:
+                sizes[key] = value
+                changed = True
+    return sizes
 
 
 def _least_bytes(of: Type, least: dict[int, int]) -> int:
@@ -82,24 +97,6 @@ def _least_bytes(of: Type, least: dict[int, int]) -> int:
             return 1
         case _:
             return _LEAST_BYTES[of.kind]
-
-
-def most_bytes(of: Type) -> dict[int, int]:
-    """Tell how many bytes the longest value takes of each type in a schema, by the types' `id`; ENDLESS when there is none.
-
-    Of numbers that are lengths or indices only those of one byte count, and nothing longer than its number needs.
-    """
-    types = _types(of)
-    most = dict.fromkeys(types, ENDLESS)
-    changed = True
-    while changed:
-        changed = False
-        for key, one in types.items():
-            value = _most_bytes(one, most)
-            if value < most[key]:
-                most[key] = value
-                changed = True
-    return most
 
 
 def _most_bytes(of: Type, most: dict[int, int]) -> int:
@@ -145,7 +142,7 @@ class _Maker:
         self.out: Final = bytearray()
 
     def write(self, of: Type, at: int, depth: int) -> bool:
-        """Write a value; False when there is none. `at` says how far on the route this is, -1 beside it."""
+        """Write a value. Return False if there is none. `at` is the position on the route, -1 beside it."""
         if of.kind in {"record", "array", "map"}:
             depth += 1
         if depth > DEPTH_MAX or self._least[id(of)] == ENDLESS:

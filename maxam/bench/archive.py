@@ -1,8 +1,8 @@
 """Write a journal as a gateway would have left it after some days: `maxam-bench archive`, and the data of pipeline tests.
 
 The records go through the journal's own encoder and writer, without syncing. Bodies are schema-true to the shipped schemas, in all
-three encodings: what a few machines told over many steps is encoded once, and each body is a machine's own first field, the time,
-and such a rest. So meters of a machine never decrease but where its story begins anew, after 8,192 readings.
+three encodings. The values of a few machines over many steps are encoded once. Each body consists of a machine's own first field, the
+time, and the rest of such a value. So meters of a machine never decrease except after 8,192 readings, where its story begins again.
 The same arguments give the same bytes.
 """
 
@@ -30,9 +30,9 @@ from maxam.bench.bodies import SCHEMAS, read_schemas
 from maxam.bench.errors import LoadError
 from maxam.content import long, pack, text
 from maxam.demo.machines import PROTOCOLS, THEMES, Machine, Value
-from maxam.errors import JournalError
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.records import (
     UNJUDGED,
@@ -59,7 +59,7 @@ _NOW_MS: Final = 2**41 - 1  # stands for the time in what is encoded; as long as
 _NOW: Final = long(_NOW_MS)
 _VENUES: Final = 4  # each with a publisher of its own
 _ACKNOWLEDGED_EVERY: Final = 20  # blocks
-_DAILY_SWING: Final = 0.6  # rate at the busiest hour: 1.6 times the mean; at the quietest 0.4
+_DAILY_SWING: Final = 0.6  # rate at the busiest hour is 1.6 times the mean, at the quietest 0.4 times
 _TYPES: Final = {
     "EGMMeterReading": 12,
     "EGMStatus": 5,
@@ -67,24 +67,24 @@ _TYPES: Final = {
     "EGMDetectedConfig": 1,
     "GameDetectedConfig": 1,
 }
-"""What each machine tells, with the changes of each in 21."""
+"""Values that each machine publishes, with the changes of each in 21."""
 
 _Rest = (
     tuple[bytes, ...] | None
-)  # what follows the first time in a datum, cut at each further one; None: the topic is deleted
+)  # the bytes after the first time in a datum, cut at each further one; None deletes the topic
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What `write_archive` made.
+    """The result of `write_archive`.
 
     Attributes:
         records: Changes: revisions 1 to this.
-        topics: That a change can be of; each but for a few short archives has one.
+        topics: Topics that a change can be of. In all but a few short archives, each has one.
         segments: Sealed ones, all of them.
         length_bytes: Of the segments.
         first_at_us: When the first change was accepted: microseconds since the epoch.
-        last_at_us: And the last one.
+        last_at_us: When the last change was accepted.
     """
 
     records: int
@@ -109,21 +109,21 @@ def write_archive(
     segment_age_s_max: float = 3600.0,
     show: Callable[[int], None] | None = None,
 ) -> Written:
-    """Write a journal of so many changes, sealed, with its schemas and some session records.
+    """Write a journal of `records` changes, sealed, with its schemas and some session records.
 
     Memory grows with the topics only, some 1.5 kB for each.
 
     Args:
         folder: The journal's, without one in it; made if need be.
         records: Changes; at least one.
-        topics: About so many: five for each machine.
+        topics: Approximate number of topics: five for each machine.
         days: That the changes are spread over, with a rate that rises and falls by the hour of the day.
         seed: Of all that is left to chance.
         start: When the first change was accepted.
         schemas: The schema folder; it must hold the shipped types.
-        rejected_every: For so many changes one SEND was rejected, and is in the journal's folder `rejected`; 0 for none.
+        rejected_every: Changes per rejected SEND in the journal's folder `rejected`. 0 for none.
         segment_bytes_max: A segment rolls before it grows over this.
-        segment_age_s_max: And so long after its first record.
+        segment_age_s_max: Age of its first record, in seconds, at which a segment rolls.
         show: Called now and then with the changes written so far.
 
     Raises:
@@ -141,7 +141,8 @@ def write_archive(
     chance.shuffle(schedule)
 
     settings = JournalSettings(segment_bytes_max, segment_age_s_max, durable=False, reserve_bytes=0)
-    journal = Journal.open(folder, OsDisk(), settings, chance.randbytes(16))
+    incarnation = random.Random(f"incarnation {seed}").randbytes(8).hex()  # noqa: S311  # the changes stay as they were
+    journal = Journal.open(folder, OsDisk(), settings, chance.randbytes(16), incarnation)
     try:
         list(journal.recover())
         journal.keep_schemas(registry.texts())
@@ -181,8 +182,8 @@ class _Topic:
     """One topic and how far its story is.
 
     Attributes:
-        head: Bytes before the time in its datum, and before those what the encoding wants, but in an envelope.
-        envelope: What is before the length of the datum, empty when there is no envelope.
+        head: Bytes before the time in its datum, after the prefix of the encoding. The prefix of an envelope is in `envelope`.
+        envelope: Bytes before the length of the datum, empty when there is no envelope.
     """
 
     __slots__ = (
@@ -276,7 +277,7 @@ class _Clock:
 
 
 def _changes(schedule: list[_Topic], chance: random.Random, revision: int, count: int, clock: _Clock) -> list[Record]:
-    """Return the changes behind a revision."""
+    """Return the changes after a revision."""
     changes: list[Record] = []
     at = 0
     now = b""
@@ -406,7 +407,7 @@ def _tell_stories(floor: list[_Machine], registry: Registry, chance: random.Rand
 
 
 def _play(letter: str, chance: random.Random) -> dict[str, list[Value | None]]:
-    """Return what one machine says about itself, step by step."""
+    """Return the values of one machine, step by step."""
     machine = Machine(PROTOCOLS.index(letter), chance)
     newest = {told.destination.rpartition(".")[2]: told.value for told in machine.switch_on(_NOW_MS)}
     story: dict[str, list[Value | None]] = {attribute: [] for attribute in newest}
@@ -482,7 +483,7 @@ def _rests(version: SchemaVersion, values: Sequence[Value | None]) -> list[_Rest
     parsed = fastavro.parse_schema(json.loads(version.schema.text))
     rests: list[_Rest] = []
     for number, value in enumerate(values):
-        if number and value is values[number - 1]:  # said again
+        if number and value is values[number - 1]:  # the same value again
             rests.append(rests[-1])
         elif value is None:
             rests.append(None)
@@ -504,7 +505,7 @@ def _rests(version: SchemaVersion, values: Sequence[Value | None]) -> list[_Rest
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="A rejected SEND for so many changes, in a journal of their own beside it; 0 for none.",
+    help="Changes per rejected SEND, in a journal of their own beside it. 0 for none.",
 )
 def archive_command(folder: Path, records: int, topics: int, days: float, seed: int, rejected_every: int) -> None:
     """Write a journal of schema-true changes to FOLDER, as a gateway would have left it after some days.
@@ -523,7 +524,7 @@ def archive_command(folder: Path, records: int, topics: int, days: float, seed: 
                 rejected_every=rejected_every,
                 show=lambda done: bars.update(task, completed=done),
             )
-    except (LoadError, JournalError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise LoadError(str(error)) from error
     size = written.length_bytes / 1e9
     click.echo(f"{folder}: {written.records:,} changes in {written.segments} segments, {size:.2f} GB")

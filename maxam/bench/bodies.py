@@ -3,7 +3,6 @@
 import io
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -21,26 +20,26 @@ _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def text_bodies(number: int, size: int) -> list[bytes]:
-    """Return so many bodies of printable text, all of one size and, from some bytes on, all different."""
+    """Return `number` bodies of printable text, all of one size and, from some bytes on, all different."""
     return [(b"%08d " % n * (size // 9 + 1))[:size] for n in range(number)]
 
 
 def avro_bodies(registry: Registry, type_name: str, destination: str, number: int, size: int | None) -> list[bytes]:
-    """Return so many bodies of the newest minor of a type, as the rule for `destination` wants them encoded.
+    """Return `number` bodies of the newest minor version of a type, encoded by the rule for `destination`.
 
     Args:
         registry: Where the type is.
         type_name: Such as `egm.EGMMeterReading_v1`.
-        destination: One that the bodies are for, in MaXaM's syntax; without a rule for it they are bare data.
+        destination: One that the bodies are for, in MaXaM's syntax. Without a rule for it they are bare data.
         number: How many.
-        size: Length of each in bytes, reached by lengthening one text in it; None: as it comes.
+        size: Length of each in bytes, reached by lengthening one text in it. None leaves it as it is.
 
     Raises:
-        LoadError: There is no such type, or its bodies cannot be so long or so encoded.
+        LoadError: There is no such type, or its bodies cannot have that length or encoding.
     """
     versions = registry.versions(type_name)
     if not versions:
-        raise LoadError(f"there is no type {type_name!r} in the schemas; known: {', '.join(registry.types())}")
+        raise LoadError(f"there is no type {type_name!r} in the schemas. Known: {', '.join(registry.types())}")
     rule = registry.rule_for(destination)
     if rule is not None and rule.schema not in ("", type_name):
         raise LoadError(f"{destination} carries {rule.schema}, not {type_name}; change --topic-template or --type")
@@ -64,18 +63,6 @@ def read_schemas(folder: Path) -> Registry:
         return load_registry({str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()})
     except ConfigurationError as error:
         raise LoadError(str(error)) from error
-
-
-def meter_reading(size: int) -> bytes:
-    """Return a meter reading of the shipped schemas, of so many bytes."""
-    return avro_bodies(read_schemas(SCHEMAS), METER_READING, "", 1, size)[0]
-
-
-def meter_reading_reader(size: int) -> Callable[[], object]:
-    """Return what reads such a body once with fastavro."""
-    schema = fastavro.parse_schema(json.loads(read_schemas(SCHEMAS).versions(METER_READING)[0].schema.text))
-    body = meter_reading(size)
-    return lambda: fastavro.schemaless_reader(io.BytesIO(body), schema)
 
 
 @final
@@ -113,7 +100,7 @@ class _Maker:
             if size is not None and smallest > size
             else "it holds no text that could be lengthened so far"
         )
-        raise LoadError(f"no body of {size} bytes was found for this type: {what}; ask for another length")
+        raise LoadError(f"no body of {size} bytes was found for this type: {what}. Ask for another length")
 
     def _encode(self, value: object) -> bytes:
         out = io.BytesIO()

@@ -1,10 +1,20 @@
-"""What the load tool raises on purpose: it cannot start, or what it would report would not be true."""
+"""Errors of the load tool: it cannot start, or its report would not be true."""
 
 from typing import final
 
 from maxam.errors import MaxamError
+from maxam.exit_codes import ExitCode
+
+
+class LoadError(MaxamError):
+    """A run cannot go on. The text has fault, place and remedy."""
+
+    code = "load-failed"
 
 
 @final
-class LoadError(MaxamError):
-    """Say why a run cannot go on: what was wrong, where, what to do."""
+class UnreachableError(LoadError):
+    """Report that the broker cannot be reached, or refuses or closes the connection."""
+
+    code = "gateway-unreachable"
+    exit_code = ExitCode.UNREACHABLE

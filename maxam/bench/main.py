@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -11,58 +12,62 @@ import click
 from rich.console import Console
 
 from maxam.bench import chart as charts
-from maxam.bench import compare
 from maxam.bench.archive import archive_command
 from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
-from maxam.bench.errors import LoadError
-from maxam.bench.grow import NAMES, grow
 from maxam.bench.output import console, print_reports, progress
-from maxam.bench.pipeline import pipeline_command
 from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
-from maxam.bench.plots import check as check_plots
 from maxam.bench.report import Report
 from maxam.bench.run import run as run_plan
-from maxam.bench.suite import BROKER_CORE, MEASUREMENTS, Suite
 from maxam.bench.syntax import SYNTAXES, DestinationSyntax
 from maxam.bench.target import Role, Target, TlsFiles
+from maxam.client_config import given_options, identity_options, server_option
+from maxam.exit_codes import ExitCode
+from maxam.https_client import split_address
+from maxam.terminal.groups import CommandGroup
+from maxam.terminal.moments import Duration
+from maxam.terminal.options import Pair, RenamedOption
 
 _BODIES: Final = 1000  # different ones, dealt out over topics and time
 _FILE: Final = click.Path(path_type=Path)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-def main() -> None:
-    """Put load on a STOMP broker and report rates, latency and freshness. docs/bench.md explains each figure."""
-
-
-main.add_command(archive_command)
-main.add_command(pipeline_command)
+_IN_THE_SOURCE_TREE: Final = {  # targets of make, by command
+    "suite": "bench",
+    "compare": "compare",
+    "grow": "grow",
+    "pipeline": "pipeline-bench",
+}
 
 
 @final
-class _Header(click.ParamType[tuple[str, str]]):
-    """`NAME:VALUE`."""
+class _Bench(CommandGroup):
+    """Refers commands of earlier releases to the source tree, where they are now."""
 
-    name = "NAME:VALUE"
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        target = _IN_THE_SOURCE_TREE.get(args[0])
+        if target is not None:
+            ctx.fail(
+                f"{args[0]}: this command measures maxam itself and is no longer installed."
+                f" Run `make {target}` in the source tree."
+            )
+        return super().resolve_command(ctx, args)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401  # as click has it
-        if isinstance(value, tuple):
-            return value
-        name, colon, text = value.partition(":")
-        if not name or not colon:
-            self.fail(f"{value!r} is not NAME:VALUE", param, ctx)
-        return name, text
+
+@click.group(cls=_Bench, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def main() -> None:
+    """Put load on a STOMP broker and report rates, latency and freshness. docs/develop/bench.md explains each figure."""
+
+
+main.add_command(archive_command)
 
 
 @main.command("run")
-@click.option("--broker", default="127.0.0.1:61614", show_default=True, metavar="HOST:PORT", help="Its STOMP listener.")
+@server_option("--broker")
+@identity_options
 @click.option(
-    "--certificates", type=_FILE, metavar="FOLDER", help="Mutual TLS with a folder of `maxam-admin dev-certs`."
+    "--certificates", type=_FILE, metavar="FOLDER", help="Mutual TLS with a folder of `maxam-admin certs dev`."
 )
-@click.option("--ca", type=_FILE, help="TLS with a broker whose chain ends at this PEM file.")
-@click.option("--cert", type=_FILE, help="The client's certificate, PEM; with --ca.")
-@click.option("--key", type=_FILE, help="Its key, when that is in a file of its own.")
-@click.option("--plain", is_flag=True, help="Plain TCP.")
+@click.option("--plain", is_flag=True, help="Connect with plain TCP.")
 @click.option("--virtual-host", default="MAXVAPI", show_default=True, help="`host` header of CONNECT.")
 @click.option("--login", help="`login` header of CONNECT.")
 @click.option("--passcode", envvar="MAXAM_BENCH_PASSCODE", show_envvar=True, help="`passcode` header of CONNECT.")
@@ -98,10 +103,14 @@ class _Header(click.ParamType[tuple[str, str]]):
     type=click.FloatRange(0, min_open=True),
     default=2.0,
     show_default=True,
-    help="What a slow subscriber takes.",
+    help="Milliseconds that a slow subscriber takes for each message.",
 )
 @click.option(
-    "--topics", type=click.IntRange(1), default=1000, show_default=True, help="Each belongs to one publisher."
+    "--topics",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Number of topics. Each belongs to one publisher.",
 )
 @click.option(
     "--rate",
@@ -144,17 +153,21 @@ class _Header(click.ParamType[tuple[str, str]]):
 @click.option(
     "--send-header",
     "send_headers",
-    type=_Header(),
+    type=Pair("NAME:VALUE", ":"),
     multiple=True,
     help="Further header of each SEND; {n} and {destination} are its topic's.",
 )
 @click.option(
-    "--subscribe-header", "subscribe_headers", type=_Header(), multiple=True, help="Further header of each SUBSCRIBE."
+    "--subscribe-header",
+    "subscribe_headers",
+    type=Pair("NAME:VALUE", ":"),
+    multiple=True,
+    help="Further header of each SUBSCRIBE.",
 )
 @click.option(
     "--connect-header",
     "connect_headers",
-    type=_Header(),
+    type=Pair("NAME:VALUE", ":"),
     multiple=True,
     help="Further header of each subscriber's CONNECT, such as window:100.",
 )
@@ -180,17 +193,38 @@ class _Header(click.ParamType[tuple[str, str]]):
     help="SO_RCVBUF of subscribers; 0 leaves it to the system.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(1), default=5.0, show_default=True, help="What is measured, of each run."
-)
-@click.option("--warm-up-s", type=click.FloatRange(0), default=1.0, show_default=True, help="Load before that.")
-@click.option(
-    "--settle-s",
-    type=click.FloatRange(0),
-    default=10.0,
+    "--duration",
+    "seconds",
+    cls=RenamedOption,
+    former=["--seconds"],
+    type=Duration(timedelta(seconds=1), bare="s"),
+    default="5s",
     show_default=True,
-    help="How long to wait for the last receipts and values afterwards.",
+    help="Time that is measured in each run.",
 )
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Medians of so many.")
+@click.option(
+    "--warm-up",
+    "warm_up_s",
+    cls=RenamedOption,
+    former=["--warm-up-s"],
+    type=Duration(zero=True, bare="s"),
+    default="1s",
+    show_default=True,
+    help="Time of load before the measurement.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    cls=RenamedOption,
+    former=["--settle-s"],
+    type=Duration(zero=True, bare="s"),
+    default="10s",
+    show_default=True,
+    help="Time to wait for the last receipts and values after the measurement.",
+)
+@click.option(
+    "--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of runs; the report shows medians."
+)
 @click.option(
     "--connect-rate",
     type=click.FloatRange(0),
@@ -225,154 +259,24 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
     not let off; without it from the time its block of SENDs was written. Exits with 1 when something makes the figures untrue:
     a rejected SEND, a subscriber that did not end on the last value of each topic, a rate that was not reached.
     """
-    try:
-        plan = _plan(options)
-        chart: Path | None = options["chart"]
-        if chart is not None:
-            charts.check(chart)
-        reports: list[Report] = []
-        for number in range(options["runs"]):
-            with progress(
-                Console(stderr=True, quiet=options["as_json"]), f"run {number + 1}/{options['runs']}"
-            ) as show:
-                reports.append(run_plan(plan, show))
-            if options["as_json"]:
-                click.echo(json.dumps(reports[-1].as_json()))
-        if not options["as_json"]:
-            print_reports(console(to_stderr=False), _title(plan), reports)
-        if chart is not None:
-            charts.draw(reports[-1], chart)
-    except LoadError as error:
-        raise click.ClickException(str(error)) from error
+    plan = _plan(options)
+    chart: Path | None = options["chart"]
+    if chart is not None:
+        charts.check(chart)
+    reports: list[Report] = []
+    for number in range(options["runs"]):
+        with progress(Console(stderr=True, quiet=options["as_json"]), f"run {number + 1}/{options['runs']}") as show:
+            reports.append(run_plan(plan, show))
+        if options["as_json"]:
+            click.echo(json.dumps(reports[-1].as_json()))
+    if not options["as_json"]:
+        print_reports(console(to_stderr=False), _title(plan), reports)
+    if chart is not None:
+        charts.draw(reports[-1], chart)
     if options["as_json"]:
         _remark(reports)
     if any(report.problems for report in reports):
-        sys.exit(1)
-
-
-_broker_core = click.option(
-    "--broker-core",
-    type=click.IntRange(0),
-    default=BROKER_CORE,
-    show_default=True,
-    help="The one core of each broker; the load has the others. The quickest is that which the disk's interrupts come in on: see"
-    " /proc/interrupts.",
-)
-
-
-@main.command("suite")
-@click.option("--seconds", type=click.FloatRange(1), default=5.0, show_default=True, help="Of each run.")
-@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each measurement.")
-@click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="One measurement; may be repeated.")
-@click.option(
-    "--durability",
-    type=click.Choice(["fsync", "none"]),
-    default="fsync",
-    show_default=True,
-    help="Of the gateway's journal.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
-@_broker_core
-def suite_command(
-    seconds: float, runs: int, only: Sequence[str], durability: str, as_json: bool, broker_core: int
-) -> None:
-    """Start gateways on one core and measure them with the load on the other cores, as docs/performance.md reports it.
-
-    Each run has a gateway of its own. Beside the load of one-to-one, one-to-twenty and latency stand 100 globs that match
-    nothing, a durable subscription on part of the topics, and a subscriber that takes 2 ms for each message.
-    """
-    try:
-        good = Suite(seconds, runs, durability, as_json, broker_core).run(only or tuple(MEASUREMENTS))
-    except LoadError as error:
-        raise click.ClickException(str(error)) from error
-    if not good:
-        sys.exit(1)
-
-
-@main.command("grow")
-@click.option("--seconds", type=click.FloatRange(1), default=2.0, show_default=True, help="Of each point.")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Of each point.")
-@click.option("--only", multiple=True, type=click.Choice(NAMES), help="One axis; may be repeated.")
-@click.option("--plots", type=_FILE, metavar="FOLDER", help="Draw each axis as FOLDER/<axis>.svg; needs maxam[bench].")
-@click.option("--json", "as_json", is_flag=True, help="Print one object per point and run, a line each.")
-@_broker_core
-def grow_command(
-    seconds: float, runs: int, only: Sequence[str], plots: Path | None, as_json: bool, broker_core: int
-) -> None:
-    """Start gateways on one core and measure what grows with topics, subscriptions, connections, bodies and subscribers.
-
-    Each point has a gateway of its own. With one run of 2 s each it takes some ten minutes, most memory 3 GB.
-    """
-    try:
-        if plots is not None:
-            check_plots(plots)
-        good = grow(Suite(seconds, runs, "fsync", as_json, broker_core), only or NAMES, runs, plots, as_json)
-    except LoadError as error:
-        raise click.ClickException(str(error)) from error
-    if not good:
-        sys.exit(1)
-
-
-@main.command("compare")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(1),
-    default=5.0,
-    show_default=True,
-    help="Of each; freshness takes six times as long.",
-)
-@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each, the brokers in turn.")
-@click.option(
-    "--only", multiple=True, type=click.Choice(list(compare.MEASUREMENTS)), help="One measurement; may be repeated."
-)
-@click.option(
-    "--brokers",
-    multiple=True,
-    type=click.Choice(list(compare.CONTENDERS)),
-    help="One broker; may be repeated. [default: all]",
-)
-@click.option(
-    "--warm-up-s",
-    type=click.FloatRange(0),
-    default=12.0,
-    show_default=True,
-    help="Load as fast as it goes before each measurement of ActiveMQ, whose Java needs it.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one object per run, a line each; the table goes to stderr."
-)
-@click.option(
-    "--chart", type=_FILE, metavar="FOLDER", help="Draw freshness.svg and throughput.svg there; needs maxam[bench]."
-)
-@_broker_core
-def compare_command(
-    seconds: float,
-    runs: int,
-    only: Sequence[str],
-    brokers: Sequence[str],
-    warm_up_s: float,
-    as_json: bool,
-    chart: Path | None,
-    broker_core: int,
-) -> None:
-    """Measure gateway, RabbitMQ and ActiveMQ in one run, as docs/performance.md reports it.
-
-    Each measurement has a broker of its own, on one core alone, with the load on the other cores. Exits with 1 when something makes
-    the gateway's figures untrue; what a peer does not manage is a finding.
-    """
-    try:
-        if chart is not None:
-            chart.mkdir(parents=True, exist_ok=True)
-            charts.check(chart / charts.FRESHNESS)
-        names = list(dict.fromkeys(brokers)) or list(compare.CONTENDERS)
-        measurements = list(dict.fromkeys(only)) or list(compare.MEASUREMENTS)
-        results = compare.Comparison(names, seconds, runs, warm_up_s, as_json, broker_core).run(measurements)
-        if chart is not None:
-            compare.draw(results, chart)
-    except LoadError as error:
-        raise click.ClickException(str(error)) from error
-    if any(name == charts.OURS for name, _ in results.problems):
-        sys.exit(1)
+        sys.exit(ExitCode.CHECK_FAILED)
 
 
 def _plan(options: Mapping[str, Any]) -> Plan:
@@ -384,7 +288,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
     syntax = SYNTAXES[options["syntax"]].with_names(options["topic_template"], None)
     target = _target(options, syntax)
     if options["topic_template"] and not options["globs"]:
-        raise LoadError("--topic-template needs a --glob, in the same syntax, that matches its topics")
+        raise click.UsageError("--topic-template needs a --glob, in the same syntax, that matches its topics")
     globs = tuple(options["globs"]) or (syntax.glob,)
     processes = options["processes"] or max(1, len(os.sched_getaffinity(0)) // 2)
     observe = options["observe"] or (1 if options["rate"] else OBSERVE_AT_MAXIMUM)
@@ -424,9 +328,9 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         window=options["window"],
         receipts=options["receipts"],
         headers=_send_headers(options["send_headers"]),
-        warm_up_s=options["warm_up_s"],
-        seconds=options["seconds"],
-        settle_s=options["settle_s"],
+        warm_up_s=options["warm_up_s"].total_seconds(),
+        seconds=options["seconds"].total_seconds(),
+        settle_s=options["settle_s"].total_seconds(),
         connects_per_second=options["connect_rate"],
     )
     plan.check()
@@ -434,27 +338,28 @@ def _plan(options: Mapping[str, Any]) -> Plan:
 
 
 def _target(options: Mapping[str, Any], syntax: DestinationSyntax) -> Target:
-    host, _, port = options["broker"].rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) <= 65535:
-        raise LoadError(f"--broker {options['broker']}: expected HOST:PORT, such as 127.0.0.1:61614")
-    ways = [name for name in ("plain", "certificates", "ca") if options[name]]
-    if len(ways) != 1:
-        raise LoadError(
+    given = given_options(click.get_current_context())
+    found = {key: setting.value for key, setting in given.resolve().items()}
+    host, port = split_address(found["server"] or "", "--server")
+    ways = [name for name in ("plain", "certificates") if options[name]]
+    if "ca" in given.settings and given.settings["ca"].origin == "--ca":
+        ways.append("ca")
+    if len(ways) > 1 or not (ways or found["ca"]):
+        raise click.UsageError(
             "say how to connect, in one way: --certificates FOLDER, --ca FILE (with --cert and --key for mutual TLS), or --plain"
         )
-    if options["cert"] and not options["ca"]:
-        raise LoadError("--cert needs --ca, the CA of the broker's certificate")
     files: dict[Role, TlsFiles | None] = dict.fromkeys(Role)
     if options["certificates"]:
         files = {role: TlsFiles.of_folder(options["certificates"], role) for role in Role}
-    elif options["ca"]:
-        files = dict.fromkeys(Role, TlsFiles(options["ca"], options["cert"], options["key"]))
+    elif found["ca"] and not options["plain"]:
+        certificate, key = (None if (path := found[name]) is None else Path(path) for name in ("cert", "key"))
+        files = dict.fromkeys(Role, TlsFiles(Path(found["ca"]), certificate, key, found["server_name"]))
     for each in files.values():
         if each is not None:
             each.context()
     return Target(
-        host.strip("[]"),
-        int(port),
+        host,
+        port,
         syntax,
         files[Role.PUBLISHER],
         files[Role.SUBSCRIBER],
@@ -476,7 +381,7 @@ def _send_headers(headers: Headers) -> Headers:
     reserved = {"destination", "receipt", "content-length", "bench"}
     for name, _ in headers:
         if name in reserved:
-            raise LoadError(f"--send-header {name} is written by the load itself; leave it out")
+            raise click.UsageError(f"--send-header {name} is written by the load itself; leave it out")
     return headers
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: progress while a run goes on, tables of figures afterwards."""
+"""Output for people: progress while a run goes on, tables of figures afterwards."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from maxam.bench.run import Show
 
 Figures = Mapping[str, float | None]
 _FILE_CHARACTERS: Final = 120
-_RATES_OVER_S: Final = 0.9  # load processes tell their counts every quarter of a second
+_RATES_OVER_S: Final = 0.9  # load processes report their counts every quarter of a second
 
 
 @contextmanager
@@ -57,23 +57,13 @@ def print_reports(console: Console, title: str, reports: Sequence[Report], furth
     table.add_column(f"median of {runs} runs (lowest to highest)" if runs > 1 else "", justify="right")
     rows: list[dict[str, float | None]] = []
     for number, report in enumerate(reports):
-        spread = _spread_figures(report) if runs > 1 else {}
-        rows.append({**figures(report), **spread, **(further[number] if further else {})})
+        percentiles = _spread_figures(report) if runs > 1 else {}
+        rows.append({**figures(report), **percentiles, **(further[number] if further else {})})
     for name in dict.fromkeys(name for row in rows for name in row):
-        table.add_row(name, _spread([row.get(name) for row in rows]))
+        table.add_row(name, spread([row.get(name) for row in rows]))
     console.print(table)
     print_times(console, reports)
     print_remarks(console, reports)
-
-
-def print_figures(console: Console, title: str, rows: Sequence[Figures]) -> None:
-    """Print figures that are no report's."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column(f"median of {len(rows)} runs (lowest to highest)" if len(rows) > 1 else "", justify="right")
-    for name in rows[0]:
-        table.add_row(name, _spread([row[name] for row in rows]))
-    console.print(table)
 
 
 def print_times(console: Console, reports: Sequence[Report]) -> None:
@@ -138,7 +128,8 @@ def _spread_figures(report: Report) -> dict[str, float | None]:
     }
 
 
-def _spread(values: Sequence[float | None]) -> str:
+def spread(values: Sequence[float | None]) -> str:
+    """Return the median of the values, with the lowest and the highest if there are several."""
     known = sorted(value for value in values if value is not None)
     if not known:
         return "-"

@@ -1,4 +1,4 @@
-"""What a run does, as values: who publishes what how fast, and who subscribes to what."""
+"""The work of a run, as values: publishers with topics and rates, and subscribers with globs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,14 +27,12 @@ class SubscriberGroup:
     delay_ms: float = 0.0  # what each takes for a message; 0 reads as fast as it can
     eager: bool = False
     durable: bool = False
-    observe: int = (
-        1  # one in so many reads is read in full, the others are counted; only with `auto`, no delay and not durable
-    )
+    observe: int = 1  # one in this many receives is read in full, the others are counted; only with `auto`, no delay and not durable
     each_topic: bool = False  # subscribe to each topic that the glob matches by itself, on the same connection
     headers: Headers = ()  # further ones of SUBSCRIBE
     connect_headers: Headers = ()  # further ones of CONNECT
     receive_buffer_bytes: int = 0  # SO_RCVBUF; 0 leaves it to the system
-    round_trip_ms: float = 0.0  # of a simulated link to the broker; 0: none
+    round_trip_ms: float = 0.0  # of a simulated link to the broker, 0 for none
     jitter_ms: float = 0.0  # by how much a round trip may take longer, evenly distributed
     processes: int = 1
 
@@ -54,7 +52,7 @@ class Plan:
     publishers: int = 1
     publisher_processes: int = 1
     topics: int = 1000
-    per_second: float = 0.0  # of all publishers together; 0: as fast as receipts come
+    per_second: float = 0.0  # of all publishers together, 0 for as fast as receipts come
     window: int = 1000  # SENDs of one publisher without their RECEIPT at the most, at maximum rate
     receipts: bool = True
     headers: Headers = ()  # further ones of SEND, with `{n}` and `{destination}` of the topic
@@ -62,8 +60,8 @@ class Plan:
     warm_up_s: float = 1.0
     seconds: float = 5.0
     settle_s: float = 10.0  # for the last RECEIPTs and values, once the publishers have stopped
-    connects_per_second: float = 0.0  # of all processes together; 0: as they are answered
-    cores: frozenset[int] | None = field(default=None)  # where the load may run; None: where this process may
+    connects_per_second: float = 0.0  # of all processes together, 0 for as fast as they are answered
+    cores: frozenset[int] | None = field(default=None)  # where the load may run, None for where this process may
 
     @property
     def syntax(self) -> DestinationSyntax:
@@ -89,10 +87,10 @@ class Plan:
         return min(self.topics, self.sends) if self.per_second else self.topics
 
     def check(self) -> None:
-        """Refuse what cannot be done or would measure nothing.
+        """Refuse a plan that is impossible or would measure nothing.
 
         Raises:
-            LoadError: The text says what to change.
+            LoadError: The text has the option to change.
         """
         problems = [
             (not 1 <= self.topics <= TOPICS_MAX, f"the topics are {self.topics}; give 1 to {TOPICS_MAX}"),
@@ -144,7 +142,7 @@ def wanted_topics(plan: Plan) -> dict[str, Sequence[int]]:
             found = [number for number in numbers if matches(destinations[number])]
             if not found:
                 raise LoadError(
-                    f"the glob {glob!r} matches none of the {len(numbers)} topics {destinations[0]!r} to {destinations[-1]!r}: its subscribers would get nothing; change --glob or --topic-template"
+                    f"the glob {glob!r} matches none of the {len(numbers)} topics {destinations[0]!r} to {destinations[-1]!r}, so its subscribers would get nothing. Change --glob or --topic-template"
                 )
             wanted[glob] = numbers if len(found) == len(numbers) else found
     return wanted

@@ -19,19 +19,20 @@ _KEPT_SENDS: Final = 100_000  # made beforehand; those of more topics are made w
 _VARIANTS: Final = 8  # bodies of one topic before they repeat, if there is room
 _UNSENT_BYTES_MAX: Final = 1_048_576  # a broker that reads slower than the rate delays the rest of the schedule
 _IDLE_S: Final = 0.005
-# A SEND is made so long before it is due, and leaves when it is: what a sleep ends late by, and making it, is not the broker's time.
+# A SEND is made this long before it is due, and leaves when it is due. So neither the lateness of a sleep nor making the SEND counts as
+# the broker's time.
 _AHEAD_NS: Final = 50_000
 _AHEAD_RATE_MAX: Final = 5000.0  # a process that has more to send is seldom early
-_SELECTED_MAX: Final = 64  # connections: select looks at each of them
+_SELECTED_MAX: Final = 64  # connections: select checks each of them
 _SELECTED_NUMBER_MAX: Final = 1024  # FD_SETSIZE
 
 
 @dataclass(slots=True)
 class Published:
-    """What the publishers of one process did."""
+    """The results of the publishers of one process."""
 
     seconds: int
-    sent: int = 0  # warm-up and last values included, as below where nothing else is said
+    sent: int = 0  # warm-up and last values included, and so below unless stated otherwise
     accepted: int = 0
     rejected: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
     unanswered: int = 0
@@ -61,7 +62,7 @@ class Frames:
         self.variants: Final = max(1, min(_VARIANTS, _KEPT_SENDS // plan.topics))
 
     def around(self, topic: int, variant: int) -> tuple[bytes, bytes]:
-        """Return what stands before and behind the stamp of a SEND to this topic."""
+        """Return the bytes before and after the stamp of a SEND to this topic."""
         found = self._kept.get((topic, variant))
         if found is None:
             found = self._make(topic, variant)
@@ -193,7 +194,7 @@ def publish(channel: Channel, plan: Plan, run: str, process: int) -> Published:
 
 @final
 class _Loop:
-    """What one process does until all its RECEIPTs are there."""
+    """The loop of one process until all its RECEIPTs are there."""
 
     def __init__(
         self, channel: Channel, plan: Plan, times: Times, result: Published, publishers: dict[int, _Publisher]
@@ -295,7 +296,7 @@ class _Loop:
         result.topic_sends.update(counts)
 
     def _pause(self, seconds: float) -> None:
-        """Wait so long, or until a RECEIPT comes when there are few connections; epoll waits whole milliseconds only."""
+        """Wait this long, or until a RECEIPT comes when there are few connections. epoll waits whole milliseconds only."""
         if len(self._by_number) <= _SELECTED_MAX and max(self._by_number) < _SELECTED_NUMBER_MAX:
             select.select(self._by_number, (), (), seconds)
         else:
@@ -339,10 +340,10 @@ class _Blocks:
         self.sends_max: Final = self._step * self._rounds
         self._position = 0  # of the next topic of this round
         self.rounds_done = 0
-        self._last_left = -1  # topics whose last value is still to be sent; -1: not yet the end
+        self._last_left = -1  # topics whose last value is still to be sent, -1 before the end
 
     def finish(self) -> None:
-        """Send one more value to each topic, the last, and no more."""
+        """Send one last value to each topic, and stop."""
         if self._last_left < 0:
             self._last_left = len(self._topics)
 

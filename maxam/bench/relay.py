@@ -1,7 +1,7 @@
 """A far link: a process that forwards bytes between subscribers and a broker, each way after half the round trip.
 
-Order is kept and the rate is not touched: what comes together goes on together, later. A receiver that does not take what is
-due makes the relay read no more for it, as a full TCP window would.
+Order is kept and the rate is not touched: bytes that come together go on together, later. If a receiver does not take the bytes that
+are due, the relay stops reading for it, as a full TCP window would.
 """
 
 import random
@@ -16,7 +16,7 @@ from maxam.bench.errors import LoadError
 from maxam.bench.target import ANSWER_TIMEOUT_S, RECEIVE_BYTES, Target
 from maxam.bench.worker import Channel, Meter, Times, Use, Worker
 
-WAY_BYTES_MAX: Final = 2**23  # on their way at once; then no more is read
+WAY_BYTES_MAX: Final = 2**23  # on their way at once; at this limit reading stops
 _BACKLOG: Final = 1024
 _LISTEN_S: Final = 0.05  # for word from the process that started us
 
@@ -81,7 +81,7 @@ class Relay:
         listener.close()
 
     def begin(self, times: Times) -> None:
-        """Say when the load is measured."""
+        """Record when the load is measured."""
         self._worker.tell(times)
 
     def finish(self) -> Use:
@@ -93,7 +93,7 @@ class Relay:
         self._worker.tell("stop")
         what, use = self._worker.hear()
         if what != "done":
-            raise LoadError(f"the relay said {what} instead of what it used")
+            raise LoadError(f"the relay sent {what} instead of its CPU time")
         found: Use = use
         return found
 
@@ -103,7 +103,7 @@ class Relay:
 
 
 def forward(channel: Channel, listener: socket.socket, broker: tuple[str, int], way_ns: int, jitter_ns: int) -> Use:
-    """Forward connections until told to stop."""
+    """Forward connections until stopped."""
     return _Forwarder(channel, listener, broker, way_ns, jitter_ns).run()
 
 
@@ -123,7 +123,7 @@ class _End:
         self.events = select.EPOLLIN
 
     def send(self, now_ns: int) -> bool:
-        """Send what is due; return whether the socket is of no use any more."""
+        """Send the bytes that are due. Return True if the socket is of no further use."""
         data = self.unsent + self.way.take(now_ns) if self.unsent else self.way.take(now_ns)
         try:
             while data:
@@ -193,7 +193,7 @@ class _Forwarder:
         try:
             onward = socket.create_connection(self._broker, ANSWER_TIMEOUT_S)
         except OSError:
-            accepted.close()  # the client is told as the broker itself would: by a connection that ends
+            accepted.close()  # the client learns it as from the broker itself: by a connection that ends
             return
         self._connections += 1
         near, far = (

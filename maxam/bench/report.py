@@ -1,4 +1,4 @@
-"""What a run found out: figures with their units, and what makes them untrue."""
+"""The results of a run: figures with their units, and problems that make them untrue."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ UNSETTLED_NAMED_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What the processes of one group of subscribers said."""
+    """The results of the processes of one group of subscribers."""
 
     group: SubscriberGroup
     received: Sequence[Received]
@@ -27,7 +27,7 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What one group of subscribers saw."""
+    """The observations of one group of subscribers."""
 
     name: str
     connections: int
@@ -53,7 +53,7 @@ class GroupReport:
 
 @dataclass(slots=True)
 class Report:
-    """One run. `problems` make its figures untrue; `warnings` say how to take them."""
+    """One run. `problems` make its figures untrue. `warnings` explain how to read them."""
 
     plan: Plan
     began_at: str
@@ -77,7 +77,7 @@ class Report:
         return sum(group.messages_per_s for group in self.groups)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it under the keys that docs/bench.md explains."""
+        """Return all of it under the keys that docs/develop/bench.md explains."""
         plan = self.plan
         return {
             "broker": plan.syntax.name,
@@ -146,7 +146,7 @@ def sum_up(
     results: Sequence[GroupResult],
     relays: Sequence[Use] = (),
 ) -> Report:
-    """Put together what all processes said, and what relays used."""
+    """Combine the results of all processes, and the CPU time of relays."""
     last_sent_ns = max(part.last_sent_ns for part in published)
     last_receipt_ns = max(part.last_receipt_ns for part in published)
     seconds = (times.end_ns - times.measure_ns) / 1e9
@@ -218,7 +218,7 @@ def _group(
 
 
 def _judge(report: Report, results: Sequence[GroupResult]) -> None:
-    """Say what makes the figures untrue, and how to take them."""
+    """Record problems that make the figures untrue, and warnings how to read them."""
     plan, problems, warnings = report.plan, report.problems, report.warnings
     for name, (count, reason) in sorted(report.rejected.items()):
         problems.append(f"{count} of {report.sends} SENDs were answered {name}: {reason or 'no reason given'}")
@@ -249,5 +249,5 @@ def _judge(report: Report, results: Sequence[GroupResult]) -> None:
     saturated = sorted({name for name, use in report.uses if use.wanted > SATURATED})
     if saturated:
         warnings.append(
-            f"the load itself may be what limits: processes of the {', '.join(saturated)} wanted more than {SATURATED:.0%} of a core; rates are a lower bound, latencies hold waits of our own"
+            f"the load itself may be the limit. Processes of the {', '.join(saturated)} wanted more than {SATURATED:.0%} of a core. Rates are a lower bound, latencies hold waits of our own"
         )

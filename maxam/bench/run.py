@@ -1,4 +1,4 @@
-"""One run from its plan to its report: processes started, told when to begin, watched, and asked what they saw."""
+"""One run from its plan to its report: processes are started, synchronised, watched, and asked for their results."""
 
 import os
 import time
@@ -40,9 +40,9 @@ def run(plan: Plan, show: Show | None = None, at_measure: Callable[[bool], None]
     """Do one run.
 
     Args:
-        plan: What to do.
+        plan: The work to do.
         show: Called some four times a second.
-        at_measure: Called with True when the measurement begins and with False when it ends, to look at the broker.
+        at_measure: Called with True when the measurement begins and with False when it ends, to measure the broker.
 
     Raises:
         LoadError: It cannot be done, or broke off; nothing of it is left but the values that the broker keeps.

@@ -1,10 +1,10 @@
 """Find this run's stamps in what a subscriber receives, at the least cost; plain annotated Python that mypyc compiles.
 
-Each SEND carries a header `bench:` with, in fixed width and without gaps, the number of the run (6 characters), `F` for the
-last value of its topic or `0`, the sequence number of the topic (9 digits), the time (15 digits, ns since the run's origin)
-and the number of the topic (7 digits). `Scanner` cuts the stream into frames and hands out every MESSAGE. `Counter` counts
-MESSAGEs by the mark alone, for rates at which reading them all would cost more than receiving them, and reads stamps
-in full when asked; it relies on the load's bodies never holding the mark.
+Each SEND carries a header `bench:`, in fixed width and without gaps. It begins with the number of the run (6 characters), then `F` for
+the last value of its topic or `0`. The sequence number of the topic (9 digits) follows. Then come the time (15 digits, ns since the run's origin)
+and the number of the topic (7 digits). `Scanner` cuts the stream into frames and hands out every MESSAGE. `Counter` counts MESSAGEs by
+the mark alone, for rates at which reading them all would cost more than receiving them. It reads stamps in full when asked, and relies
+on the load's bodies never holding the mark.
 """
 
 from typing import Final, final
@@ -14,7 +14,7 @@ from maxam.bench.histogram import Histogram
 from maxam.stomp.events import parse_number
 
 RUN_CHARACTERS: Final = 6
-STAMP_BYTES: Final = 32  # behind the mark
+STAMP_BYTES: Final = 32  # after the mark
 _TIME: Final = 10  # where the time begins, and so on
 _TOPIC: Final = 25
 _FINAL: Final = 70  # F
@@ -32,12 +32,12 @@ def mark(run: str) -> bytes:
 
 
 def stamp(final: bool, sequence: int, time_ns: int) -> bytes:
-    """Return a stamp but for its last part, `topic_part`."""
+    """Return a stamp except its last part, `topic_part`."""
     return b"%c%09d%015d" % (_FINAL if final else 48, sequence, time_ns)
 
 
 def topic_part(number: int) -> bytes:
-    """Return the part of a stamp that says which topic."""
+    """Return the part of a stamp that identifies the topic."""
     return b"%07d" % number
 
 
@@ -51,14 +51,14 @@ class Scanner:
     """Cut what one connection receives into frames.
 
     Attributes:
-        others: Frames that are no MESSAGE, as (command, head, body), for the caller to look at and clear.
+        others: Frames that are no MESSAGE, as (command, head, body), for the caller to read and clear.
         partial: Bytes of an unfinished frame.
     """
 
     __slots__ = ("_acked", "_mark", "others", "partial")
 
     def __init__(self, mark: bytes, acked: bool) -> None:
-        """Make one for stamps behind `mark`; `acked`: the MESSAGEs carry ack headers that are wanted."""
+        """Make one for stamps after `mark`. With `acked` the MESSAGEs carry ack headers that are wanted."""
         self._mark: Final = mark
         self._acked: Final = acked
         self.others: list[tuple[bytes, bytes, bytes]] = []
@@ -87,7 +87,7 @@ class Scanner:
                 break
             found = data.find(mark, position, head_end)
             start = found + mark_bytes + STAMP_BYTES
-            # MaXaM writes the length right behind the stamp
+            # MaXaM writes the length right after the stamp
             if found < 0 or not data.startswith(_LENGTH, start):
                 start = data.find(_LENGTH, position, head_end)
             end = _body_end(data, start, head_end)
@@ -121,7 +121,7 @@ def _body_end(data: bytes, length_start: int, head_end: int) -> int:
     if end >= len(data):
         return -1
     if data[end] != _NUL:
-        raise LoadError("the broker sent a body that is not as long as its content-length says")
+        raise LoadError("the broker sent a body whose length differs from its content-length")
     return end
 
 
@@ -229,14 +229,14 @@ def header(head: bytes, name: bytes) -> bytes:
 
 
 def error_text(head: bytes, body: bytes) -> str:
-    """Return what an ERROR says, on one line."""
+    """Return the text of an ERROR, on one line."""
     said = header(head, b"message") + b": " + body.strip()
     return "the broker answered ERROR: " + said.decode("utf-8", "replace").replace("\n", " ")
 
 
 @final
 class Tally:
-    """What one subscriber has seen.
+    """The observations of one subscriber.
 
     Attributes:
         finals: Topics whose last value has come.
@@ -251,7 +251,7 @@ class Tally:
         self._newest: Final[dict[bytes, bytes]] = {}
 
     def note(self, stamps: list[bytes], now_ns: int, ages: Histogram) -> None:
-        """Look at stamps in their order; `now_ns` is the time since the run's origin."""
+        """Record stamps in their order. `now_ns` is the time since the run's origin."""
         newest = self._newest
         for stamp in stamps:
             topic = stamp[_TOPIC:]

@@ -16,12 +16,12 @@ from maxam.bench.target import ANSWER_TIMEOUT_S, Line, Role, subscribe_frame
 from maxam.bench.worker import Channel, Meter, Times, Use
 
 _SUBSCRIPTION: Final = "s"
-_SLICE_S: Final = 0.0002  # slow subscribers that wait for messages are looked at so often while others work
+_SLICE_S: Final = 0.0002  # interval at which slow subscribers that wait for messages are checked while others work
 
 
 @dataclass(slots=True)
 class Received:
-    """What the subscribers of one process saw; values of this run only, where nothing else is said."""
+    """The observations of the subscribers of one process. Values of this run only, unless stated otherwise."""
 
     seconds: int
     messages: int = 0  # warm-up and last values included
@@ -125,7 +125,7 @@ class _Subscriber:
         return len(stamps), stamps, taken
 
     def look_at_others(self) -> None:
-        """Look at frames that are no MESSAGE.
+        """Read frames that are no MESSAGE.
 
         Raises:
             LoadError: One is an ERROR.
@@ -179,7 +179,7 @@ def subscribe(
 
 @final
 class _Loop:
-    """What one process of subscribers does until it is told to stop."""
+    """The loop of one process of subscribers until it is stopped."""
 
     def __init__(self, channel: Channel, times: Times, subscribers: list[_Subscriber], acknowledging: bool) -> None:
         self._channel: Final = channel

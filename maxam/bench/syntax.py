@@ -28,13 +28,13 @@ class DestinationSyntax:
     """The names of a load's topics on one broker, and what matches them there."""
 
     name: str
-    topic_template: str  # with `{n}` or, say, `{n:06}` for the number of the topic
+    topic_template: str  # with `{n}` or, for instance, `{n:06}` for the number of the topic
     glob: str  # matches every topic of the template
     wildcards: Wildcards
     prefix: str = ""  # what stands before a translated name
 
     def __post_init__(self) -> None:
-        """Refuse a template that names all topics alike.
+        """Refuse a template that gives all topics the same name.
 
         Raises:
             LoadError: It does.
@@ -59,7 +59,7 @@ class DestinationSyntax:
         return self.topic_template.format(n=number)
 
     def matcher(self, glob: str) -> Callable[[str], bool]:
-        """Return what tells whether `glob` matches a destination, both in this broker's own syntax.
+        """Return a function that matches destinations with `glob`, both in this broker's own syntax.
 
         Raises:
             LoadError: It is no glob there.

@@ -1,4 +1,4 @@
-"""Where a load goes: address, certificates, names; and connections there that are set up frame by frame."""
+"""The target of a load, with its address, certificates and names, and connections that are set up frame by frame."""
 
 import enum
 import select
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, final
 
-from maxam.bench.errors import LoadError
+from maxam.bench.errors import LoadError, UnreachableError
 from maxam.bench.syntax import MAXAM, DestinationSyntax
+from maxam.client_tls import client_context
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.stomp import encoder
@@ -41,30 +42,20 @@ class TlsFiles:
     ca: Path
     certificate: Path | None = None
     key: Path | None = None  # None: in the certificate's file
+    server_name: str | None = None  # that the broker's certificate must carry; None trusts any that the CA signed
 
     @classmethod
     def of_folder(cls, folder: Path, role: Role) -> Self:
-        """Return those that `maxam-admin dev-certs FOLDER` made for this role."""
+        """Return those that `maxam-admin certs dev FOLDER` made for this role."""
         return cls(folder / "ca.pem", folder / f"{role.value}.pem", folder / f"{role.value}.key")
 
     def context(self) -> ssl.SSLContext:
-        """Return a client's context that trusts a chain, not a name.
+        """Return a client's context.
 
         Raises:
-            LoadError: A file cannot be read or used.
+            CertificateFileError: A file cannot be read or used.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        for file in (self.ca, self.certificate, self.key):
-            if file is not None and not file.is_file():
-                raise LoadError(f"there is no file {file}; name the CA's certificate, the client's and its key")
-        try:
-            context.load_verify_locations(self.ca)
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.key)
-        except ssl.SSLError as error:
-            raise LoadError(f"{self.ca}, {self.certificate} and {self.key} cannot be used for TLS: {error}") from error
-        return context
+        return client_context(self.ca, self.certificate, self.key, name_checked=self.server_name is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +93,11 @@ class Target:
             further: Headers of CONNECT.
 
         Raises:
-            LoadError: There is nobody, or not one who lets us in; the text says which.
+            LoadError: No program listens there, or it refuses the connection. The text gives the cause.
         """
-        line = Line(self._open(receive_buffer_bytes), self._context(role, context), self._name(role))
+        files = self.tls(role)
+        server_name = None if files is None else files.server_name
+        line = Line(self._open(receive_buffer_bytes), self._context(role, context), self._name(role), server_name)
         headers = [
             (b"accept-version", b"1.2"),
             (b"host", self.virtual_host.encode()),
@@ -121,9 +114,11 @@ class Target:
         except LoadError as error:
             if self.tls(role) is not None:
                 raise
-            raise LoadError(f"{error}; if it speaks TLS there, say whom to trust: --certificates or --ca") from error
+            raise UnreachableError(
+                f"{error}; if it speaks TLS there, say whom to trust: --certificates or --ca"
+            ) from error
         if frame.command != b"CONNECTED":
-            raise LoadError(f"{self._name(role)} answered CONNECT with {frame.command.decode()}: {said(frame)}")
+            raise UnreachableError(f"{self._name(role)} answered CONNECT with {frame.command.decode()}: {said(frame)}")
         return line
 
     def _context(self, role: Role, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
@@ -144,7 +139,7 @@ class Target:
             connected.settimeout(ANSWER_TIMEOUT_S)
             connected.connect(found[4])
         except OSError as error:
-            raise LoadError(
+            raise UnreachableError(
                 f"cannot connect to {self.host}:{self.port}: {error.strerror or error}; is the broker running there?"
             ) from error
         connected.setblocking(False)
@@ -156,11 +151,13 @@ class Target:
 class Line:
     """One connection, plain or TLS, over a socket that never blocks.
 
-    For the set-up `next` waits for frames; under load `receive` returns what is there, undecoded, and `write` keeps what
-    the system does not take at once until `flush`. Once `receive` is used, `next` is not.
+    For the set-up, `next` waits for frames. Under load, `receive` returns the bytes that are there, undecoded. `write` keeps
+    bytes that the system does not take at once until `flush`. Once `receive` is used, `next` is not.
     """
 
-    def __init__(self, connected: socket.socket, context: ssl.SSLContext | None, name: str) -> None:
+    def __init__(
+        self, connected: socket.socket, context: ssl.SSLContext | None, name: str, server_name: str | None = None
+    ) -> None:
         """Take over a connected socket; with a context, shake hands.
 
         Raises:
@@ -173,7 +170,9 @@ class Line:
         self._incoming: Final = ssl.MemoryBIO()
         self._outgoing: Final = ssl.MemoryBIO()
         self._unsent: bytes = b""
-        self._tls: Final = None if context is None else context.wrap_bio(self._incoming, self._outgoing)
+        self._tls: Final = (
+            None if context is None else context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+        )
         if self._tls is not None:
             self._shake_hands(self._tls)
 
@@ -219,7 +218,7 @@ class Line:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise LoadError(f"{self.name} closed the connection: {error}{self._last_words()}") from error
+                raise UnreachableError(f"{self.name} closed the connection: {error}{self._last_words()}") from error
             self._unsent = self._unsent[sent:]
 
     def receive(self) -> bytes:
@@ -233,9 +232,9 @@ class Line:
         except BlockingIOError:
             return b""
         except OSError as error:
-            raise LoadError(f"{self.name} closed the connection: {error}") from error
+            raise UnreachableError(f"{self.name} closed the connection: {error}") from error
         if not data:
-            raise LoadError(f"{self.name} closed the connection")
+            raise UnreachableError(f"{self.name} closed the connection")
         if self._tls is None:
             return data
         self._incoming.write(data)
@@ -247,17 +246,17 @@ class Line:
             pass
         except ssl.SSLError as error:
             if not parts:
-                raise LoadError(f"{self.name} closed the connection: {_refusal(error)}") from error
+                raise UnreachableError(f"{self.name} closed the connection: {_refusal(error)}") from error
         else:
             if not parts:
-                raise LoadError(f"{self.name} closed the connection")
+                raise UnreachableError(f"{self.name} closed the connection")
         return b"".join(parts)
 
     def next(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Frame:
         """Wait for the next frame.
 
         Raises:
-            LoadError: The broker has closed, talks no STOMP, or says nothing for so long.
+            LoadError: The broker has closed, speaks no STOMP, or sends nothing in that time.
         """
         deadline_s = time.monotonic() + timeout_s
         while not self._frames:
@@ -308,12 +307,14 @@ class Line:
                 try:
                     data = self._socket.recv(RECEIVE_BYTES)
                 except OSError as error:
-                    raise LoadError(f"{self.name} ended the TLS handshake: {error}") from error
+                    raise UnreachableError(f"{self.name} ended the TLS handshake: {error}") from error
                 if not data:
-                    raise LoadError(f"{self.name} ended the TLS handshake; does it speak TLS on this port?") from None
+                    raise UnreachableError(
+                        f"{self.name} ended the TLS handshake; does it speak TLS on this port?"
+                    ) from None
                 self._incoming.write(data)
             except ssl.SSLError as error:
-                raise LoadError(f"{self.name}: {_refusal(error)}") from error
+                raise UnreachableError(f"{self.name}: {_refusal(error)}") from error
             else:
                 self._unsent += self._outgoing.read()
                 self.flush()
@@ -323,17 +324,17 @@ class Line:
         """Wait until something has come, and send what is unsent meanwhile.
 
         Raises:
-            LoadError: Nothing comes before the deadline, of `time.monotonic`; `what` says what was waited for.
+            LoadError: Nothing comes before the deadline, of `time.monotonic`. The text has `what`, the frame expected.
         """
         self.flush()
         rest_s = deadline_s - time.monotonic()
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         if rest_s <= 0 or not poll.poll(rest_s * 1000):
-            raise LoadError(f"{self.name} gave no {what} within {ANSWER_TIMEOUT_S:g} s")
+            raise UnreachableError(f"{self.name} gave no {what} within {ANSWER_TIMEOUT_S:g} s")
 
     def _last_words(self) -> str:
-        """Return what the ERROR says that a broker sends before it closes, if it comes to be read."""
+        """Return the text of an ERROR that the broker sent before it closed, if it can still be read."""
         try:
             for frame in self._decoder.feed(self.receive()):
                 if frame.command == b"ERROR":
@@ -364,7 +365,7 @@ def header_lines(headers: Sequence[tuple[str, str]]) -> bytes:
 
 
 def said(frame: Frame) -> str:
-    """Return what a frame says to a person, on one line."""
+    """Return the text of a frame for people, on one line."""
     words = [frame.headers.get(b"message", b""), frame.body.strip()]
     return ": ".join([word.decode(errors="replace").replace("\n", " ") for word in words if word])
 

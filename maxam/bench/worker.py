@@ -1,4 +1,4 @@
-"""Processes that make the load, and what they and the one that started them tell each other.
+"""Processes that make the load, and their messages to and from the process that started them.
 
 Times are `time.monotonic_ns`, which all processes of one machine share.
 """
@@ -42,7 +42,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one process took of its core while the run was measured."""
+    """CPU time that one process took of its core while the run was measured."""
 
     busy: float  # share of the time that it ran
     wanted: float  # share that it ran or waited for the core
@@ -57,7 +57,7 @@ class Meter:
         self._seen: Final[list[tuple[int, int, int]]] = []
 
     def tick(self, now_ns: int) -> None:
-        """Look at the clock."""
+        """Read the clock."""
         if self._due_ns and now_ns >= self._due_ns[-1]:
             self._due_ns.pop()
             self._seen.append((now_ns, time.process_time_ns(), _waited_ns()))
@@ -80,7 +80,7 @@ class Channel:
         self._next_ns = 0
 
     def ready(self) -> Times:
-        """Say that everything is connected; return when to begin."""
+        """Report that everything is connected. Return when to begin."""
         self._connection.send(("ready", None))
         times = self._connection.recv()
         if not isinstance(times, Times):
@@ -88,18 +88,18 @@ class Channel:
         return times
 
     def due(self, now_ns: int) -> bool:
-        """Return whether it is time to tell of progress and to look for word."""
+        """Return True if it is time to report progress and to check for messages."""
         if now_ns < self._next_ns:
             return False
         self._next_ns = now_ns + PROGRESS_INTERVAL_NS
         return True
 
     def progress(self, sent: int, messages: int) -> None:
-        """Tell how far it is."""
+        """Report the progress."""
         self._connection.send(("progress", (sent, messages)))
 
     def settled(self) -> None:
-        """Say that every last value is here."""
+        """Report that every last value is here."""
         self._connection.send(("settled", None))
 
     def stopped(self) -> bool:
@@ -131,7 +131,7 @@ class Worker:
             self.connection.send(what)
 
     def hear(self) -> tuple[str, Any]:
-        """Return the next that it says.
+        """Return its next message.
 
         Raises:
             LoadError: It failed.
@@ -141,7 +141,7 @@ class Worker:
         except (EOFError, OSError) as error:
             raise LoadError(f"the process of the {self.name} died; the system's log may know why") from error
         if what == "failed":
-            raise LoadError(str(value))
+            raise value if isinstance(value, LoadError) else LoadError(str(value))
         return what, value
 
     def end(self) -> None:
@@ -165,14 +165,14 @@ def _main(
     try:
         answer = ("done", work(Channel(connection), *arguments))
     except LoadError as error:
-        answer = ("failed", str(error))
+        answer = ("failed", error)
     except Exception:  # noqa: BLE001  # a bug: its traceback goes to where a person sees it
         answer = ("failed", f"a load process failed:\n{traceback.format_exc()}")
     connection.send(answer)
 
 
 def _waited_ns() -> int:
-    """Return how long this process has waited for a core, as far as the system tells."""
+    """Return how long this process has waited for a core, as far as the system reports it."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1])
     except (OSError, IndexError, ValueError):

@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 from maxam.broker.policy import Capability, Policy, Principal
 from maxam.errors import GlobError
-from maxam.globs import Glob, destination_problem, find_destination
+from maxam.glob_sets import find_destination, overlap
+from maxam.globs import Glob, destination_problem
 
 Verdict = Literal["allowed", "denied", "all", "part", "nothing", "undecided"]
 Match = Literal["matches", "no match", "all", "part", "nothing"]
@@ -109,7 +110,7 @@ def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int 
         policy: Decides.
         principal: One of it, or any other name.
         glob: As clients subscribe to it.
-        states_max: Bounds how long two globs are compared, as of `globs.find_destination`.
+        states_max: Bounds how long two globs are compared, as of `glob_sets.find_destination`.
     """
     known = policy.principals.get(principal)
     if known is None:
@@ -121,7 +122,7 @@ def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int 
         granted = capability.receive[at]
         held.append(granted)
         match: Match = "nothing"
-        if granted.overlaps(glob):
+        if overlap(granted, glob):
             match = "all" if covers([granted], glob, states_max) else "part"
         grants.append(Grant(capability.name, capability.file, _place(capability, "receive", at), granted.text, match))
     whole = tuple(grant for grant in grants if grant.match == "all")[:1]
@@ -278,7 +279,7 @@ def _odd_principal(policy: Policy, principal: Principal, rules: Sequence[Glob] |
     if not owns:
         yield Oddity(file, f"{place}.owns", f"{who}is empty, so it may send nothing; remove it or name globs")
     for at, glob in enumerate(owns):
-        if not any(glob.overlaps(granted) for granted in send):
+        if not any(overlap(glob, granted) for granted in send):
             problem = f"{who}{glob.text} has nothing in common with what its capabilities grant it to send"
             yield Oddity(file, f"{place}.owns[{at}]", problem)
     yield from _odd_globs(file, f"{place}.owns", owns, rules)
@@ -290,7 +291,7 @@ def _odd_globs(file: str, place: str, globs: Sequence[Glob], rules: Sequence[Glo
         if wider is not None:
             what = "is there twice" if wider == glob else f"is part of {wider.text}"
             yield Oddity(file, f"{place}[{at}]", f"{glob.text} {what}, which is there too; remove it")
-        if rules is not None and not any(glob.overlaps(rule) for rule in rules):
+        if rules is not None and not any(overlap(glob, rule) for rule in rules):
             problem = f"{glob.text} matches no destination that a rule of the schemas covers"
             yield Oddity(file, f"{place}[{at}]", problem)
 

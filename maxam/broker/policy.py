@@ -9,12 +9,15 @@ from typing import Final, final
 
 from maxam.config import Limits
 from maxam.errors import GlobError, PolicyError
-from maxam.globs import Glob, compile_glob, uncovered
+from maxam.glob_sets import GlobSet, find_destination
+from maxam.globs import Glob, compile_glob
+from maxam.toml_lines import written_key
 
 ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol"})
 ANONYMOUS_PREFIX: Final = "fingerprint:"  # principals of unknown clients: no principal of a policy is called so
 _PRINCIPAL_CHARACTERS_MAX: Final = 128
 _NUMBERS: Final = count(1)
+_GLOB_DECISIONS_MAX: Final = 1000  # subscribed globs remembered per principal
 _DECISIONS_MAX: Final = 4096  # destinations remembered per principal and direction: topics remember too
 _FINGERPRINT: Final = re.compile(r"[0-9A-Fa-f]{64}|(?:[0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}")
 
@@ -30,7 +33,18 @@ class Rights:
         number: That no other rights have in this process, for who must remember which they were and not keep them.
     """
 
-    __slots__ = ("_bytes_max", "_owns", "_receive", "_receive_decisions", "_send", "_send_decisions", "admin", "number")
+    __slots__ = (
+        "_bytes_max",
+        "_glob_decisions",
+        "_owns",
+        "_receive",
+        "_receive_decisions",
+        "_receive_union",
+        "_send",
+        "_send_decisions",
+        "admin",
+        "number",
+    )
 
     def __init__(
         self,
@@ -44,6 +58,8 @@ class Rights:
         self.number: Final = next(_NUMBERS)
         self._send: Final = send
         self._receive: Final = receive
+        self._receive_union: GlobSet | None = None  # made when it is first asked
+        self._glob_decisions: Final[dict[str, bool]] = {}
         self._owns: Final = owns
         self._bytes_max: Final = limits.destination_bytes_max
         self._send_decisions: Final[dict[bytes, bool]] = {}
@@ -63,9 +79,34 @@ class Rights:
         """Tell whether it may surely receive whatever `other` may: it was granted the same globs, or more."""
         return set(other._receive) <= set(self._receive)  # noqa: SLF001  # of its own kind
 
+    def received_beyond(self, other: "Rights") -> GlobSet:
+        """Return the globs of destinations that it may receive and `other` was not granted."""
+        known = set(other._receive)  # noqa: SLF001  # of its own kind
+        return GlobSet([glob for glob in self._receive if glob not in known])
+
+    def grants_the_same_as(self, other: "Rights") -> bool:
+        """Return True if the same was granted in the same order, under the same limits."""
+        return (
+            self._send == other._send  # noqa: SLF001  # of its own kind
+            and self._receive == other._receive  # noqa: SLF001  # of its own kind
+            and self._owns == other._owns  # noqa: SLF001  # of its own kind
+            and self.admin == other.admin
+            and self._bytes_max == other._bytes_max  # noqa: SLF001  # of its own kind
+        )
+
     def can_receive_any(self, glob: Glob) -> bool:
-        """Tell whether there is a destination that the glob matches and that it may receive."""
-        return any(granted.overlaps(glob) for granted in self._receive)
+        """Return False if no destination that the glob matches may be received; True may mean "perhaps" for very long globs."""
+        known = self._glob_decisions.get(glob.text)
+        if known is not None:
+            return known
+        union = self._receive_union
+        if union is None:
+            union = self._receive_union = GlobSet(self._receive)
+        possible = union.overlaps(glob)
+        if len(self._glob_decisions) >= _GLOB_DECISIONS_MAX:
+            self._glob_decisions.clear()
+        self._glob_decisions[glob.text] = possible
+        return possible
 
     def missing(self, wanted: "Rights") -> str:
         """Say what it lacks of the rights of another, in words for people; empty when it holds all of them."""
@@ -81,7 +122,7 @@ class Rights:
                 if len(held) == 1 and glob in held[0]:
                     continue
                 try:
-                    destination = uncovered([[glob], *narrow], held)
+                    destination = find_destination([[glob], *narrow], held)
                 except GlobError as error:
                     return f"the right to {verb} {glob.text}, as far as can be told: {error}"
                 if destination is not None:
@@ -173,10 +214,12 @@ class Policy:
         limits: Limits,
         capabilities: Mapping[str, Capability] | None = None,
         principals: Mapping[str, Principal] | None = None,
+        unknown: Rights | None = None,
     ) -> None:
+        """Make a policy; `unknown` are the rights of a principal that is not in `rights`, None for no rights at all."""
         self._principals: Final = dict(fingerprints)
         self._rights: Final = dict(rights)
-        self._nobody: Final = Rights((), (), frozenset(), None, limits)
+        self._nobody = Rights((), (), frozenset(), None, limits) if unknown is None else unknown
         self.capabilities: Final = dict(capabilities or {})
         self.principals: Final = dict(principals or {})
 
@@ -189,8 +232,17 @@ class Policy:
         """All certificates that count, renewed ones too, with the principal of each."""
         return self._principals
 
+    def keep_rights_of(self, before: "Policy") -> None:
+        """Use the Rights of the policy before for each principal whose rights are the same, so that what depends on them stays valid."""
+        for principal, rights in before._rights.items():  # noqa: SLF001  # of its own kind
+            mine = self._rights.get(principal)
+            if mine is not None and mine.grants_the_same_as(rights):
+                self._rights[principal] = rights
+        if self._nobody.grants_the_same_as(before._nobody):  # noqa: SLF001  # of its own kind
+            self._nobody = before._nobody  # noqa: SLF001  # of its own kind
+
     def rights(self, principal: str) -> Rights:
-        """Give the rights of a principal: none at all when the policy does not know it."""
+        """Return the rights of a principal; if the policy does not know it, those of `unknown`."""
         return self._rights.get(principal, self._nobody)
 
 
@@ -407,11 +459,6 @@ class _Loader:
 
     def _problem(self, key: str, expected: str, found: str) -> None:
         self._problems.append(PolicyError(f"expected {expected}, found {found}", self._source, key))
-
-
-def written_key(name: str) -> str:
-    """Write a key as TOML does: quoted unless it is a bare one."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else repr(name)
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -1,38 +1,117 @@
-"""Sessions and their subscriptions: what each is owed, and what it has been sent and not seen acknowledged.
+"""Topics, sessions and their subscriptions: what each is owed, and what it has been sent and not seen acknowledged.
 
-Theory: a subscription is a glob plus what it is owed. `owed` is the set of topics whose newest change it has not been sent;
-`queue` holds those of them that may be sent now, oldest-owed first. A topic that is un-acked (`held`) can become owed but
-not ready: its ACK makes it so, at the tail. A newer change of an owed topic alters nothing here: that is conflation.
+A topic lists the subscriptions that want it, and a subscription is a set of topics: so they are one module.
 
-Since when a subscription lacks a topic is its *staleness*, and is kept only where the topic's newest change does not tell it: where
-it was owed before that change came (`since`). A subscriber that keeps up has nothing there. So that nothing grows with the
-topics that a slow one is owed, `since` has SINCE_MAX of them; of what has no room only lower bounds are kept, one for each of the two lists.
+Theory: a subscription is a glob plus what it is owed. `owed` is the set of topics whose newest change it has not been sent. `queue`
+holds those of them that may be sent now, oldest-owed first. A topic that is un-acked (`held`) can become owed but not ready: its ACK makes
+it so, at the tail. A newer change of an owed topic alters nothing here: that is conflation.
+
+The *staleness* of a subscription is the age of the oldest change that it lacks. Each of the two lists of the queue has a bound: the
+earliest time since when any of its topics may be lacked. The bound is never later than the truth. It is earlier by no more than the
+subscription takes to receive what it is owed.
 
 Invariants, for every subscription:
-* `queue` holds each topic of `owed - held` exactly once, and nothing else; it is kept as two lists, as their ends are cheap
-  to reach: `_front` backwards, then `_back`;
-* `sent` lists the revisions of `unacked` in the order in which they were sent; `held` is the set of their topics;
+* `queue` holds each topic of `owed - held` exactly once, and no other;
+* `queue` is the list `_front` backwards, followed by the list `_back`;
+* `sent` lists the revisions of `unacked` in the order in which they were sent, and `held` is the set of their topics;
 * a topic is in `held` at most once, so at most one MESSAGE of a topic is un-acked;
-* `since` has topics of `owed` only; those of the queue that it has not are in order of what their changes tell, but for those that
-  `_front_us` and `_back_us`, which are for one list each and count while that has any, are no later than;
-* `turning` is true exactly while the subscription stands in its connection's `turns`.
+* `_front_us` and `_back_us` are no later than the time since when any topic of `_front` and of `_back` is lacked, while there is one;
+* `queued` is true exactly while the subscription stands in its connection's `ready_queue`.
 """
 
 from collections import deque
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, final
 
-from maxam.broker.store import Topic
+from mypy_extensions import i32, mypyc_attr
+
+from maxam.broker.policy import Rights
 from maxam.broker.window import Stamp
 from maxam.globs import Glob
+from maxam.records import Change
 
-SINCE_MAX: Final = (
-    1000  # topics of which one subscription keeps since when it lacks them; up to so many owed, staleness is exact
-)
+NOT_OWED: Final = -1
 SCAN_READY_MAX: Final = 4000  # values ready at which a scan rests: a quick client takes some 2 ms for them
 
 if TYPE_CHECKING:
-    from maxam.broker.delivery import Connection
-    from maxam.broker.policy import Rights
+    from maxam.broker.outbox import Outbox
+
+
+# The freshness of a topic, unless it is above 0: the number of the contracts under which its deadline is watched.
+UNWATCHED: Final = 0
+OVERDUE: Final = -1  # its deadline has passed: its next change is reported
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Topic:
+    """The newest change of one destination, and the subscriptions that want the next.
+
+    Attributes:
+        destination: Its name, UTF-8.
+        change: The newest committed change; a tombstone when that was a delete.
+        routes: Subscriptions whose glob matches and whose principal may receive, as of `routed` and `epoch`, and some that
+            were removed since. Never changed in place, so that topics may share one list.
+        routed: Position in the match index up to which `routes` is complete.
+        epoch: Of the broker's routing when `routes` was made.
+        rule: Which of the registry's rules is for it, -1 if none is; valid for `registry` only.
+        registry: The number of the registry that gave `rule`, 0 if none did.
+        permitted: The number of rights that were found to allow SENDs to it, 0 for none. Rights cannot remember a million topics.
+        updates: Changes of it that were applied, for its rate.
+        freshness: UNWATCHED, OVERDUE, or the number above 0 of its contracts.
+    """
+
+    __slots__ = (
+        "change",
+        "destination",
+        "epoch",
+        "freshness",
+        "permitted",
+        "registry",
+        "routed",
+        "routes",
+        "rule",
+        "updates",
+    )
+
+    def __init__(self, destination: bytes, change: Change, routes: "list[Subscription]") -> None:
+        self.destination: Final = destination
+        self.change = change
+        self.routes = routes
+        self.routed = 0
+        self.epoch = -1
+        self.registry = 0
+        self.permitted = 0
+        self.updates = 1
+        # Four bytes each: with eight more a topic would take the next larger piece of memory, 16 bytes a topic.
+        self.rule: i32 = -1
+        self.freshness: i32 = UNWATCHED
+
+    @property
+    def name(self) -> str:
+        """The destination as text."""
+        return self.destination.decode()
+
+
+class Life(IntEnum):
+    """States of a subscription.
+
+    PENDING -> UNMATCHED -> ROUTED, or PENDING -> WITHDRAWN -> REMOVED; each but these two -> REMOVED when it is removed.
+    """
+
+    PENDING = 0  # Its SUBSCRIBE was read and has not taken effect.
+    UNMATCHED = 1  # Its SUBSCRIBE has taken effect, and no right of the principal can match its glob.
+    ROUTED = 2  # Changes are routed to it: its glob is in the match index.
+    WITHDRAWN = 3  # It was removed before its SUBSCRIBE took effect.
+    REMOVED = 4  # It is gone for good, and little is left of it (see `forget`). Routes that still have it drop it.
+
+
+# An attribute of a class of constants takes ten times as long.
+PENDING: Final = Life.PENDING
+UNMATCHED: Final = Life.UNMATCHED
+ROUTED: Final = Life.ROUTED
+WITHDRAWN: Final = Life.WITHDRAWN
+REMOVED: Final = Life.REMOVED
 
 
 @final
@@ -43,31 +122,28 @@ class Subscription:
         id: Of the SUBSCRIBE, UTF-8.
         glob: Which topics it wants.
         durable: It outlives its connection.
-        acknowledged: Ack mode `client`.
+        acknowledged: Ack mode `client` or `client-individual`.
+        individual: An ACK covers its message alone.
         eager: It asked for all current values, so it also gets those that a later policy grants.
         connection: Where values go; None while detached or paused.
         checked: Rights that allow all that it owes, or None: under others they are asked for each value.
-        removed: It is gone for good, and little is left of it (see `forget`); whoever still refers to it forgets it.
-        applied: Its SUBSCRIBE has taken effect: changes applied from now on are owed.
-        settled: Acknowledged positions that the journal does not hold yet (durable only).
-        eager_scans: How often it has asked for all current values: a walk for an earlier reason has nothing to add then.
+        life: Its state.
+        unrecorded: Acknowledged positions that the journal does not hold yet (durable only).
+        eager_scans: How often it has asked for all current values: an earlier scan has nothing to add then.
         conflated: Changes that replaced one that was still owed.
-        since: Since when it lacks a topic that it is owed, where its change does not tell; microseconds since the epoch.
+        held: Topics that are un-acked, each with the time since when it is owed again; NOT_OWED if it is not.
         asked_us: When its SUBSCRIBE was read.
-        walks: Over all topics for it, begun and not ended: it may lack what is not owed yet.
-        taken_us: Since when it lacked what was taken last; 0: its change tells.
+        scans: Scans of all topics for it, begun and not ended: it may lack what is not owed yet.
+        unused_since_s: When the broker first found that no SUBSCRIBE is in force for it (durable only); negative if it has not found that.
     """
 
     __slots__ = (
         "_back",
         "_back_us",
-        "_floor_us",
         "_front",
         "_front_us",
-        "_untold",
-        "_walking_us",
+        "_scan_us",
         "acknowledged",
-        "applied",
         "asked_us",
         "checked",
         "conflated",
@@ -78,20 +154,20 @@ class Subscription:
         "glob",
         "held",
         "id",
+        "individual",
+        "life",
         "owed",
         "prefix",
-        "removed",
+        "queued",
+        "scans",
         "sent",
         "session",
-        "settled",
-        "since",
-        "taken_us",
-        "turning",
         "unacked",
+        "unrecorded",
+        "unused_since_s",
         "variant",
-        "walks",
     )
-    __deletable__ = ("sent", "session", "settled", "unacked")
+    __deletable__ = ("sent", "session", "unacked", "unrecorded")
 
     def __init__(self, session: "Session", id_: bytes, glob: Glob, durable: bool) -> None:
         self.session = session
@@ -100,31 +176,38 @@ class Subscription:
         self.durable: Final = durable
         self.checked: Rights | None = session.rights
         self.acknowledged = False
+        self.individual = False
         self.eager = False
-        self.connection: Connection | None = None
-        self.removed = False
-        self.applied = False
+        self.connection: Outbox | None = None
+        self.life = PENDING
         self.prefix = b""  # of its MESSAGEs
         self.variant = 0  # which shared bytes of a value follow the prefix
-        self.turning = False
+        self.queued = False
         self.owed: Final[set[Topic]] = set()
         self._front: list[Topic] = []
         self._back: list[Topic] = []
-        self.held: Final[set[Topic]] = set()
+        self.held: Final[dict[Topic, int]] = {}
         self.sent: deque[int] = deque()
         self.unacked: dict[int, tuple[Topic, Stamp, int]] = {}  # with since when it lacks that
-        self.settled: dict[bytes, int] = {}
+        self.unrecorded: dict[bytes, int] = {}
         self.eager_scans = 0
         self.conflated = 0
-        self.since: Final[dict[Topic, int]] = {}
         self.asked_us = 0
-        self.walks = 0
-        self.taken_us = 0
-        self._walking_us = 0  # when the first of them began
-        self._floor_us = 0  # what `since` had no room for is lacked since then at the earliest, however old it is
-        self._front_us = 0  # 0: none is needed
+        self.scans = 0
+        self.unused_since_s = -1.0
+        self._scan_us = 0  # when the first of its scans began
+        self._front_us = 0
         self._back_us = 0
-        self._untold = 0  # how often the lists will turn over until nothing waits any more that `since` had no room for
+
+    @property
+    def applied(self) -> bool:
+        """Whether its SUBSCRIBE has taken effect: changes that are applied from now on are owed."""
+        return self.life is not PENDING and self.life is not WITHDRAWN
+
+    @property
+    def removed(self) -> bool:
+        """Whether it is gone for good."""
+        return self.life is REMOVED or self.life is WITHDRAWN
 
     @property
     def ready(self) -> bool:
@@ -133,16 +216,16 @@ class Subscription:
 
     @property
     def sated(self) -> bool:
-        """Whether its client has so much to read that scans for it may rest; never while there is nobody to read."""
+        """Whether its client has so much to read that scans for it may rest; never without a client."""
         return self.connection is not None and len(self._front) + len(self._back) >= SCAN_READY_MAX
 
     @property
     def queue(self) -> list[Topic]:
-        """What may be sent now, in its order; a copy."""
+        """Topics that may be sent now, in their order; a copy."""
         return self._front[::-1] + self._back
 
-    def owe(self, topic: Topic, before_us: int) -> bool:
-        """Owe the topic's newest change; `before_us` is when the one before it was accepted.
+    def owe(self, topic: Topic) -> bool:
+        """Owe the newest change of a topic.
 
         Returns:
             Whether this made the subscription ready that was not in a queue for it.
@@ -152,67 +235,47 @@ class Subscription:
         owed.add(topic)
         if len(owed) == before:
             self.conflated += 1
-            if topic not in self.since:
-                self._lack(topic, max(before_us, self._floor_us))
             return False
+        since_us = topic.change.accepted_at_us
         if self.held and topic in self.held:
-            self.since[topic] = (
-                topic.change.accepted_at_us
-            )  # it joins the queue later than others that are lacked since then
+            self.held[topic] = since_us
             return False
+        if not self._back or since_us < self._back_us:
+            self._back_us = since_us
         self._back.append(topic)
-        return not self.turning
+        return not self.queued
 
     def owe_present(self, topic: Topic, since_us: int) -> None:
-        """Owe what a walk has found, which is lacked since the walk began, however old it is."""
+        """Owe what a scan has found, which is lacked since the scan began, however old it is."""
         if topic in self.owed:
             return
-        self.owe(topic, since_us)
+        self.owed.add(topic)
         if topic in self.held:
-            self.since[topic] = since_us
+            self.held[topic] = since_us
         else:
-            self._lack(topic, since_us)
-        self._back_us = _earlier(self._back_us, since_us)
+            self._to_back(topic, since_us)
 
-    def lacked_before(self, topic: Topic, since_us: int) -> None:
-        """Take note that a walk begun at `since_us` has come to a topic that changed meanwhile: what it held was lacked, if it held anything."""
-        if topic in self.held:
-            for revision, (sent, stamp, unacked_us) in self.unacked.items():
-                if sent is topic and unacked_us > since_us:
-                    self.unacked[revision] = (topic, stamp, since_us)
-                    break
-        if topic in self.owed and self._since_us(topic) > since_us:
-            self._lack(topic, since_us)
-        if self.connection is not None and self.connection.unwritten:
-            self.connection.lacked_before(self, topic, since_us)
+    def begin_scan(self, since_us: int) -> None:
+        """Record that a scan begins which goes on for some time."""
+        self._scan_us = min(self._scan_us, since_us) if self.scans else since_us
+        self.scans += 1
 
-    def begin_to_owe(self, since_us: int) -> None:
-        """Take note that all that is there is asked for: nothing that was not owed before is lacked since earlier, however old it is."""
-        owed_us = self.owed_since_us()
-        self._floor_us = min(owed_us, since_us) if owed_us else since_us
-
-    def begin_walk(self, since_us: int) -> None:
-        """Take note of a walk that goes on for some time."""
-        if not self.walks:
-            self._walking_us = since_us
-        self.walks += 1
-
-    def end_walk(self) -> None:
-        """Take note that one has ended."""
-        self.walks -= 1
+    def end_scan(self, since_us: int) -> None:
+        """Record that a scan has ended that began then: topics that changed meanwhile may be lacked since that time."""
+        self.scans -= 1
+        self._lack_since(since_us)
 
     def take(self) -> Topic:
-        """Take the next of what is ready: it is owed no more."""
+        """Take the next of what is ready: it is no longer owed."""
         if not self._front:
             self._turn_over()
         topic = self._front.pop()
         self.owed.remove(topic)
-        self.taken_us = self._had(topic) if self.since or self._untold else 0
         return topic
 
-    def lacked_since_us(self, topic: Topic) -> int:
-        """Return since when it lacked what was taken last."""
-        return self.taken_us or topic.change.accepted_at_us
+    def taken_since_us(self) -> int:
+        """Return since when the subscription lacked what was taken last, at the earliest."""
+        return min(self._front_us, self._scan_us) if self.scans else self._front_us
 
     def next(self) -> Topic:
         """Return what `take` takes next; something must be ready."""
@@ -227,13 +290,10 @@ class Subscription:
             return False
         del self._front[-count:]
         self.owed.difference_update(topics)
-        if self.since:
-            for topic in topics:
-                self.since.pop(topic, None)
         return True
 
-    def permits(self, topic: Topic, rights: "Rights") -> bool:
-        """Tell whether rights allow a topic that was just taken."""
+    def permits(self, topic: Topic, rights: Rights) -> bool:
+        """Return True if rights allow a topic that was just taken."""
         if not self.owed:
             self.checked = rights  # whatever becomes owed from now on is checked then
         return rights.may_receive(topic.destination)
@@ -245,20 +305,24 @@ class Subscription:
             topic: It was taken, and did not arrive.
             since_us: Since when it is lacked.
         """
-        if topic not in self.owed:
+        if topic in self.owed:
+            self._lack_since(since_us)
+        else:
             self.checked = None  # it was sent under rights that may be others now
             self.owed.add(topic)
-            self._to_front(topic)
-        self._lack(topic, since_us)
+            self._to_front(topic, since_us)
 
     def acked(self, revision: int) -> tuple[Stamp, int]:
-        """Take an ACK of a revision that is un-acked, and of all that were sent before it.
+        """Take an ACK of a revision that is un-acked, and of all that were sent before it unless ACKs are individual.
 
         Returns:
             The stamp of that one, and how many it covers.
         """
         unacked = self.unacked
         sent = self.sent
+        if self.individual and sent[0] != revision:
+            sent.remove(revision)
+            sent.appendleft(revision)
         stamp = unacked[revision][1]
         covered = 0
         acked = -1
@@ -266,11 +330,11 @@ class Subscription:
             acked = sent.popleft()
             topic = unacked.pop(acked)[0]
             covered += 1
-            self.held.remove(topic)
+            since_us = self.held.pop(topic)
             if self.durable:
-                self.settled[topic.destination] = acked
-            if topic in self.owed:
-                self._back.append(topic)
+                self.unrecorded[topic.destination] = acked
+            if since_us != NOT_OWED:
+                self._to_back(topic, since_us)
         return stamp, covered
 
     def release(self) -> int:
@@ -281,95 +345,67 @@ class Subscription:
         for revision in reversed(self.sent):
             topic, _, since_us = self.unacked[revision]
             self.owed.add(topic)
-            self._to_front(topic)
-            self._lack(topic, since_us)
+            self._to_front(topic, since_us)
         self.sent.clear()
         self.unacked.clear()
         self.held.clear()
         return count
 
-    def restore(self) -> None:
-        """Make ready what recovery found to be owed, oldest first; it has not looked at rights."""
+    def restore(self, since_us: int) -> None:
+        """Make ready what recovery found to be owed, oldest first, and lacked since then. Recovery has not checked rights."""
         self.checked = None
+        self.conflated = 0
         self._front = sorted(self.owed, key=_revision_of, reverse=True)
+        self._front_us = since_us
         self._back.clear()
-        self._front_us = _earlier(self._front_us, self._back_us)
-        self._back_us = 0
-
-    def recover_ack(self, topic: Topic) -> None:
-        """Owe a topic no more of whose acknowledgement recovery has read."""
-        self.owed.discard(topic)
-        self.since.pop(topic, None)
 
     def owed_since_us(self) -> int:
-        """Return since when it lacks what it is owed, or may be owed once a walk has found it, for longest; 0: nothing is owed.
-
-        Exact while no more than SINCE_MAX topics are owed, and were since its queue was last worked off. Of more it takes the oldest of what it
-        knows, which is never later than the truth, and earlier by no more than its queue takes to be worked off.
+        """Return since when it lacks the oldest of what it is owed, or will be owed once a scan has found it.
 
         Returns:
-            Microseconds since the epoch, on the clock of `accepted_at_us`.
+            Microseconds since the epoch, on the clock of `accepted_at_us`; 0 if it is owed nothing. Never later than the truth, and earlier
+            by no more than it takes to receive what is owed.
         """
-        oldest_us = self._walking_us if self.walks else 0
-        if not self.owed:
-            return oldest_us
-        if len(self.owed) <= SINCE_MAX:
-            for topic in self.owed:
-                oldest_us = _earlier(oldest_us, self._since_us(topic))
-            bounded = self._untold > 0
-        else:
-            for since_us in self.since.values():
-                oldest_us = _earlier(oldest_us, since_us)
-            if self._front:
-                oldest_us = _earlier(oldest_us, self._since_us(self._front[-1]))
-            if self._back:
-                oldest_us = _earlier(oldest_us, self._since_us(self._back[0]))
-            bounded = True
-        if bounded and self._front:
-            oldest_us = _earlier(oldest_us, self._front_us)
-        if bounded and self._back:
-            oldest_us = _earlier(oldest_us, self._back_us)
+        oldest_us = self._scan_us if self.scans else 0
+        if self._front:
+            oldest_us = earlier(oldest_us, self._front_us)
+        if self._back:
+            oldest_us = earlier(oldest_us, self._back_us)
+        for since_us in self.held.values():
+            if since_us != NOT_OWED:
+                oldest_us = earlier(oldest_us, since_us)
         return oldest_us
 
     def unacked_since_us(self) -> int:
-        """Return since when it lacks what it was sent and has not acknowledged, the longest; 0: nothing is un-acked."""
+        """Return since when it lacks the oldest of what it has not acknowledged; 0 if nothing is un-acked."""
         oldest_us = 0
         for _, _, since_us in self.unacked.values():
-            oldest_us = _earlier(oldest_us, since_us)
+            oldest_us = earlier(oldest_us, since_us)
         return oldest_us
 
-    def _since_us(self, topic: Topic) -> int:
-        return self.since.get(topic, 0) or max(topic.change.accepted_at_us, self._floor_us)
+    def _lack_since(self, since_us: int) -> None:
+        """Record that any topic that is owed may be lacked since then."""
+        self._front_us = min(self._front_us, since_us)
+        self._back_us = min(self._back_us, since_us)
+        for topic, again_us in self.held.items():
+            if again_us != NOT_OWED:
+                self.held[topic] = min(again_us, since_us)
 
-    def _lack(self, topic: Topic, since_us: int) -> None:
-        """Keep since when it lacks a topic that it is owed, or else a bound that lasts until that was taken."""
-        if len(self.since) < SINCE_MAX or topic in self.since:
-            self.since[topic] = since_us
-        else:
-            self._untold = 2
-            self._front_us = _earlier(self._front_us, since_us)
-            self._back_us = _earlier(self._back_us, since_us)
-
-    def _had(self, topic: Topic) -> int:
-        """Forget since when it lacked a topic, and return that."""
-        since_us = self.since.pop(topic, 0) or max(topic.change.accepted_at_us, self._floor_us)
-        if self._untold:
-            since_us = _earlier(_earlier(since_us, self._front_us), self._back_us)
-        return since_us
-
-    def _to_front(self, topic: Topic) -> None:
-        if not self._front:
-            self._front_us = 0
+    def _to_front(self, topic: Topic, since_us: int) -> None:
+        if not self._front or since_us < self._front_us:
+            self._front_us = since_us
         self._front.append(topic)
+
+    def _to_back(self, topic: Topic, since_us: int) -> None:
+        if not self._back or since_us < self._back_us:
+            self._back_us = since_us
+        self._back.append(topic)
 
     def _turn_over(self) -> None:
         self._front = self._back
         self._front.reverse()
-        self._back = []
         self._front_us = self._back_us
-        self._back_us = 0
-        if self._untold:
-            self._untold -= 1
+        self._back = []
 
     def forget(self) -> None:
         """Let go of the session and of all that is owed and un-acked, for good; once removed, of what was owed since.
@@ -380,39 +416,49 @@ class Subscription:
         self._front.clear()
         self._back.clear()
         self.held.clear()
-        self.since.clear()
         if not self.removed:
-            self.removed = True
+            self.life = WITHDRAWN if self.life is PENDING else REMOVED
             self.checked = None
             self.prefix = b""
-            del self.session, self.sent, self.unacked, self.settled
+            del self.session, self.sent, self.unacked, self.unrecorded
 
 
 @final
 class Session:
-    """What (principal, client-id) names; outlives its connection only with a durable subscription.
+    """The state of one principal and client-id. It outlives its connection only with a durable subscription.
 
     Attributes:
         subscriptions: By id, as the client sees them: a SUBSCRIBE that was read is in, an UNSUBSCRIBE that was read is out.
         connection: The live one, or None.
+        connected_at_s: When it got its connection; meaningless while it has none.
         detached_at_s: When it lost its connection; meaningless while it has one.
         takeovers_s: Times of the takeovers of the last minute.
     """
 
-    __slots__ = ("client_id", "connection", "detached_at_s", "principal", "rights", "subscriptions", "takeovers_s")
+    __slots__ = (
+        "client_id",
+        "connected_at_s",
+        "connection",
+        "detached_at_s",
+        "principal",
+        "rights",
+        "subscriptions",
+        "takeovers_s",
+    )
 
-    def __init__(self, principal: str, client_id: str, rights: "Rights") -> None:
+    def __init__(self, principal: str, client_id: str, rights: Rights) -> None:
         self.principal: Final = principal
         self.client_id: Final = client_id
         self.rights = rights
         self.subscriptions: Final[dict[bytes, Subscription]] = {}
-        self.connection: Connection | None = None
+        self.connection: Outbox | None = None
+        self.connected_at_s = 0.0
         self.detached_at_s = 0.0
         self.takeovers_s: Final[deque[float]] = deque()
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is found by."""
+        """The key of the session table."""
         return (self.principal, self.client_id)
 
     @property
@@ -421,7 +467,7 @@ class Session:
         return any(subscription.durable for subscription in self.subscriptions.values())
 
 
-def _earlier(one_us: int, other_us: int) -> int:
+def earlier(one_us: int, other_us: int) -> int:
     """Return the earlier of two times, of which 0 is none."""
     return min(one_us, other_us) if one_us and other_us else one_us or other_us
 

@@ -1,17 +1,17 @@
 """The delivery window of one connection: as few messages in flight as keep its link and its consumer busy.
 
-Theory: a value is freshest when it is read from the store as late as possible, so whatever is in flight beyond what keeps the
-consumer busy only ages. BBR's product (ACK rate times smallest time from MESSAGE to ACK, plus one) says how few may be enough, but a
-round trip that varies for other reasons than our own queue makes it far too small, and then nothing that it measures says so. So
-the product only proposes: a smaller size is tried for a while and kept if the rate of ACKs holds, a larger one if it rises.
+Theory of operation. A value is freshest when it is read from the store as late as possible. Messages in flight beyond those that keep the
+consumer busy only age. The product of BBR shows how few may be enough: the rate of ACKs times the smallest time from MESSAGE to ACK, plus
+one. A round trip that varies for other reasons than our own queue makes it far too small, and no later measurement shows that. So
+the product only proposes. A smaller size is tried for a while and kept if the rate of ACKs holds. A larger one is kept if the rate rises.
 
-A *spell* is one such measurement: it begins when a message sent under the present size is acked, and lasts whole rounds, as ACKs
-come in bursts: one when the link decides (nearly all that is in flight is on its way), else enough to tell, as a consumer's own times
-vary. Spells of the usual size alternate with trials, one fewer, the next more. When both were in vain the size is right, and it
-rests: a trial with too few costs about half a round, so that rests are counted in rounds. More in flight must show a higher rate twice, unless the link decides: once may be chance. A trial ends before its time when it
-cannot reach the rate any more. When the usual size has quite another rate than before, the consumer or the link has changed, and
-what was tried in vain says nothing any more. Messages behind which nothing waited say nothing about what the consumer can do: they
-void the spell.
+One such measurement is a *spell*. It begins when a message sent under the present size is acked. It lasts whole rounds, as ACKs come in
+bursts. One round is enough when the link decides, which means that nearly all in flight is on its way. Else a spell lasts longer, as the
+times of a consumer vary. Spells of the usual size alternate with trials, one with fewer messages, the next with more. When both
+were in vain, the size is right, and it rests. A trial with too few costs about half a round, so rests are counted in rounds. A trial with
+more must show a higher rate twice, unless the link decides, as once may be chance. A trial ends early when it can no longer reach the
+rate. When the rate of the usual size changes much, the consumer or the link has changed, and earlier trials are forgotten. Messages after
+which nothing waited show nothing about the consumer, and void the spell.
 
 Invariants: floor <= size <= limit, where the floor is one more than the most messages one ACK has covered.
 """
@@ -20,28 +20,28 @@ from typing import Final, final
 
 WINDOW_INITIAL: Final = 10
 STALL_TIMEOUT_MIN_S: Final = 0.1
-_SPELL_MESSAGES: Final = 128  # enough to tell, or
+_SPELL_MESSAGES: Final = 128  # enough to compare rates, or
 _SPELL_S: Final = 0.5  # this long for a slow consumer, but never less than a round
-_ROUND_MESSAGES: Final = 16  # enough to tell when the link decides,
+_ROUND_MESSAGES: Final = 16  # enough to compare rates when the link decides,
 _ON_THE_WAY: Final = 0.75  # which it does when so much of what is in flight is on its way
-_PARTLY: Final = 0.5  # on its way: then chance is worth no second look
+_PARTLY: Final = 0.5  # on its way: then no second trial is needed
 _REST_S: Final = 1.0  # after trials in vain both ways, and
-_REST_ROUNDS: Final = 16  # at least: half a round in so many is some 3 %
+_REST_ROUNDS: Final = 16  # at least: half a round in this many is some 3 %
 _KEEPS: Final = 0.95  # of the rate: then fewer in flight are as good
 _RISES: Final = 1.08  # of the rate: then more in flight are better
 _CHANGED: Final = 0.7  # of the rate, or less, or the other way round: no chance, but a change
 _ROUND_TRIP_SPAN_S: Final = 5.0  # a minimum older than one to two spans is forgotten
 
-Stamp = tuple[float, int, bool]  # sent at, messages acked before it, nothing waited behind it
+Stamp = tuple[float, int, bool]  # sent at, messages acked before it, nothing waited after it
 
 
 @final
 class Window:
-    """Say how many messages of one connection may be un-acked.
+    """The number of messages of one connection that may be un-acked.
 
     Attributes:
         size: How many messages may be in flight now.
-        limit: What `size` never exceeds.
+        limit: The largest size.
         round_trip_s: Smallest recent time from MESSAGE to its ACK; 0.0 before the first.
     """
 
@@ -86,7 +86,7 @@ class Window:
         self._up = False  # where the next trial goes
         self._vain = False  # the last trial was in vain, and it was not yet the other way's turn
         self._rest_until_s = now_s  # no trial before
-        self._too_few = 0  # tried in vain since `_usual` changed, by more than a quarter fewer; 0: none
+        self._too_few = 0  # tried in vain since `_usual` changed, by more than a quarter fewer; 0 if none was
         self._size_since_acked = 0  # a message stamped with at least this was sent under the present size
         self._started = False  # the spell has begun
         self._stalled = False  # the size is doubled until the next ACK
@@ -105,7 +105,7 @@ class Window:
         return max(4 * self.round_trip_s, STALL_TIMEOUT_MIN_S)
 
     def sent(self, now_s: float, idle: bool) -> Stamp:
-        """Return what `acked` needs to know of a message sent now; `idle` means that nothing waited behind it."""
+        """Return what `acked` needs to know of a message sent now; `idle` means that nothing waited after it."""
         return (now_s, self._acked, idle)
 
     def acked(self, stamp: Stamp, covered: int, now_s: float) -> None:
@@ -152,8 +152,8 @@ class Window:
     def stalled(self) -> None:
         """Double the size until the next ACK: the window is full, values wait, none has come for `stall_timeout_s`.
 
-        If the client waits for more messages before it acks, that ACK will show in the floor; if it was only slow, nothing
-        stays of this.
+        If the client waits for more messages before it acks, that ACK will show in the floor. If it was only slow, the next ACK
+        restores the size.
         """
         self._resize(min(self.size * 2, self.limit))
         self._stalled = True
@@ -199,7 +199,7 @@ class Window:
             self._resize(self._usual)
 
     def _propose(self) -> int:
-        """Return the size to try: the product, half the way back to it, a quarter fewer; or half as many again."""
+        """Return the size to try: the product, half the way back to it, or a quarter fewer. Upwards it is half as many again."""
         usual = self._usual
         product = int(self._rate * self.round_trip_s + 0.5) + 1
         fewer = product if self._too_few == 0 else max(product, (self._too_few + usual) // 2)
@@ -211,7 +211,7 @@ class Window:
 
     @property
     def _quarter_fewer(self) -> int:
-        """The smallest step down: smaller ones, too small to tell, would be kept one after the other, each losing a little."""
+        """The smallest step down: smaller ones, too small to compare, would be kept one after the other, each losing a little."""
         return self._usual - max(1, self._usual // 4)
 
     def _resize(self, size: int) -> None:

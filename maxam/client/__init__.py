@@ -1,13 +1,12 @@
-"""A small trio STOMP client for maxam: `connect` for one connection, `resuming` for as many as it takes."""
+"""The Python client of maxam, on trio: `connect` opens one connection, `resuming` connects again after losses."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
-from maxam.client.connection import HEART_BEAT_MS, Client, Message, Posted, Subscription, converse
+from maxam.client.connection import HEART_BEAT_MS, Client, converse
 from maxam.client.errors import (
-    CertificateFileError,
     ConnectionLostError,
     GatewayError,
     OutcomeUnknownError,
@@ -15,8 +14,11 @@ from maxam.client.errors import (
     UnreachableError,
     VersionError,
 )
+from maxam.client.link import Posted
 from maxam.client.resume import OnLoss, ResumingClient, ResumingSubscription, resume
+from maxam.client.subscription import Message, Subscription
 from maxam.client.transport import dial
+from maxam.client_tls import CertificateFileError
 from maxam.errors import ClientError
 from maxam.stomp.answers import Receipt
 
@@ -59,8 +61,8 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to a gateway for the length of an `async with` block, and leave gracefully at its end.
 
-    If the block ends with an exception or is cancelled, the connection is cut instead: requests under way have an
-    unknown outcome, transient subscriptions end, durable ones keep what is un-acked.
+    If the block ends with an exception or is cancelled, the connection is cut instead. Requests under way have an
+    unknown outcome, transient subscriptions end, and durable ones keep their un-acked topics.
 
     Args:
         address: Name or IP address of the gateway.
@@ -68,22 +70,22 @@ async def connect(
         certificate: PEM file of our certificate, with its chain.
         key: PEM file of its key, without a password.
         ca: PEM file of the authorities whose gateways we trust.
-        check_name: The name that the gateway's certificate must carry. None: any that `ca` signed will do, as venues
-            need, whose site controller has no name that resolves.
-        client_id: Names the session, so that durable subscriptions can be resumed. None: the gateway names it.
+        check_name: The name that the gateway's certificate must carry. None accepts any name that `ca` signed, for site
+            controllers whose names do not resolve.
+        client_id: Identifier of the session, so that durable subscriptions can be resumed. None lets the gateway choose one.
         host: The virtual host.
-        window: At most so many un-acked messages on this connection. None: the gateway adapts it to us.
-        version: The one STOMP version to speak. None: the highest in common.
-        heart_beat_ms: How often we can send, and want to receive, a heart-beat; 0: not at all.
+        window: Maximum number of un-acked messages on this connection. None lets the gateway adapt it to us.
+        version: The one STOMP version to speak. None selects the highest in common.
+        heart_beat_ms: Intervals at which we can send and want to receive heart-beats, in ms. 0 disables a direction.
         timeout_s: For TCP and TLS together, and again for CONNECTED.
 
     Raises:
         CertificateFileError: A file cannot be used.
-        UnreachableError: Nobody answers there.
+        UnreachableError: No server answers at the address.
         TlsError: One side does not accept the other's certificate.
         VersionError: No version in common.
         GatewayError: The gateway refused the CONNECT.
-        ConnectionLostError: It closed the connection without a word.
+        ConnectionLostError: It closed the connection without an ERROR.
     """
     async with (
         dial(
@@ -119,8 +121,8 @@ async def resuming(
     """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
 
     It waits 0.25 s before the first attempt and up to 30 s between later ones, each shortened at random by up to half.
-    The files are read anew each time, so that renewed certificates are picked up. It gives up only when another
-    connection takes over the session. `on_loss` is told why a connection was lost and how many seconds we wait.
+    The files are read again each time, so that renewed certificates are picked up. It gives up only when another
+    connection takes over the session. `on_loss` gets the reason for each loss and the pause before the next attempt.
 
     Raises:
         ClientError: The first connection could not be made: see `connect`.

@@ -1,33 +1,37 @@
-"""What the client raises; each text says what happened, where, and what to do."""
+"""The errors that the client raises. Each text states what happened, where, and what to do."""
 
 from typing import Final, final
 
 from maxam.errors import ClientError
-
-
-@final
-class CertificateFileError(ClientError):
-    """Say that a certificate, key or CA file is missing or is not what it should be."""
+from maxam.exit_codes import ExitCode
 
 
 @final
 class UnreachableError(ClientError):
-    """Say that nobody answers at the address, or not in time. Nothing was sent."""
+    """No server answers at the address in time. Nothing was sent."""
+
+    code = "gateway-unreachable"
+    exit_code = ExitCode.UNREACHABLE
 
 
 @final
 class TlsError(ClientError):
-    """Say that one side does not accept the other's certificate or TLS version."""
+    """One side does not accept the other's certificate or TLS version."""
+
+    code = "tls-failed"
+    exit_code = ExitCode.UNREACHABLE
 
 
 class GatewayError(ClientError):
-    """Say what the gateway's ERROR frame says; the connection is over.
+    """The gateway answered with an ERROR frame. The connection is over.
 
     Attributes:
         message: Its `message` header.
         detail: Its body.
         receipt_id: The receipt id of the frame that it refuses, or None.
     """
+
+    code = "stomp-error"
 
     def __init__(self, message: str, detail: str, receipt_id: bytes | None = None) -> None:
         super().__init__(f"the gateway ended the connection: {message}" + (f": {detail}" if detail else ""))
@@ -38,21 +42,29 @@ class GatewayError(ClientError):
 
 @final
 class VersionError(GatewayError):
-    """Say that client and gateway have no STOMP version in common."""
+    """Client and gateway have no STOMP version in common."""
+
+    code = "no-common-version"
 
 
 @final
 class ConnectionLostError(ClientError):
-    """Say that the connection is gone: closed, reset, silent for too long, or closed by ourselves.
+    """The connection is gone: closed, reset, silent for too long, or closed by ourselves.
 
-    Raised by `send` it also says that nothing of the SEND was written.
+    Raised by `send` it also means that nothing of the SEND was written.
     """
+
+    code = "connection-lost"
+    exit_code = ExitCode.UNREACHABLE
 
 
 @final
 class OutcomeUnknownError(ClientError):
-    """Say that the connection went while a SEND had no RECEIPT yet: it may have taken effect or not.
+    """The connection went while a SEND had no RECEIPT yet. The SEND may have taken effect or not.
 
     `__cause__` is why the connection went. Whether to send again is the caller's decision: a repeated value may come after
     a newer one of another publisher.
     """
+
+    code = "outcome-unknown"
+    exit_code = ExitCode.UNREACHABLE

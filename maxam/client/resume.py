@@ -1,9 +1,9 @@
 """A client that survives its connections: it dials again, resumes its subscriptions, and never repeats a SEND unasked.
 
-Each subscription is made again under its id with the options it was first made with: a durable one goes on with what it is
-owed, an eager one delivers all current values again, any other misses what changed meanwhile.
+Each subscription is made again with the same id and options. A durable one continues with its owed topics. An eager one
+delivers all current values again. Any other misses the changes that came meanwhile.
 """
-# ruff: noqa: SLF001 - client and subscription are two faces of one thing
+# ruff: noqa: SLF001 - client and subscription share their state
 
 import random
 from collections.abc import AsyncIterator, Callable
@@ -14,14 +14,16 @@ from typing import Final, Self, final
 
 import trio
 
-from maxam.client.connection import AckMode, Client, Headers, Message, Source, Subscription
+from maxam.client.connection import Client, Headers, Source
 from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError
+from maxam.client.link import background
+from maxam.client.subscription import AckMode, Message, Subscription
 from maxam.errors import ClientError
 from maxam.stomp.answers import SESSION_TAKEN_OVER, Receipt
 
 PAUSE_MIN_S: Final = 0.25  # before the first attempt to dial again; doubles with each, up to the greatest
 PAUSE_MAX_S: Final = 30.0
-STABLE_AFTER_S: Final = 10.0  # a connection that lived so long starts the pauses anew
+STABLE_AFTER_S: Final = 10.0  # after a connection that lived this long, the pauses start again with the shortest
 
 Dial = Callable[[str | None], AbstractAsyncContextManager[Client]]  # argument: the client-id
 OnLoss = Callable[[ClientError, float], None]
@@ -35,37 +37,28 @@ async def resume(
 
     Args:
         dial: Makes one connection.
-        client_id: Names the session. None: the gateway names it at the first connection.
-        on_loss: Told why a connection was lost or not made, and for how many seconds we now wait.
+        client_id: Identifier of the session. None lets the gateway choose one at the first connection.
+        on_loss: Called with the reason why a connection was lost or not made, and the seconds until the next attempt.
 
     Raises:
-        ClientError: The first connection could not be made; later ones are tried until the block ends.
+        ClientError: The first connection could not be made. Later ones are tried until the block ends.
     """
     client = ResumingClient(dial, client_id, on_loss)
-    problem: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        try:
-            problem = await nursery.start(client._serve)
-            if problem is None:
-                yield client
-                await client.disconnect()
-        except BaseException as error:  # noqa: BLE001 - raised again below, outside, so that no ExceptionGroup wraps it
-            problem = error
-        nursery.cancel_scope.shield = (
-            True  # the background ends at once, and an outer cancellation is `problem` already
-        )
-        nursery.cancel_scope.cancel()
-    if problem is not None:
-        raise problem
+    async with background() as nursery:
+        problem: ClientError | None = await nursery.start(client._serve)
+        if problem is not None:
+            raise problem
+        yield client
+        await client.disconnect()
 
 
 @final
 class ResumingClient:
-    """Like `Client`, over as many connections as it takes. While there is none, requests wait.
+    """Like `Client`, but it connects again after a loss. While there is no connection, requests wait.
 
     Attributes:
         session: The client-id of the session, kept from connection to connection.
-        connections: How many connections there were.
+        connections: Number of connections so far.
     """
 
     def __init__(self, dial: Dial, client_id: str | None, on_loss: OnLoss | None) -> None:
@@ -89,14 +82,14 @@ class ResumingClient:
         if_revision: int | None = None,
         retry: bool = False,
     ) -> Receipt:
-        """Send like `Client.send`; without a connection wait for one first.
+        """Send like `Client.send`. Without a connection, wait for one first.
 
-        With `retry` a SEND of unknown outcome is sent again after the next connection, until it has a RECEIPT: right when it has
-        a `source`, and when we are the only publisher of the topic and one task sends its values; else an old value may follow a
-        newer one. One with `if_revision` and no `source` may be in conflict with itself then.
+        With `retry` a SEND of unknown outcome is sent again after the next connection, until it has a RECEIPT. That is right
+        when it has a `source`, or when we are the only publisher of the topic and one task sends its values. In other cases an
+        old value may follow a newer one. One with `if_revision` and no `source` may be in conflict with itself then.
 
         Raises:
-            OutcomeUnknownError: Not with `retry`: the connection went between writing and RECEIPT.
+            OutcomeUnknownError: Only without `retry`: the connection went between writing and RECEIPT.
             GatewayError: The gateway refused this very frame and ended the connection.
             ClientError: We will not connect again.
         """
@@ -121,7 +114,7 @@ class ResumingClient:
         eager: bool = False,
         durable: bool = False,
     ) -> "ResumingSubscription":
-        """Return a subscription like `Client.subscribe`, which goes on over lost connections."""
+        """Return a subscription like `Client.subscribe`, which continues after lost connections."""
         name = f"resuming-{next(self._ids)}" if id is None else id
 
         def subscribe(client: Client) -> Subscription:
@@ -130,7 +123,7 @@ class ResumingClient:
         return ResumingSubscription(self, subscribe)
 
     async def disconnect(self) -> None:
-        """Leave gracefully and do not come back."""
+        """Leave gracefully and do not connect again."""
         client = self._client
         self._fail(ConnectionLostError("this client has disconnected"))
         if client is not None:
@@ -144,7 +137,7 @@ class ResumingClient:
         return self._client
 
     async def _gone(self, client: Client) -> None:
-        """Wait until `client`, which failed, is not the connection any more."""
+        """Wait until `client`, which failed, is no longer the connection."""
         while self._client is client and self._failure is None:
             await self._changed.wait()
 
@@ -181,7 +174,7 @@ class ResumingClient:
             if self._failure is not None:
                 return
             if isinstance(reason, GatewayError) and reason.message == SESSION_TAKEN_OVER:
-                self._fail(reason)  # to take it back would only be answered in kind
+                self._fail(reason)  # otherwise two clients would take the session from each other for ever
                 return
             if trio.current_time() - began_s > STABLE_AFTER_S:
                 pause_s = PAUSE_MIN_S
@@ -195,10 +188,10 @@ class ResumingClient:
 
 @final
 class ResumingSubscription:
-    """Like `Subscription`, over as many connections as it takes.
+    """Like `Subscription`, but it continues on the next connection after a loss.
 
-    Messages of a lost connection cannot be acknowledged any more: their `ack()` does nothing, and what they told is owed
-    again if the subscription is durable. After a resume, the value of a topic may be one that was seen already.
+    Messages of a lost connection cannot be acknowledged: their `ack()` does nothing. If the subscription is durable, their
+    topics are owed again. After a resume, the value of a topic may be one that was seen already.
     """
 
     def __init__(self, owner: ResumingClient, subscribe: Callable[[Client], Subscription]) -> None:
@@ -208,16 +201,16 @@ class ResumingSubscription:
 
     @property
     def result(self) -> str:
-        """What the last SUBSCRIBE was answered: of a durable one `created`, `resumed` or `replaced`."""
+        """Result of the last SUBSCRIBE: for a durable one `created`, `resumed` or `replaced`."""
         return "" if self._inner is None else self._inner.result
 
     @property
     def filtered(self) -> bool:
-        """Whether no right of ours can match any topic of the glob."""
+        """True if no right of ours can match any topic of the glob."""
         return self._inner is not None and self._inner.filtered
 
     async def __aenter__(self) -> Self:
-        """Subscribe, however many connections that takes.
+        """Subscribe, on the next connection if this one is lost.
 
         Raises:
             GatewayError: The gateway refused this very SUBSCRIBE and ended the connection.
@@ -237,7 +230,7 @@ class ResumingSubscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Unsubscribe; a durable one goes on collecting and is resumed by subscribing with the same id again."""
+        """Unsubscribe. A durable one goes on collecting and is resumed by subscribing with the same id again."""
         self._owner._subscriptions.remove(self)
         if self._inner is not None:
             await self._inner.__aexit__(kind, error, traceback)

@@ -9,10 +9,11 @@ from typing import Final
 
 import trio
 
-from maxam.client.errors import CertificateFileError, ConnectionLostError, TlsError, UnreachableError
+from maxam.client.errors import ConnectionLostError, TlsError, UnreachableError
+from maxam.client_tls import client_context
 from maxam.errors import ClientError
 
-FAREWELL_TIMEOUT_S: Final = 1.0  # for the peer to take our TLS close_notify
+CLOSE_TIMEOUT_S: Final = 1.0  # for the peer to take our TLS close_notify
 
 
 @asynccontextmanager
@@ -26,22 +27,22 @@ async def dial(
     check_name: str | None,
     timeout_s: float,
 ) -> AsyncIterator[trio.abc.Stream]:
-    """Open a TLS connection; it is closed at the end of the block, without a farewell if that end is an exception.
+    """Open a TLS connection and close it at the end of the block, abruptly if that end is an exception.
 
     With TLS 1.3 the gateway's refusal of our certificate comes only with the first read.
 
     Raises:
         CertificateFileError: A file cannot be used.
-        UnreachableError: Nobody answers there within `timeout_s`.
+        UnreachableError: No server answers there within `timeout_s`.
         TlsError: The handshake failed.
     """
-    context = client_context(certificate, key, ca, check_name is not None)
+    context = client_context(ca, certificate, key, name_checked=check_name is not None)
     where = f"{address}:{port}"
     with trio.move_on_after(timeout_s) as patience:
         try:
             plain = await trio.open_tcp_stream(address, port)
         except OSError as error:
-            raise UnreachableError(f"no gateway at {where}: {_reason(error)}; is it running?") from error
+            raise UnreachableError(f"no gateway at {where}: {_reason(error)}. Is it running?") from error
         stream = trio.SSLStream(plain, context, server_hostname=check_name, https_compatible=True)
         try:
             await stream.do_handshake()
@@ -58,43 +59,12 @@ async def dial(
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
-    with trio.move_on_after(FAREWELL_TIMEOUT_S):
+    with trio.move_on_after(CLOSE_TIMEOUT_S):
         await stream.aclose()
 
 
-def client_context(certificate: str | Path, key: str | Path, ca: str | Path, name_checked: bool) -> ssl.SSLContext:
-    """Make the context of a client that shows `certificate` and trusts what `ca` signed.
-
-    Raises:
-        CertificateFileError: A file is missing, unreadable or no PEM of its kind.
-    """
-    for kind, path in (("certificate", certificate), ("key", key), ("CA", ca)):
-        try:
-            with Path(path).open("rb"):
-                pass
-        except OSError as error:
-            raise CertificateFileError(f"cannot read the {kind} file {path}: {error.strerror}") from error
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Venues trust by chain: their site controller's name does not resolve, so there is none to check.
-    context.check_hostname = name_checked
-    try:
-        context.load_verify_locations(ca)
-    except ssl.SSLError as error:
-        raise CertificateFileError(f"the CA file {ca} holds no usable PEM certificate: {error}") from error
-    try:
-        # an encrypted key must fail here, not ask on a terminal that a service does not have
-        context.load_cert_chain(certificate, key, password="")
-    except ssl.SSLError as error:
-        raise CertificateFileError(
-            f"certificate {certificate} and key {key} do not work together: {error};"
-            " expected a PEM certificate chain and its PEM key without a password"
-        ) from error
-    return context
-
-
 def _reason(error: OSError) -> str:
-    """Return why connecting failed; trio itself says only that all attempts did."""
+    """Return why connecting failed. The error of trio itself reports only that all attempts did."""
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -103,7 +73,7 @@ def _reason(error: OSError) -> str:
 
 
 def loss(error: BaseException) -> ClientError:
-    """Return what ended a connection, from what its stream raised."""
+    """Return the reason why a connection ended, from the exception of its stream."""
     cause = error.__cause__
     match cause:
         case ssl.SSLCertVerificationError():
@@ -113,6 +83,6 @@ def loss(error: BaseException) -> ClientError:
         case ssl.SSLError() if "ALERT" in (cause.reason or ""):
             return TlsError(f"the gateway does not accept our certificate or TLS version: {cause.reason}")
         case ssl.SSLError():
-            return TlsError(f"TLS broke: {cause.reason or cause}; is that a gateway?")
+            return TlsError(f"TLS broke: {cause.reason or cause}. Is that a gateway?")
         case _:
             return ConnectionLostError(f"the connection broke: {cause or error}")

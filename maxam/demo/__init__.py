@@ -1,1 +1,1 @@
-"""A venue to look at: simulated gaming machines, a live table and a slow reader."""
+"""A simulated venue: gaming machines, a live table and a slow reader."""

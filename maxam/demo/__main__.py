@@ -2,19 +2,35 @@
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 import trio
 from rich.console import Console
 
 from maxam.client import CertificateFileError, UnreachableError
+from maxam.config import load_settings
 from maxam.demo.bodies import read_registry
 from maxam.demo.venue import Plan, play
-from maxam.errors import MaxamError
+from maxam.errors import ConfigurationError, MaxamError
+from maxam.terminal.groups import Failure, error_line
+from maxam.terminal.options import RenamedOption
+
+CONFIGURATION: Final = "maxam-dev.toml"
+GATEWAY: Final = "127.0.0.1:61614"
 
 
 @click.command()
-@click.option("--gateway", default="127.0.0.1:61614", show_default=True, help="HOST:PORT of its STOMP listener.")
+@click.option(
+    "-s",
+    "--server",
+    "gateway",
+    cls=RenamedOption,
+    former=["--gateway"],
+    metavar="HOST:PORT",
+    show_default=f"that of {CONFIGURATION} in this folder, else {GATEWAY}",
+    help="STOMP listener of the gateway.",
+)
 @click.option(
     "--certificates",
     type=click.Path(path_type=Path),
@@ -48,15 +64,25 @@ from maxam.errors import MaxamError
     "--seconds", type=click.FloatRange(min=0.1), default=None, help="How long to play; without it, until Ctrl-C."
 )
 def main(
-    gateway: str, certificates: Path, schemas: Path, machines: int, rate: float, slow_ms: int, seconds: float | None
+    gateway: str | None,
+    certificates: Path,
+    schemas: Path,
+    machines: int,
+    rate: float,
+    slow_ms: int,
+    seconds: float | None,
 ) -> None:
     """Play a venue: machines that publish, a subscriber with a live table, and a slow one that skips values.
 
     Exits with 0 when every subscriber ended on the last value of every topic.
     """
+    try:
+        gateway = gateway or _configured(Path(CONFIGURATION))
+    except ConfigurationError as error:
+        raise Failure(str(error), error) from error
     address, _, port = gateway.rpartition(":")
     if not address or not port.isdigit() or int(port) > 65535:
-        raise click.UsageError(f"--gateway {gateway}: expected HOST:PORT, such as 127.0.0.1:61614")
+        raise click.UsageError(f"--server {gateway}: expected HOST:PORT, such as 127.0.0.1:61614")
     plan = Plan(address.strip("[]"), int(port), certificates, machines, rate, slow_ms / 1000, seconds)
     problem: MaxamError | None = None
     good = False
@@ -65,12 +91,23 @@ def main(
     except* MaxamError as group:
         problem = _first(group)
     if problem is not None:
-        click.echo(f"maxam demo: {problem}", err=True)
+        click.echo(error_line(problem), err=True)
         if isinstance(problem, UnreachableError):
             click.echo("Start the gateway first, in another terminal: make run", err=True)
         elif isinstance(problem, CertificateFileError):
-            click.echo(f"`make run` makes development certificates, in certs-dev (looked in {certificates}).", err=True)
+            click.echo(f"`make run` makes development certificates, in certs-dev (none in {certificates}).", err=True)
     sys.exit(0 if good else 1)
+
+
+def _configured(file: Path) -> str:
+    """Return the address of the gateway that a configuration file starts on this machine."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return GATEWAY
+    listener = load_settings(text, str(file), file.parent).listener
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener.host, listener.host)  # noqa: S104  # no listener of ours
+    return f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
 
 
 def _first(group: BaseExceptionGroup[MaxamError]) -> MaxamError:

@@ -1,4 +1,4 @@
-"""Values to bodies and back, in the encodings that the registry's rules say."""
+"""Values to bodies and back, in the encodings of the registry's rules."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def read_registry(folder: Path) -> Registry:
         SchemaError: It is not there or cannot be used.
     """
     if not folder.is_dir():
-        raise SchemaError(f"no schema folder {folder}; start the demo where `schemas/` is, or say --schemas FOLDER")
+        raise SchemaError(f"no schema folder {folder}; start the demo where `schemas/` is, or set --schemas FOLDER")
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return load_registry({path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
 
@@ -40,7 +40,7 @@ class Bodies:
         self._schemas: Final[dict[tuple[str, str], Schema]] = {}
 
     def encode(self, destination: str, value: Value | None) -> bytes:
-        """Return the body that tells `value`; None makes the body that deletes the topic.
+        """Return the body of `value`. None makes the body that deletes the topic.
 
         Raises:
             SchemaError: The registry has no rule for the destination.
@@ -77,7 +77,7 @@ class Bodies:
         if rule is None:
             rule = self._registry.rule_for(destination)
             if rule is None:
-                raise SchemaError(f"registry.toml: no rule for {destination}; the demo needs the shipped schemas")
+                raise SchemaError(f"registry.toml: no rule for {destination}. The demo needs the shipped schemas")
             self._rules[destination] = rule
         return rule
 

@@ -6,13 +6,13 @@ from typing import Any, Final, final
 
 from maxam.demo.bodies import Bodies
 
-SMOOTHING_S: Final = 3.0  # how far back the update rates look
+SMOOTHING_S: Final = 3.0  # period over which update rates are averaged
 
 
 @final
 @dataclass(slots=True)
 class Row:
-    """What is known of one machine. Amounts are cents; -1: not told yet."""
+    """The known state of one machine. Amounts are in cents, -1 while unknown."""
 
     gmid: str
     position: str = ""

@@ -26,7 +26,7 @@ class Told:
 
 @final
 class Machine:
-    """One machine on the floor. `switch_on` and `play` return what it then has to tell."""
+    """One machine on the floor. `switch_on` and `play` return the values to publish."""
 
     def __init__(self, number: int, chance: random.Random) -> None:
         self._chance: Final = chance
@@ -53,12 +53,12 @@ class Machine:
         self._steps = 0
 
     def switch_on(self, now_ms: int) -> list[Told]:
-        """Tell everything once."""
+        """Return every value once."""
         self._last_heard_ms = self._door_changed_ms = now_ms
         return [self._reading(now_ms), self._status(now_ms), self._config(now_ms), self._game_config(now_ms)]
 
     def play(self, now_ms: int) -> list[Told]:
-        """Let a moment pass: always a reading, and a status when it changed or has not been told for a while."""
+        """Let a moment pass. Return always a reading, and a status if it changed or was not sent for a while."""
         self._steps += 1
         before = (self._state, self._door_open, self._fault_since_ms, self._hand_pay, self._online)
         self._trouble(now_ms)

@@ -1,4 +1,4 @@
-"""What was published and what each subscriber got of it, so that one can be held against the other."""
+"""The published values and those that each subscriber received, so that they can be compared."""
 
 from collections import Counter, deque
 from typing import Final, final
@@ -36,7 +36,7 @@ class Published:
         return place, {HEADER: f"{self._run} {place} {now_s:.6f}"}
 
     def read(self, header: str) -> tuple[int, float] | None:
-        """Return the place and the time of sending out of a header; None: of another run."""
+        """Return the place and the time of sending out of a header. None if it is of another run."""
         match header.split(" "):
             case [run, place, sent_s] if run == self._run:
                 return int(place), float(sent_s)

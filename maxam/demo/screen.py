@@ -1,4 +1,4 @@
-"""What the demo shows: a full screen on a terminal, a line every two seconds elsewhere."""
+"""The screen of the demo: a full screen on a terminal, a line every two seconds elsewhere."""
 
 import time
 from collections import deque
@@ -18,7 +18,7 @@ LINE_S: Final = 2.0
 SIDE_COLUMNS: Final = 41
 SIDE_LINES: Final = 20
 NEWS_LINES: Final = 3
-COLUMNS: Final = {  # of the table: title and characters, enough for what machines tell
+COLUMNS: Final = {  # of the table: title and characters, enough for the values of machines
     "Machine": 7,
     "Floor": 5,
     "Game": 15,
@@ -104,7 +104,7 @@ class Screen:
 
     @property
     def _queue_s(self) -> float:
-        """How far behind the slow subscriber would be by now if it had to take every value in turn."""
+        """Delay that the slow subscriber would have by now if it had to take every value in order."""
         return self._slow.surplus * self._slow_s
 
     def _line(self) -> str:
@@ -198,7 +198,7 @@ class Screen:
         return Panel(Group(facts, contrast), title=title, title_align="left", border_style="yellow")
 
     def _figures(self) -> list[Text]:
-        """Return what the panels say in a line each, for a screen without room for panels."""
+        """Return the panels' contents in a line each, for a screen without room for panels."""
         published, eager, slow = self._published, self._eager, self._slow
         sent_rate, eager_rate, slow_rate = self._rates
         lines = (

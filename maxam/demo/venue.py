@@ -31,16 +31,16 @@ STOP_TIMEOUT_S: Final = 3.0  # for what is being published to be answered at the
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to play.
+    """The settings of one run.
 
     Attributes:
         address: Of the gateway.
         port: Its STOMP port.
         certificates: Folder with `ca.pem` and the certificates of `publisher` and `subscriber`.
-        machines: How many.
+        machines: Number of machines.
         readings_per_s: Of each machine, on average.
-        slow_s: How long the slow subscriber takes over a message.
-        seconds: How long to publish; None: until SIGINT or SIGTERM.
+        slow_s: Time that the slow subscriber takes for a message.
+        seconds: How long to publish. None publishes until SIGINT or SIGTERM.
     """
 
     address: str
@@ -106,7 +106,7 @@ def _connection(plan: Plan, name: str, client_id: str, screen: Screen) -> Abstra
     folder = plan.certificates
 
     def tell(reason: ClientError, wait_s: float) -> None:
-        screen.tell(f"{name}: {reason}; again in {wait_s:.1f} s")
+        screen.tell(f"{name}: {reason}; trying again in {wait_s:.1f} s")
 
     return resuming(
         plan.address,
@@ -150,7 +150,7 @@ async def _dawdle(
 async def _run(
     machine: Machine, plan: Plan, client: ResumingClient, bodies: Bodies, published: Published, stopping: trio.Event
 ) -> None:
-    """Let a machine play and publish what it tells, one value after the other, until `stopping`."""
+    """Let a machine play and publish its values, one after the other, until `stopping`."""
     chance = random.Random(machine.gmid)  # noqa: S311 - a game
     told = machine.switch_on(_now_ms())
     while True:
@@ -168,7 +168,7 @@ async def _publish(told: Told, client: ResumingClient, bodies: Bodies, published
     body = bodies.encode(told.destination, told.value)
     began_s = time.monotonic()
     place, headers = published.sending(told.destination, began_s)
-    # `retry` is right here: nobody else publishes these topics, and this task sends one value after the other
+    # `retry` is right here: no other client publishes these topics, and this task sends one value after the other
     receipt = await client.send(told.destination, body, headers, retry=True)
     published.latencies_s.append(time.monotonic() - began_s)
     if receipt.accepted:
@@ -187,7 +187,7 @@ async def _show(screen: Screen) -> None:
 async def _end(
     scope: trio.CancelScope, publishing: trio.CancelScope, stopping: trio.Event, seconds: float | None
 ) -> None:
-    """End publishing after `seconds` or at the first signal, soon even if nobody answers, and everything at the second."""
+    """End publishing after `seconds` or at the first signal, soon even without an answer, and everything at the second."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         with trio.move_on_after(float("inf") if seconds is None else seconds):
             await anext(signals)
@@ -221,8 +221,8 @@ def _summarise(console: Console, published: Published, eager: Received, slow: Re
         )
     if eager.overwritten:
         say(
-            f"Another publisher, such as a second demo, overwrote {len(eager.overwritten):,} of our topics, so nobody can"
-            " say whether our last values arrived. End it, and play again."
+            f"Another publisher, such as a second demo, overwrote {len(eager.overwritten):,} of our topics, so it is"
+            " unknown whether our last values arrived. End it, and play again."
         )
     say(f"            with a queue the slow one would still have {slow.surplus * plan.slow_s:,.0f} s to go")
     return good

@@ -20,7 +20,7 @@ import trio
 
 from maxam.compiled import child_environment
 from maxam.errors import ConfigurationError, JournalError, MaxamError
-from maxam.gateway.bell import Bell
+from maxam.gateway.auto_reset_event import AutoResetEvent
 from maxam.gateway.log import log_event
 from maxam.journal.backup import LOCK, MANIFEST, UNFINISHED, back_up, clear, read_manifest
 from maxam.journal.disk import OsDisk
@@ -47,6 +47,7 @@ class BackupRow:
         revision: The last one in it; None unless it is done, as the next two.
         bytes: Of all its files, those that it shares with others included.
         files: How many there are.
+        verified: Every file was read again and found whole after it was made; False for a backup of a release that did not do that.
         reason: Why it failed; else empty.
     """
 
@@ -56,17 +57,22 @@ class BackupRow:
     revision: int | None = None
     bytes: int | None = None
     files: int | None = None
+    verified: bool | None = None
     reason: str = ""
 
 
 @final
 class BackupsOffError(MaxamError):
-    """Say that this gateway makes no backups."""
+    """This gateway makes no backups."""
+
+    code = "backup-off"
 
 
 @final
 class BackupRunningError(MaxamError):
-    """Say that one is under way."""
+    """A backup is under way already."""
+
+    code = "backup-running"
 
 
 @final
@@ -74,20 +80,20 @@ class Backups:
     """Makes the backups of one journal in one folder.
 
     Attributes:
-        running: Name of the one that is under way; None: none is.
+        running: Name of the one that is under way, or None.
         made: Since the start.
         failed: Since the start.
-        newest_at_s: When the newest whole one was begun, seconds since the epoch; 0: there is none, or it is not known yet.
-        failure: Why the last one failed, until one succeeds; empty: it did not.
+        newest: The newest whole one. None when there is none, or it is not known yet.
+        failure: Why the last one failed, until one succeeds. Empty if it did not.
     """
 
     def __init__(self, journal: Path, folder: Path | None, kept: int) -> None:
-        """Make one that has not looked yet.
+        """Make one that has not read the folder yet.
 
         Args:
             journal: The journal's folder.
-            folder: Where backups are; None: none are made.
-            kept: So many of the newest stay.
+            folder: Folder of the backups. None makes no backups.
+            kept: Number of backups to keep. The oldest go first.
         """
         self._journal: Final = journal
         self._folder: Final = folder
@@ -95,32 +101,45 @@ class Backups:
         self.running: str | None = None
         self.made = 0
         self.failed = 0
-        self.newest_at_s = 0.0
+        self.newest: BackupRow | None = None
+        self._looked = False
         self.failure = ""
         self._failures: Final[deque[BackupRow]] = deque(maxlen=_FAILURES_KEPT)
-        self._asked: Final = Bell()
+        self._asked: Final = AutoResetEvent()
         self._manifests: dict[str, BackupRow] = {}  # of whole ones, which do not change
 
     @property
     def folder(self) -> Path:
-        """Where they are; raises BackupsOffError."""
+        """Folder of the backups; raises BackupsOffError if none is configured."""
         if self._folder is None:
             raise BackupsOffError(
-                "this gateway makes no backups: set [admin] backups to a folder, best on another disk, and start it again; or copy the "
+                "this gateway makes no backups: set [admin] backups to a folder, best on another disk, and start it again. Or copy the "
                 "journal with `maxam-admin journal backup`"
             )
         return self._folder
 
     def degraded(self) -> list[str]:
-        """Say what an operator should see to, though the broker serves."""
-        return [f"backup-failed: {self.failure}"] if self.failure else []
+        """Return what an operator should see to, though the broker serves."""
+        if self.failure:
+            return [f"backup-failed: {self.failure}"]
+        if self._looked and self.newest is None:
+            return [
+                f"backup-missing: {self._folder} holds no whole backup of this journal. Make one with `maxam-admin backup create`, "
+                "and enable maxam-gateway-backup.timer"
+            ]
+        return []
+
+    @property
+    def on(self) -> bool:
+        """True if a folder for backups is configured."""
+        return self._folder is not None
 
     async def begin(self) -> BackupRow:
-        """Have one made; returns before it is.
+        """Start a backup, and return before it is made.
 
         Raises:
             BackupsOffError: None are made.
-            BackupRunningError: One is under way, of whoever.
+            BackupRunningError: One is under way, perhaps of another process.
         """
         folder = self.folder
         if self.running is None and await trio.to_thread.run_sync(_made_by_others, folder):
@@ -128,7 +147,7 @@ class Backups:
         if self.running is not None:
             raise BackupRunningError(f"{self.running} is under way; wait for it")
         self.running = name_of(time.time())
-        self._asked.ring()
+        self._asked.set()
         return _row_of(self.running, "running")
 
     async def rows(self) -> list[BackupRow]:
@@ -147,7 +166,7 @@ class Backups:
         return sorted(rows.values(), key=lambda row: row.name, reverse=True)
 
     async def run(self) -> None:
-        """Make those that are asked for, until cancelled: one that is under way then is ended, and leaves nothing that looks whole."""
+        """Make the requested backups until cancelled. A backup under way then is ended, and leaves nothing that could pass for whole."""
         if self._folder is None:
             return
         await trio.to_thread.run_sync(_clear, self._folder)
@@ -157,9 +176,9 @@ class Backups:
                 await self._asked.wait()
             try:
                 await self._make(self.running)
+                await self._note_newest()
             finally:
                 self.running = None
-            await self._note_newest()
 
     async def _make(self, name: str) -> None:
         began_s = trio.current_time()
@@ -194,7 +213,9 @@ class Backups:
 
     async def _note_newest(self) -> None:
         rows = await trio.to_thread.run_sync(self._look, self.folder, None)
-        self.newest_at_s = max((row.begun_at_us for row in rows if row.state == "done"), default=0) / 1e6
+        whole = [row for row in rows if row.state == "done"]
+        self.newest = max(whole, key=lambda row: row.begun_at_us, default=None)
+        self._looked = True
 
     def _look(self, folder: Path, running: str | None) -> list[BackupRow]:
         """Read the folder, in a thread."""
@@ -228,11 +249,12 @@ class Backups:
         except (JournalError, OSError) as error:
             return _row_of(name, "failed", str(error))
         size = sum(file.bytes for file in manifest.files)
-        return BackupRow(name, "done", _begun_at_us(name), manifest.head, size, len(manifest.files))
+        verified = manifest.verified
+        return BackupRow(name, "done", _begun_at_us(name), manifest.head, size, len(manifest.files), verified)
 
 
 def name_of(now_s: float) -> str:
-    """Return the name of a backup that is begun then; later ones sort behind it."""
+    """Return the name of a backup that is begun then. Later ones sort after it."""
     return datetime.fromtimestamp(now_s, UTC).strftime(_NAME_FORMAT)
 
 
@@ -249,7 +271,7 @@ def _begun_at_us(name: str) -> int:
 
 
 def _made_by_others(folder: Path) -> bool:
-    """Tell whether a process holds the lock of the folder. It is not tried: that could hinder one that is about to begin."""
+    """Return True if a process holds the lock of the folder. It is not tried: that could hinder one that is about to begin."""
     try:
         with (folder / LOCK).open("rb") as file:
             told = Path(f"/proc/self/fdinfo/{file.fileno()}").read_text()
@@ -261,10 +283,10 @@ def _made_by_others(folder: Path) -> bool:
 
 
 def _device_of_mount(told: str) -> str:
-    """Return how the kernel names the file system of an open file in /proc/locks, by its fdinfo; `st_dev` is another's on some.
+    """Return the kernel's name of the file system of an open file in /proc/locks, by its fdinfo. On some, `st_dev` is another's.
 
     Raises:
-        LookupError: That is not told.
+        LookupError: The kernel does not report it.
         OSError: The same.
     """
     mount = dict(line.split(":", 1) for line in told.splitlines())["mnt_id"].strip()
@@ -279,7 +301,7 @@ def _device_of_mount(told: str) -> str:
 def _clear(folder: Path) -> None:
     """Remove what a crash of the gateway, or of the machine, left behind, unless the process that makes it lives on."""
     disk = OsDisk()
-    with suppress(OSError):  # there is none yet; or whoever holds the lock cleans up
+    with suppress(OSError):  # there is none yet, or the holder of the lock cleans up
         lock = disk.lock(f"{folder}/{LOCK}")
         try:
             clear(os.fspath(folder), disk)

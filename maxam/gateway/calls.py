@@ -11,16 +11,16 @@ import trio
 
 @final
 class Calls:
-    """What another thread wants called: a byte in a pipe for each.
+    """Calls that another thread requests: a byte in a pipe for each.
 
-    `TrioToken.run_sync_soon` means the same. It takes a lock, and reads until there is nothing more to read, which an exception
-    tells: some 12 us of every commit.
+    `TrioToken.run_sync_soon` means the same. It takes a lock, and reads until an exception reports that nothing is left: some
+    12 us of every commit.
     """
 
     __slots__ = ("_asked", "_reading", "_writing")
 
     def __init__(self) -> None:
-        """Begin with none; use it as a context, which ends when no thread asks any more."""
+        """Begin with none. Use it as a context, which must outlast all requests of threads."""
         self._reading, self._writing = os.pipe()
         self._asked: Final[deque[Callable[[], object]]] = deque()
 
@@ -41,7 +41,7 @@ class Calls:
         os.write(self._writing, b"\0")
 
     async def next(self) -> None:
-        """Wait for the next call and make it; cancelled, nothing is lost. Whatever the call raises is raised."""
+        """Wait for the next call and make it. Cancelled, nothing is lost. An exception of the call is raised here."""
         await trio.lowlevel.wait_readable(self._reading)
         os.read(self._reading, 1)
         self._asked.popleft()()

@@ -1,13 +1,15 @@
 """Group commit as a state without I/O, so that gateway and simulator run the same one.
 
-Invariants: at most one block is being written; the operations in it and those after it are answered only once its
-outcome is known, in the order in which they were appended; nothing is encoded ahead of that outcome, because a block
-that did not fit the disk leaves no trace and gives its revisions back.
+Invariants:
+* at most one block is being written;
+* its operations and later ones are answered only once its outcome is known, in the order in which they were appended;
+* nothing is encoded before that outcome, because a block that did not fit the disk gives its revisions back.
 """
 
 from typing import Final, final
 
-from maxam.broker.broker import Barrier, Broker, Operation
+from maxam.broker.broker import Broker
+from maxam.broker.operations import Operation, TransientSubscribe
 from maxam.journal.encoding import Block
 from maxam.journal.files import Journal
 
@@ -17,7 +19,7 @@ REFUSED_DELAY_S: Final = 0.1
 
 @final
 class GroupCommit:
-    """What arrived while the last block was written is the next block.
+    """Makes the next block of all that arrived while the last one was written.
 
     Attributes:
         disk_full: The newest block with a change in it did not fit, and no room has been found since.
@@ -60,45 +62,45 @@ class GroupCommit:
     def next_block(self, now_s: float) -> Block | None:
         """Return the block to write now, or None when there is none or one is being written.
 
-        Operations with nothing to journal that are not behind a block are committed at once.
+        Operations with nothing to journal that do not follow a block are committed at once.
         """
         if self._writing is not None or now_s < self._not_before_s:
             return None
         while self._kept or self._broker.pending:
-            operations = self._kept or self._broker.take()
+            operations = self._kept or self._broker.take_batch()
             self._kept = []
-            records = [operation for operation in operations if type(operation) is not Barrier]
+            records = [operation for operation in operations if type(operation) is not TransientSubscribe]
             if records:
                 block = self._journal.encode(records)
                 self._writing = operations
                 self._settling = block.settling
                 return block
-            self._broker.commit(operations)
+            self._broker.apply_batch(operations)
         return None
 
     def written(self) -> None:
-        """Say that the block is durable: commits its operations."""
+        """Commit the operations of the block, which is durable."""
         operations = self._finished()
         self.disk_full = self.disk_full and self._settling
-        self._broker.commit(operations)
+        self._broker.apply_batch(operations)
 
     def refused(self, now_s: float) -> None:
-        """Say that the disk is full and nothing of the block is left: refuses it and what was appended behind it.
+        """Roll back the block and all that was appended after it: the disk is full, and nothing of the block is left.
 
-        What the broker keeps of it is the next block, by itself: beside a SEND it could not use the reserve.
+        The operations that the broker keeps are the next block by themselves. Beside a SEND they could not use the reserve.
         """
         operations = self._finished()
         self.disk_full = True
-        self._broker.refuse(operations)
+        self._broker.roll_back_batch(operations)
         if self._broker.pending and not self._settling:
-            self._kept = self._broker.take()
+            self._kept = self._broker.take_batch()
         else:
             self._not_before_s = now_s + REFUSED_DELAY_S
 
     def found_room(self) -> bool:
-        """Take note that a block as large as the last one would fit now; return whether that is news."""
+        """Record that a block as large as the last one would fit now; return True if that is news."""
         if self.writing or not self.disk_full:
-            return False  # the outcome of what is being written tells more
+            return False  # the outcome of the block that is being written will show it
         self.disk_full = False
         return True
 

@@ -1,8 +1,8 @@
 """How long the journal's disk takes for a block: the figures of one thread that writes and of others that read them.
 
-Theory of operation. Each duration is counted in one of 60 or so narrow buckets, ten to a decade; once a minute the counts are put aside. What
-was counted since any of the last minutes is a difference, of which any percentile can be told to within a tenth of a decade; and a
-few of the bounds, with the sums between them, are what Prometheus gets. So a commit costs two looks at the clock and one count.
+Theory of operation. Each duration is counted in one of 60 or so narrow buckets, ten to a decade. Once a minute the counts are put
+aside. The count since any of the last minutes is a difference. Any percentile of it is known to within a tenth of a decade.
+Prometheus gets a few of the bounds, with the sums between them. So a commit costs two reads of the clock and one count.
 """
 
 from bisect import bisect_left
@@ -21,7 +21,7 @@ _MINUTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What commits took in the last minutes, in seconds; None while there was none.
+    """Durations of commits in the last minutes, in seconds. None while there was no commit.
 
     Attributes:
         count: How many there were.
@@ -64,7 +64,7 @@ class CommitTimes:
         self.last_s = took_s
 
     def recent(self, now_s: float) -> Recent:
-        """Tell of the last five minutes, or of up to one less: of what was counted since some counts in that time were put aside."""
+        """Return the figures of the last five minutes, or of up to one less: since some counts in that time were put aside."""
         since_s, before = self._begun_s, [0] * len(self._counts)
         after = self._counts.copy()
         if since_s < now_s - _MINUTES * _ASIDE_S:

@@ -1,18 +1,19 @@
-"""Which topics are older than their rule allows: `fresh_within_s` of the schema registry, held against every topic that it covers.
+"""Topics that are older than their rule allows: `fresh_within_s` of the schema registry, checked for every topic that it covers.
 
-Theory of operation. A topic under a contract has one entry in a wheel: a list for each stretch of time, of the topics whose newest
-value's time ends within it. When it has ended they are looked at. Who has changed meanwhile goes where its time ends now; who has not is
-*overdue*, and has no entry until it changes. So an update costs nothing, and a topic is looked at about once in `fresh_within_s`. That it
-is overdue is a mark on the topic, which the store takes away with the change that ends it: no listing and no count is ever behind that.
-The store also tells of topics that have got a value and had none.
+Theory of operation. A topic under a contract has one entry in a wheel. The wheel has a list for each stretch of time, of the topics
+whose deadline is within it. At the end of a stretch its topics are checked. A topic that has changed moves to its new deadline; one
+that has not is *overdue*, and has no entry until it changes. So an update costs nothing, and a topic is checked about once in
+`fresh_within_s`. That it is overdue is a mark on the topic. The store removes the mark with the change that ends it, so listings and
+counts are always current. The store also reports topics that got a value and had none.
 
-Other contracts come with another registry: then what is overdue is looked at again, the wheel is given up, and the topics that the new
-ones may cover are walked over in slices. `settled` is false meanwhile, as it is after a start. A topic remembers the number of the
-contracts under which it got its entry, and so never has two.
+Another registry brings other contracts. Then overdue topics are checked again, and the wheel is dropped. The topics that the new
+contracts may cover are scanned in batches. `settled` is false meanwhile, as it is after a start. A topic remembers the number of the
+contracts under which it got its entry, and so never has two. If topics come and go faster than their events are read, some events
+are lost. Then the same scan follows, and the wheel stays.
 
-Time is the broker's: that of the wall clock, but never before the newest change. Where that goes back, what is overdue is looked at
-again. While a clock that was set back has not caught up with the newest change nobody grows older, and operators are told. By one that is
-set forward everybody is older at once, until they change.
+Time is the broker's: the wall clock, but never before the newest change. When the clock goes back, overdue topics are checked again.
+While a clock that was set back has not reached the newest change, no topic grows older, and operators are warned. A clock that is
+set forward makes all topics older at once, until they change.
 """
 
 import logging
@@ -28,21 +29,19 @@ from sortedcontainers import SortedList
 
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
-from maxam.broker.store import OVERDUE, UNWATCHED, Topic
+from maxam.broker.session import OVERDUE, UNWATCHED, Topic
+from maxam.broker.topic_events import EVENTS_MAX, GONE, UPDATED, TopicReader
 from maxam.gateway.log import log_event
 from maxam.globs import Glob
 from maxam.records import Change
 
-STRETCH_US: Final = (
-    250_000  # of the wheel: a topic is found overdue half a second late at most, where nothing else is to do
-)
-SLICE_TOPICS: Final = 200  # looked at before the event loop has its turn: less than 1 ms
+STRETCH_US: Final = 250_000  # of the wheel: an idle gateway finds an overdue topic half a second late at most
+BATCH_TOPICS: Final = 200  # checked before the event loop runs other tasks: less than 1 ms
 LINES_PER_MINUTE_MAX: Final = 20  # of each of the two events; the rest is counted
-_LOOK_S: Final = 0.25
-_REST: Final = 2.0  # times what a slice took, until the next: where there is much to do it takes a third of the time
-_DROPPED_AT_A_TIME: Final = 2500  # entries that are given up, which costs as much as a slice of looking
+_IDLE_S: Final = 0.25
+_REST: Final = 2.0  # times the duration of a batch, until the next: under load the scan takes a third of the time
+_DROPPED_AT_A_TIME: Final = 2500  # entries that are dropped at once, which takes as long as a batch of checks
 _DEAD_MAX: Final = 10_000  # entries of topics that are gone, beyond as many as there are topics
-_BEHIND_US: Final = 5_000_000  # by which a clock may be set back without a word: time servers do that
 _SUMMARY_INTERVAL_S: Final = 60.0
 
 
@@ -52,12 +51,12 @@ def _wall_us() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A topic that is, and its newest value.
+    """An overdue topic, and its newest value.
 
     Attributes:
         change: That value.
         age_s: Since it was accepted.
-        fresh_within_s: What its rule allows.
+        fresh_within_s: Age that its rule allows.
     """
 
     change: Change
@@ -74,7 +73,7 @@ class Freshness:
     """
 
     def __init__(self, broker: Broker, wall_us: Callable[[], int] = _wall_us) -> None:
-        """Make one that has not looked yet; `wall_us` says microseconds since the epoch."""
+        """Make one that has not checked anything yet. `wall_us` returns microseconds since the epoch."""
         self._broker: Final = broker
         self._wall_us: Final = wall_us
         self._registry: Registry | None = None
@@ -82,15 +81,18 @@ class Freshness:
         self._number = 0  # of the contracts in force
         self._wheel: dict[int, list[Topic]] = {}  # by the end of a stretch, in stretches since the epoch
         self._ends: list[int] = []  # the same, a heap
-        self._ended: list[Topic] = []  # those of a stretch that has ended, which are looked at
+        self._ended: list[Topic] = []  # those of a stretch that has ended, which are checked
         self._entries = 0
-        self._given_up: Final[list[list[Topic]]] = []  # entries of other contracts, until they are let go
-        self._told: list[Topic] = []  # by the store, the oldest last
+        self._discarded: Final[list[list[Topic]]] = []  # entries of other contracts, until they are let go
+        self._feed: TopicReader | None = None  # while there are contracts
+        self._heard = 0  # events of it that were taken
+        self._lost = False  # events of it: a scan is due
         self._overdue: Final[SortedList[bytes]] = SortedList()  # all that are, and some that were a moment ago
-        self._again: bytes | None = None  # up to where these have been looked at again; None: all
-        self._prefixes: list[bytes] = []  # of destinations that are to be walked over
+        self._again: bytes | None = None  # the last one checked again, None for all
+        self._covered: list[bytes] = []  # prefixes of destinations that contracts may cover
+        self._prefixes: list[bytes] = []  # those that are to be scanned
         self._cursor: bytes | None = None  # within the last of these
-        self._looked_at_us = 0  # by the broker's time
+        self._checked_at_us = 0  # by the broker's time
         self.breaches = 0
         self._logged = self._logged_fresh = 0  # lines in this minute
         self._breached = self._recovered = 0  # in this minute
@@ -103,8 +105,12 @@ class Freshness:
 
     @property
     def settled(self) -> bool:
-        """Whether every topic has been looked at under the contracts in force."""
-        return self._registry is self._broker.registry and self._again is None and not self._prefixes
+        """True if every topic has been checked under the contracts in force."""
+        return self._registry is self._broker.registry and not self._scanning and not self._lost
+
+    @property
+    def _scanning(self) -> bool:
+        return self._again is not None or len(self._prefixes) > 0
 
     @property
     def now_us(self) -> int:
@@ -112,20 +118,20 @@ class Freshness:
         return max(self._wall_us(), self._broker.accepted_at_us)
 
     def limit_s(self, topic: Topic) -> float | None:
-        """Return how old the value of a topic may be by the registry in force; None: any age."""
+        """Return how old the value of a topic may be by the registry in force. None allows any age."""
         at = self._broker.rule_of(topic)
         return None if at < 0 else self._broker.registry.fresh_within_s[at]
 
-    def overdue_slice(
+    def overdue_batch(
         self, glob: Glob, after: bytes | None, looked_max: int, matches_max: int
     ) -> tuple[list[Overdue], bytes | None]:
-        """Look at the next topics that are overdue.
+        """Return the next topics that are overdue.
 
         Args:
-            glob: Which ones are wanted.
-            after: Where the slice before this one ended; None begins.
-            looked_max: Ends the slice.
-            matches_max: Ends it too, at least 1.
+            glob: Pattern of the wanted ones.
+            after: Place where the batch before this one ended. None begins.
+            looked_max: Number of topics after which the batch ends.
+            matches_max: Number of matches after which it ends too, at least 1.
 
         Returns:
             Those that match, in byte order of their destinations, and where to go on; None at the end.
@@ -145,126 +151,131 @@ class Freshness:
                 continue
             limit_s = self.limit_s(topic)
             age_s = (now_us - topic.change.accepted_at_us) / 1e6
-            if limit_s is not None and age_s > limit_s:  # it may not have been looked at under these contracts
+            if limit_s is not None and age_s > limit_s:  # it may not have been checked under these contracts
                 found.append(Overdue(topic.change, age_s, limit_s))
                 if len(found) == matches_max:
                     return found, name
         return found, after if looked_at == looked_max else None
 
-    def degraded_reasons(self) -> list[str]:
-        """Say why contracts cannot be held now."""
-        behind_us = self._broker.accepted_at_us - self._wall_us()
-        if behind_us < _BEHIND_US or self._broker.store.stirred is None:
-            return []
-        return [
-            f"clock: it is {behind_us / 1e6:.0f} s behind the newest change, so it was set back; until it has caught up no topic is"
-            " found overdue; see what sets it"
-        ]
-
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             began_s = time.perf_counter()
             more = self.step(trio.current_time())
-            await trio.sleep((time.perf_counter() - began_s) * _REST if more else _LOOK_S)
+            await trio.sleep((time.perf_counter() - began_s) * _REST if more else _IDLE_S)
 
     def step(self, now_s: float) -> bool:
-        """Do a slice of what is to do now; return whether more is.
+        """Process one batch of the work that is due. Return True if more is due.
 
         Args:
             now_s: Monotonic seconds, for the summary of the log.
         """
         if self._broker.registry is not self._registry:
-            self._heed_registry()
+            self._update_contracts()
         now_us = self.now_us
-        if now_us < self._looked_at_us and self._overdue:
+        if now_us < self._checked_at_us and self._overdue:
             self._again = b""  # the clock was set back, and who was too old may not be
-        self._looked_at_us = now_us
-        left = self._hear(SLICE_TOPICS, now_us)
-        left = self._look_again(left, now_us)
-        left = self._walk(left, now_us)
-        left = self._turn(left, now_us)
-        while left > 0 and self._given_up:
-            left -= SLICE_TOPICS
-            entries = self._given_up[-1]
+        self._checked_at_us = now_us
+        # Half of a batch at most: topics that come and go must not keep the others from being checked.
+        reported_max = (BATCH_TOPICS + 1) // 2
+        left = BATCH_TOPICS - reported_max + self._check_reported(reported_max, now_us)
+        if self._lost and not self._scanning:
+            self._lost = False
+            self._scan_all()
+        left = self._check_due(left, now_us)
+        left = self._check_again(left, now_us)
+        left = self._scan(left, now_us)
+        while left > 0 and self._discarded:
+            left -= BATCH_TOPICS
+            entries = self._discarded[-1]
             del entries[-_DROPPED_AT_A_TIME:]
             if not entries:
-                self._given_up.pop()
+                self._discarded.pop()
         if now_s >= self._summary_at_s:
             self._summarise()
             self._summary_at_s = now_s + _SUMMARY_INTERVAL_S
-        return left <= 0
+        return left <= 0 or self._lost or (self._feed is not None and len(self._feed.events) > 0)
 
     # Which contracts there are.
 
-    def _heed_registry(self) -> None:
+    def _update_contracts(self) -> None:
         registry = self._registry = self._broker.registry
         contracts = [
             (rule.glob.text, limit_s) for rule, limit_s in zip(registry.rules, registry.fresh_within_s, strict=True)
         ]
-        if contracts != self._contracts:  # else they say of every topic what they said
+        if contracts != self._contracts:  # else no topic has another contract than before
             self._contracts = contracts
             self._begin()
 
     def _begin(self) -> None:
-        """Look at everything anew."""
+        """Start to check everything again."""
         store = self._broker.store
         self._number += 1
-        self._given_up.extend(self._wheel.values())
-        self._given_up.append(self._ended)
+        self._discarded.extend(self._wheel.values())
+        self._discarded.append(self._ended)
         self._wheel, self._ends, self._ended, self._entries = {}, [], [], 0
-        self._again = b"" if self._overdue else None
         covered = [
             rule.glob.prefix.encode()
             for rule, (_, limit_s) in zip(self._broker.registry.rules, self._contracts, strict=True)
             if limit_s is not None
         ]
-        self._cursor = None
-        self._prefixes = []
+        self._covered = []
         for prefix in sorted(covered):
-            if not self._prefixes or not prefix.startswith(self._prefixes[-1]):
-                self._prefixes.append(prefix)
-        if not covered:
-            self._told[:0] = reversed(store.stirred or [])
-            store.stirred = None
-        elif store.stirred is None:
-            store.stirred = []
+            if not self._covered or not prefix.startswith(self._covered[-1]):
+                self._covered.append(prefix)
+        self._scan_all()
+        if covered and self._feed is None:
+            self._feed = store.events.open(EVENTS_MAX)
+            self._heard = 0
+        elif not covered and self._feed is not None:
+            store.events.close(self._feed)
+            for topic, kind, overdue_us in self._feed.events:
+                if kind == UPDATED:
+                    self._note_change(topic, overdue_us)
+            self._feed = None
 
-    # What is looked at, and when. Each looks at so many topics at most, and returns how many more may be.
+    def _scan_all(self) -> None:
+        """Start to check the overdue topics, and those without an entry that contracts may cover."""
+        self._again = b"" if self._overdue else None
+        self._cursor = None
+        self._prefixes = self._covered.copy()
 
-    def _hear(self, left: int, now_us: int) -> int:
-        """Look at topics that the store tells of; first of all, so that nothing else meets them before."""
-        store = self._broker.store
-        while left > 0:
-            if not self._told:
-                if not store.stirred:
-                    break
-                self._told, store.stirred = store.stirred, []
-                self._told.reverse()
-            topic = self._told.pop()
+    # The checks and their times. Each checks at most the given number of topics, and returns how many are left.
+
+    def _check_reported(self, left: int, now_us: int) -> int:
+        """Check topics that the feed reported."""
+        feed = self._feed
+        if feed is None:
+            return left
+        if feed.end - self._heard > len(feed.events):  # some were lost
+            self._heard = feed.end - len(feed.events)
+            self._lost = True
+        while left > 0 and feed.events:
+            topic, kind, overdue_us = feed.events.popleft()
+            self._heard += 1
             left -= 1
-            before_us = store.before_us.pop(topic, 0)
-            if before_us:
-                self._note_change(topic, before_us)
-            self._look(topic, now_us)
+            if kind == UPDATED:
+                self._note_change(topic, overdue_us)
+            if kind != GONE and topic.freshness == UNWATCHED:
+                self._check(topic, now_us)
         return left
 
-    def _look_again(self, left: int, now_us: int) -> int:
-        """Look at what is overdue by other contracts, or by another clock."""
+    def _check_again(self, left: int, now_us: int) -> int:
+        """Check topics that are overdue by other contracts, or by another clock."""
         if self._again is not None and left > 0:
             names = list(islice(self._overdue.irange(self._again, None, (self._again == b"", True)), left))
             for name in names:
                 topic = self._broker.store.topics.get(name)
                 if topic is not None and topic.freshness == OVERDUE:
-                    self._look(topic, now_us)
-                else:  # it has changed while the store told nobody, as there was no contract any more
+                    self._check(topic, now_us)
+                else:  # it has changed unreported, while no contract covered it
                     self._overdue.remove(name)
             self._again = names[-1] if len(names) == left else None
             left -= len(names)
         return left
 
-    def _walk(self, left: int, now_us: int) -> int:
-        """Look at what contracts may cover and is not known to be covered."""
+    def _scan(self, left: int, now_us: int) -> int:
+        """Check topics that contracts may cover and that are not known to be covered."""
         store = self._broker.store
         while left > 0 and self._prefixes:
             seen = 0
@@ -273,15 +284,15 @@ class Freshness:
                 self._cursor = name
                 topic = store.topics[name]
                 if topic.freshness != self._number:
-                    self._look(topic, now_us)
+                    self._check(topic, now_us)
             if seen < left:
                 self._prefixes.pop()
                 self._cursor = None
             left -= max(seen, 1)
         return left
 
-    def _turn(self, left: int, now_us: int) -> int:
-        """Look at those whose time has ended unless they have changed."""
+    def _check_due(self, left: int, now_us: int) -> int:
+        """Check topics whose deadline has passed unless they have changed."""
         if self._entries > 2 * self._broker.store.live + _DEAD_MAX:
             self._begin()  # most are of topics that are gone, and hold on to them
         while left > 0:
@@ -292,10 +303,10 @@ class Freshness:
             topic = self._ended.pop()
             left -= 1
             self._entries -= 1
-            self._look(topic, now_us)
+            self._check(topic, now_us)
         return left
 
-    def _look(self, topic: Topic, now_us: int) -> None:
+    def _check(self, topic: Topic, now_us: int) -> None:
         """See how a topic stands, which has no entry in this wheel."""
         overdue = topic.freshness == OVERDUE
         topic.freshness = UNWATCHED
@@ -317,15 +328,16 @@ class Freshness:
             else:
                 entries.append(topic)
             self._entries += 1
-        if overdue:  # not any more, by other contracts or another clock
+        if overdue:  # no longer, by other contracts or another clock
             self._broker.store.overdue -= 1
-            self._overdue.remove(topic.destination)
+            self._overdue.discard(topic.destination)
 
-    # What is told.
+    # Reports.
 
     def _note_overdue(self, change: Change, limit_s: float, now_us: int) -> None:
         self._broker.store.overdue += 1
-        self._overdue.add(change.destination)
+        if change.destination not in self._overdue:  # it is still there if its event is lost, or not read yet
+            self._overdue.add(change.destination)
         self.breaches += 1
         self._breached += 1
         if self._logged < LINES_PER_MINUTE_MAX:
@@ -340,8 +352,9 @@ class Freshness:
             )
 
     def _note_change(self, topic: Topic, before_us: int) -> None:
-        """Take note that a topic which was overdue has changed."""
-        self._overdue.remove(topic.destination)
+        """Record that a topic which was overdue has changed."""
+        if topic.freshness != OVERDUE:  # else it was found to be so again, before its event was read
+            self._overdue.discard(topic.destination)
         if topic.change.deleted:
             return
         self._recovered += 1
@@ -356,7 +369,7 @@ class Freshness:
             )
 
     def _summarise(self) -> None:
-        """Tell what was not logged in the minute that ends."""
+        """Log the number of events that were not logged in the minute that ends."""
         silent = self._breached - self._logged + self._recovered - self._logged_fresh
         if silent:
             log_event(

@@ -1,4 +1,4 @@
-"""How large the journal is and how old its newest snapshot: looked at now and then, as a scrape must not wait for the disk."""
+"""The size of the journal and the age of its newest snapshot, measured at intervals, as a scrape must not wait for the disk."""
 
 import os
 from contextlib import suppress
@@ -8,7 +8,7 @@ from typing import Final, final
 
 import trio
 
-from maxam.journal.files import parse_segment_name, parse_snapshot_name
+from maxam.journal.names import parse_segment_name, parse_snapshot_name
 
 _INTERVAL_S: Final = 15.0
 _SEGMENTS: Final = "segments"
@@ -20,12 +20,12 @@ PARTS: Final = (_SEGMENTS, _SNAPSHOTS, _REJECTED, _OTHER)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was in the journal's folder.
+    """The contents of the journal's folder.
 
     Attributes:
-        bytes_of: How much there is, by part.
-        segments: How many, the open one included.
-        snapshot_at_s: When the newest snapshot was written, seconds since the epoch; 0.0: there is none.
+        bytes_of: Size of each part.
+        segments: Number of segments, the open one included.
+        snapshot_at_s: Time at which the newest snapshot was written, seconds since the epoch. 0.0 if there is none.
     """
 
     bytes_of: dict[str, int]
@@ -34,7 +34,7 @@ class Found:
 
 
 def measure(folder: Path) -> Found:
-    """Look at all files of a journal; what vanishes meanwhile does not count. Blocks; raises OSError when there is no folder."""
+    """Measure all files of a journal. Files that vanish meanwhile do not count. Blocks. Raises OSError when there is no folder."""
     bytes_of = dict.fromkeys(PARTS, 0)
     segments = 0
     snapshots: list[tuple[int, float]] = []
@@ -43,12 +43,12 @@ def measure(folder: Path) -> Found:
         kind = part[0] if part and part[0] in bytes_of else _OTHER
         for name in names:
             with suppress(FileNotFoundError):
-                told = (Path(root) / name).stat()
-                bytes_of[kind] += told.st_size
+                status = (Path(root) / name).stat()
+                bytes_of[kind] += status.st_size
                 segments += kind == _SEGMENTS and parse_segment_name(root, name) is not None
                 revision = parse_snapshot_name(name) if kind == _SNAPSHOTS else None
                 if revision is not None:
-                    snapshots.append((revision, told.st_mtime))
+                    snapshots.append((revision, status.st_mtime))
     return Found(bytes_of, segments, max(snapshots)[1] if snapshots else 0.0)
 
 
@@ -59,10 +59,10 @@ def _fail(error: OSError) -> None:
 
 @final
 class JournalSize:
-    """Looks again and again.
+    """Measures the journal at intervals.
 
     Attributes:
-        found: At the last look; nothing before the first.
+        found: Result of the last measurement. Empty before the first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +70,7 @@ class JournalSize:
         self.found = Found(dict.fromkeys(PARTS, 0), 0, 0.0)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Measure until cancelled."""
         while True:
             with suppress(OSError):  # a disk that cannot even be asked is the committer's to meet
                 # a file system that hangs is not waited for at the end

@@ -1,8 +1,9 @@
-"""The listening socket and the sockets it accepts: options, and what happens when the process has no more of them."""
+"""The listening socket and the sockets it accepts: options, and the reaction when the process has no descriptors left."""
 
 import contextlib
 import errno
 import logging
+import math
 import resource
 import socket
 from collections.abc import Callable
@@ -12,13 +13,14 @@ import trio
 
 from maxam.config import Limits, ListenerSettings
 from maxam.errors import ConfigurationError
-from maxam.gateway.log import LogLimit, log_event
+from maxam.gateway.log import LogLimit, log_bug, log_event
 
 _BACKLOG: Final = 1024
 _ACCEPTS_PER_PASS: Final = 16
-_PAUSE_S: Final = 0.2  # when the process or the machine is out of sockets
-_SPARE_FILES: Final = 64  # kept for the journal, the admin listener and the rest
-_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ACCEPT_PAUSE_S: Final = 0.2  # when the process or the machine is out of sockets
+_SPARE_FILES: Final = 64  # kept for the journal and the rest, beside the places of other listeners
+_EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_SHOWN_S: Final = 60.0  # after the last failed accept, health shows it for this long
 
 
 def address_text(host: str, port: int) -> str:
@@ -26,13 +28,13 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def affordable_connections(wanted: int) -> int:
-    """Raise the limit of open files as far as allowed; return how many connections it leaves room for."""
+def affordable_connections(wanted: int, others: int) -> int:
+    """Raise the limit of open files as far as allowed; return how many connections it leaves room for beside `others`."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    affordable = wanted if soft == resource.RLIM_INFINITY else min(wanted, max(1, soft - _SPARE_FILES))
+    affordable = wanted if soft == resource.RLIM_INFINITY else min(wanted, max(1, soft - _SPARE_FILES - others))
     if affordable < wanted:
         log_event(
             logging.WARNING,
@@ -65,40 +67,75 @@ def listen(settings: ListenerSettings) -> socket.socket:
 
 
 @final
-class Acceptor:
-    """Accepts without ever waiting for a peer, and goes on when there are no more sockets."""
+class AcceptFailures:
+    """Counts accepts that failed because no sockets were left, of all listeners of the gateway.
 
-    def __init__(self, listening: socket.socket, limits: Limits, log_limit: LogLimit) -> None:
+    Attributes:
+        count: Since the start.
+    """
+
+    def __init__(self, log_limit: LogLimit) -> None:
+        self.count = 0
+        self._log_limit: Final = log_limit
+        self._last_s = -math.inf
+
+    def take(self, listener: str, error: OSError, now_s: float) -> bool:
+        """Count and log an error of accept, and return True if no sockets are left; return False for another error."""
+        if error.errno not in _EXHAUSTED:
+            return False
+        self.count += 1
+        self._last_s = now_s
+        if self._log_limit.admit("accept-paused", listener, now_s):
+            log_event(logging.ERROR, "accept-paused", listener=listener, error=error.strerror, seconds=ACCEPT_PAUSE_S)
+        return True
+
+    def degraded(self, now_s: float) -> list[str]:
+        """Return a line for health if an accept failed a short time ago."""
+        if now_s - self._last_s > _SHOWN_S:
+            return []
+        return [
+            f"accept-paused: no file descriptors were left for new connections {self.count} times, last"
+            f" {now_s - self._last_s:.0f} s ago. Raise the limit of open files (LimitNOFILE of the unit)"
+        ]
+
+
+@final
+class Acceptor:
+    """Accepts without ever waiting for a peer, and goes on when no descriptors are left."""
+
+    def __init__(self, listening: socket.socket, limits: Limits, failures: AcceptFailures) -> None:
         self._listening: Final = listening
         self._limits: Final = limits
-        self._log_limit: Final = log_limit
+        self._failures: Final = failures
 
     async def run(self, accepted: Callable[[socket.socket, str, int], None]) -> None:
         """Call `accepted` with each new socket, its host and port, until cancelled; close the listening socket then."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._listening)
-                try:
-                    for _ in range(_ACCEPTS_PER_PASS):
+                for _ in range(_ACCEPTS_PER_PASS):
+                    try:
                         connected, address = self._listening.accept()
+                    except (BlockingIOError, InterruptedError):
+                        break
+                    except OSError as error:  # no descriptors are left, or the connection ended before it was accepted
+                        if self._failures.take("stomp", error, trio.current_time()):
+                            await trio.sleep(ACCEPT_PAUSE_S)
+                        break
+                    try:
                         self._prepare(connected)
                         accepted(connected, address[0], address[1])
-                except (BlockingIOError, InterruptedError):
-                    continue
-                except OSError as error:
-                    if error.errno in _EXHAUSTED:
-                        if self._log_limit.admit("accept-paused", "", trio.current_time()):
-                            log_event(logging.ERROR, "accept-paused", error=error.strerror, seconds=_PAUSE_S)
-                        await trio.sleep(_PAUSE_S)
-                    # anything else is the fate of one connection that ended before it was accepted
+                    except Exception as error:  # noqa: BLE001  # a bug met by one connection must not end the others
+                        connected.close()
+                        log_bug("internal-error", error, address=address_text(address[0], address[1]))
         finally:
             self._listening.close()
 
     def _prepare(self, connected: socket.socket) -> None:
         connected.setblocking(False)
-        with contextlib.suppress(OSError):  # the peer may be gone already, and its first read will tell
+        with contextlib.suppress(OSError):  # the peer may be gone already, and its first read will show that
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # What the kernel holds is stale when it leaves: keep it small, the unsent part of it smaller still.
+            # Bytes in the kernel are stale when they leave: keep them few, the unsent part of them fewer still.
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes_max)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._limits.send_unsent_bytes_max)
             # A vanished peer that agreed on no heart-beats is noticed within two minutes.

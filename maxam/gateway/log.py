@@ -1,15 +1,22 @@
 """One line per event on standard error, in a form that no peer can forge or flood."""
 
 import logging
+import os
 import re
 import sys
+import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, final
+
+from maxam.error_codes import INTERNAL, code_of
 
 _LOGGER: Final = logging.getLogger("maxam")
 _VALUE_CHARACTERS_MAX: Final = 200
 _KEYS_MAX: Final = 10_000  # addresses remembered within one minute
 _WINDOW_S: Final = 60.0
+_LIBRARY_LINES_PER_MINUTE_MAX: Final = 10  # of one logger of another library
+_PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 # Controls, line and paragraph separators, bidirectional overrides and lone surrogates: what could fake or hide a line.
 _UNSAFE: Final = re.compile(
@@ -35,21 +42,32 @@ def clean(value: object) -> str:
 
 
 def log_event(level: int, event: str, /, **values: object) -> None:
-    """Log one event as `event key=value ...`; values that are None are left out."""
+    """Log one event as `event key=value ...`; values that are None are left out. See `_line` for `error`."""
     if _LOGGER.isEnabledFor(level):
-        parts = [event, *(f"{key}={clean(value)}" for key, value in values.items() if value is not None)]
-        _LOGGER.log(level, "%s", " ".join(parts))
+        _LOGGER.log(level, "%s", _line(event, values))
 
 
 def log_bug(event: str, error: BaseException, /, **values: object) -> None:
-    """Log an error nobody planned for, with its traceback."""
-    parts = [event, *(f"{key}={clean(value)}" for key, value in values.items() if value is not None)]
-    _LOGGER.error("%s", " ".join(parts), exc_info=error)
+    """Log an unexpected error, with its traceback."""
+    _LOGGER.error("%s", _line(event, {**values, "error_code": INTERNAL}), exc_info=error)
+
+
+def _line(event: str, values: Mapping[str, object]) -> str:
+    """Return the line of an event. One with an `error` gets its `error_code`: that of an exception, else the event's name."""
+    error = values.get("error")
+    if error is not None and "error_code" not in values:
+        values = {**values, "error_code": code_of(error) if isinstance(error, BaseException) else event}
+    return " ".join([event, *(f"{key}={clean(value)}" for key, value in values.items() if value is not None)])
 
 
 @final
 class _Formatter(logging.Formatter):
     """`time level event key=value ...`; text of other libraries is escaped, tracebacks follow on lines of their own."""
+
+    def __init__(self, priorities: bool) -> None:
+        """Make one; with `priorities` each line begins with its priority, as systemd's journal reads it."""
+        super().__init__()
+        self._priorities: Final = priorities
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
@@ -60,20 +78,50 @@ class _Formatter(logging.Formatter):
         if record.exc_info:
             # Indented, so that a line at the margin is always an event.
             line += "\n" + "\n".join(f"  {escape(part)}" for part in self.formatException(record.exc_info).splitlines())
+        if self._priorities:
+            priority = next((f"<{number}>" for level, number in _PRIORITIES if record.levelno >= level), "<7>")
+            line = priority + line.replace("\n", f"\n{priority}")
         return line
+
+
+@final
+class _LibraryLimit(logging.Filter):
+    """Let few records of other libraries through, and no traceback of an error of the system: some log one ten times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limit: Final = LogLimit(_LIBRARY_LINES_PER_MINUTE_MAX)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record."""
+        if record.name.partition(".")[0] == _LOGGER.name:
+            return True
+        if record.exc_info and isinstance(record.exc_info[1], OSError):
+            record.exc_info = None
+        return self._limit.admit("library", record.name, time.monotonic())
+
+
+def _is_journal(stream: str) -> bool:
+    """Return whether standard error is systemd's journal, which it names by device and inode."""
+    try:
+        status = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return stream == f"{status.st_dev}:{status.st_ino}"
 
 
 def start_logging(level: int = logging.INFO) -> None:
     """Send all logging of the process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter())
+    handler.setFormatter(_Formatter(_is_journal(os.environ.get("JOURNAL_STREAM", ""))))
+    handler.addFilter(_LibraryLimit())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     _LOGGER.setLevel(level)
 
 
 @final
 class LogLimit:
-    """Let at most so many lines a minute through for one key, and tell how many were held back."""
+    """Let at most a number of lines a minute through for one key, and report how many were suppressed."""
 
     def __init__(self, lines_per_minute_max: int) -> None:
         self._lines_max: Final = lines_per_minute_max

@@ -1,13 +1,15 @@
 """The command `maxam-gateway`: arguments, signals, exit codes."""
 
+import ipaddress
 import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 import trio
@@ -16,15 +18,19 @@ from maxam import __version__
 from maxam.compiled import core, version
 from maxam.config import Settings
 from maxam.errors import ConfigurationError, JournalError
+from maxam.exit_codes import exit_code_of
+from maxam.gateway.commit_loop import EXIT_DISK
+from maxam.gateway.loaded_config import LoadedConfig, read_config, read_settings
 from maxam.gateway.log import escape, log_event, start_logging
 from maxam.gateway.notify import notify
 from maxam.gateway.server import Gateway, Service, open_gateway
-from maxam.gateway.sources import Sources, read_settings, read_sources
 
-EXIT_REFUSED: Final = 1
+STOP_MARGIN_S: Final = 4.0  # beyond `stop_timeout_s`, for what is appended, the logs and the last segment
 
 
-def command(services: Sequence[Service], checks: Sequence[Callable[[Settings, Sources], None]] = ()) -> click.Command:
+def command(
+    services: Sequence[Service], checks: Sequence[Callable[[Settings, LoadedConfig], None]] = ()
+) -> click.Command:
     """Make the command.
 
     Args:
@@ -34,36 +40,46 @@ def command(services: Sequence[Service], checks: Sequence[Callable[[Settings, So
 
     @click.command("maxam-gateway")
     @click.option(
-        "--config", "path", type=click.Path(path_type=Path), required=True, help="The configuration file, maxam.toml."
+        "--config", "path", type=click.Path(path_type=Path), required=True, help="Configuration file, maxam.toml."
     )
-    @click.option("--check", is_flag=True, help="Check configuration, policy, schemas and certificates; do not serve.")
+    @click.option(
+        "--check", is_flag=True, help="Check configuration, policy, schemas and certificates, and exit without serving."
+    )
     @click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
     def gateway(path: Path, check: bool) -> None:
         """Run the MaXaM broker until SIGTERM or SIGINT; SIGHUP reloads policy, schemas and certificates."""
         start_logging()
         try:
             settings = read_settings(path)
-            sources = read_sources(settings)
+            loaded = read_config(settings)
             if check:
                 for further in checks:
-                    further(settings, sources)
+                    further(settings, loaded)
                 click.echo(f"{path}: good")
                 return
-            trio.run(partial(_serve, settings, sources, services))
-        except* (ConfigurationError, JournalError) as errors:
-            for error in _leaves(errors):
-                click.echo(f"maxam-gateway: {escape(str(error))}", err=True)
-            sys.exit(EXIT_REFUSED)
+            trio.run(partial(_serve, settings, loaded, services))
+        except (ConfigurationError, JournalError) as error:
+            _refuse([error])
+        except BaseExceptionGroup as group:
+            if group.split((ConfigurationError, JournalError))[1] is not None:
+                raise  # a bug among them
+            _refuse(_leaves(group))
 
     return gateway
 
 
-async def _serve(settings: Settings, sources: Sources, services: Sequence[Service]) -> None:
+def _refuse(errors: Sequence[BaseException]) -> NoReturn:
+    for error in errors:
+        click.echo(f"maxam-gateway: {escape(str(error))}", err=True)
+    sys.exit(exit_code_of(errors[0]))
+
+
+async def _serve(settings: Settings, loaded: LoadedConfig, services: Sequence[Service]) -> None:
     if settings.journal.durability == "none":
         log_event(logging.WARNING, "NOT-DURABLE", action='accepted values are lost in a crash: durability = "none"')
     async with trio.open_nursery() as nursery:
         try:
-            gateway = open_gateway(settings, sources)
+            gateway = open_gateway(settings, loaded)
         except OSError as error:
             raise JournalError(f"the journal in {settings.journal.folder} cannot be used: {error}") from error
         await nursery.start(_obey_signals, gateway)
@@ -76,9 +92,15 @@ def _say_ready(addresses: list[str]) -> None:
     line = " ".join(
         f"{name}={address}" for name, address in zip(("tls", "admin", "enrolment"), addresses, strict=False)
     )
-    click.echo(f"ready {line}")
     log_event(logging.INFO, "ready", version=__version__, core=core(), pid=os.getpid(), addresses=" ".join(addresses))
+    for address in addresses[1:2]:  # of the admin listener
+        host, _, port = address.rpartition(":")
+        local = ipaddress.ip_address(host.strip("[]"))
+        shown = "localhost" if local.is_loopback or local.is_unspecified else host
+        log_event(logging.INFO, "console", address=f"https://{shown}:{port}/console/")
+    click.echo(f"ready {line}")  # last: a program that waits for it finds the log complete
     notify("READY=1")
+    notify("STATUS=serving")
 
 
 async def _obey_signals(gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:
@@ -93,8 +115,22 @@ async def _obey_signals(gateway: Gateway, *, task_status: trio.TaskStatus[None])
                 os._exit(128 + number)
             else:
                 stopping = True
+                _end_if_overdue(gateway.settings.limits.stop_timeout_s + STOP_MARGIN_S)
                 notify("STOPPING=1")
                 gateway.stop()
+
+
+def _end_if_overdue(timeout_s: float) -> None:
+    """End the process after a time, whatever it waits for: a disk that hangs would hold a graceful stop for ever."""
+
+    def end() -> None:
+        action = "the process ends; see the journal's disk, then start it again"
+        log_event(logging.ERROR, "stop-overdue", seconds=f"{timeout_s:g}", action=action)
+        os._exit(EXIT_DISK)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -1,47 +1,21 @@
-"""What the broker counts and holds at this moment, for whoever scrapes it. What each means: docs/metrics.md."""
+"""The broker's counters and gauges at this moment, for scrapers. docs/operate/metrics.md explains each."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
 
 import trio
 
 from maxam import __version__
 from maxam.compiled import core
 from maxam.gateway.reload import REFUSED, RELOADED
+from maxam.gateway.server import Gateway
 from maxam.metrics import Histogram
-
-if TYPE_CHECKING:
-    from maxam.gateway.server import Gateway
+from maxam.records import REJECTION_RESULTS
 
 # Name of a metric, values of its labels, present value.
 Measure = tuple[str, tuple[str, ...], float | Histogram]
 
-# Codes of results that reject a SEND, and the disposition of each: the closed table of docs/protocol.md.
-REJECTIONS: Final = {
-    "conflict": "rejected-invalid",
-    "bad-condition": "rejected-invalid",
-    "invalid-destination": "rejected-invalid",
-    "no-rule": "rejected-invalid",
-    "schema-mismatch": "rejected-invalid",
-    "schema-version-required": "rejected-invalid",
-    "unknown-schema-version": "rejected-invalid",
-    "bad-single-object": "rejected-invalid",
-    "unknown-fingerprint": "rejected-invalid",
-    "fingerprint-of-other-type": "rejected-invalid",
-    "bad-confluent": "rejected-invalid",
-    "unknown-schema-id": "rejected-invalid",
-    "schema-id-of-other-type": "rejected-invalid",
-    "bad-envelope": "rejected-invalid",
-    "envelope-empty": "rejected-invalid",
-    "envelope-duplicate-item": "rejected-invalid",
-    "envelope-topic-mismatch": "rejected-invalid",
-    "unauthorised": "rejected-unauthorised",
-    "disk-full": "rejected-unavailable",
-    "memory-low": "rejected-unavailable",
-}
 
-
-def measures(gateway: "Gateway") -> Iterator[Measure]:
+def measures(gateway: Gateway) -> Iterator[Measure]:
     """Iterate over all measures but whether the broker is ready; what `traffic` and `staleness` gather is as of their last time."""
     yield "maxam_build_info", (__version__, core()), 1
     yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
@@ -52,12 +26,14 @@ def measures(gateway: "Gateway") -> Iterator[Measure]:
     yield from _files(gateway)
 
 
-def _resources(gateway: "Gateway") -> Iterator[Measure]:
+def _resources(gateway: Gateway) -> Iterator[Measure]:
     watermarks, counters, journal = gateway.watermarks, gateway.broker.counters, gateway.journal_size.found
     yield "maxam_disk_full", (), int(gateway.committer.group.disk_full)
     yield "maxam_disk_slow", (), int(watermarks.slow)
     yield "maxam_disk_low", (), int(watermarks.free_low)
     yield "maxam_disk_free_bytes", (), watermarks.free_bytes
+    yield "maxam_disk_size_bytes", (), watermarks.disk_bytes
+    yield "maxam_archive_limit_bytes", (), gateway.snapshots.retention_bytes_max
     for part, size in journal.bytes_of.items():
         yield "maxam_journal_bytes", (part,), size
     yield "maxam_journal_segments", (), journal.segments
@@ -66,61 +42,81 @@ def _resources(gateway: "Gateway") -> Iterator[Measure]:
     yield "maxam_snapshots_total", ("failed",), counters.snapshots_failed
     yield "maxam_backups_total", ("made",), gateway.backups.made
     yield "maxam_backups_total", ("failed",), gateway.backups.failed
-    yield "maxam_backup_timestamp_seconds", (), gateway.backups.newest_at_s
+    if gateway.backups.on:
+        newest = gateway.backups.newest
+        yield "maxam_backup_timestamp_seconds", (), 0 if newest is None else newest.begun_at_us / 1e6
+        yield "maxam_backup_bytes", (), 0 if newest is None else newest.bytes or 0
+        yield "maxam_backup_verified", (), int(newest is not None and newest.verified is True)
     yield "maxam_memory_low", (), int(watermarks.memory_low)
     yield "maxam_memory_limit_bytes", (), watermarks.memory_bytes_max
+    for task, restarts in gateway.supervisor.restarts.items():
+        yield "maxam_task_restarts_total", (task,), restarts
     yield "maxam_tasks", (), trio.lowlevel.current_statistics().tasks_living
-    yield "maxam_loop_lag_seconds", (), gateway.loop_lag.histogram
-    yield "maxam_commit_seconds", (), gateway.committer.times.histogram
+    yield "maxam_event_loop_lag_seconds", (), gateway.loop_lag.histogram
+    yield "maxam_journal_commit_seconds", (), gateway.committer.times.histogram
 
 
-def _connections(gateway: "Gateway") -> Iterator[Measure]:
+def _connections(gateway: Gateway) -> Iterator[Measure]:
     traffic = gateway.traffic
     yield "maxam_connections", ("connected",), traffic.connected
     yield "maxam_connections", ("connecting",), traffic.connecting
     yield "maxam_connections_accepted_total", (), traffic.accepted
     for stage, refused in traffic.refused.items():
         yield "maxam_connections_refused_total", (stage,), refused
+    for over, refused in gateway.connect_rates.refused.items():
+        yield "maxam_connects_over_rate_total", (over,), refused
+    yield "maxam_accept_failures_total", (), gateway.accept_failures.count
     yield "maxam_received_bytes_total", (), traffic.bytes_received
     yield "maxam_sent_bytes_total", (), traffic.bytes_sent
     yield "maxam_frames_received_total", (), traffic.frames
     yield "maxam_conflated_total", (), traffic.conflated
+    holdings = gateway.holdings
+    yield "maxam_frames_unfinished_bytes", (), holdings.frames_bytes
+    yield "maxam_frames_abandoned_total", ("size",), holdings.frames_closed
+    yield "maxam_frames_abandoned_total", ("pace",), holdings.frames_slow
+    yield "maxam_receipts_pending_bytes", (), holdings.receipts_bytes
+    for name, used, limit, _ in gateway.limits_used():
+        yield "maxam_limit_used_ratio", (name,), used / limit
 
 
-def _state(gateway: "Gateway") -> Iterator[Measure]:
+def _state(gateway: Gateway) -> Iterator[Measure]:
     broker = gateway.broker
     yield "maxam_sessions", (), len(broker.sessions)
     look = gateway.staleness.last
     for state, number in look.counts.items():
         yield "maxam_subscriptions", (state,), number
     for state, largest_s in look.largest_s.items():
-        yield "maxam_staleness_seconds", (state,), largest_s
+        yield "maxam_subscription_lag_seconds", (state,), largest_s
     yield "maxam_subscriptions_behind", (), look.behind
     yield "maxam_topics", (), broker.store.live
     yield "maxam_topics_overdue", (), gateway.freshness.count
     yield "maxam_freshness_breaches_total", (), gateway.freshness.breaches
     yield "maxam_tombstones", (), len(broker.store.tombstones)
-    yield "maxam_head_revision", (), broker.head
-    yield "maxam_committed_revision", (), broker.revision
-    yield "maxam_operations_waiting", (), broker.appended - broker.done
+    yield "maxam_head_revision", (), broker.head_revision
+    yield "maxam_committed_revision", (), broker.committed_revision
+    yield "maxam_operations_waiting", (), broker.appended_seq - broker.applied_seq
+    age_us = gateway.clock.now_us() - broker.accepted_at_us
+    yield "maxam_last_change_age_seconds", (), age_us / 1e6 if broker.accepted_at_us else 0
+    yield "maxam_clock_ahead_seconds", (), gateway.clock.ahead_s()
     yield "maxam_last_change_timestamp_seconds", (), broker.accepted_at_us / 1e6
 
 
-def _outcomes(gateway: "Gateway") -> Iterator[Measure]:
+def _outcomes(gateway: Gateway) -> Iterator[Measure]:
     counters = gateway.broker.counters
     yield "maxam_changes_total", (), counters.changes
     yield "maxam_messages_total", (), counters.messages
     yield "maxam_acks_total", ("taken",), counters.acks
     yield "maxam_acks_total", ("ignored",), counters.acks_ignored
-    for result, disposition in REJECTIONS.items():
+    for result, disposition in REJECTION_RESULTS.items():
         yield "maxam_sends_rejected_total", (disposition, result), counters.rejected.get(result, 0)
     yield "maxam_sends_superseded_total", (), counters.sends_superseded
     yield "maxam_takeovers_total", (), counters.takeovers
     yield "maxam_sessions_expired_total", (), counters.sessions_expired
-    yield "maxam_rejects_total", ("stored",), counters.rejects_stored
-    yield "maxam_rejects_total", ("failed",), counters.rejects_failed
-    yield "maxam_rejects_total", ("over-rate",), counters.rejects_over_rate
-    yield "maxam_rejects_total", ("over-queue",), counters.rejects_over_queue
+    yield "maxam_subscriptions_expired_total", (), counters.subscriptions_expired
+    yield "maxam_rejected_journal_total", ("stored",), counters.rejects_stored
+    yield "maxam_rejected_journal_total", ("failed",), counters.rejects_failed
+    yield "maxam_rejected_journal_total", ("over-rate",), counters.rejects_over_rate
+    yield "maxam_rejected_journal_total", ("over-queue",), counters.rejects_over_queue
     yield "maxam_quarantine_records", (), len(gateway.quarantine)
     yield "maxam_shadow_trials_total", (), counters.shadow_trials
     yield "maxam_shadow_rejections_total", (), counters.shadow_rejections
@@ -129,18 +125,18 @@ def _outcomes(gateway: "Gateway") -> Iterator[Measure]:
     yield "maxam_audit_failed", (), 1 if gateway.audit.failure else 0
 
 
-def _files(gateway: "Gateway") -> Iterator[Measure]:
-    sources = gateway.reloader.sources
+def _files(gateway: Gateway) -> Iterator[Measure]:
+    loaded = gateway.reloader.loaded
     for item, state in gateway.reloader.items.items():
         yield "maxam_reloads_total", (item, RELOADED), state.reloaded
         yield "maxam_reloads_total", (item, REFUSED), state.refused
         yield "maxam_reload_last_success_timestamp_seconds", (item,), state.loaded_at_s
         yield "maxam_reload_failed", (item,), 1 if state.failure else 0
-    yield "maxam_certificate_expiry_timestamp_seconds", (), sources.certificate.valid_until.timestamp()
-    for authority, valid_until_s in _earliest(sources.authorities.validity).items():
+    yield "maxam_certificate_expiry_timestamp_seconds", (), loaded.certificate.valid_until.timestamp()
+    for authority, valid_until_s in _earliest(loaded.authorities.validity).items():
         yield "maxam_authority_expiry_timestamp_seconds", (authority,), valid_until_s
     yield "maxam_client_certificate_expiry_timestamp_seconds", (), gateway.traffic.first_expiry_s
-    due = [(one.name, one.expires_at.timestamp()) for one in sources.revocations.lists if one.expires_at is not None]
+    due = [(one.name, one.expires_at.timestamp()) for one in loaded.revocations.lists if one.expires_at is not None]
     for authority, expires_s in _earliest(due).items():
         yield "maxam_crl_expiry_timestamp_seconds", (authority,), expires_s
 

@@ -1,11 +1,11 @@
-"""The last rejected SENDs, in memory, for operators to look at and to send again.
+"""The last rejected SENDs, in memory, for operators to read and to send again.
 
-Of each principal the last ones are kept, and no principal can push out those of others: whoever holds the largest share of the
-records or bytes, loses its oldest. So with n principals each keeps what is within an n-th of both. Principals that no policy names
-share one share, as a certificate alone is enough to be one of them. The last record that a principal has loses its body first.
+Of each principal the last ones are kept, and no principal can push out those of others. The holder of the largest share of the
+records or bytes loses its oldest. So each of n principals keeps records within an n-th of both limits. Principals that no policy
+lists share one share, as a certificate alone is enough to be one of them. The last record of a principal loses its body first.
 
-What must not be kept is gone before it gets here: the body of an unauthorised SEND, and of one whose rule says
-`store_rejected_bodies = false`; see `RejectedEvent`. Belongs to the event loop, knows no clock; a new run begins with none.
+Bodies that must not be kept are removed before they get here: those of unauthorised SENDs, and of SENDs whose rule has
+`store_rejected_bodies = false`. See `RejectedEvent`. Belongs to the event loop, knows no clock. A new run begins with none.
 """
 
 from collections import deque
@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, final
 
-from maxam.broker.broker import Broker, OnRejected
+from maxam.broker.broker import Broker
+from maxam.broker.publishing import OnRejected
 from maxam.gateway.audit import Audit
 from maxam.gateway.rejects import BODY_KEPT, RejectedEvent, RejectedSends
 from maxam.records import Headers, Identity, Rejection
@@ -31,21 +32,21 @@ class Quarantined:
 
     Attributes:
         number: Its place in the order of rejection, from 1 in each run.
-        identity: Who sent it.
+        identity: Sender of the SEND.
         destination: As sent; it may be malformed.
         headers: User headers; of a SEND whose body may not be kept only its length and SHA-256.
         body: As sent; empty unless `body_state` is BODY_KEPT.
         body_bytes: Its length as sent.
         body_sha256: In hexadecimal; empty while the body is kept.
         body_state: BODY_KEPT, or why it is not: BODY_UNAUTHORISED, BODY_PRIVATE, BODY_GIVEN_UP.
-        condition: What it wanted to be compared with.
-        disposition: What it was answered, or would have been.
+        condition: Condition of its acceptance.
+        disposition: Disposition of the answer, also if none was sent.
         rejection: Why.
         rejected_at_us: Microseconds since the epoch.
         head: The newest change of all that had been appended then.
-        revision: The topic's newest committed value then; 0: it had none.
-        resubmitted: Who sent it again, and what was answered, oldest first.
-        size: What it counts for.
+        revision: The topic's newest committed value then, 0 if it had none.
+        resubmitted: Principals who sent it again, each with the answer, oldest first.
+        size: Bytes that it counts for.
     """
 
     __slots__ = (
@@ -67,23 +68,23 @@ class Quarantined:
         "size",
     )
 
-    def __init__(self, number: int, told: RejectedEvent, head: int, revision: int) -> None:
+    def __init__(self, number: int, sent: RejectedEvent, head: int, revision: int) -> None:
         self.number: Final = number
-        self.identity: Final[Identity] = told.identity
-        self.destination: Final[bytes] = told.destination
-        self.headers: Headers = told.headers
-        self.body: bytes = told.body
-        self.body_bytes: Final[int] = told.body_bytes
-        self.body_sha256: str = told.body_sha256
-        self.body_state: str = told.body_state
-        self.condition: Final[Condition | None] = told.condition
-        self.disposition: Final[bytes] = told.disposition
-        self.rejection: Final[Rejection] = told.rejection
-        self.rejected_at_us: Final[int] = told.at_us
+        self.identity: Final[Identity] = sent.identity
+        self.destination: Final[bytes] = sent.destination
+        self.headers: Headers = sent.headers
+        self.body: bytes = sent.body
+        self.body_bytes: Final[int] = sent.body_bytes
+        self.body_sha256: str = sent.body_sha256
+        self.body_state: str = sent.body_state
+        self.condition: Final[Condition | None] = sent.condition
+        self.disposition: Final[bytes] = sent.disposition
+        self.rejection: Final[Rejection] = sent.rejection
+        self.rejected_at_us: Final[int] = sent.at_us
         self.head: Final = head
         self.revision: Final = revision
         self.resubmitted: Final[list[tuple[str, int, dict[str, str]]]] = []
-        self.size = told.queued_bytes + _RECORD_BYTES
+        self.size = sent.queued_bytes + _RECORD_BYTES
 
     def digest(self) -> str:
         """Return the SHA-256 of the body in hexadecimal, kept or not."""
@@ -99,7 +100,7 @@ class Quarantined:
 
 @final
 class _Share:
-    """What one principal holds, oldest first."""
+    """Records of one principal, oldest first."""
 
     __slots__ = ("held", "records_max", "bytes_max", "size")  # noqa: RUF023 in the order of their use
 
@@ -120,9 +121,9 @@ class Quarantine:
     """Keeps the last rejected SENDs within bounds.
 
     Attributes:
-        run: What the names of this run's records begin with.
-        size: Bytes that what is kept counts for.
-        forgotten: How many were kept and are no more.
+        run: Prefix of the names of this run's records.
+        size: Bytes that the kept records count for.
+        forgotten: Number of records that were kept and have been removed.
     """
 
     def __init__(self, records_max: int, bytes_max: int, run: str) -> None:
@@ -141,26 +142,26 @@ class Quarantine:
         self._count = 0
         self._held: Final[dict[int, Quarantined]] = {}  # by number: oldest first
         self._shares: Final[dict[str, _Share]] = {}
-        # The heaviest share first, as of when it was put there; what has changed since is passed over.
+        # The heaviest share first, as of when it was put there. A share that has changed since is skipped.
         self._heaviest: list[tuple[int, int, str]] = []
 
     def __len__(self) -> int:
         """Return how many are kept."""
         return len(self._held)
 
-    def keep(self, told: RejectedEvent, head: int, revision: int) -> Quarantined:
-        """Keep a rejected SEND, and forget what there is no more room for.
+    def keep(self, sent: RejectedEvent, head: int, revision: int) -> Quarantined:
+        """Keep a rejected SEND, and remove records that have no room beside it.
 
         Args:
-            told: The SEND.
+            sent: The SEND.
             head: The newest change appended.
-            revision: The newest committed value of its topic; 0: it has none.
+            revision: The newest committed value of its topic, 0 if it has none.
         """
         self._count += 1
-        record = Quarantined(self._count, told, head, revision)
+        record = Quarantined(self._count, sent, head, revision)
         if len(record.body) > self._bytes_max // _LONE_SHARE:
             record.give_up_body()
-        name = _UNKNOWN if told.identity.principal.startswith(_UNKNOWN) else told.identity.principal
+        name = _UNKNOWN if sent.identity.principal.startswith(_UNKNOWN) else sent.identity.principal
         share = self._shares.get(name)
         if share is None:
             share = self._shares[name] = _Share(self._records_max, self._bytes_max)
@@ -185,7 +186,7 @@ class Quarantine:
         return f"{self.run}-{record.number}"
 
     def before(self, number: int | None) -> Iterator[Quarantined]:
-        """Iterate, the newest first, over all that came before a number; None: over all. Void once something is kept."""
+        """Iterate, the newest first, over all that came before a number, or over all for None. Void once something is kept."""
         for record in reversed(self._held.values()):
             if number is None or record.number < number:
                 yield record
@@ -197,7 +198,7 @@ class Quarantine:
         heappush(self._heaviest, (-share.weight, share.held[0].number, name))
 
     def _forget_one(self) -> None:
-        """Take the oldest away from whoever holds most, or what is left of it if it is the last."""
+        """Remove the oldest record of the principal with the largest share. If it is its last, remove the body first."""
         while True:
             weight, oldest, name = self._heaviest[0]
             share = self._shares.get(name)
@@ -225,15 +226,15 @@ class Quarantine:
 def take_rejected(
     broker: Broker, quarantine: Quarantine, journal: RejectedSends | None, audit: Audit | None = None
 ) -> OnRejected:
-    """Return what hands rejected SENDs of a broker over to the quarantine and, if they are stored, to their journal; the audit log is told."""
+    """Return the callback that passes rejected SENDs to the quarantine, to their journal if they are stored, and to the audit log."""
 
     def take(identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
-        told = RejectedEvent(identity, event, disposition, rejection, broker.registry, wall_us)
+        sent = RejectedEvent(identity, event, disposition, rejection, broker.registry, wall_us)
         topic = broker.store.topics.get(event.destination)
         revision = 0 if topic is None or topic.change.deleted else topic.change.revision
-        quarantine.keep(told, broker.head, revision)
+        quarantine.keep(sent, broker.head_revision, revision)
         if journal is not None:
-            journal.tell(told)
+            journal.record(sent)
         if audit is not None:
             audit.rejected(identity, event.destination, disposition.decode(), rejection)
 

@@ -1,8 +1,8 @@
 """How much is going on: rates of the whole broker, of the topics that change most, and of the sessions that send and receive most.
 
-Theory of operation. Nothing is counted for it but a topic's updates. Totals are read once a second. Which topics may be hot is guessed
-from changes drawn at random of batches as they are committed: a topic that has a hundredth of all changes is drawn within a second
-or so. What is told of a guessed topic is no guess: its own count, over a few seconds. Sessions are looked at one by one, in slices.
+Theory of operation. The only counters made for it are those of a topic's updates. Totals are read once a second. Hot topics are found
+by drawing changes at random from batches as they are committed. A topic with a hundredth of all changes is drawn within a second or
+so. Its reported rate is not estimated: it is its own count, over a few seconds. Sessions are checked one by one, in batches.
 """
 
 import random
@@ -17,8 +17,9 @@ from typing import Final, final
 import trio
 
 from maxam.broker.broker import Broker
-from maxam.broker.store import Topic
-from maxam.gateway.connection import ClientConnection
+from maxam.broker.session import Topic
+from maxam.gateway.senders import Senders
+from maxam.gateway.transport import Transport
 from maxam.records import Change
 
 SAMPLE_S: Final = 1.0
@@ -26,23 +27,21 @@ INTERVAL_S: Final = 2.0  # over which totals and sessions are averaged
 HISTORY_SAMPLES: Final = 180
 TOPICS_SHOWN_MAX: Final = 20
 SESSIONS_SHOWN_MAX: Final = 20
-_LOOK_S: Final = 0.2  # between draws from a batch
+_DRAW_INTERVAL_S: Final = 0.2  # between draws from a batch
 _DRAWN_MAX: Final = 32  # of one
 _TOPICS_KEPT_MAX: Final = 64  # the hottest; others that are drawn stay for a moment, so that they can be compared
-_TOPIC_WINDOW_S: Final = (
-    4.0  # a topic's rate is of this time at least, and twice it at most, once it is known for so long
-)
+_TOPIC_WINDOW_S: Final = 4.0  # a topic's rate is an average over this time at least, and twice it at most
 _TOPIC_KNOWN_S: Final = 0.9  # before this it has none
-_CONNECTIONS_PER_SLICE: Final = 500  # looked at before the event loop has its turn: less than 1 ms
+_CONNECTIONS_PER_BATCH: Final = 500  # checked before the event loop runs other tasks: less than 1 ms
 _random: Final = random.Random()  # noqa: S311  # draws, no secrets
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the broker did in a second, on average.
+    """The work of the broker in a second, on average.
 
     Attributes:
-        interval_s: Of what time; 0 before there was any.
+        interval_s: Length of the period. 0 before there was any.
         sends: SENDs accepted.
         messages: MESSAGE frames handed out.
         acks: ACK frames taken.
@@ -97,17 +96,14 @@ class _Watched:
             self.at_s, self.updates = now_s, updates
 
 
-@final
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a connection had sent and received when it was looked at, and how much a second until then."""
+    """Numbers that a connection had sent and received at the last check, and their rates until then."""
 
-    __slots__ = ("at_s", "messages", "rates", "sends")
-
-    def __init__(self, at_s: float, sends: int, messages: int, rates: tuple[float | None, float | None]) -> None:
-        self.at_s: Final = at_s
-        self.sends: Final = sends
-        self.messages: Final = messages
-        self.rates: Final = rates
+    at_s: float
+    sends: int
+    messages: int
+    rates: tuple[float | None, float | None]
 
 
 _RATE: Final = attrgetter("rate")
@@ -127,10 +123,11 @@ class Rates:
         history: Of the last minutes, oldest first: microseconds since the epoch, SENDs and MESSAGEs a second until then.
         hot_topics: The hottest first.
         busy_sessions: The busiest first.
+        senders: Principals with rejected SENDs.
     """
 
-    def __init__(self, broker: Broker, connections: Iterable[ClientConnection]) -> None:
-        """Make one that knows nothing yet; `connections` are the living ones, whenever it is looked at."""
+    def __init__(self, broker: Broker, connections: Iterable[Transport]) -> None:
+        """Make one that knows nothing yet. `connections` are the living ones, at each check."""
         self._broker: Final = broker
         self._connections: Final = connections
         self._samples: Final[deque[tuple[float, int, int, int, int]]] = deque(maxlen=round(INTERVAL_S / SAMPLE_S) + 1)
@@ -141,6 +138,7 @@ class Rates:
         self.history: Final[deque[tuple[int, float, float]]] = deque(maxlen=HISTORY_SAMPLES)
         self.hot_topics: list[HotTopic] = []
         self.busy_sessions: list[BusySession] = []
+        self.senders: Final = Senders()
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -153,9 +151,9 @@ class Rates:
                 self.sample(now_s, time.time_ns() // 1000)
                 sample_at_s = now_s + SAMPLE_S
             if now_s >= sessions_at_s:
-                await self.look_at_sessions()
+                await self.measure_sessions()
                 sessions_at_s = now_s + INTERVAL_S
-            await trio.sleep(_LOOK_S)
+            await trio.sleep(_DRAW_INTERVAL_S)
 
     def draw(self, now_s: float) -> None:
         """Draw topics that may be hot from the newest batch."""
@@ -210,14 +208,15 @@ class Rates:
         seen = self._seen.get(number)
         return (None, None) if seen is None else seen.rates
 
-    async def look_at_sessions(self) -> None:
-        """Find the busiest sessions; the event loop has its turn in between."""
+    async def measure_sessions(self) -> None:
+        """Find the busiest sessions. The event loop runs other tasks in between."""
         seen: dict[int, _Seen] = {}
         busy: list[BusySession] = []
         for at, client in enumerate(list(self._connections), 1):
             peer = client.peer
             if peer is not None and peer.connection is not None:
                 now_s, sends, messages = trio.current_time(), peer.sends, peer.messages
+                self.senders.count(client.number, sends, peer.connection, now_s)
                 before = self._seen.get(client.number)
                 rates: tuple[float | None, float | None] = (None, None)
                 if before is not None:
@@ -230,7 +229,7 @@ class Rates:
                     if sends_per_s or messages_per_s:
                         busy.append(BusySession(peer.principal, peer.client_id, sends_per_s, messages_per_s))
                 seen[client.number] = _Seen(now_s, sends, messages, rates)
-            if at % _CONNECTIONS_PER_SLICE == 0:
+            if at % _CONNECTIONS_PER_BATCH == 0:
                 busy = nlargest(SESSIONS_SHOWN_MAX, busy, key=_load)
                 await trio.lowlevel.checkpoint()
         self._seen = seen

@@ -1,63 +1,65 @@
-"""Rejected SENDs on their way to a journal of their own, beside everything that the broker promises.
+"""Pass rejected SENDs to a journal of their own, beside everything that the broker promises.
 
-What must not be kept ends where a `RejectedEvent` is made, before anything queues or keeps it: bodies of unauthorised SENDs, and of those
-whose rule says so, are hashed there and let go. The event loop then only decides whether it is to be stored, by its principal's rate and by
-what already waits, and puts it in a queue. A thread does the rest: it looks up what the rule expected, and writes.
-Whatever the disk does, the broker goes on; what was not stored is counted, and told once.
+Bodies that must not be kept are removed where a `RejectedEvent` is made, before anything queues or keeps it. Bodies of unauthorised
+SENDs, and those that a rule excludes, are hashed there and dropped. The event loop then only decides whether the SEND is to be stored.
+It decides by its principal's rate and by the length of the queue, and puts the SEND in the queue. A thread does the rest: it looks up
+the expectation of the rule, and writes. The broker goes on when the disk fails. Lost records are counted, and reported once.
 """
 
 import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, final
 
 from maxam.avro.registry import Registry
-from maxam.config import Limits, Settings
+from maxam.config import Settings
 from maxam.errors import MaxamError
 from maxam.gateway.log import log_bug, log_event
 from maxam.journal.disk import Disk
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.metrics import Counters
 from maxam.records import UNJUDGED, Headers, Identity, Judgement, RejectedSend, Rejection
-from maxam.stomp.events import Send
+from maxam.stomp.events import Send, SkippedSend
+from maxam.token_bucket import TokenBuckets
 
 TIDY_S: Final = 60.0  # how often what was written is synced, and what is old is sealed or removed
 RETRY_S: Final = 30.0  # after the disk refused: until it is asked again
-_CALM_US: Final = 60_000_000  # without a loss: then the next one is told again
+_CALM_US: Final = 60_000_000  # without a loss: then the next one is reported again
 _BATCH_RECORDS_MAX: Final = 1000  # of one block
 _BATCH_BYTES_MAX: Final = 1_048_576  # the same, or one SEND alone
 _RECORD_BYTES: Final = 256  # of a record beside destination, headers and body: publisher, schema, reason
-_PRINCIPALS_MAX: Final = 10_000  # whose rates are remembered
+_PRINCIPALS_MAX: Final = 10_000  # principals whose rates and losses are remembered
 _SEGMENTS_MIN: Final = 8  # that the room for all is divided into at least, as whole ones are removed
 CLOSE_TIMEOUT_S: Final = 0.5
 _UNAUTHORISED: Final = b"rejected-unauthorised"
 
 BODY_KEPT: Final = "kept"
-BODY_UNAUTHORISED: Final = "unauthorised"  # what somebody without rights sends is not kept, only how to recognise it
-BODY_PRIVATE: Final = "private"  # its rule says that rejected bodies are not kept
+BODY_UNAUTHORISED: Final = "unauthorised"  # the body of a client without rights is not kept, only its hash
+BODY_PRIVATE: Final = "private"  # its rule forbids to keep rejected bodies
 
 
 @final
 class RejectedEvent:
-    """One rejected SEND, without what may not be kept of it.
+    """One rejected SEND, without the parts that may not be kept.
 
     Attributes:
-        identity: Who sent it.
+        identity: Sender of the SEND.
         destination: As sent.
-        headers: User headers; without the body only its length and SHA-256.
-        body: As sent; empty unless `body_state` is BODY_KEPT.
+        headers: User headers. Without the body only its length and SHA-256.
+        body: As sent. Empty unless `body_state` is BODY_KEPT.
         body_bytes: Its length as sent.
-        body_sha256: In hexadecimal; empty while the body is kept.
+        body_sha256: In hexadecimal. Empty while the body is kept.
         body_state: BODY_KEPT, BODY_UNAUTHORISED or BODY_PRIVATE.
         deleted: It had no body, and would have deleted the topic.
-        condition: What it wanted to be compared with.
-        disposition: What it was answered, or would have been.
-        rejection: Why.
-        registry: What judged it.
-        at_us: When; microseconds since the epoch.
-        queued_bytes: What it counts for while it waits.
+        condition: Condition of its acceptance.
+        disposition: Disposition of the answer, also if none was sent.
+        rejection: Reason of the rejection.
+        registry: Registry that judged it.
+        at_us: Time of the rejection; microseconds since the epoch.
+        queued_bytes: Bytes that it counts for while it waits.
     """
 
     __slots__ = (
@@ -88,14 +90,14 @@ class RejectedEvent:
     ) -> None:
         self.identity: Final = identity
         self.destination: Final = event.destination
-        self.body_bytes: Final = len(event.body)
-        self.deleted: Final = not event.body
+        self.body_bytes: Final = event.body_bytes if isinstance(event, SkippedSend) else len(event.body)
+        self.deleted: Final = not self.body_bytes
         self.condition: Final = event.condition
         self.disposition: Final = disposition
         self.rejection: Final = rejection
         self.registry: Final = registry
         self.at_us: Final = at_us
-        # Nobody has a right to a malformed destination, and rights are asked behind its form.
+        # A malformed destination has no rights, and rights are checked after its form.
         authorised = disposition != _UNAUTHORISED and rejection.result != "invalid-destination"
         self.body_state: Final = body_state_by_rule(event.destination, registry) if authorised else BODY_UNAUTHORISED
         if self.body_state == BODY_KEPT:
@@ -103,7 +105,7 @@ class RejectedEvent:
             self.body = event.body
             self.body_sha256 = ""
         else:
-            self.body_sha256 = self.digest(event.body)
+            self.body_sha256 = event.body_sha256 if isinstance(event, SkippedSend) else self.digest(event.body)
             digest = self.body_sha256.encode()
             self.headers = ((b"content-length", b"%d" % self.body_bytes), (b"body-sha256", digest))
             self.body = b""
@@ -124,8 +126,8 @@ class RejectedEvent:
 
 
 @final
-class Losses:
-    """Tells the first of a run of losses, and its end, a minute without any, by their number."""
+class LossReport:
+    """Reports the first of a run of losses, and its end, a minute without any, by their number."""
 
     __slots__ = ("_lost", "_lost_at_us")
 
@@ -146,42 +148,6 @@ class Losses:
             return 0
         lost, self._lost = self._lost, 0
         return lost
-
-
-@final
-class Allowance:
-    """What one principal may still store: a token bucket in bytes.
-
-    One that is not empty lets through a SEND of any size and may owe for it, so that large bodies are kept too.
-    """
-
-    __slots__ = ("_balance", "_burst", "_per_s", "_since_us", "losses")
-
-    def __init__(self, limits: Limits, now_us: int) -> None:
-        self._per_s: Final = limits.rejected_principal_bytes_per_s
-        self._burst: Final = limits.rejected_principal_burst_bytes
-        self._balance = float(self._burst)
-        self._since_us = now_us
-        self.losses: Final = Losses()
-
-    def empty(self, now_us: int) -> bool:
-        """Tell whether nothing is left; microseconds since the epoch."""
-        self._refill(now_us)
-        return self._balance <= 0
-
-    def take(self, size: int) -> None:
-        """Take so many bytes, and owe what is not there."""
-        self._balance -= size
-
-    def full(self, now_us: int) -> bool:
-        """Tell whether forgetting it changes nothing."""
-        self._refill(now_us)
-        return self._balance >= self._burst
-
-    def _refill(self, now_us: int) -> None:
-        elapsed_us = max(0, now_us - self._since_us)  # the clock may be set back
-        self._balance = min(self._burst, self._balance + elapsed_us * self._per_s / 1_000_000)
-        self._since_us = now_us
 
 
 @final
@@ -270,7 +236,7 @@ class RejectedStore:
 
 @final
 class RejectedSends:
-    """Takes rejected SENDs from the broker and has a thread store them. `tell` belongs to the event loop."""
+    """Takes rejected SENDs from the broker and has a thread store them. `record` belongs to the event loop."""
 
     def __init__(
         self,
@@ -278,6 +244,7 @@ class RejectedSends:
         disk: Disk,
         counters: Counters,
         sync_marker: bytes,
+        wall_us: Callable[[], int],
     ) -> None:
         """Prepare; nothing is stored before `start`.
 
@@ -286,6 +253,7 @@ class RejectedSends:
             disk: Where the journal is.
             counters: Where losses are counted.
             sync_marker: 16 random bytes.
+            wall_us: Returns the gateway's time in microseconds since the epoch; called in the thread.
         """
         stored = settings.journal
         how = RejectedSettings(
@@ -298,8 +266,13 @@ class RejectedSends:
         self._store: Final = RejectedStore(str(stored.folder), disk, how, counters, sync_marker)
         self._limits: Final = settings.limits
         self._counters: Final = counters
-        self._allowances: Final[dict[str, Allowance]] = {}
-        self._full: Final = Losses()
+        self._wall_us: Final = wall_us
+        # Bytes that each principal may still store. A bucket that is not empty grants a SEND of any size, so large bodies are kept too.
+        per_s, burst = settings.limits.rejected_principal_bytes_per_s, settings.limits.rejected_principal_burst_bytes
+        self._buckets: Final = TokenBuckets(per_s, burst, _PRINCIPALS_MAX)
+        # Of principals over their rate, until the run is logged as ended
+        self._losses: Final[dict[str, LossReport]] = {}
+        self._full: Final = LossReport()
         self._queue: Final[queue.SimpleQueue[RejectedEvent | None]] = queue.SimpleQueue()
         # what went in, written by the event loop, and what came out, written by the thread: so neither needs a lock
         self._in_records = self._in_bytes = 0
@@ -315,14 +288,19 @@ class RejectedSends:
         self._queue.put(None)
         self._thread.join(timeout_s)
 
-    def tell(self, told: RejectedEvent) -> None:
+    def record(self, event: RejectedEvent) -> None:
         """Queue one rejected SEND, or count why not."""
-        principal = told.identity.principal
-        wall_us = told.at_us
-        allowance = self._allowances.get(principal) or self._allow(principal, wall_us)
-        if allowance.empty(wall_us):  # first of all: a flood should cost little
+        principal = event.identity.principal
+        wall_us = event.at_us
+        bucket = self._buckets.of(principal, wall_us / 1_000_000)
+        losses = self._losses.get(principal)
+        if bucket.empty(wall_us / 1_000_000):  # first of all: a flood should cost little
             self._counters.rejects_over_rate += 1
-            if allowance.losses.lost(wall_us):
+            if losses is None:
+                if len(self._losses) >= _PRINCIPALS_MAX:
+                    del self._losses[next(iter(self._losses))]
+                losses = self._losses[principal] = LossReport()
+            if losses.lost(wall_us):
                 log_event(
                     logging.WARNING,
                     "rejects-not-stored",
@@ -330,33 +308,23 @@ class RejectedSends:
                     reason="its rate is over rejected_principal_bytes_per_s",
                 )
             return
-        if count := allowance.losses.ended(wall_us):
+        if losses is not None and (count := losses.ended(wall_us)):
+            del self._losses[principal]
             log_event(logging.INFO, "rejects-stored-again", principal=principal, lost=count)
         waiting = self._in_records - self._out_records
         room = self._limits.rejected_queue_bytes_max - (self._in_bytes - self._out_bytes)
         full = waiting >= self._limits.rejected_queue_records_max or room <= 0
-        if full or (waiting and told.queued_bytes > room):
+        if full or (waiting and event.queued_bytes > room):
             self._counters.rejects_over_queue += 1
             if self._full.lost(wall_us):
                 log_event(logging.WARNING, "rejects-not-stored", reason="too many wait for the disk")
             return
         if count := self._full.ended(wall_us):
             log_event(logging.INFO, "rejects-stored-again", lost=count)
-        allowance.take(told.cost_bytes)
+        bucket.take(event.cost_bytes, wall_us / 1_000_000)
         self._in_records += 1
-        self._in_bytes += told.queued_bytes
-        self._queue.put(told)
-
-    def _allow(self, principal: str, now_us: int) -> Allowance:
-        """Begin to count for a principal."""
-        allowances = self._allowances
-        if len(allowances) >= _PRINCIPALS_MAX:
-            for name in [name for name, one in allowances.items() if one.full(now_us)]:
-                del allowances[name]
-            if len(allowances) >= _PRINCIPALS_MAX:
-                del allowances[next(iter(allowances))]
-        allowance = allowances[principal] = Allowance(self._limits, now_us)
-        return allowance
+        self._in_bytes += event.queued_bytes
+        self._queue.put(event)
 
     def _run(self) -> None:
         try:
@@ -370,21 +338,21 @@ class RejectedSends:
         while not ending:
             now_s = time.monotonic()
             if now_s >= tidy_s:
-                self._store.tidy(now_s, time.time_ns() // 1000)
+                self._store.tidy(now_s, self._wall_us())
                 tidy_s = now_s + TIDY_S
             try:
-                told = self._queue.get(timeout=max(0.0, tidy_s - now_s))
+                event = self._queue.get(timeout=max(0.0, tidy_s - now_s))
             except queue.Empty:
                 continue
             batch: list[RejectedEvent] = []
             size = 0
-            while told is not None:
-                batch.append(told)
-                size += told.queued_bytes
+            while event is not None:
+                batch.append(event)
+                size += event.queued_bytes
                 if len(batch) == _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX:
                     break
                 try:
-                    told = self._queue.get_nowait()
+                    event = self._queue.get_nowait()
                 except queue.Empty:
                     break
             else:
@@ -399,30 +367,30 @@ class RejectedSends:
 def _records(batch: list[RejectedEvent], head: int, at_us: int) -> list[RejectedSend]:
     """Return the records of a batch that follows a position."""
     records: list[RejectedSend] = []
-    for told in batch:
+    for event in batch:
         head += 1
-        at_us = max(at_us, told.at_us)
+        at_us = max(at_us, event.at_us)
         records.append(
             RejectedSend(
                 head,
                 at_us,
-                told.destination,
-                told.deleted,
-                told.identity,
-                _expected(told.registry, told.destination),
-                told.headers,
-                told.body,
-                told.disposition.decode(),
-                told.rejection,
+                event.destination,
+                event.deleted,
+                event.identity,
+                _expected(event.registry, event.destination),
+                event.headers,
+                event.body,
+                event.disposition.decode(),
+                event.rejection,
             )
         )
     return records
 
 
 def body_state_by_rule(destination: bytes, registry: Registry) -> str:
-    """Say whether the body of a rejected SEND may be kept. A destination without a rule has none that could forbid it."""
+    """Return whether the body of a rejected SEND may be kept. A destination without a rule has none that could forbid it."""
     if registry.rejected_bodies_stored:
-        return BODY_KEPT  # no rule forbids it: a flood should not cost looking for one
+        return BODY_KEPT  # no rule forbids it: a flood should not cost a search for one
     rule = registry.rule_for(destination.decode())
     return BODY_KEPT if rule is None or rule.rejected_bodies_stored else BODY_PRIVATE
 

@@ -1,16 +1,15 @@
-"""Put what operators and integrators have changed into force, each item by itself, without a restart.
+"""Put changed files of operators and integrators into force, each item by itself, without a restart.
 
-Theory of operation. Whoever wants a reload (SIGHUP, the admin API, the watch) asks; one task does it, so that no two overlap and nobody
-who stops waiting leaves half of one behind. Everything is read and checked in a thread, then swapped in one step of the event loop:
-whatever runs before it sees all the old, whatever runs after it all the new. An item that cannot be used leaves the old one in force, is
-told once and stays visible in health and metrics until it is mended. The answer comes when the old is out of force for good: see
-`Entitlement.settle`.
+Theory of operation. SIGHUP, the admin API and the watch request a reload. One task does it, so that no two overlap and no requester
+that stops waiting leaves half of one. Everything is read and checked in a thread, then swapped in one step of the event loop. Code
+that runs before the step sees all the old items, and later code all the new ones. An item that cannot be used leaves the old one in
+force. It is reported once and stays visible in health and metrics until it is repaired. The answer comes when the old items are out
+of force for good: see `AccessMonitor.settle`.
 """
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, final
 
@@ -19,11 +18,11 @@ import trio
 from maxam.broker.broker import Broker
 from maxam.config import Settings
 from maxam.errors import DiskFullError
-from maxam.gateway.bell import Bell
-from maxam.gateway.files import Mark
+from maxam.files import FileStamp
+from maxam.gateway.auto_reset_event import AutoResetEvent
+from maxam.gateway.loaded_config import ITEMS, SCHEMAS, LoadedConfig, files_of, reread_config, stamp_files
 from maxam.gateway.log import log_event
 from maxam.gateway.orphans import COUNTED_MAX, OrphanSearch
-from maxam.gateway.sources import ITEMS, SCHEMAS, Sources, files_of, mark_sources, reread_sources
 
 UNCHANGED: Final = "unchanged"
 RELOADED: Final = "reloaded"
@@ -33,13 +32,13 @@ WATCH: Final = "watch"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one item.
+    """The result of one item.
 
     Attributes:
         item: One of ITEMS.
         outcome: UNCHANGED, RELOADED or REFUSED.
-        detail: Why it was refused, with file and place; or what else should be known; often empty.
-        files: Where it comes from.
+        detail: Why it was refused, with file and place, or another remark. Often empty.
+        files: Files that it comes from.
     """
 
     item: str
@@ -49,83 +48,82 @@ class Outcome:
 
 
 @final
+@dataclass(slots=True)
 class ItemState:
-    """What reloads have made of one item since the start.
+    """The state of one item after the reloads since the start.
 
     Attributes:
-        reloaded: How often it was put into force.
-        refused: How often it was refused.
-        loaded_at_s: When what is in force was loaded, seconds since the epoch.
-        failure: Why what is on disk now is not in force; empty while it is.
+        reloaded: Number of times it was put into force.
+        refused: Number of times it was refused.
+        loaded_at_s: Time at which the item in force was loaded, seconds since the epoch.
+        failure: Why the files on disk are not in force. Empty while they are.
     """
 
-    __slots__ = ("failure", "loaded_at_s", "refused", "reloaded")
-
-    def __init__(self) -> None:
-        self.reloaded = 0
-        self.refused = 0
-        self.loaded_at_s = time.time()
-        self.failure = ""
+    loaded_at_s: float
+    reloaded: int = 0
+    refused: int = 0
+    failure: str = ""
 
 
-@final
+@dataclass(slots=True, eq=False)
 class _Request:
-    """Somebody's wish for a reload, and where the outcomes will be: none if the files were not at rest as they should be."""
+    """A requested reload. It has no outcomes if the files changed while they were read."""
 
-    __slots__ = ("allow_orphans", "at_rest", "done", "outcomes", "trigger")
-
-    def __init__(self, trigger: str, allow_orphans: bool, at_rest: Mark | None = None) -> None:
-        self.trigger: Final = trigger
-        self.allow_orphans: Final = allow_orphans
-        self.at_rest: Final = at_rest
-        self.done: Final = trio.Event()
-        self.outcomes: list[Outcome] = []
+    trigger: str
+    allow_orphans: bool
+    at_rest: FileStamp | None = None
+    done: trio.Event = field(default_factory=trio.Event)
+    outcomes: list[Outcome] = field(default_factory=list)
 
 
 @final
 class Reloader:
-    """Reads everything anew when asked, and swaps what is good.
+    """Reads everything again when asked, and swaps the valid items.
 
     Attributes:
-        sources: What is in force; replaced as a whole.
-        items: What became of each item.
-        on_outcome: Told of each item that is put into force or refused, its outcome, why, and who asked.
+        loaded: The items in force. Replaced as a whole.
+        items: State of each item.
+        on_outcome: Called with each item that is put into force or refused, its outcome, the reason, and the origin of the request.
     """
 
     def __init__(
         self,
         settings: Settings,
-        sources: Sources,
+        loaded: LoadedConfig,
         broker: Broker,
         keep_schemas: Callable[[Iterable[tuple[str, bytes]]], None],
-        settle: Callable[[Sources], Awaitable[None]],
+        settle: Callable[[LoadedConfig], Awaitable[None]],
+        wall_us: Callable[[], int],
     ) -> None:
         """Make it; `run` does the work.
 
         Args:
-            settings: Name the files.
-            sources: What is in force.
+            settings: Paths of the files.
+            loaded: The items in force.
             broker: Gets policy and registry.
-            keep_schemas: Stores the texts of schemas before any record names them; called in a thread; may raise DiskFullError.
-            settle: Awaited after each swap with what was in force before it; returns when that is out of force for good.
+            keep_schemas: Stores the texts of schemas before any record refers to them. Called in a thread, and may raise DiskFullError
+                and OSError.
+            settle: Awaited after each swap with the items in force before it. Returns when those are out of force for good.
+            wall_us: Returns the gateway's time in microseconds since the epoch.
         """
-        self.sources = sources
-        self.items: Final = {item: ItemState() for item in ITEMS}
+        self.loaded = loaded
+        self.items: Final = {item: ItemState(wall_us() / 1e6) for item in ITEMS}
         self.on_outcome: Callable[[str, str, str, str], None] | None = None
         self._settings: Final = settings
         self._broker: Final = broker
         self._keep_schemas: Final = keep_schemas
         self._settle: Final = settle
+        self._wall_us: Final = wall_us
         self._requests: list[_Request] = []
-        self._bell: Final = Bell()
+        self._wakeup: Final = AutoResetEvent()
 
     async def reload(self, trigger: str, allow_orphans: bool = False) -> list[Outcome]:
-        """Have everything read anew; return what became of each item, once that is in force.
+        """Have everything read again. Return the result of each item, once that is in force.
 
         Cancelled, it happens nevertheless.
 
         Args:
-            trigger: Who asks, for the log.
+            trigger: Origin of the request, for the log.
             allow_orphans: The new schemas may take the rule from topics with values.
         """
         request = self.ask(trigger, allow_orphans)
@@ -133,31 +131,31 @@ class Reloader:
         return request.outcomes
 
     def ask(self, trigger: str, allow_orphans: bool = False) -> _Request:
-        """Have everything read anew, without waiting."""
+        """Have everything read again, without waiting."""
         return self._put(_Request(trigger, allow_orphans or self._settings.schemas.allow_orphans))
 
     def _put(self, request: _Request) -> _Request:
         self._requests.append(request)
-        self._bell.ring()
+        self._wakeup.set()
         return request
 
     def files(self, item: str) -> list[str]:
         """Return the files of an item, or its folder."""
         return [_printable(str(path)) for path in files_of(item, self._settings)]
 
-    async def watched(self, at_rest: Mark | None = None) -> bool | None:
-        """Reload because files have changed, or what was refused may be good by now; return whether all are in force.
+    async def watched(self, at_rest: FileStamp | None = None) -> bool | None:
+        """Reload because files have changed, or refused ones may be valid by now. Return whether all are in force.
 
-        Nothing is reloaded, and None returned, if the files are not what `at_rest` says, when they have been read.
+        If the files have another stamp than `at_rest` after reading, nothing is reloaded and the result is None.
         """
         request = self._put(_Request(WATCH, self._settings.schemas.allow_orphans, at_rest))
         await request.done.wait()
         return all(one.outcome != REFUSED for one in request.outcomes) if request.outcomes else None
 
     async def run(self) -> None:
-        """Do what was asked for until cancelled; whoever asks while a reload is under way gets the next one."""
+        """Carry out requests until cancelled. A request while a reload is under way gets the next one."""
         while True:
-            await self._bell.wait()
+            await self._wakeup.wait()
             while self._requests:
                 requests = self._requests
                 self._requests = []
@@ -165,17 +163,27 @@ class Reloader:
                     alike = [request for request in requests if request.allow_orphans is allow_orphans]
                     if alike:
                         triggers = sorted({request.trigger for request in alike})
-                        # Whoever else asks means the files as they are.
+                        # Any other request means the files as they are.
                         at_rest = alike[-1].at_rest if triggers == [WATCH] else None
-                        outcomes = await self._reload(triggers, allow_orphans, at_rest)
-                        for request in alike:
-                            request.outcomes = outcomes
-                            request.done.set()
+                        outcomes: list[Outcome] = []
+                        try:
+                            outcomes = await self._reload(triggers, allow_orphans, at_rest)
+                        except Exception as error:
+                            problem = (
+                                f"the reload failed ({type(error).__name__}: {error}). See the log, then reload again"
+                            )
+                            outcomes = [self._outcome(item, False, problem, "") for item in ITEMS]
+                            self._report(outcomes, triggers)
+                            raise
+                        finally:
+                            for request in alike:
+                                request.outcomes = outcomes
+                                request.done.set()
 
-    async def _reload(self, triggers: list[str], allow_orphans: bool, at_rest: Mark | None) -> list[Outcome]:
-        before = self.sources
-        read, errors = await trio.to_thread.run_sync(partial(reread_sources, self._settings, before))
-        if at_rest is not None and (await trio.to_thread.run_sync(mark_sources, self._settings))[0] != at_rest:
+    async def _reload(self, triggers: list[str], allow_orphans: bool, at_rest: FileStamp | None) -> list[Outcome]:
+        before = self.loaded
+        read, errors = await trio.to_thread.run_sync(partial(reread_config, self._settings, before))
+        if at_rest is not None and (await trio.to_thread.run_sync(stamp_files, self._settings))[0] != at_rest:
             return []  # perhaps half of a file was read; the watch comes again
         after = before if read is None else read
         refused = {item: str(error) for item, error in errors.items()}
@@ -186,15 +194,15 @@ class Reloader:
                 problem = await self._prepare_schemas(after, search)
                 if not problem:
                     search.finish()  # and no checkpoint until the swap
-                    said = _said(search)
-                    if said and not allow_orphans:
+                    orphans = _orphans_text(search)
+                    if orphans and not allow_orphans:
                         problem = (
-                            f"[schemas] folder {self._settings.schemas.folder}: {said} would have no rule any more;"
+                            f"[schemas] folder {self._settings.schemas.folder}: {orphans} would no longer have a rule;"
                             " keep a rule for them, delete them, or allow it: [schemas] allow_orphans = true, or once:"
-                            " maxam-admin reload --allow-orphans"
+                            " maxam-admin gateway reload --allow-orphans"
                         )
-                    elif said:
-                        notes[SCHEMAS] = f"{said} have no rule any more; they stay readable"
+                    elif orphans:
+                        notes[SCHEMAS] = f"{orphans} have no rule now; they stay readable"
                 if problem:
                     refused[SCHEMAS] = problem
                     digests = {**after.digests, SCHEMAS: before.digests[SCHEMAS]}
@@ -206,22 +214,24 @@ class Reloader:
         if changed:
             await self._settle(before)
         outcomes = [self._outcome(item, item in changed, refused.get(item, ""), notes.get(item, "")) for item in ITEMS]
-        self._tell(outcomes, triggers)
+        self._report(outcomes, triggers)
         return outcomes
 
-    async def _prepare_schemas(self, after: Sources, search: OrphanSearch) -> str:
+    async def _prepare_schemas(self, after: LoadedConfig, search: OrphanSearch) -> str:
         """Do what must be done before other schemas come into force; return why they cannot."""
         try:
             await trio.to_thread.run_sync(self._keep_schemas, after.registry.texts())
         except DiskFullError as error:
             return f"[schemas] folder {self._settings.schemas.folder}: the journal has no room for the schemas: {error}; make room, then reload again"
+        except OSError as error:
+            return f"[schemas] folder {self._settings.schemas.folder}: the journal cannot store the schemas: {error}; see its disk, then reload again"
         await search.run()
         return ""
 
-    def _swap(self, before: Sources, after: Sources) -> None:
-        self.sources = after
+    def _swap(self, before: LoadedConfig, after: LoadedConfig) -> None:
+        self.loaded = after
         if after.policy is not before.policy:
-            self._broker.replace_policy(after.policy, time.time_ns() // 1000)
+            self._broker.replace_policy(after.policy, self._wall_us())
         if after.registry is not before.registry:
             self._broker.replace_registry(after.registry)
 
@@ -231,8 +241,8 @@ class Reloader:
             return Outcome(item, REFUSED, _printable(failure), files)
         return Outcome(item, RELOADED if changed else UNCHANGED, _printable(note), files)
 
-    def _tell(self, outcomes: list[Outcome], triggers: list[str]) -> None:
-        """Log what is new: a file that is still bad is no news to the watch, but to whoever asks."""
+    def _report(self, outcomes: list[Outcome], triggers: list[str]) -> None:
+        """Log news. A file that is still invalid is no news to the watch, but it is to any other requester."""
         asked = triggers != [WATCH]
         trigger = ",".join(triggers)
         for one in outcomes:
@@ -255,14 +265,14 @@ class Reloader:
                 continue
             if one.outcome == RELOADED:
                 state.reloaded += 1
-                state.loaded_at_s = time.time()
+                state.loaded_at_s = self._wall_us() / 1e6
                 log_event(logging.INFO, "reloaded", item=one.item, trigger=trigger, note=one.detail or None)
             elif state.failure:
                 log_event(logging.INFO, "reload-mended", item=one.item, trigger=trigger)
             state.failure = ""
 
 
-def _said(search: OrphanSearch) -> str:
+def _orphans_text(search: OrphanSearch) -> str:
     if not search.count:
         return ""
     many = f"at least {COUNTED_MAX}" if search.count == COUNTED_MAX else str(search.count)

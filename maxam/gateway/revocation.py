@@ -1,8 +1,8 @@
-"""Which client certificates were revoked: revocation lists (CRLs) checked by ourselves, beside OpenSSL's chain check.
+"""Find revoked client certificates by CRLs that the gateway checks itself, besides OpenSSL's check of the chain.
 
-OpenSSL's own check refuses every client once a list has expired or is missing, and asks for a new context with each list. Here a
-list is proven when it is loaded: signed by an authority of `client_ca`, complete, not older than the one in force. What is left for
-each certificate is to look up its number.
+OpenSSL's own check refuses every client once a CRL has expired or is missing, and needs a new context for each CRL. This module
+verifies a CRL when it is loaded: signed by a CA of `client_ca`, complete, not older than the one in force. After that, a certificate
+costs one lookup of its serial number.
 """
 
 import datetime as dt
@@ -10,17 +10,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
-from maxam.errors import ConfigurationError
+from maxam.errors import ConfigurationError, ProtocolError
 
 _PEM: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
-# What cryptography raises for bytes that are not what they should be.
+# Errors that cryptography raises for malformed bytes.
 UNREADABLE: Final = (
     ValueError,
     TypeError,
@@ -29,6 +29,7 @@ UNREADABLE: Final = (
     x509.UnsupportedGeneralNameType,
     UnsupportedAlgorithm,
 )
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 _AHEAD: Final = dt.timedelta(minutes=5)  # that the clock of an authority may be ahead of ours
 _UNDERSTOOD: Final = (
     x509.CRLNumber,
@@ -43,14 +44,14 @@ _UNDERSTOOD: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What must be known of a certificate to say whether it still counts.
+    """The facts of a certificate that decide whether it is still valid.
 
     Attributes:
         subject: Its DER.
         issuer: Its DER.
         public_key: DER of the SubjectPublicKeyInfo.
         serial: Number that its issuer gave it.
-        authority_key: Identifier of the issuer's key; None when it does not say.
+        authority_key: Identifier of the issuer's key. None if it has none.
         valid_until_s: Last moment of validity, seconds since the epoch.
         issuer_name: For people.
     """
@@ -64,9 +65,8 @@ class Certificate:
     issuer_name: str
 
 
-Chain = tuple[
-    Certificate, ...
-]  # of a client, as OpenSSL verified it: its own first, the authority's that is trusted last
+# The certificates of a client, as OpenSSL verified them: its own first, the trusted CA's last.
+Chain = tuple[Certificate, ...]
 
 
 def read_chain(ders: Sequence[bytes]) -> Chain:
@@ -89,7 +89,7 @@ def facts_of(certificate: x509.Certificate) -> Certificate:
         certificate.issuer.public_bytes(),
         _public_key(certificate),
         certificate.serial_number,
-        _authority_key(certificate.extensions),
+        _authority_key(certificate),
         certificate.not_valid_after_utc.timestamp(),
         shown_name(certificate.issuer),
     )
@@ -108,16 +108,16 @@ def shown_name(name: x509.Name) -> str:
 
 @final
 class RevocationList:
-    """One authority's list, proven to be its own.
+    """The CRL of one CA, whose signature was verified.
 
     Attributes:
         issuer: DER of the authority's name.
         public_key: DER of the SubjectPublicKeyInfo that signed it.
-        key_identifier: Of the same key, as certificates of the authority name it; None when unknown.
+        key_identifier: Of the same key, as certificates of the authority have it. None when unknown.
         name: The authority's, for people.
-        number: Grows with each list of an authority; None when it does not count.
+        number: Grows with each list of an authority. None when it does not count.
         updated_at: When it was made.
-        expires_at: When the authority promised the next one; None: never.
+        expires_at: When the authority promised the next one. None if never.
         serials: Of the certificates that are revoked.
     """
 
@@ -136,34 +136,34 @@ class RevocationList:
         """Take over a list that was verified."""
         self.issuer: Final = crl.issuer.public_bytes()
         self.public_key: Final = _public_key(authority)
-        self.key_identifier: Final = _authority_key(crl.extensions) or _key_identifier(authority)
+        subject_key = extension(authority, x509.SubjectKeyIdentifier)
+        self.key_identifier: Final = _authority_key(crl) or (None if subject_key is None else subject_key.digest)
         self.name: Final = shown_name(crl.issuer)
-        self.number: Final = _number(crl)
+        number = extension(crl, x509.CRLNumber)
+        self.number: Final = None if number is None else number.crl_number
         self.updated_at: Final = crl.last_update_utc
         self.expires_at: Final = crl.next_update_utc
         self.serials: Final = frozenset([entry.serial_number for entry in crl])
 
     def covers(self, certificate: Certificate, issuer: Certificate) -> bool:
-        """Say whether it is the list of whoever issued a certificate; `issuer` is the one above it in its chain."""
+        """Return True if it is the CRL of the issuer of a certificate. `issuer` is the one above it in its chain."""
         if certificate.issuer != self.issuer:
             return False
         if issuer.public_key == self.public_key:
-            return (
-                True  # whatever identifiers say: authorities make them in several ways, and not always in the same one
-            )
-        # An authority may have had several keys under one name. Where a certificate does not say by which one it was signed, any
-        # list under that name counts: to refuse one certificate too many is the smaller mistake.
+            return True  # the key is proven, and authorities make identifiers in several ways
+        # An authority may have had several keys under one name. If a certificate does not identify its key, any CRL under that name
+        # counts: to refuse one certificate too many is the smaller mistake.
         theirs = certificate.authority_key
         return theirs is None or self.key_identifier is None or theirs == self.key_identifier
 
     def precedes(self, other: "RevocationList") -> bool:
-        """Say whether it is older than another list of the same authority."""
+        """Return True if it is older than another list of the same authority."""
         if self.number is not None and other.number is not None and self.number != other.number:
             return self.number < other.number
         return self.updated_at < other.updated_at
 
     def expired(self, now_s: float) -> bool:
-        """Say whether its successor is overdue."""
+        """Return True if its successor is overdue."""
         return self.expires_at is not None and self.expires_at.timestamp() < now_s
 
 
@@ -179,8 +179,8 @@ class Revocations:
         for one in self.lists:
             self._by_issuer.setdefault(one.issuer, []).append(one)
 
-    def problem(self, chain: Chain, now_s: float, refuse_expired: bool) -> str | None:
-        """Say why a client must not be served, or None.
+    def problem(self, chain: Chain, now_s: float, refuse_expired: bool) -> ProtocolError | None:
+        """Return why a client must not be served, or None.
 
         Args:
             chain: Its certificates; the last one is trusted as it is.
@@ -193,9 +193,17 @@ class Revocations:
                     continue
                 if certificate.serial in one.serials:
                     whose = "the certificate" if certificate is chain[0] else "an authority above the certificate"
-                    return f"{whose}, number {certificate.serial:x} of {one.name}, is on the revocation list of {one.updated_at:%Y-%m-%d %H:%M}Z"
+                    return ProtocolError(
+                        "certificate revoked",
+                        f"{whose}, number {certificate.serial:x} of {one.name}, is on the CRL of"
+                        f" {one.updated_at:%Y-%m-%d %H:%M}Z",
+                    )
                 if refuse_expired and one.expired(now_s):
-                    return f"the revocation list of {one.name} has expired, and the broker was told to trust none then (crl_expired)"
+                    return ProtocolError(
+                        "revocation list expired",
+                        f"the CRL of {one.name} has expired, so no certificate of that CA is accepted"
+                        ' (crl_expired = "refuse"). The operator of the broker must load the newest CRL',
+                    )
         return None
 
     def expired(self, now_s: float) -> list[RevocationList]:
@@ -209,7 +217,7 @@ def load_revocations(pem: bytes, source: str, authorities: Sequence[x509.Certifi
     Args:
         pem: The file's content.
         source: Its name, for error texts.
-        authorities: Certificates of `client_ca`: whoever signs a list must be among them.
+        authorities: Certificates of `client_ca`. The signer of a list must be among them.
 
     Raises:
         ConfigurationError: One of them cannot be used.
@@ -253,7 +261,7 @@ def refuse_older(
                 )
         elif new.precedes(old):
             raise ConfigurationError(
-                f"[tls] crl {source}: the list of {old.name} is older ({_said(new)}) than the one in force ({_said(old)});"
+                f"[tls] crl {source}: the list of {old.name} is older ({_version_of(new)}) than the one in force ({_version_of(old)});"
                 " fetch the newest"
             )
 
@@ -279,7 +287,7 @@ def _load(block: bytes, where: str, authorities: Sequence[x509.Certificate]) -> 
 
 
 def _demand_complete(crl: x509.CertificateRevocationList, where: str) -> None:
-    """Raise ConfigurationError if a list says less than who is revoked."""
+    """Raise ConfigurationError if a list covers only a part of the revoked certificates."""
     for extension in crl.extensions:
         value = extension.value
         if isinstance(value, x509.DeltaCRLIndicator) or (
@@ -301,43 +309,31 @@ def _demand_complete(crl: x509.CertificateRevocationList, where: str) -> None:
 
 
 def _signed_by(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
-    try:
-        usage = authority.extensions.get_extension_for_class(x509.KeyUsage).value
-    except x509.ExtensionNotFound:
-        pass
-    else:
-        if not usage.crl_sign:
-            return False
+    usage = extension(authority, x509.KeyUsage)
+    if usage is not None and not usage.crl_sign:
+        return False
     try:
         return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # a key that cannot sign raises
     except (*UNREADABLE, InvalidSignature):
         return False
 
 
-def _said(one: RevocationList) -> str:
+def _version_of(one: RevocationList) -> str:
     number = "" if one.number is None else f"number {one.number}, "
     return f"{number}of {one.updated_at:%Y-%m-%d %H:%M:%S}Z"
 
 
-def _number(crl: x509.CertificateRevocationList) -> int | None:
+def extension(of: x509.Certificate | x509.CertificateRevocationList, kind: type[_Extension]) -> _Extension | None:
+    """Return an extension of a certificate or CRL, or None. Raises one of UNREADABLE if the extensions are malformed."""
     try:
-        return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        return of.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 
 
-def _authority_key(extensions: x509.Extensions) -> bytes | None:
-    try:
-        return extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
-    except x509.ExtensionNotFound:
-        return None
-
-
-def _key_identifier(authority: x509.Certificate) -> bytes | None:
-    try:
-        return authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
-    except x509.ExtensionNotFound:
-        return None
+def _authority_key(of: x509.Certificate | x509.CertificateRevocationList) -> bytes | None:
+    found = extension(of, x509.AuthorityKeyIdentifier)
+    return None if found is None else found.key_identifier
 
 
 def _public_key(certificate: x509.Certificate) -> bytes:

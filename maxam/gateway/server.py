@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Final, Protocol, final
@@ -18,34 +18,42 @@ import trio
 from maxam import __version__
 from maxam.avro.registry import Registry
 from maxam.broker.broker import TAKEOVER, Broker
-from maxam.broker.delivery import Connection
+from maxam.broker.outbox import Outbox
 from maxam.broker.policy import Policy
-from maxam.config import Settings
+from maxam.broker.session_table import CROWDED
+from maxam.config import LISTENER_PLACES, Settings
 from maxam.errors import ProtocolError
+from maxam.gateway.access import AccessMonitor
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPPED, TAKEN_OVER, Audit, audit_folder
 from maxam.gateway.backups import Backups
-from maxam.gateway.committer import Committer
-from maxam.gateway.connection import ClientConnection
-from maxam.gateway.entitlement import Entitlement
+from maxam.gateway.clock import WallClock
+from maxam.gateway.commit_loop import CommitLoop
+from maxam.gateway.connect_rates import ConnectRates
+from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max, wanted_bytes
+from maxam.gateway.file_watch import FileWatch
 from maxam.gateway.freshness import Freshness
+from maxam.gateway.holdings import Holdings
+from maxam.gateway.holdings_watch import HoldingsWatch
 from maxam.gateway.journal_size import JournalSize
-from maxam.gateway.listener import Acceptor, address_text, affordable_connections, listen
+from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, affordable_connections, listen
+from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.loop_lag import LoopLag
-from maxam.gateway.notify import keep_watchdog
-from maxam.gateway.peer import Peer
+from maxam.gateway.notify import StartProgress, keep_watchdog
+from maxam.gateway.owed_watch import OwedWatch
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rates import Rates
 from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
+from maxam.gateway.server_connection import ServerConnection
 from maxam.gateway.shadow import Shadows
-from maxam.gateway.snapshot import keep_snapshots
-from maxam.gateway.sources import Sources
+from maxam.gateway.snapshot import Snapshots
 from maxam.gateway.staleness import Staleness
+from maxam.gateway.supervision import Supervisor
 from maxam.gateway.tls import TlsSocket
 from maxam.gateway.traffic import ACCEPT, Traffic
-from maxam.gateway.watch import FileWatch
+from maxam.gateway.transport import Transport
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
@@ -53,19 +61,22 @@ from maxam.records import Identity
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
 _SWITCH_INTERVAL_S: Final = 0.0005
-# Frames in flight are made and dropped by the thousand without a cycle among them: to look for one every 700 objects, as Python
-# does, costs a tenth of the time. Young objects are looked at less often (and by the committer, after so many changes), old ones
-# only at these intervals, for cycles that a long-lived connection left: where the core is interpreted a walk over all that
-# topics hold, up to 0.3 s for a million.
+# Frames in flight are made and dropped by the thousand without a cycle among them. Python searches cycles every 700 objects, which
+# takes a tenth of the time. So young objects are searched less often (and by the committer, after a number of changes). Old ones are
+# searched only at these intervals, for cycles that a long-lived connection left. With an interpreted core, that is a scan of
+# everything that topics hold, up to 0.3 s for a million.
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)
 _COLLECT_ALL_INTERVAL_S: Final = 900
+_RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
 
 
 class Service(Protocol):
     """A further listener that runs beside the clients', such as the admin API."""
 
+    __name__: str
+
     async def __call__(self, gateway: "Gateway", *, task_status: trio.TaskStatus[list[str]]) -> None:
-        """Serve until cancelled; tell `host:port` of each of its listeners through `task_status` once they listen."""
+        """Serve until cancelled. Report `host:port` of each of its listeners through `task_status` once they listen."""
 
 
 @final
@@ -74,37 +85,48 @@ class Gateway:
 
     Attributes:
         settings: Its configuration; fixed while it runs.
-        broker: The state; call `committer.touch` after anything that may have appended to it.
+        clock: The gateway's time.
+        broker: The state; call `committer.schedule_commit` after anything that may have appended to it.
         committer: Commits what was appended.
         connections: Of clients, oldest first, those in their handshake included.
         connected: Those of them that are connected, by their place in the broker.
         address: Where clients connect, `(host, port)`.
         started_at_us: Microseconds since the epoch.
-        entitlement: Who may be connected, and ends the others.
+        access: Decides which clients may be connected, and ends the others.
         reloader: Puts changed files into force; knows what is in force.
         quarantine: The last rejected SENDs.
         shadows: Trials of candidate versions.
-        audit: Who did what.
+        audit: Log of the operations of clients and operators.
         backups: Made when operators ask for one.
         watermarks: Whether memory or disk run short.
-        staleness: Who is behind, and by how much.
+        snapshots: Keeps the archive and the room for snapshots within the disk.
+        supervisor: Keeps the advisory tasks running.
+        staleness: Which subscriptions are behind, and by how much.
         freshness: Which topics are older than their rule allows.
-        rates: How much is going on.
-        traffic: What went through connections.
+        rates: Rates of the broker, topics and sessions.
+        traffic: Totals of all connections.
+        connect_rates: How often addresses and principals may connect.
+        accept_failures: Accepts that failed because no sockets were left.
         loop_lag: How late the event loop is.
+        holdings: Bytes of all connections in unfinished frames and pending RECEIPTs.
+        holdings_watch: Whether that is much.
+        owed_watch: Topics owed to each principal, against its limit.
         journal_size: How large the journal is.
     """
 
-    def __init__(self, settings: Settings, sources: Sources, broker: Broker, journal: Journal) -> None:
+    def __init__(self, settings: Settings, loaded: LoadedConfig, broker: Broker, journal: Journal) -> None:
         self.settings: Final = settings
         self.broker: Final = broker
-        self.committer: Final = Committer(broker, journal, settings.limits)
-        self.connections: Final[dict[ClientConnection, None]] = {}
-        self.connected: Final[dict[Connection, ClientConnection]] = {}
-        self.entitlement: Final = Entitlement(
-            settings, broker, self.connections, lambda: self.reloader.sources, self.committer.touch
+        self.clock: Final = WallClock(broker.accepted_at_us, settings.limits.clock_jump_s_max, trio.current_time())
+        self.committer: Final = CommitLoop(broker, journal, settings.limits, wall_us=self.clock.now_us)
+        self.connections: Final[dict[Transport, None]] = {}
+        self.connected: Final[dict[Outbox, Transport]] = {}
+        self.access: Final = AccessMonitor(
+            settings, broker, self.connections, lambda: self.reloader.loaded, self.committer.schedule_commit
         )
-        self.reloader: Final = Reloader(settings, sources, broker, journal.keep_schemas, self.entitlement.settle)
+        self.reloader: Final = Reloader(
+            settings, loaded, broker, journal.keep_schemas, self.access.settle, self.clock.now_us
+        )
         self.started_at_us: Final = time.time_ns() // 1000
         self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
         self._journal: Final = journal
@@ -119,26 +141,39 @@ class Gateway:
             settings.journal.folder,
             limits.memory_bytes_max,
             settings.journal.free_bytes_min,
+            wanted_bytes(settings.journal),
         )
+        self.owed_watch: Final = OwedWatch(broker, self.watermarks.memory_bytes_max, self.committer.schedule_commit)
+        self._segment_bytes_max: Final = segment_bytes_max(settings.journal, disk_bytes(settings.journal.folder))
+        self.snapshots: Final = Snapshots(settings.journal, limits, broker, self._disk_nearly_full, self.clock.now_us)
+        self.supervisor: Final = Supervisor()
         self.traffic: Final = Traffic(broker, self.connections)
         self.loop_lag: Final = LoopLag()
+        self.holdings: Final = Holdings(limits)
+        self.holdings_watch: Final = HoldingsWatch(self.holdings)
         self.backups: Final = Backups(settings.journal.folder, settings.admin.backups, settings.admin.backups_kept)
         self.journal_size: Final = JournalSize(settings.journal.folder)
-        self.freshness: Final = Freshness(broker)
-        self.staleness: Final = Staleness(broker, limits.staleness_behind_s)
+        self.freshness: Final = Freshness(broker, self.clock.now_us)
+        self.staleness: Final = Staleness(broker, limits.lag_threshold_s, self.clock.now_us)
         self.rates: Final = Rates(broker, self.connections)
         self._rejects: RejectedSends | None = None
         if settings.journal.rejected_bytes_max:
-            self._rejects = RejectedSends(settings, OsDisk(), broker.counters, secrets.token_bytes(16))
+            self._rejects = RejectedSends(
+                settings, OsDisk(), broker.counters, secrets.token_bytes(16), lambda: self.clock.latest_us
+            )
         self.audit: Final = Audit(settings.audit, audit_folder(settings), OsDisk())
         self.reloader.on_outcome = self.audit.reloaded
-        self.entitlement.on_expelled = self.audit.expelled
-        broker.on_rejected = take_rejected(broker, self.quarantine, self._rejects, self.audit)
-        broker.on_shadowed = self.shadows.tell
-        self._strangers: Final[dict[ClientConnection, None]] = {}  # not CONNECTED yet, oldest first
-        self._connections_max: Final = affordable_connections(settings.limits.connections_max)
-        self._turns: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
+        self.access.on_expelled = self.audit.expelled
+        broker.subscribing.individual_acks = settings.listener.client_individual == "individual"
+        broker.publishing.on_rejected = take_rejected(broker, self.quarantine, self._rejects, self.audit)
+        broker.watch_shadows(self.shadows.record)
+        self._unauthenticated: Final[dict[Transport, None]] = {}  # not CONNECTED yet, oldest first
+        others = LISTENER_PLACES * (1 if settings.enrolment.folder is None else 2)
+        self._connections_max: Final = affordable_connections(settings.limits.connections_max, others)
+        self._handshakes: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
         self._log_limit: Final = LogLimit(settings.limits.log_lines_per_minute_max)
+        self.connect_rates: Final = ConnectRates(settings.limits)
+        self.accept_failures: Final = AcceptFailures(self._log_limit)
         self._stopping: Final = trio.Event()
 
     @property
@@ -154,7 +189,7 @@ class Gateway:
     @property
     def tls(self) -> ssl.SSLContext:
         """The context of new connections; the admin listener uses it too."""
-        return self.reloader.sources.tls
+        return self.reloader.loaded.tls
 
     async def run(self, services: Sequence[Service], ready: Callable[[list[str]], None]) -> None:
         """Serve until `stop`, then end gracefully within `limits.stop_timeout_s` and close the journal.
@@ -172,72 +207,119 @@ class Gateway:
         if self._rejects is not None:
             self._rejects.start()
         self.audit.start()
-        self.audit.tell(STARTED, "started", version=__version__, pid=os.getpid(), revision=self.broker.revision)
+        self.audit.record(
+            STARTED, "started", version=__version__, pid=os.getpid(), revision=self.broker.committed_revision
+        )
         host, port = listening.getsockname()[:2]
         self.address = (host, port)
         async with trio.open_nursery() as lasting:
             lasting.start_soon(self.committer.run)
-            lasting.start_soon(keep_snapshots, self.settings.journal, self.settings.limits, self.broker.counters)
-            lasting.start_soon(_collect_garbage)
-            lasting.start_soon(self.watermarks.run)
-            lasting.start_soon(self.freshness.run)
-            lasting.start_soon(self.rates.run)
-            lasting.start_soon(self.loop_lag.run)
-            lasting.start_soon(keep_watchdog, lambda: self.committer.alive)
-            lasting.start_soon(self.journal_size.run)
-            lasting.start_soon(self.backups.run)
-            lasting.start_soon(self.reloader.run)
-            if self.settings.reload.watch:
-                lasting.start_soon(FileWatch(self.settings, self.reloader.watched).run)
-            lasting.start_soon(self.entitlement.run)
-            lasting.start_soon(self.audit.run)
+            for name, task in self._advisory_tasks():
+                lasting.start_soon(self.supervisor.run, name, task)
             addresses = [address_text(host, port)]
             for service in services:
-                addresses += await lasting.start(service, self)
+                addresses += await lasting.start(self.supervisor.serve, service.__name__, partial(service, self))
             async with trio.open_nursery() as clients:
                 accepting = trio.CancelScope()
                 clients.start_soon(self._accept, listening, clients, accepting)
                 ready(addresses)
                 await self._stopping.wait()
                 accepting.cancel()
-                self._say_goodbye()
+                self._close_clients()
                 clients.cancel_scope.deadline = trio.current_time() + self.settings.limits.stop_timeout_s
             with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                 await self.committer.drained()
             lasting.cancel_scope.cancel()
         if self._rejects is not None:
             await trio.to_thread.run_sync(self._rejects.close)
-        self.audit.tell(STOPPED, "stopped", revision=self.broker.revision)
+        self.audit.record(STOPPED, "stopped", revision=self.broker.committed_revision)
         await trio.to_thread.run_sync(self.audit.close)
         self._journal.close()
+
+    def _disk_nearly_full(self) -> bool:
+        free_bytes = self.watermarks.free_bytes
+        return self.committer.group.disk_full or 0 <= free_bytes < 2 * self._segment_bytes_max
+
+    def _advisory_tasks(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Yield name and function of each lasting task that the broker can do without for a while: see `supervision`."""
+        settings = self.settings
+        yield "snapshots", self.snapshots.run
+        yield "garbage", _collect_garbage
+        yield "watermarks", self.watermarks.run
+        yield "holdings", self.holdings_watch.run
+        yield "owed", self.owed_watch.run
+        yield "clock", self.clock.run
+        yield "freshness", self.freshness.run
+        yield "rates", self.rates.run
+        yield "loop_lag", self.loop_lag.run
+        yield "watchdog", partial(keep_watchdog, lambda: self.committer.alive)
+        yield "journal_size", self.journal_size.run
+        yield "backups", self.backups.run
+        yield "reload", self.reloader.run
+        if settings.reload.watch:
+            yield "watch", FileWatch(settings, self.reloader.watched).run
+        yield "entitlement", self.access.run
+        yield "audit", self.audit.run
 
     def stop(self) -> None:
         """Begin a graceful stop."""
         self._stopping.set()
 
-    def objection(self, chain: Chain) -> ProtocolError | None:
-        """Say why a client with this verified chain of certificates may not be served (any more), or None.
+    def denial(self, chain: Chain) -> ProtocolError | None:
+        """Return why a client with this verified chain of certificates may not be served (or no longer), or None.
 
         Asked before CONNECT is answered, at each request of the admin listener, and of all connections when that may have changed.
         """
-        return self.entitlement.objection(chain)
+        return self.access.denial(chain)
 
     def degraded_reasons(self) -> list[str]:
-        """Say what an operator should see to, though the broker is in service: files that cannot be used, what has expired."""
+        """Return conditions that an operator should correct though the broker is in service: unusable files, expired items."""
         reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
         if self.audit.failure:
-            reasons.append(f"audit: the audit log cannot be written: {self.audit.failure}")
-        reasons += self.backups.degraded()
-        return reasons + self.freshness.degraded_reasons() + self.entitlement.degraded_reasons()
+            reasons.append(f"audit: the audit log cannot be written ({self.audit.failure})")
+        reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
+        reasons += self.accept_failures.degraded(trio.current_time()) + self.connect_rates.degraded(trio.current_time())
+        reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
+        reasons += self._crowded()
+        return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
-    def _say_goodbye(self) -> None:
+    def _crowded(self) -> list[str]:
+        """Return one line for sessions that near their limit of subscriptions, and one for each other limit on totals that is near."""
+        limits, broker = self.settings.limits, self.broker
+        reasons = []
+        if broker.crowded:
+            (principal, client_id), count = next(iter(broker.crowded)), len(broker.crowded)
+            held = len(broker.sessions[principal, client_id].subscriptions)
+            reasons.append(
+                f"subscriptions-many: the session {client_id} of {principal} holds {held} subscriptions "
+                f"(limit subscriptions_per_session_max {limits.subscriptions_per_session_max}){_and_others(count)}"
+            )
+        for name, used, limit, principal in self.limits_used():
+            if used >= CROWDED * limit:
+                holder = f"the principal {principal}" if principal else "all clients together"
+                reasons.append(f"limit-near: {used} of {name} {limit} are used by {holder}")
+        return reasons
+
+    def limits_used(self) -> list[tuple[str, int, int, str]]:
+        """Return each limit on totals: how much is used, how much may be, and the principal that uses most if each has its own."""
+        limits, holdings = self.settings.limits, self.holdings
+        used = [(name, count, getattr(limits, name), principal) for name, count, principal in self.broker.limits_used()]
+        return [
+            *used,
+            ("owed_per_principal_max", self.owed_watch.most, self.owed_watch.limit, self.owed_watch.principal),
+            ("connections_max", len(self.connections), self._connections_max, ""),
+            ("frames_unfinished_bytes_max", holdings.frames_bytes, holdings.frames_bytes_max, ""),
+            ("receipts_pending_total_bytes_max", holdings.receipts_bytes, holdings.receipts_bytes_max, ""),
+        ]
+
+    def _close_clients(self) -> None:
         log_event(logging.INFO, "stopping", connections=len(self.connections))
-        goodbye = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
+        shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
         for connection in list(self.connections):
-            connection.expel(goodbye)
+            connection.expel(shutdown)
 
     async def _accept(self, listening: socket.socket, clients: trio.Nursery, scope: trio.CancelScope) -> None:
-        acceptor = Acceptor(listening, self.settings.limits, self._log_limit)
+        acceptor = Acceptor(listening, self.settings.limits, self.accept_failures)
         with scope:
             await acceptor.run(partial(self._accepted, clients))
 
@@ -245,58 +327,79 @@ class Gateway:
         if self._stopping.is_set():
             connected.close()  # accepted in the pass in which the stop began
             return
-        if len(self.connections) >= self._connections_max:
+        now_s = trio.current_time()
+        over = "connections_max" if len(self.connections) >= self._connections_max else ""
+        if not over and not self.connect_rates.admits_address(host, now_s):
+            over = "connects_per_address_per_s"
+        if over:
             connected.close()
             self.traffic.refused[ACCEPT] += 1
-            self.audit.tell(REFUSED, "refused", address=address_text(host, port), reason="connections_max")
-            if self._log_limit.admit("connection-refused", host, trio.current_time()):
-                log_event(
-                    logging.WARNING, "connection-refused", address=address_text(host, port), reason="connections_max"
-                )
+            self.audit.record(REFUSED, "refused", address=address_text(host, port), reason=over)
+            if self._log_limit.admit("connection-refused", host, now_s):
+                log_event(logging.WARNING, "connection-refused", address=address_text(host, port), reason=over)
             return
-        if len(self._strangers) >= self.settings.limits.connections_unauthenticated_max:
-            # A good client is a stranger for milliseconds: whoever has been one for longest is the least loss.
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        if len(self._unauthenticated) >= self.settings.limits.connections_unauthenticated_max:
+            # A legitimate client is unauthenticated for milliseconds: the oldest one is the least loss.
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.cut("made room for another that had not connected yet")
-        connection = ClientConnection(
+        connection = Transport(
             TlsSocket(self.tls, connected),
             address_text(host, port),
             host,
             self.settings.limits,
             self.committer.deliveries,
+            self.clock,
         )
         self.connections[connection] = None
-        self._strangers[connection] = None
+        self._unauthenticated[connection] = None
         clients.start_soon(self._serve, connection)
 
-    async def _serve(self, connection: ClientConnection) -> None:
+    async def _serve(self, connection: Transport) -> None:
         try:
-            await connection.run(self._turns, self._make_peer, self.committer.touch, self._connected)
+            await connection.run(self._handshakes, self._make_peer, self.committer.schedule_commit, self._connected)
         except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
             log_bug("internal-error", error, address=connection.address)
         finally:
             del self.connections[connection]
-            if connection.peer is not None and connection.peer.connection is not None:
-                self.connected.pop(connection.peer.connection, None)
+            peer = connection.peer
+            if peer is not None and peer.connection is not None:
+                self.connected.pop(peer.connection, None)
+                self.rates.senders.ended(connection.number, peer.sends, peer.connection, trio.current_time())
             self.traffic.ended(connection)
-            self._strangers.pop(connection, None)
-            self._log_end(connection)
+            self._unauthenticated.pop(connection, None)
+            self._report_end(connection)
             connection.forget()
 
-    def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> Peer:
-        self.entitlement.connects(chain)
-        objection = partial(self.objection, chain)
-        return Peer(self.broker, self.settings, fingerprint, secrets.token_hex(16), wake, now_s, objection)
+    def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> ServerConnection:
+        self.access.connects(chain)
+        denial = partial(self._connect_denial, fingerprint, chain)
+        return ServerConnection(
+            self.broker, self.settings, fingerprint, secrets.token_hex(16), wake, now_s, denial, self.holdings
+        )
 
-    def _connected(self, connection: ClientConnection) -> None:
-        self._strangers.pop(connection, None)
+    def _connect_denial(self, fingerprint: str, chain: Chain) -> ProtocolError | None:
+        """Return why a CONNECT is answered with an ERROR, or None."""
+        denial = self.denial(chain)
+        principal = self.policy.principal_of(fingerprint)
+        if denial is not None or principal is None:
+            return denial
+        if self.connect_rates.admits_principal(principal, trio.current_time()):
+            return None
+        return ProtocolError(
+            "connecting too often",
+            f"principal {principal!r} has connected more often than {self.settings.limits.connects_per_principal_per_s}"
+            " times a second (limit connects_per_principal_per_s); wait longer before connecting again",
+        )
+
+    def _connected(self, connection: Transport) -> None:
+        self._unauthenticated.pop(connection, None)
         self.traffic.accepted += 1
         peer = connection.peer
         if peer is not None and peer.connection is not None:
             self.connected[peer.connection] = connection
             who = Identity(peer.principal, peer.fingerprint)
-            self.audit.tell(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
+            self.audit.record(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
         if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
             log_event(
                 logging.INFO,
@@ -309,57 +412,54 @@ class Gateway:
                 fingerprint=peer.fingerprint,
             )
 
-    def _log_end(self, connection: ClientConnection) -> None:
-        peer = connection.peer
-        known = peer is not None and peer.connection is not None
-        event = "connection-closed" if known else "connection-failed"
-        now_s = trio.current_time()
-        self._audit_end(connection, now_s)
-        if not self._log_limit.admit(event, connection.host, now_s):
-            return
-        if peer is None or not known:
-            log_event(
-                logging.WARNING,
-                event,
-                address=connection.address,
-                reason=(peer.end if peer is not None else "") or connection.reason,
-                fingerprint=connection.fingerprint or None,
-            )
-            return
-        log_event(
-            logging.INFO,
-            event,
-            address=connection.address,
-            principal=peer.principal,
-            session=peer.client_id,
-            reason=peer.end or connection.reason,
-            seconds=f"{now_s - connection.opened_at_s:.3f}",
-            frames=peer.frames,
-            sends=peer.sends,
-            messages=peer.messages,
-            bytes_in=connection.bytes_in,
-            bytes_out=connection.bytes_out,
-        )
-
-    def _audit_end(self, connection: ClientConnection, now_s: float) -> None:
-        peer = connection.peer
+    def _report_end(self, connection: Transport) -> None:
+        """Log the end of a connection, and record it in the audit log."""
+        peer, address, now_s = connection.peer, connection.address, trio.current_time()
+        reason = (peer.end if peer is not None else "") or connection.reason
         if peer is None or peer.connection is None:
             who = Identity(self.policy.principal_of(connection.fingerprint) or "", connection.fingerprint)
-            reason = (peer.end if peer is not None else "") or connection.reason
-            self.audit.tell(REFUSED, "refused", who, connection.address, reason)
+            self.audit.record(REFUSED, "refused", who, address, reason)
+            if self._log_limit.admit("connection-failed", connection.host, now_s):
+                log_event(
+                    logging.WARNING,
+                    "connection-failed",
+                    address=address,
+                    reason=reason,
+                    fingerprint=connection.fingerprint or None,
+                    host=None if peer is None else peer.host,
+                )
             return
         failure = peer.connection.failure
-        self.audit.tell(
+        self.audit.record(
             TAKEN_OVER if failure is not None and failure.message == TAKEOVER else DISCONNECTED,
             "closed",
             Identity(peer.principal, peer.fingerprint),
-            connection.address,
-            peer.end or connection.reason,
+            address,
+            reason,
             session=peer.client_id,
             seconds=round(now_s - connection.opened_at_s, 3),
             sends=peer.sends,
             messages=peer.messages,
         )
+        if self._log_limit.admit("connection-closed", connection.host, now_s):
+            log_event(
+                logging.INFO,
+                "connection-closed",
+                address=address,
+                principal=peer.principal,
+                session=peer.client_id,
+                reason=reason,
+                seconds=f"{now_s - connection.opened_at_s:.3f}",
+                frames=peer.frames,
+                sends=peer.sends,
+                messages=peer.messages,
+                bytes_in=connection.bytes_in,
+                bytes_out=connection.bytes_out,
+            )
+
+
+def _and_others(count: int) -> str:
+    return f"; so do {count - 1} others" if count > 1 else ""
 
 
 async def _collect_garbage() -> None:
@@ -368,7 +468,7 @@ async def _collect_garbage() -> None:
         gc.collect()
 
 
-def open_gateway(settings: Settings, sources: Sources) -> Gateway:
+def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
     """Open the journal and recover what it holds. Blocks; must be called inside the event loop that will serve.
 
     Raises:
@@ -377,34 +477,41 @@ def open_gateway(settings: Settings, sources: Sources) -> Gateway:
     started_s = time.monotonic()
     stored = settings.journal
     how = JournalSettings(
-        stored.segment_bytes_max, stored.segment_age_s_max, stored.durability == "fsync", stored.reserve_bytes
+        segment_bytes_max(stored, disk_bytes(stored.folder)),
+        stored.segment_age_s_max,
+        stored.durability == "fsync",
+        stored.reserve_bytes,
     )
-    journal = Journal.open(stored.folder, OsDisk(), how, secrets.token_bytes(16))
-    broker = Broker(settings.limits, sources.policy, sources.registry)
+    journal = Journal.open(stored.folder, OsDisk(), how, secrets.token_bytes(16), secrets.token_hex(8))
+    broker = Broker(settings.limits, loaded.policy, loaded.registry)
+    progress = StartProgress(time.monotonic)
     gc.disable()  # what recovery makes stays: to search it for garbage again and again would take a third of the time
     try:
-        for record in journal.recover():
-            broker.apply(record)
+        progress.report("reading the journal")
+        for count, record in enumerate(journal.recover()):
+            broker.replay(record)
+            if count % _RECORDS_PER_REPORT == 0:
+                progress.report(f"recovering: revision {broker.committed_revision}")
+        broker.backfills.run(broker.store, partial(progress.report, "recovering: durable subscriptions"))
     finally:
         gc.enable()
     for tail in journal.torn_tails:
         log_event(logging.WARNING, "torn-tail-cut", **asdict(tail))
     for damage in journal.damaged_snapshots:
         log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
-    broker.recovered(trio.current_time(), journal.head)
-    broker.accepted_at_us = (
-        journal.accepted_at_us
-    )  # a snapshot may leave out the newest record; time runs on from there
-    journal.keep_schemas(sources.registry.texts())
+    # A snapshot may leave out the newest record; time runs on from there.
+    broker.recovered(trio.current_time(), journal.head, journal.accepted_at_us)
+    journal.keep_schemas(loaded.registry.texts())
     gc.collect()
-    gc.freeze()  # what was recovered stays: a full collection that walks a million topics stops the loop for 50 ms
+    gc.freeze()  # recovered objects stay: a full collection that scans a million topics stops the loop for 50 ms
     log_event(
         logging.INFO,
         "recovered",
         folder=stored.folder,
-        revision=broker.revision,
+        incarnation=journal.incarnation,
+        revision=broker.committed_revision,
         topics=broker.store.live,
         sessions=len(broker.sessions),
         seconds=f"{time.monotonic() - started_s:.3f}",
     )
-    return Gateway(settings, sources, broker, journal)
+    return Gateway(settings, loaded, broker, journal)

@@ -1,21 +1,22 @@
 """Trials of candidate versions on live traffic, which change nothing: what would become of it, whose and why.
 
-A rule of the registry may name a candidate (`shadow`). Each SEND that the rule judges is *seen*; as many as `shadow_bytes_per_s_max` allows are
-*tried*, the first of each second, and of each principal no more than its share of them; never one with a body of more than
-TRIED_BYTES_MAX. What a trial tells:
+A rule of the registry may have a candidate (`shadow`). Each SEND that the rule judges is *seen*. As many as `shadow_bytes_per_s_max`
+allows are *tried*: the first of each second, and of each principal at most its share of them. A body of more than TRIED_BYTES_MAX is
+never tried. A trial has one of these results:
 
 * `fits`: the candidate alone would accept the SEND as it is;
-* `older`: it would not, as the body is of an older version; but all that is in it can be read as the candidate, by Avro's schema resolution.
-  Such a SEND is accepted for as long as the older version stays, and its publisher has yet to move;
-* `rejected`: what is in it is no value of the candidate; or it names the candidate and is none;
+* `older`: the candidate would not accept it, because the body is of an older version. All of it can be read as the candidate, by
+  Avro's schema resolution. Such a SEND is accepted for as long as the older version stays, and its publisher has yet to move;
+* `rejected`: the datum is no value of the candidate, or the SEND claims the candidate and is none;
 * `mended`: the SEND is rejected today, and the candidate would accept it.
 
-A SEND that is rejected today for another reason says nothing about the candidate and is not counted as tried. Figures are of this run; a reload keeps those
-of a rule whose destination, encoding and candidate stay the same. Belongs to the event loop.
+A SEND that is rejected today for another reason does not concern the candidate and is not counted as tried. Figures are of this run. A
+reload keeps those of a rule whose destination, encoding and candidate stay the same. Belongs to the event loop.
 """
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, final
 
 from maxam.avro.registry import Registry
@@ -25,54 +26,53 @@ from maxam.metrics import Counters
 from maxam.records import Identity, Judgement, Rejection
 from maxam.stomp.events import Send
 
-PRINCIPALS_MAX: Final = 1000  # told apart in one rule; what others send is counted as OTHERS'
+PRINCIPALS_MAX: Final = 1000  # counted one by one in one rule; SENDs of others are counted as OTHERS'
 REASONS_MAX: Final = 500  # the same, of pairs of principal and reason
 OTHERS: Final = "(others)"
-# A longer body is not tried: reading an older version's as the candidate takes up to a microsecond a byte, four of them interpreted,
-# in which nobody else is served.
+# A longer body is not tried. Reading an older version's as the candidate takes up to a microsecond a byte, four of them interpreted.
+# No other connection is served meanwhile.
 TRIED_BYTES_MAX: Final = 16_384
 _TRIAL_BYTES: Final = 256  # what a trial counts for beside the body
 _SECOND_US: Final = 1_000_000
-# Results by which a SEND that names the candidate is refused today.
+# Results by which a SEND that claims the candidate is refused today.
 _UNKNOWN: Final = frozenset(("unknown-fingerprint", "unknown-schema-id", "unknown-schema-version"))
 _INDEX: Final = re.compile(r"\[[0-9]+\]")
 
 
 @final
+@dataclass(slots=True)
 class Tally:
-    """What became of the SENDs of one principal, or of all."""
+    """The results of the SENDs of one principal, or of all. `aside` counts checked ones that do not concern the candidate."""
 
-    __slots__ = ("aside", "fits", "mended", "older", "rejected", "seen", "tried")
-
-    def __init__(self) -> None:
-        self.seen = 0
-        self.tried = 0
-        self.fits = 0
-        self.older = 0
-        self.rejected = 0
-        self.mended = 0
-        self.aside = 0  # looked at, and nothing to do with the candidate
+    seen: int = 0
+    tried: int = 0
+    fits: int = 0
+    older: int = 0
+    rejected: int = 0
+    mended: int = 0
+    aside: int = 0
 
     @property
     def relevant(self) -> float:
-        """How many of those seen have to do with the candidate, as far as those that were tried tell."""
+        """Estimate from the trials how many of those seen have to do with the candidate."""
         return self.seen * self.tried / (self.tried + self.aside) if self.tried else 0.0
 
 
 @final
+@dataclass(slots=True)
 class Reason:
-    """Why SENDs of one principal would have been rejected, with the last of them as an example."""
+    """Why SENDs of one principal would have been rejected, with the last of them as an example.
 
-    __slots__ = ("at_us", "count", "destination", "first_at_us", "principal", "problem", "reason")
+    `problem` leaves out everything that differs from one SEND to the next.
+    """
 
-    def __init__(self, principal: str, problem: str, at_us: int) -> None:
-        self.principal: Final = principal
-        self.problem: Final = problem  # without what differs from one SEND to the next
-        self.first_at_us: Final = at_us
-        self.count = 0
-        self.at_us = at_us
-        self.destination = b""
-        self.reason = ""
+    principal: str
+    problem: str
+    first_at_us: int
+    at_us: int
+    count: int = 0
+    destination: bytes = b""
+    reason: str = ""
 
 
 @final
@@ -81,7 +81,7 @@ class Trials:
 
     Attributes:
         rule: As it is in force.
-        candidate: What is tried.
+        candidate: Version that is tried.
         total: Of all principals.
         principals: By name.
         reasons: By principal and problem.
@@ -96,7 +96,7 @@ class Trials:
         self._resolutions: dict[str, Resolution] = {}
 
     def tally(self, principal: str) -> Tally:
-        """Return the figures of a principal, which may be all that is told of OTHERS."""
+        """Return the figures of a principal, or those of OTHERS if there are too many principals."""
         tally = self.principals.get(principal)
         if tally is None:
             if len(self.principals) >= PRINCIPALS_MAX:
@@ -112,7 +112,7 @@ class Trials:
         if found is None:
             if len(self.reasons) >= REASONS_MAX:
                 principal, problem = OTHERS, "other reasons"
-            found = self.reasons.setdefault((principal, problem), Reason(principal, problem, at_us))
+            found = self.reasons.setdefault((principal, problem), Reason(principal, problem, at_us, at_us))
         found.count += 1
         found.at_us = at_us
         found.destination = destination
@@ -127,7 +127,7 @@ class Trials:
         return found
 
     def rejected_share(self) -> float | None:
-        """Return which share of all would have been rejected, of each principal as its own trials tell; None without any."""
+        """Return which share of all would have been rejected, estimated from the trials of each principal. None without any."""
         known = [tally for tally in self.principals.values() if tally.tried]
         relevant = sum([tally.relevant for tally in known])
         return sum([tally.relevant * tally.rejected / tally.tried for tally in known]) / relevant if relevant else None
@@ -165,8 +165,8 @@ class Shadows:
         self._bind()
         return list(self._trials.values())
 
-    def tell(self, identity: Identity, event: Send, rule: Rule, verdict: Judgement | Rejection, wall_us: int) -> None:
-        """Take note of a SEND that a rule with a candidate has judged. As `OnShadowed` of the broker."""
+    def record(self, identity: Identity, event: Send, rule: Rule, verdict: Judgement | Rejection, wall_us: int) -> None:
+        """Record a SEND that a rule with a candidate has judged. As `OnShadowed` of the broker."""
         if self._bound is not self._registry():
             self._bind()
         trials = self._trials[rule]
@@ -194,7 +194,7 @@ class Shadows:
         self._bound = registry
 
     def _affordable(self, principal: str, cost: int, wall_us: int) -> bool:
-        """Say whether there is budget for a trial, and take it."""
+        """Return True if there is budget for a trial, and take it."""
         second = wall_us // _SECOND_US
         if second != self._second:
             elapsed = max(1, second - self._second)  # the clock may be set back
@@ -266,7 +266,7 @@ class Shadows:
         trials.blame(principal, problem, reason, destination, wall_us)
 
     def _unreadable(self, trials: Trials, body: bytes, verdict: Judgement) -> str:
-        """Say why a body of an older version cannot be read as the candidate; nothing when it can."""
+        """Return why a body of an older version cannot be read as the candidate. Empty when it can."""
         writer = self._registry().schema(verdict.schema, verdict.schema_version)
         if writer is None:
             return ""  # a tombstone alone

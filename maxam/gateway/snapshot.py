@@ -1,39 +1,48 @@
-"""Build snapshots, and remove what they make needless, in a process of its own: `python -m maxam.gateway.snapshot FOLDER
-[SECONDS [DAYS BYTES]]`, these of `source_retention_s`, `archive_days_max` and `archive_bytes_max`.
+"""Build snapshots, and remove the segments that they make needless, in a process of its own.
 
-A snapshot is made of the one before it and the segments sealed since, never of the running broker, so that neither the event
-loop nor the committer ever waits for it.
+Usage: `python -m maxam.gateway.snapshot FOLDER [SECONDS [DAYS BYTES [RESERVE NOW [full]]]]`. SECONDS is `dedup_retention_s`, DAYS is
+`retention_days_max`, and BYTES the archive's limit. RESERVE is the room to reserve for the next snapshot, and NOW the gateway's time in
+microseconds since the epoch. `full` means that the disk is full: the older of the two snapshots is brought up to the last segment but
+one.
+
+A snapshot is made of the one before it and the segments sealed since, never of the running broker. So neither the event loop nor
+the committer ever waits for it.
 """
 
 import gc
 import logging
 import os
 import secrets
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Final, final
 
 import trio
 
-from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
-from maxam.broker.policy import Policy, Rights
+from maxam.broker.summary import summed_up
 from maxam.compiled import child_environment
 from maxam.config import JournalSettings, Limits
 from maxam.errors import DiskFullError, JournalDamagedError, MaxamError
+from maxam.gateway.disk_budget import SnapshotSize, disk_bytes, retention_bytes_max
 from maxam.gateway.log import log_event
-from maxam.globs import compile_glob
 from maxam.journal import retention
 from maxam.journal.disk import Disk, OsDisk
-from maxam.journal.files import Journal, list_snapshots, sealed_segments, write_snapshot
 from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
-from maxam.metrics import Counters
-from maxam.records import Record, SubscriptionRecord
+from maxam.journal.names import list_snapshots, sealed_segments
+from maxam.journal.replay import read_sealed
+from maxam.journal.snapshots import SNAPSHOTS_KEPT, reserve_snapshots, write_snapshot
+from maxam.records import Record
 
-_LOOK_S: Final = 20.0  # how often the gateway looks for sealed segments
-_EXPIRE_LOOK_S: Final = 600.0  # how often it looks for segments that are too old or too many
+_LOOK_S: Final = 20.0  # how often the gateway checks for sealed segments
+_EXPIRE_LOOK_S: Final = 600.0  # how often it checks for segments that are too old or too many
+_FULL_LOOK_S: Final = 1.0  # how often it checks whether the disk has become full
 _NICENESS: Final = 19
+FULL: Final = "full"
 _NOTHING: Final = "nothing new"
 _EXPIRED: Final = "expired "  # begins a line of what was removed
 _INDEXED_MAX: Final = (
@@ -48,45 +57,47 @@ def segments_since_snapshot(folder: str, disk: Disk) -> int:
     return sum(1 for segment in sealed_segments(folder, disk) if segment.last > newest)
 
 
-def build_snapshot(folder: str, disk: Disk, limits: Limits) -> str | None:
+def lagging(folder: str, disk: Disk) -> int:
+    """Return where a second snapshot would stand for more segments than the older one does, or 0.
+
+    That is the end of the last sealed segment but one: older segments can then be removed.
+    """
+    sealed = sealed_segments(folder, disk)
+    snapshots = [revision for revision, _ in list_snapshots(f"{folder}/snapshots", disk)]
+    if len(sealed) < SNAPSHOTS_KEPT or not snapshots or snapshots[-1] <= sealed[-2].last:
+        return 0
+    return sealed[-2].last if len(snapshots) < SNAPSHOTS_KEPT or snapshots[-2] < sealed[-2].last else 0
+
+
+def build_snapshot(folder: str, disk: Disk, limits: Limits, full: bool = False) -> str | None:
     """Write a snapshot of everything that is sealed; return its path, None when nothing is new.
 
-    The segments that it reads get their indexes; then older ones do that have none.
+    The segments that it reads get their indexes; then older ones do that have none. Where nothing is new and the disk is full, the
+    snapshot is the one that `lagging` asks for.
 
     Raises:
         JournalError: The journal is damaged, or there is no room.
         OSError: The disk fails.
     """
     if not segments_since_snapshot(folder, disk):
-        return None
+        end = lagging(folder, disk) if full else 0
+        if not end:
+            return None
+        broker = summed_up(read_sealed(folder, disk, up_to=end), limits)
+        return write_snapshot(
+            folder, disk, broker.committed_revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
+        )
     indexer = JournalIndexer(folder, disk)
-    broker = summed_up(_indexed(Journal.read_sealed(folder, disk, indexer.begin), indexer), limits)
+    broker = summed_up(_indexed(read_sealed(folder, disk, indexer.begin), indexer), limits)
     indexer.end()
     path = write_snapshot(
-        folder, disk, broker.revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
+        folder, disk, broker.committed_revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
     )
     if indexer.problem is None:
         _index_archive(folder, disk)
     else:
         sys.stderr.write(f"no index of a segment: {indexer.problem}\n")
     return path
-
-
-def summed_up(records: Iterable[Record], limits: Limits) -> Broker:
-    """Apply records to a broker of which a snapshot can be made.
-
-    Everybody may receive everything there: a snapshot that owes too much loses nothing, as rights are asked again when a value is
-    written to a client.
-    """
-    everything = Rights((), (compile_glob("**", limits),), frozenset(), None, limits)
-    rights: dict[str, Rights] = {}
-    broker = Broker(limits, Policy({}, rights, limits), load_registry({"registry.toml": b""}))
-    for record in records:
-        if type(record) is SubscriptionRecord and record.principal not in rights:
-            rights[record.principal] = everything
-            broker.policy = Policy({}, rights, limits)
-        broker.apply(record)
-    return broker
 
 
 def _indexed(records: Iterable[Record], indexer: JournalIndexer) -> Iterator[Record]:
@@ -102,84 +113,204 @@ def _index_archive(folder: str, disk: Disk) -> None:
         for segment in unindexed(folder, disk)[:_INDEXED_MAX]:
             try:
                 build(folder, segment, disk)
-            except JournalDamagedError as error:  # for whoever reads it: it is not needed here
+            except JournalDamagedError as error:  # reading it will report that: it is not needed here
                 sys.stderr.write(f"no index: {error}\n")
     except (DiskFullError, OSError) as error:
         sys.stderr.write(f"no index of a segment: {error}\n")
 
 
-async def keep_snapshots(settings: JournalSettings, limits: Limits, counters: Counters) -> None:
-    """Start a build whenever enough segments were sealed since the last one; one at a time, until cancelled.
+@final
+class Snapshots:
+    """Has snapshots built, and the archive kept within its limits, by a process; keeps the room that the next snapshot needs.
 
-    A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
+    Attributes:
+        retention_bytes_max: The archive's limit on this disk. 0 if there is none, or it is not known yet.
+        no_room: Bytes that could not be reserved for the next snapshot. 0 if they are reserved.
     """
-    rules = retention.Rules(settings.archive_days_max, settings.archive_bytes_max)
-    folder = os.fspath(settings.folder)
-    expire_look_s = 0.0
-    while True:
-        await trio.sleep(_LOOK_S)
-        began_s = trio.current_time()
-        try:
-            sealed = await trio.to_thread.run_sync(segments_since_snapshot, folder, OsDisk())
-            if sealed < settings.snapshot_segments:
-                if began_s < expire_look_s:
-                    continue
-                expire_look_s = began_s + _EXPIRE_LOOK_S
-                now_us = time.time_ns() // 1000
-                if not await trio.to_thread.run_sync(retention.due, folder, OsDisk(), rules, now_us):
-                    continue
-            done = await trio.run_process(
-                [
-                    sys.executable,
-                    "-m",
-                    "maxam.gateway.snapshot",
-                    folder,
-                    str(limits.source_retention_s),
-                    str(rules.days_max),
-                    str(rules.bytes_max),
-                ],
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-                env=child_environment(),
-            )
-        except OSError as error:  # no process to be had, or the folder cannot be listed: the broker does without
-            counters.snapshots_failed += 1
-            log_event(logging.ERROR, "snapshot-failed", error=error, action="recovery stays slower; see error")
-            await trio.sleep(10 * _LOOK_S)
-            continue
-        seconds = f"{trio.current_time() - began_s:.3f}"
-        _log_done(done.stdout.decode().splitlines(), seconds)
-        if done.returncode == 0:
-            counters.snapshots_built += 1
-            if done.stderr:
-                log_event(
-                    logging.WARNING,
-                    "snapshot-incomplete",
-                    error=_last_line(done.stderr),
-                    action="readers do without an index; what should have been removed stays",
-                )
-        else:
-            counters.snapshots_failed += 1
-            problem = _last_line(done.stderr)
-            log_event(
-                logging.ERROR,
-                "snapshot-failed",
-                error=problem,
-                seconds=seconds,
-                action="recovery stays slower; see error",
-            )
-            await trio.sleep(10 * _LOOK_S)
+
+    def __init__(
+        self,
+        settings: JournalSettings,
+        limits: Limits,
+        broker: Broker,
+        full: Callable[[], bool],
+        wall_us: Callable[[], int],
+    ) -> None:
+        """Make one that has not checked anything yet.
+
+        Args:
+            settings: Of the journal.
+            limits: Of the broker.
+            broker: Its topics show how large a snapshot will be. Its counters count.
+            full: Returns True if the disk is full, or will be soon.
+            wall_us: Returns the time, microseconds since the epoch.
+        """
+        self._settings: Final = settings
+        self._limits: Final = limits
+        self._counters: Final = broker.counters
+        self._full: Final = full
+        self._wall_us: Final = wall_us
+        self._size: Final = SnapshotSize(broker.store)
+        self._folder: Final = os.fspath(settings.folder)
+        self.retention_bytes_max = 0
+        self.no_room = 0
+        self._reserved = 0
+        self._newest_bytes = 0
+        self._disk_bytes = 0
+
+    def degraded(self) -> list[str]:
+        """Return a line if there is no room for the next snapshot."""
+        if not self.no_room:
+            return []
+        return [
+            f"snapshot-room: {self.no_room} bytes cannot be reserved for the next snapshot. Make room, or the archive cannot"
+            " shrink once the disk is full"
+        ]
+
+    async def run(self) -> None:
+        """Start a build whenever enough segments were sealed since the last one, or the disk is full; one at a time, until cancelled.
+
+        A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
+        """
+        expire_look_s = 0.0
+        wait_s = 0.0
+        while True:
+            await self._wait(wait_s)
+            wait_s = _LOOK_S
+            full = self._full()
+            began_s = trio.current_time()
+            try:
+                await self._find_sizes()
+                await self._keep_room()
+                rules = retention.Rules(self._settings.retention_days_max, self.retention_bytes_max)
+                sealed = await trio.to_thread.run_sync(segments_since_snapshot, self._folder, OsDisk())
+                if full:
+                    wanted = sealed > 0 or await trio.to_thread.run_sync(lagging, self._folder, OsDisk()) > 0
+                else:
+                    wanted = sealed >= self._settings.snapshot_segments
+                if not wanted:
+                    if began_s < expire_look_s and not full:
+                        continue
+                    expire_look_s = began_s + _EXPIRE_LOOK_S
+                    now_us = self._wall_us()
+                    if not await trio.to_thread.run_sync(retention.due, self._folder, OsDisk(), rules, now_us):
+                        continue
+                done = await self._build(rules, full)
+            except OSError as error:  # no process to be had, or the folder cannot be listed: the broker does without
+                self._failed(error, None)
+                wait_s = 10 * _LOOK_S
+                continue
+            self._reserved = 0  # the build has used it up and made it again, perhaps of another size
+            seconds = f"{trio.current_time() - began_s:.3f}"
+            progress = _log_done(done.stdout.decode().splitlines(), seconds)
+            if done.returncode == 0:
+                self._counters.snapshots_built += 1
+                if full and progress:
+                    wait_s = 0.0  # a full disk may need another snapshot before anything can be removed
+                if done.stderr:
+                    log_event(
+                        logging.WARNING,
+                        "snapshot-incomplete",
+                        error=_last_line(done.stderr),
+                        action="readers do without an index; what should have been removed stays",
+                    )
+            else:
+                self._failed(_problem(done), seconds)
+                wait_s = 10 * _LOOK_S
+
+    async def _wait(self, wait_s: float) -> None:
+        """Wait; a disk that becomes full meanwhile ends the wait."""
+        if self._full():
+            await trio.sleep(wait_s)
+            return
+        with trio.move_on_after(wait_s):
+            while not self._full():  # the committer knows nothing of us
+                await trio.sleep(_FULL_LOOK_S)
+                await self._keep_room()
+
+    async def _find_sizes(self) -> None:
+        self._disk_bytes = await trio.to_thread.run_sync(disk_bytes, self._settings.folder)
+        self._newest_bytes = await trio.to_thread.run_sync(_newest_bytes, self._folder)
+        self.retention_bytes_max = retention_bytes_max(self._settings, self._disk_bytes)
+
+    async def _keep_room(self) -> None:
+        """Reserve room for the next snapshot again where the estimate of its size has changed."""
+        size = self._size.look(self._newest_bytes, self._disk_bytes)
+        if not self.no_room and size * 3 // 4 <= self._reserved <= size * 2:
+            return
+        self._reserved = size
+        reserved = False
+        with suppress(OSError):  # the disk that fails is the committer's to meet
+            reserved = await trio.to_thread.run_sync(_reserve, self._folder, size)
+        self.no_room = 0 if reserved else size
+
+    async def _build(self, rules: retention.Rules, full: bool) -> "subprocess.CompletedProcess[bytes]":
+        arguments = [self._folder, str(self._limits.dedup_retention_s), str(rules.days_max), str(rules.bytes_max)]
+        return await trio.run_process(
+            [
+                sys.executable,
+                "-m",
+                "maxam.gateway.snapshot",
+                *arguments,
+                str(self._reserved),
+                str(self._wall_us()),
+                *([FULL] if full else []),
+            ],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env=child_environment(),
+        )
+
+    def _failed(self, problem: object, seconds: str | None) -> None:
+        self._counters.snapshots_failed += 1
+        action = "recovery stays slower; see error"
+        log_event(logging.ERROR, "snapshot-failed", error=problem, seconds=seconds, action=action)
 
 
-def _log_done(lines: list[str], seconds: str) -> None:
-    """Log what the process has said."""
+def _newest_bytes(folder: str) -> int:
+    """Return the size of the newest snapshot, 0 when there is none."""
+    disk = OsDisk()
+    snapshots = list_snapshots(f"{folder}/snapshots", disk)
+    return disk.size(snapshots[-1][1]) if snapshots else 0
+
+
+def _reserve(folder: str, size: int) -> bool:
+    """Reserve room for the next snapshot unless another process is building one; return False where there is no room."""
+    disk = OsDisk()
+    try:
+        lock = disk.lock(f"{folder}/snapshots/lock")
+    except BlockingIOError:
+        return True
+    try:
+        return reserve_snapshots(folder, disk, size)
+    finally:
+        disk.close(lock)
+
+
+def _problem(done: "subprocess.CompletedProcess[bytes]") -> str:
+    """Return why a process failed: its last words, or the signal that killed it."""
+    if done.returncode < 0:
+        return f"its process was killed by signal {-done.returncode} ({_signal_name(-done.returncode)})"
+    return _last_line(done.stderr) or f"its process ended with exit code {done.returncode}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def _log_done(lines: list[str], seconds: str) -> bool:
+    """Log the output of the process. Return True if it has done anything."""
     for line in lines:
         if line.startswith(_EXPIRED):
             _, segments, freed, first, last = line.split()
             log_event(logging.INFO, "archive-expired", segments=segments, bytes=freed, first=first, last=last)
         elif line != _NOTHING:
             log_event(logging.INFO, "snapshot-built", path=line, seconds=seconds)
+    return lines != [_NOTHING]
 
 
 def _last_line(output: bytes) -> str:
@@ -194,9 +325,13 @@ def main() -> int:
     try:
         # A gateway that was killed leaves its build running, and the next gateway may start another: two would write one file.
         OsDisk().lock(f"{folder}/snapshots/lock")
-        limits = Limits(source_retention_s=float(sys.argv[2])) if len(sys.argv) > 2 else Limits()
+        limits = Limits(dedup_retention_s=float(sys.argv[2])) if len(sys.argv) > 2 else Limits()
         rules = retention.Rules(float(sys.argv[3]), int(sys.argv[4])) if len(sys.argv) > 4 else retention.Rules(0, 0)
-        build_and_expire(folder, OsDisk(), limits, rules)
+        build_and_expire(
+            folder, OsDisk(), limits, rules, int(sys.argv[6]) if len(sys.argv) > 6 else 0, FULL in sys.argv[7:]
+        )
+        if len(sys.argv) > 5:  # at once: what was removed has made room that publishers want too
+            reserve_snapshots(folder, OsDisk(), int(sys.argv[5]))
     except BlockingIOError:
         sys.stderr.write(f"{folder}: another process is building a snapshot\n")
         return 1
@@ -206,30 +341,32 @@ def main() -> int:
     return 0
 
 
-def build_and_expire(folder: str, disk: Disk, limits: Limits, rules: retention.Rules) -> None:
-    """Build a snapshot, then remove what the rules want removed; before it, when that is what makes the room that it needs.
+def build_and_expire(
+    folder: str, disk: Disk, limits: Limits, rules: retention.Rules, now_us: int = 0, full: bool = False
+) -> None:
+    """Build a snapshot, then remove the segments of the rules. Remove them first if only that makes the room for the snapshot.
 
-    Says on standard output what it did.
+    Writes its results to standard output.
 
     Raises:
         JournalError: The journal is damaged, or there is no room.
         OSError: The disk fails.
     """
     try:
-        path = build_snapshot(folder, disk, limits)
+        path = build_snapshot(folder, disk, limits, full)
     except DiskFullError:
-        if not _expire(folder, disk, rules):
+        if not _expire(folder, disk, rules, now_us):
             raise
-        path = build_snapshot(folder, disk, limits)
+        path = build_snapshot(folder, disk, limits, full)
     sys.stdout.write(f"{path or _NOTHING}\n")
-    _expire(folder, disk, rules)
+    _expire(folder, disk, rules, now_us)
 
 
-def _expire(folder: str, disk: Disk, rules: retention.Rules) -> bool:
+def _expire(folder: str, disk: Disk, rules: retention.Rules, now_us: int) -> bool:
     """Return whether something was removed."""
     try:
-        gone = retention.expire(folder, disk, rules, time.time_ns() // 1000)
-    except JournalDamagedError as error:  # which the next start tells too
+        gone = retention.expire(folder, disk, rules, now_us or time.time_ns() // 1000)
+    except JournalDamagedError as error:  # which the next start reports too
         sys.stderr.write(f"nothing was removed from the archive: {error}\n")
         return False
     if gone is not None:

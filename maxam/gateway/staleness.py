@@ -1,9 +1,9 @@
-"""Who is behind, and by how much: for every subscription, how old the oldest thing is that it does not have yet.
+"""The staleness of each subscription: the age of the oldest change that it has not received yet.
 
-Theory of operation. A subscription *lacks* what it is owed, what it was sent and has not acknowledged (ack mode `client`), and what was handed
-to a writer and is not proven written (durable, ack mode `auto`). `Subscription` knows since when, and keeps that at no cost to those that
-keep up; here it is looked at, in slices, when somebody asks. One walk serves all who ask while it is under way and for some time after it, so that
-ten consoles and a scrape cost what one does, and never more than a twentieth of the time.
+Theory of operation. A subscription *lacks* the topics that it is owed. It also lacks those it was sent and has not acknowledged (ack
+mode `client`). The third kind are those handed to a writer and not proven written (durable, ack mode `auto`). `Subscription` keeps the times, at no cost to
+those that keep up. They are read here, in batches, on request. One scan serves all requests while it is under way and for some time
+after it. So ten consoles and a scrape cost what one does, and never more than a twentieth of the time.
 
 Time is the broker's: that of the wall clock, but never before the newest change.
 """
@@ -20,14 +20,15 @@ import trio
 from maxam.broker.broker import Broker
 from maxam.broker.session import Session, Subscription
 
-KEPT_S: Final = 1.0  # a walk's result, at least
-WORST_MAX: Final = 200  # that a walk remembers: one page
-SLICE_S: Final = 0.0005  # looked at before the event loop has its turn
-_KEPT_PER_TAKEN: Final = 20  # and at least so many times what the walk took
+KEPT_S: Final = 1.0  # a scan's result, at least
+WORST_MAX: Final = 200  # that a scan remembers: one page
+SLICE_S: Final = 0.0005  # reads before the event loop runs other tasks
+_KEPT_PER_TAKEN: Final = 20  # and at least this many times the duration of the scan
 _US: Final = 1_000_000
 
-# Why somebody is behind, as far as the broker can tell.
+# Why a subscription is behind, as far as the broker knows.
 Cause = Literal["", "detached", "paused", "unacknowledged", "unread", "catching-up"]
+AckMode = Literal["", "auto", "client", "client-individual"]
 State = Literal["connected", "detached"]
 
 
@@ -43,29 +44,30 @@ class SubscriptionRow:
         principal: Of its session.
         client_id: Of its session.
         id: Of its SUBSCRIBE.
-        glob: What it wants.
-        ack: "auto" or "client"; "" while nothing is delivered.
+        glob: Pattern of its topics.
+        ack: "auto" or "client", or "" while nothing is delivered.
         durable: It outlives its connection.
-        delivering: False: it waits for its re-SUBSCRIBE, or is paused.
+        delivering: False if it waits for its re-SUBSCRIBE, or is paused.
         connected: Its session has a connection.
         owed: Topics of which it was not sent the newest change.
         unacked: Messages sent and not acknowledged.
-        oldest_owed_s: How long it has lacked what it is owed, the longest.
-        oldest_unacked_s: How long it has lacked what it has not acknowledged, the longest.
-        staleness_s: The larger; 0.0 exactly when it has everything.
-        behind: It has lacked something for longer than `Staleness.behind_after_s`: what it lacks for less is on its way.
+        oldest_owed_s: How long it has lacked the oldest topic that it is owed.
+        oldest_unacked_s: How long it has lacked the oldest topic that it has not acknowledged.
+        staleness_s: The larger of these. 0.0 exactly when it has everything.
+        behind: It has lacked a topic for longer than `Staleness.behind_after_s`. Topics lacked for less are on their way.
         conflated: Changes that were replaced before it was sent them.
-        window: Un-acked messages that its connection may have now; None without one.
-        cause: "detached": its session has no connection; "paused": it is connected and has not re-subscribed; "unacknowledged": it, or another of its
-            connection, does not ACK what it was sent, and gets nothing more; "unread": it does not read what is ready for it as fast as it
-            comes; "catching-up": a walk over all topics that it asked for is under way; "": it has everything.
+        window: Un-acked messages that its connection may have now. None without one.
+        cause: One of Cause. `detached` means that its session has no connection, and `paused` that it is connected and has not
+            re-subscribed. `unacknowledged` means that a subscription of its connection does not ACK, and it gets nothing more.
+            `unread` means that it reads more slowly than topics change. `catching-up` means that its backfill is under way.
+            Empty means that it has everything.
     """
 
     principal: str
     client_id: str
     id: str
     glob: str
-    ack: Literal["", "auto", "client"]
+    ack: AckMode
     durable: bool
     delivering: bool
     connected: bool
@@ -82,15 +84,15 @@ class SubscriptionRow:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a walk has found.
+    """The result of a scan.
 
     Attributes:
-        at_us: When it ended, microseconds since the epoch.
+        at_us: Time of its end, microseconds since the epoch.
         looked_at: Subscriptions.
-        behind: Of these, how many lack something for longer than is allowed.
+        behind: How many of these lack a topic for longer than is allowed.
         counts: How many there are of each state.
-        largest_s: The largest staleness of each state; 0.0 if nobody lacks anything.
-        worst: Those that lack something, worst first, WORST_MAX at most.
+        largest_s: The largest staleness of each state. 0.0 if none lacks a topic.
+        worst: Those that lack a topic, worst first, WORST_MAX at most.
     """
 
     at_us: int
@@ -103,13 +105,13 @@ class Look:
 
 @final
 class Pace:
-    """Lets the event loop have its turn while much is looked at."""
+    """Lets the event loop run other tasks during a long scan."""
 
     def __init__(self) -> None:
         self._until_s = time.perf_counter() + SLICE_S
 
     async def step(self) -> None:
-        """Yield if a slice is over."""
+        """Yield if a batch is over."""
         if time.perf_counter() >= self._until_s:
             await trio.lowlevel.checkpoint()
             self._until_s = time.perf_counter() + SLICE_S
@@ -117,11 +119,11 @@ class Pace:
 
 @final
 class Staleness:
-    """Looks at all subscriptions when asked.
+    """Reads all subscriptions on request.
 
     Attributes:
-        last: What the newest walk has found; before the first, that there is nobody.
-        behind_after_s: Who lacks something for longer counts as behind.
+        last: Result of the newest scan. Empty before the first.
+        behind_after_s: Staleness above which a subscription counts as behind.
     """
 
     def __init__(self, broker: Broker, behind_after_s: float, wall_us: Callable[[], int] = _wall_us) -> None:
@@ -133,7 +135,7 @@ class Staleness:
         self._walking: trio.Event | None = None
 
     async def look(self) -> Look:
-        """Return what a walk has found that ended less than KEPT_S ago, or, where walks take long, so many times what they take."""
+        """Return the result of a scan that ended less than KEPT_S ago, or, for long scans, less than _KEPT_PER_TAKEN durations ago."""
         while trio.current_time() >= self._kept_until_s:
             if self._walking is None:
                 await self._walk()
@@ -208,7 +210,7 @@ class Staleness:
 
 
 def lacked_since_us(session: Session, subscription: Subscription) -> tuple[int, int]:
-    """Return since when a subscription lacks what it is owed, and what it has not acknowledged; 0: nothing."""
+    """Return since when a subscription lacks owed topics, and since when un-acked ones. 0 if it lacks none."""
     owed_us = subscription.owed_since_us()
     connection = session.connection
     if connection is not None:
@@ -243,7 +245,7 @@ def _row(
         client_id=session.client_id,
         id=subscription.id.decode(),
         glob=subscription.glob.text,
-        ack="" if not delivering else "client" if subscription.acknowledged else "auto",
+        ack=_ack_mode(subscription) if delivering else "",
         durable=subscription.durable,
         delivering=delivering,
         connected=connection is not None,
@@ -259,6 +261,12 @@ def _row(
     )
 
 
+def _ack_mode(subscription: Subscription) -> AckMode:
+    if not subscription.acknowledged:
+        return "auto"
+    return "client-individual" if subscription.individual else "client"
+
+
 def _cause(session: Session, subscription: Subscription) -> Cause:
     connection = session.connection
     if connection is None:
@@ -267,4 +275,4 @@ def _cause(session: Session, subscription: Subscription) -> Cause:
         return "paused"
     if subscription.sent or connection.in_flight >= connection.window.size:
         return "unacknowledged"
-    return "unread" if subscription.ready or not subscription.walks else "catching-up"
+    return "unread" if subscription.ready or not subscription.scans else "catching-up"

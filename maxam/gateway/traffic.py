@@ -1,18 +1,16 @@
-"""What went through connections and subscriptions, those that have ended included: counted where it happens, summed up when asked."""
+"""Totals of connections and subscriptions, ended ones included: counted where the traffic is, summed up when asked."""
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 import trio
 
 from maxam.broker.broker import Broker
-from maxam.gateway.connection import ClientConnection
+from maxam.broker.session import Session
+from maxam.gateway.transport import Transport
 
-if TYPE_CHECKING:
-    from maxam.broker.session import Session
-
-_SLICE: Final = 250  # connections that are looked at before the event loop has its turn: about 0.2 ms
+_SLICE: Final = 250  # connections that are read before the event loop runs other tasks: about 0.2 ms
 _SLICE_SUBSCRIPTIONS: Final = 2500  # likewise
 ACCEPT: Final = "accept"  # there were too many connections
 HANDSHAKE: Final = "handshake"  # TLS did not come about
@@ -29,16 +27,16 @@ class Traffic:
         refused: Connections that ended before, by the stage that they had reached.
         connected: Of the living ones, those; at the last `gather`, as all that follow.
         connecting: The others.
-        first_expiry_s: Until when the first to expire of the connected clients' certificates is valid, seconds since the epoch;
-            0.0: nobody is connected.
+        first_expiry_s: Earliest end of validity of the connected clients' certificates, seconds since the epoch. 0.0 if no client
+            is connected.
         bytes_received: Plaintext from clients.
         bytes_sent: Plaintext to clients.
         frames: Received from clients.
         conflated: Changes that were replaced before a subscription read them.
     """
 
-    def __init__(self, broker: Broker, connections: Iterable[ClientConnection]) -> None:
-        """Begin at nothing; `connections` are the living ones, whenever it is looked at."""
+    def __init__(self, broker: Broker, connections: Iterable[Transport]) -> None:
+        """Begin at nothing. `connections` are the living ones, at each time of reading."""
         self._broker: Final = broker
         self._connections: Final = connections
         self._ended = (0, 0, 0)
@@ -52,8 +50,8 @@ class Traffic:
         self.frames = 0
         self.conflated = 0
 
-    def ended(self, connection: ClientConnection) -> None:
-        """Take over what a connection has counted; it must not be among the living ones any more."""
+    def ended(self, connection: Transport) -> None:
+        """Take over the counts of a connection, which must no longer be among the living ones."""
         received, sent, frames = self._ended
         self._ended = (
             received + connection.bytes_in,
@@ -66,7 +64,7 @@ class Traffic:
             self.refused[CONNECT] += 1
 
     async def gather(self) -> None:
-        """Sum up anew. What ends meanwhile may be missing until the next time, but no sum is ever less than before."""
+        """Sum up again. Connections that end meanwhile may be missing until the next time, but no sum is ever less than before."""
         received, sent, frames = self._ended
         connections = list(self._connections)
         connected = 0
@@ -97,9 +95,9 @@ class Traffic:
         self.conflated = max(self.conflated, conflated)
 
 
-def _frames(connection: ClientConnection) -> int:
+def _frames(connection: Transport) -> int:
     return 0 if connection.peer is None else connection.peer.frames
 
 
-def _conflated(session: "Session") -> int:
+def _conflated(session: Session) -> int:
     return sum([subscription.conflated for subscription in session.subscriptions.values()])

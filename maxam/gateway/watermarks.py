@@ -1,8 +1,8 @@
-"""Memory, disk and a disk that does not answer, when they run short: states that are told once, that operators see, and that end.
+"""Shortage of memory or disk, and a disk that does not answer: states that are reported once, shown to operators, and end.
 
-Memory is given back late, so that before it is said to be short the C library is asked to return what is free; while it is
-short, again and again. Otherwise it is asked when much is free, so that what connections leave when they come and go does not add
-up, and what a crowd leaves is given back: see `heap`.
+Freed memory returns to the system late. So before memory counts as short, and again while it is, the C library is asked to return
+its free pages. Otherwise it is asked when much is free. So the remains of connections do not add up, and the memory of a crowd is
+returned: see `heap`.
 """
 
 import logging
@@ -20,13 +20,13 @@ from maxam.gateway import heap
 from maxam.gateway.heap import Slack
 from maxam.gateway.log import log_event
 
-# Of what the machine, or the control group, has: a snapshot is built in a process that may need as much again, and the kernel
+# Of the memory of the machine, or the control group. A snapshot is built in a process that may need as much again, and the kernel
 # wants some for the files.
 _MEMORY_SHARE: Final = 0.45
-_MEMORY_AGAIN: Final = 0.95  # of the limit: below it memory is not short any more
+_MEMORY_AGAIN: Final = 0.95  # of the limit: below it memory is no longer short
 _FREE_AGAIN: Final = 1.1  # of the least that should be free: the same
 _MEMORY_LOOK_S: Final = 0.2  # the most that a fast publisher can bring meanwhile is some 100 MiB
-_RETURN_INTERVAL_S: Final = 1.0  # between two requests to return what is free: each walks all of it
+_RETURN_INTERVAL_S: Final = 1.0  # between two requests to return free memory: each scans all of it
 _HEAP_LOOK_S: Final = 60.0  # the same while memory is not short
 _DISK_LOOK_S: Final = 2.0
 _SLOW_S: Final = 5.0  # for one block: disks that are well take milliseconds
@@ -59,17 +59,33 @@ def memory_bytes(groups: Path = Path("/sys/fs/cgroup"), membership: Path = Path(
     return found
 
 
+def unwritable(folder: Path) -> str:
+    """Return why no file can be made in the folders of a journal, empty if one can; blocks, writes nothing."""
+    for path in (folder, folder / "segments", folder / "snapshots"):
+        try:
+            flags = os.statvfs(path).f_flag
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        if flags & os.ST_RDONLY:
+            return f"the file system of {path} is read-only"
+        if not os.access(path, os.W_OK | os.X_OK):
+            return f"permission to write in {path} is denied"
+    return ""
+
+
 @final
 class Watermarks:
-    """Looks at memory and disk, tells the broker, and says what operators should know.
+    """Measures memory and disk, informs the broker, and reports shortages to operators.
 
     Attributes:
         memory_bytes_max: Above it SENDs are refused.
-        memory_used_bytes: At the last look.
+        memory_used_bytes: At the last measurement.
         memory_low: They are.
-        free_bytes: Of the journal's disk, at the last look; -1: not known.
+        free_bytes: Of the journal's disk, at the last measurement, -1 if unknown.
+        disk_bytes: Size of that disk, -1 if unknown.
         free_low: They are fewer than they should be.
-        slow: The disk has a block for long and does not answer.
+        unwritable: Why the journal's folder cannot be written. Empty if it can.
+        slow: The disk has had a block for long and does not answer.
     """
 
     def __init__(
@@ -79,25 +95,30 @@ class Watermarks:
         folder: Path,
         memory_bytes_max: int,
         free_bytes_min: int,
+        wanted_bytes: int = 0,
     ) -> None:
-        """Make one that has not looked yet.
+        """Make one that has not measured anything yet.
 
         Args:
-            broker: To be told.
-            writing_since: Says since when (monotonic seconds) the disk has had a block; None: it has none.
+            broker: Broker that is informed.
+            writing_since: Returns since when (monotonic seconds) the disk has had a block. None if it has none.
             folder: The journal's.
-            memory_bytes_max: 0 takes a share of what there is.
+            memory_bytes_max: 0 takes a share of the machine's memory.
             free_bytes_min: 0 never warns.
+            wanted_bytes: The least size of the disk for the configuration.
         """
         self._broker: Final = broker
         self._writing_since: Final = writing_since
         self._folder: Final = folder
         self._free_bytes_min: Final = free_bytes_min
+        self._wanted_bytes: Final = wanted_bytes
+        self.disk_bytes = -1
         self.memory_bytes_max: Final = memory_bytes_max or int(memory_bytes() * _MEMORY_SHARE)
         self.memory_used_bytes = 0
         self.free_bytes = -1
         self.free_low = False
         self.slow = False
+        self.unwritable = ""
         self._writing_since_s: float | None = None
         self._slack: Final = Slack()
 
@@ -107,13 +128,13 @@ class Watermarks:
         return self._broker.memory_low
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Measure until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_memory)
             nursery.start_soon(self._watch_disk)
 
     def unready(self) -> list[str]:
-        """Say why SENDs are not accepted."""
+        """Return why SENDs are not accepted."""
         reasons = []
         if self.memory_low:
             reasons.append(
@@ -122,16 +143,27 @@ class Watermarks:
             )
         if self.slow:
             reasons.append("disk-slow: the journal's disk does not answer; SENDs wait")
+        if self.unwritable:
+            reasons.append(
+                f"journal-unwritable: {self.unwritable}; the gateway ends when it begins the next segment: correct it before that"
+            )
         return reasons
 
     def degraded(self) -> list[str]:
-        """Say what an operator should see to, though the broker serves."""
-        if not self.free_low:
-            return []
-        return [f"disk-low: {self.free_bytes} bytes are free in {self._folder} (free_bytes_min {self._free_bytes_min})"]
+        """Return conditions that an operator should correct though the broker serves."""
+        found = []
+        if self.free_low:
+            free = f"{self.free_bytes} bytes are free in {self._folder}"
+            found.append(f"disk-low: {free} (free_bytes_min {self._free_bytes_min})")
+        if 0 <= self.disk_bytes < self._wanted_bytes:
+            found.append(
+                f"disk-small: the disk of {self._folder} has {self.disk_bytes} bytes, the configuration wants {self._wanted_bytes}"
+                " (retention_bytes_max + rejected_bytes_max + free_bytes_min); lower these or use a larger disk"
+            )
+        return found
 
     def heed_memory(self, used_bytes: int) -> None:
-        """Take note of what is in use."""
+        """Record the memory in use."""
         self.memory_used_bytes = used_bytes
         limit = self.memory_bytes_max
         if not self.memory_low and used_bytes > limit:
@@ -143,7 +175,7 @@ class Watermarks:
             log_event(logging.WARNING, "memory-low-ended", used=used_bytes, memory_bytes_max=limit)
 
     def heed_disk(self, free_bytes: int) -> None:
-        """Take note of what is free."""
+        """Record the free bytes of the disk."""
         self.free_bytes = free_bytes
         least = self._free_bytes_min
         if not self.free_low and free_bytes < least:
@@ -155,7 +187,7 @@ class Watermarks:
             log_event(logging.WARNING, "disk-low-ended", free=free_bytes, free_bytes_min=least)
 
     def heed_writing(self, since_s: float | None, now_s: float) -> None:
-        """Take note of since when the disk has had a block; None: it has none."""
+        """Record since when the disk has had a block. None if it has none."""
         slow = since_s is not None and now_s - since_s >= _SLOW_S
         if slow and not self.slow:
             log_event(logging.ERROR, "disk-slow", action="SENDs wait for the journal's disk; see what it does")
@@ -165,6 +197,16 @@ class Watermarks:
         self.slow = slow
         self._writing_since_s = since_s
 
+    def heed_unwritable(self, problem: str) -> None:
+        """Record why the journal's folder cannot be written. Empty if it can."""
+        if problem != self.unwritable:
+            if problem:
+                action = "correct it: the gateway ends when it begins the next segment"
+                log_event(logging.ERROR, "journal-unwritable", error=problem, action=action)
+            else:
+                log_event(logging.WARNING, "journal-unwritable-ended")
+        self.unwritable = problem
+
     async def _watch_memory(self) -> None:
         return_s = 0.0
         heap_s = trio.current_time() + _HEAP_LOOK_S
@@ -173,7 +215,7 @@ class Watermarks:
             with suppress(OSError):  # not one more file can be open: then what is known of memory stays as it is
                 used_bytes = resident_bytes()
                 if (self.memory_low or used_bytes > self.memory_bytes_max) and now_s >= return_s:
-                    self._broker.store.sweep_soon()  # of what has been deleted, what nobody is owed any more
+                    self._broker.store.sweep_soon()  # of deleted topics, those that no subscription is owed
                     await trio.to_thread.run_sync(heap.give_back)
                     used_bytes = resident_bytes()
                     return_s = trio.current_time() + _RETURN_INTERVAL_S
@@ -185,7 +227,7 @@ class Watermarks:
             await trio.sleep(_MEMORY_LOOK_S)
 
     async def _tidy_heap(self, used_bytes: int) -> int:
-        """Return what is free if that is much; say how much is in use then."""
+        """Return free memory to the system if that is much. Return the bytes in use then."""
         found = await trio.to_thread.run_sync(heap.look)
         if found is not None and self._slack.worth(found, used_bytes):
             await trio.to_thread.run_sync(heap.give_back)
@@ -198,5 +240,7 @@ class Watermarks:
             with suppress(OSError):  # a disk that cannot even be asked is the committer's to meet
                 # a file system that hangs is not waited for at the end
                 told = await trio.to_thread.run_sync(os.statvfs, self._folder, abandon_on_cancel=True)
+                self.heed_unwritable(await trio.to_thread.run_sync(unwritable, self._folder, abandon_on_cancel=True))
+                self.disk_bytes = told.f_blocks * told.f_frsize
                 self.heed_disk(told.f_bavail * told.f_frsize)
             await trio.sleep(_DISK_LOOK_S)

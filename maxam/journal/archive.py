@@ -1,83 +1,54 @@
-"""Read a journal's folder beside the gateway that writes it, and say exactly what of it cannot be read.
+"""Read a journal's folder beside the gateway that writes it, and report exactly which parts cannot be read.
 
-The gateway may write, roll and seal meanwhile, and retention may remove segments; what is there is read up to the last whole block. Which segments there
-are is `listing`; `reading` decodes them, `proving` checks them without; here is what of them a reader wants, and what of that is lost.
+The gateway may write, roll and seal meanwhile, and retention may remove segments. A read covers everything that is there, up to
+the last whole block. `listing` finds the segments, `reading` decodes them, and `proving` checks them without decoding. This module
+selects the part that a reader wants, and reports the losses in it.
 """
 
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
-from maxam.journal.decoding import first_record
-from maxam.journal.encoding import CHECK_BYTES, KIND_END, SYNC_BYTES
 from maxam.journal.listing import (
     REVISION_MAX,
     Problem,
     ProblemKind,
     Records,
-    Segment,
     SegmentFile,
-    find_segment,
     list_segments,
     lost_from_text,
     lost_text,
     segments_folder,
-    size_of,
     snapshot_revision,
     start_of,
     time_text,
     whole_lost,
 )
-from maxam.journal.proving import TAIL, CheckedSegment, check_segment, walk
-from maxam.journal.reading import Block, Place, SegmentReader
+from maxam.journal.names import Segment
+from maxam.journal.proving import CheckedSegment, check_segment
+from maxam.journal.reading import SegmentReader
+from maxam.journal.scan import END_TAIL_BYTES, end_position
 from maxam.records import RejectedSend
 
-__all__ = [  # what readers need of all four
-    "REVISION_MAX",
-    "Archive",
-    "Block",
-    "CheckedSegment",
-    "Place",
-    "Problem",
-    "ProblemKind",
-    "Records",
-    "Segment",
-    "SegmentReader",
-    "check_segment",
-    "ended_at",
-    "examine",
-    "find_segment",
-    "list_segments",
-    "plan",
-    "segments_folder",
-    "size_of",
-    "snapshot_revision",
-    "start_of",
-    "time_text",
-    "walk",
-]
-
-_END_BLOCK_BYTES_MAX: Final = 128
 _THREADS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What of a journal's folder can be read, at one moment.
+    """The readable part of a journal's folder, at one moment.
 
     Attributes:
         folder: The journal's.
-        records: Of what the segments were examined: accepted changes and sessions are in the same ones.
+        records: Kind for which the segments were examined. Accepted changes and sessions share segments.
         low: First revision that was asked for, 0 for any.
-        first: First revision there is in the range that was asked for, 0 when there is none.
-        last: Last one: what is written later is not part of it.
+        first: First revision in the range that was asked for, 0 if there is none.
+        last: Last revision in that range. Later writes are not part of it.
         sealed: Healthy segments, in order.
-        damaged: Sealed segments that are not, in order.
-        open: The open segment, when it holds something.
-        problems: All that was found.
+        damaged: Damaged sealed segments, in order.
+        open: The open segment, if it holds any record.
+        problems: All problems that were found.
     """
 
     folder: str
@@ -105,19 +76,21 @@ def plan(
     until_us: int | None = None,
     may_hold: Callable[[Segment], bool] | None = None,
 ) -> tuple[list[Segment], list[Problem]]:
-    """Return the segments that can hold what is wanted, in order, and what their names tell is wrong; nothing is read but ends of files.
+    """Return the segments that can hold wanted records, in order, and the faults that their names show. Only ends of files are read.
 
     Arguments and errors are those of `examine`.
     """
     low = max(1, from_revision or 1)
     high = REVISION_MAX if to_revision is None else to_revision
-    reached = 0 if records == "rejected" else snapshot_revision(folder)  # before the list: what it tells of is in that
+    reached = (
+        0 if records == "rejected" else snapshot_revision(folder)
+    )  # before the list, which then has everything that it covers
     listed, problems = _lined_up(
         segments_folder(folder, records), list_segments(folder, records), low, high, from_revision is not None
     )
     problems += _end_missing(folder, listed, reached, low, high, from_revision is not None)
     if records == "sessions":
-        high += 1  # what sessions did behind the last change of a segment can be in the next one
+        high += 1  # records of sessions after the last change of a segment can be in the next one
     wanted = [one for one in listed if one.first <= high and (one.open or one.last >= low)]
     wanted = [one for one in wanted if one.open or may_hold is None or may_hold(one)]
     return [one for one in wanted if _in_time(one, since_us, until_us)], problems
@@ -132,20 +105,20 @@ def examine(
     until_us: int | None = None,
     may_hold: Callable[[Segment], bool] | None = None,
 ) -> Archive:
-    """Say what of a journal can be read, having proven every block of what is in the range.
+    """Return the readable part of a journal, after proving every block in the range.
 
     Args:
         folder: The journal's.
-        records: What is to be read.
-        from_revision: First one wanted, for accepted changes and sessions of the journal's, else of the rejected ones' counter;
-            None for whatever is there.
+        records: Kind of the records to read.
+        from_revision: First one wanted, for accepted changes and sessions of the journal's, else of the rejected ones' counter.
+            None for the first one that is there.
         to_revision: Last one wanted.
         since_us: Nothing accepted earlier is wanted; microseconds since the epoch, UTC.
         until_us: Nothing accepted then or later is wanted.
-        may_hold: Tells of a sealed segment whether it can hold what is wanted; one that cannot is not read.
+        may_hold: Returns False for a sealed segment that cannot hold any wanted record, so that it is not read.
 
     Returns:
-        What there is now. Segments outside the range are in none of its parts.
+        The state of now. Segments outside the range are in none of its parts.
 
     Raises:
         JournalError: It is not the folder of a journal.
@@ -196,12 +169,12 @@ def _in_span(
 ) -> Problem:
     """Return an expired beginning as lost when the time that is asked for reaches into it.
 
-    Of a span with a beginning that is when the last record that was removed is in it or behind it; of one without, when all that there
-    is came later.
+    A span with a beginning is affected if the last record that was removed is in it or after it. A span without one is affected
+    if everything that is there came later.
 
     Args:
         folder: The journal's.
-        records: What is read.
+        records: Kind of the records that are read.
         problem: Of any kind.
         since_us: As of `examine`.
         until_us: Likewise.
@@ -219,7 +192,7 @@ def _in_span(
         reaches = until_us <= start.accepted_at_us or until_us <= _begun_at_us(folder, records, listed[0])
     if not reaches:
         return problem
-    text = f"{problem.text}; lost: what of revisions {problem.first} to {problem.last} was asked for"
+    text = f"{problem.text}; the wanted ones of revisions {problem.first} to {problem.last} are lost"
     return replace(problem, text=text, lost=True)
 
 
@@ -231,7 +204,7 @@ def _begun_at_us(folder: str | os.PathLike[str], records: Records, segment: Segm
                 first = block[0]
                 return first.rejected_at_us if isinstance(first, RejectedSend) else first.accepted_at_us
     except OSError:
-        pass  # which is told by whoever reads it
+        pass  # which is reported when the segment is read
     return 0
 
 
@@ -245,7 +218,7 @@ def _check_or_miss(folder: str | os.PathLike[str], records: Records, segment: Se
 def _lined_up(
     folder: str, listed: list[Segment], low: int, high: int, low_was_asked_for: bool
 ) -> tuple[list[Segment], list[Problem]]:
-    """Return the segments that can be read beside each other, and what the names of all tell is wrong in a range of revisions."""
+    """Return the segments that can be read beside each other, and the faults that all names show in a range of revisions."""
     problems: list[Problem] = []
     kept: list[Segment] = []
     reached = 0  # last revision so far, of whatever was listed
@@ -275,7 +248,7 @@ def _lined_up(
 def _end_missing(
     folder: str | os.PathLike[str], listed: list[Segment], reached: int, low: int, high: int, low_was_asked_for: bool
 ) -> Iterator[Problem]:
-    """Yield what is missing behind the last segment up to a revision that the journal is known to have reached."""
+    """Yield the segments missing after the last one, up to a revision that the journal is known to have reached."""
     if listed and listed[-1].open:
         return
     first, last = max(low, listed[-1].last + 1 if listed else 1), min(high, reached)
@@ -283,9 +256,7 @@ def _end_missing(
         return
     lost = bool(listed) or low_was_asked_for or high <= reached
     if lost:
-        text = "the segments behind the last one are missing: a snapshot tells of what they held" + lost_text(
-            first, last
-        )
+        text = "the segments after the last one are missing: a snapshot covers their changes" + lost_text(first, last)
     else:
         text = f"there are no segments: what was up to revision {last} has been removed"
     kind: ProblemKind = "missing" if listed else "expired"
@@ -305,42 +276,27 @@ def _seam(before: CheckedSegment, after: CheckedSegment) -> Iterator[Problem]:
 
 
 def _in_time(segment: Segment, since_us: int | None, until_us: int | None) -> bool:
-    """Tell whether a segment can hold records of a time: from what its first and last bytes say."""
+    """Return True if a segment can hold records of a time, judged by its first and last bytes."""
     if until_us is not None:
         start = start_of(segment)
         if start is not None and start.accepted_at_us >= until_us:
             return False
     if since_us is None or segment.open:
         return True
-    ended_at_us = ended_at(segment)  # None: reading it will tell
+    ended_at_us = ended_at(segment)  # None: only reading it can show that
     return ended_at_us is None or ended_at_us >= since_us
 
 
 def ended_at(segment: Segment) -> int | None:
-    """Return the time of the last record of a sealed segment, microseconds since the epoch; None when its end does not tell."""
+    """Return the time of the last record of a sealed segment, microseconds since the epoch. None if its end does not have it."""
     try:
         file = SegmentFile(segment.path)
     except OSError:
         return None
     try:
-        return _ended_at_us(file)
+        end = end_position(file.read(max(0, file.size - END_TAIL_BYTES), END_TAIL_BYTES))
     except OSError:
         return None
     finally:
         file.close()
-
-
-def _ended_at_us(file: SegmentFile) -> int | None:
-    """Return the time of the last record of a sealed segment, from its end mark; None without a whole one."""
-    tail = file.read(max(0, file.size - _END_BLOCK_BYTES_MAX), _END_BLOCK_BYTES_MAX)
-    end = len(tail) - SYNC_BYTES
-    start = tail.find(b"\x02", 0, end)  # a block of one record
-    while start >= 0:
-        place = start + 2  # its size is below 64: one byte
-        if tail[start + 1] & 1 == 0 and place + (tail[start + 1] >> 1) == end:
-            check, seed, _ = TAIL.unpack_from(tail, end - CHECK_BYTES)
-            if zlib.crc32(tail[start : end - CHECK_BYTES], seed) == check:
-                _, at_us, kind = first_record(tail[place:end])
-                return at_us if kind == KIND_END else None
-        start = tail.find(b"\x02", start + 1, end)
-    return None
+    return None if end is None else end.accepted_at_us

@@ -1,18 +1,23 @@
 """Copy a journal while a gateway writes it, and make a journal of such a copy again.
 
-A backup is a folder `<when>` that looks like a journal's, with `manifest.json`: size and SHA-256 of every file. The manifest is written last: a
-folder without one is no backup. Until then, and while it is removed, it is called `<when>.unfinished`: what a crash leaves under such a name the next
-backup removes, and one that fails removes its own. One backup is made in a folder at a time. What a backup holds:
+A backup is a folder `<when>` that is laid out like a journal's, with `manifest.json`: size and SHA-256 of every file. The manifest
+is written last: a folder without one is no backup. Until then, and while it is removed, it is called `<when>.unfinished`. The next
+backup removes the remains of a crash under such a name, and a backup that fails removes its own. One backup is made in a folder
+at a time. A backup holds:
 
-* the segments, the open one up to its last whole block; the newest snapshots; rejected SENDs; the reports of repairs;
-* the texts of all schemas, which are listed after the segments: each was written before the first record that it judged;
+* the segments, the open one up to its last whole block, the newest snapshots, rejected SENDs, and the reports of repairs;
+* the texts of all schemas. They are listed after the segments, because each was written before the first record that it judged;
 * neither configuration nor keys nor certificates, which are no part of a journal.
 
-A sealed segment, a snapshot and a schema never change. So a file that the backup before has, in the same parent folder, is linked to it and not read
-again; else it is copied and hashed. That it is the same file is seen by its ends: a journal that was restored, or is another's, gives the same
-names to other files, often of the same size, but their sync markers and chains are others. Backups in one folder share what they have in common, and each can be removed on its own.
+A sealed segment, a snapshot and a schema never change. So a file that the previous backup in the same parent folder has is linked
+to it and not read again. Any other file is copied and hashed. Files are compared by their ends, because names and sizes prove nothing. A restored
+journal, or another one, gives the same names to other files, of the same size. They have other sync markers and chains. Backups in one folder
+share their common files, and each can be removed on its own.
 
 While the gateway rolls, seals and removes, files go between listing and reading: then the folder is listed again.
+
+A backup is verified before it gets its name: every file is read again, linked ones too, by the code of `maxam-admin journal verify`.
+A linked file that has decayed is copied from the journal instead.
 """
 
 import json
@@ -24,23 +29,25 @@ from hashlib import sha256
 from typing import Any, Final, Protocol, final
 
 from maxam.errors import JournalDamagedError, JournalError
-from maxam.journal.decoding import Decoder, decode_rejected
-from maxam.journal.disk import Disk
-from maxam.journal.files import RESTORING, Journal, list_segments, list_snapshots, write_file
+from maxam.journal.decoding import Decoder
+from maxam.journal.disk import Disk, write_file
 from maxam.journal.losses import FOLDER as DAMAGED
 from maxam.journal.losses import report_paths
+from maxam.journal.names import RENEW, RESTORING, list_segments, list_snapshots
+from maxam.journal.replay import read_sealed
 from maxam.journal.scan import HEADER_BYTES, Scanner
 from maxam.journal.verify import FileReport, verify
+from maxam.journal.whole import read_rejected
 
 MANIFEST: Final = "manifest.json"
-UNFINISHED: Final = ".unfinished"  # ends the name of a backup that is not whole yet, or not any more
+UNFINISHED: Final = ".unfinished"  # ends the name of a backup that is being made or removed
 LOCK: Final = "lock"  # held by the process that makes a backup in a folder
 _FORMAT: Final = 1
 _LISTINGS_MAX: Final = 20
 _COPY_BYTES: Final = 1 << 22
 _ENDS_BYTES: Final = 4096  # of each end of a file: they hold its sync marker and its chain
 _PATH: Final = re.compile(
-    r"(segments|snapshots|schemas|rejected|damaged/[\w-]+)/\w[\w.-]*", re.ASCII
+    r"(segments|snapshots|schemas|rejected|damaged/\w[\w.-]*)/\w[\w.-]*", re.ASCII
 )  # of a file in a backup
 _TEMPORARY: Final = ".tmp"  # of write_file
 _FOLDERS: Final = ("segments", "snapshots", "schemas", "rejected")
@@ -57,31 +64,33 @@ class BackupFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds.
+    """The contents of a backup.
 
     Attributes:
-        when: Its name.
-        journal: The folder that it is of.
+        when: Name of the backup.
+        journal: Folder of the journal that it copies.
         head: The last revision in it.
         files: All of them.
+        verified: It was read again and found whole before it got its name. False for a backup of a release that did not do that.
     """
 
     when: str
     journal: str
     head: int
     files: tuple[BackupFile, ...]
+    verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a backup or a restore did.
+    """The result of a backup or a restore.
 
     Attributes:
-        folder: Where it is.
+        folder: Its folder.
         head: Its last revision.
-        files: How many there are.
-        bytes: Of all of them.
-        copied: Bytes that were copied; the others are linked to the backup before.
+        files: Number of its files.
+        bytes: Size of all of them.
+        copied: Bytes that were copied. The others are linked to the backup before.
         removed: Names of older backups that made room.
     """
 
@@ -98,10 +107,10 @@ def back_up(root: str, folder: str, when: str, disk: Disk, kept: int = 0) -> Don
 
     Args:
         root: The journal's folder.
-        folder: Where backups are; made when missing, its parent must exist.
-        when: Names the backup; names of later ones sort behind it.
-        disk: Where both are.
-        kept: So many of the newest whole backups of this journal stay, this one included whatever it is called; the older ones go. 0 keeps all.
+        folder: Folder of the backups. It is made when missing, its parent must exist.
+        when: Name of the backup. Names of later ones sort after it.
+        disk: The disk of both.
+        kept: Number of whole backups of this journal to keep: this one, whatever its name, and the newest others. 0 keeps all.
 
     Raises:
         JournalError: It is no journal, there is a backup of that name, another one is being made there, or the journal is damaged. Nothing
@@ -139,7 +148,7 @@ def back_up(root: str, folder: str, when: str, disk: Disk, kept: int = 0) -> Don
 
 
 def clear(folder: str, disk: Disk) -> None:
-    """Remove what backups left behind that were not finished, as far as it can be removed; nobody may be making one there."""
+    """Remove the remains of unfinished backups, as far as they can be removed. No other process may be making a backup there."""
     for name in disk.names(folder):
         if name.endswith(UNFINISHED):
             with suppress(OSError):
@@ -157,17 +166,25 @@ def _copy(root: str, target: str, when: str, before: str, disk: Disk) -> Done:
             continue
     else:
         raise JournalError(f"{root}: its files change all the time")
-    _require_whole(target, disk, root, frozenset(f"{target}/{path}" for path in copier.linked))
     files = tuple(sorted(copier.files.values(), key=lambda file: file.path))
     manifest = {
         "format": _FORMAT,
         "when": when,
         "journal": root,
         "head": head,
+        "verified": True,  # before the folder gets the name of a backup
         "files": [{"path": file.path, "bytes": file.bytes, "sha256": file.sha256} for file in files],
     }
     write_file(disk, f"{target}/{MANIFEST}", [json.dumps(manifest, indent=1).encode()])
     disk.fsync_folder(target)
+    try:
+        _require_whole(target, disk, root)
+    except JournalDamagedError as error:
+        if error.path.removeprefix(f"{target}/") not in copier.linked:
+            raise
+        _remove(target, disk)
+        disk.make_folder(target)
+        return _copy(root, target, when, "", disk)
     return Done(target, head, len(files), sum(file.bytes for file in files), copier.copied)
 
 
@@ -193,7 +210,7 @@ def _prune(root: str, folder: str, made: str, kept: int, disk: Disk) -> Iterator
 
 
 def _has_all(backup: str, manifest: Manifest, disk: Disk) -> bool:
-    """Tell whether all files of a backup are there, as long as they should be."""
+    """Return True if all files of a backup are there, with the sizes that they should have."""
     try:
         return all(disk.size(f"{backup}/{file.path}") == file.bytes for file in manifest.files)
     except OSError:
@@ -233,7 +250,7 @@ def restore(backup: str, root: str, disk: Disk) -> Done:
         disk: Where both are.
 
     Raises:
-        JournalError: It is no backup, a file of it is not what the manifest says, or the folder is not empty.
+        JournalError: It is no backup, a file of it differs from the manifest, or the folder is not empty.
         DiskFullError: There is no room.
         OSError: A disk fails.
     """
@@ -247,6 +264,7 @@ def restore(backup: str, root: str, disk: Disk) -> Done:
     if made:
         disk.fsync_folder(root.rpartition("/")[0] or "/")
     write_file(disk, f"{root}/{RESTORING}", [f"{backup}\n".encode()])
+    write_file(disk, f"{root}/{RENEW}", [b""])  # what comes after it will be another history than the one that was lost
     disk.fsync_folder(root)
     folders = {f"{root}/{name}": None for name in ("segments", "snapshots", "schemas")}
     for file in manifest.files:
@@ -259,17 +277,17 @@ def restore(backup: str, root: str, disk: Disk) -> Done:
         try:
             size = disk.size(source)
         except FileNotFoundError:
-            raise JournalError(f"{source} is missing: the manifest names it; take another backup") from None
+            raise JournalError(f"{source} is missing, although the manifest lists it. Take another backup") from None
         digest = sha256()
         write_file(disk, f"{root}/{file.path}", _hashed(_read(source, size, disk), digest))
         if (size, digest.hexdigest()) != (file.bytes, file.sha256):
             raise JournalError(
-                f"{source} is not what the manifest says ({size} of {file.bytes} bytes, or another SHA-256); "
-                f"take another backup, and remove {root}"
+                f"{source} differs from the manifest ({size} of {file.bytes} bytes, or another SHA-256). "
+                f"Take another backup, and remove {root}"
             )
     for path in (*folders, root):  # all names, before the one that goes
         disk.fsync_folder(path)
-    _require_whole(root, disk, backup, frozenset())
+    _require_whole(root, disk, backup)
     disk.unlink(f"{root}/{RESTORING}")
     disk.fsync_folder(root)
     size = sum(file.bytes for file in manifest.files)
@@ -277,21 +295,24 @@ def restore(backup: str, root: str, disk: Disk) -> Done:
 
 
 def read_manifest(backup: str, disk: Disk) -> Manifest:
-    """Return what a backup says it holds.
+    """Return the contents of a backup by its manifest.
 
     Raises:
         JournalError: There is no manifest that can be believed.
     """
     path = f"{backup}/{MANIFEST}"
     try:
-        told: dict[str, Any] = json.loads(disk.read(path, 0, disk.size(path)))
-        if told["format"] != _FORMAT:
-            raise JournalError(f"{path} is of another version of maxam (format {told['format']}): restore it with that")
-        files = tuple(BackupFile(str(one["path"]), int(one["bytes"]), str(one["sha256"])) for one in told["files"])
-        manifest = Manifest(str(told["when"]), str(told["journal"]), int(told["head"]), files)
+        content: dict[str, Any] = json.loads(disk.read(path, 0, disk.size(path)))
+        if content["format"] != _FORMAT:
+            raise JournalError(
+                f"{path} is of another version of maxam (format {content['format']}): restore it with that"
+            )
+        files = tuple(BackupFile(str(one["path"]), int(one["bytes"]), str(one["sha256"])) for one in content["files"])
+        verified = content.get("verified") is True
+        manifest = Manifest(str(content["when"]), str(content["journal"]), int(content["head"]), files, verified)
     except FileNotFoundError:
         raise JournalError(
-            f"{backup} is no backup: it has no {MANIFEST}, which is written last; name the folder of one backup"
+            f"{backup} is no backup: it has no {MANIFEST}, which is written last. Specify the folder of one backup"
         ) from None
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise JournalError(f"{path} cannot be believed ({error}): take another backup") from error
@@ -301,8 +322,23 @@ def read_manifest(backup: str, disk: Disk) -> Manifest:
     return manifest
 
 
+def verify_backup(folder: str, disk: Disk) -> Iterator[FileReport]:
+    """Report on each file of a journal, and on each file of a backup that differs from its manifest.
+
+    Args:
+        folder: A journal or a backup.
+        disk: The disk that holds the folder.
+
+    Raises:
+        JournalError: There is a manifest that cannot be believed.
+    """
+    yield from verify(folder, disk)
+    if MANIFEST in disk.names(folder):
+        yield from verify_manifest(folder, disk)
+
+
 def verify_manifest(backup: str, disk: Disk) -> Iterator[FileReport]:
-    """Report on each file that is not what the manifest of a backup says.
+    """Report on each file that differs from the manifest of a backup.
 
     Raises:
         JournalError: There is no manifest that can be believed.
@@ -312,23 +348,23 @@ def verify_manifest(backup: str, disk: Disk) -> Iterator[FileReport]:
         try:
             size = disk.size(path)
         except FileNotFoundError:
-            yield FileReport(path, 0, problem="it is missing: the manifest names it")
+            yield FileReport(path, 0, problem="it is missing, although the manifest lists it")
             continue
         digest = sha256()
         for part in _read(path, size, disk):
             digest.update(part)
         if (size, digest.hexdigest()) != (file.bytes, file.sha256):
             yield FileReport(
-                path, size, problem=f"it is not what the manifest says ({file.bytes} bytes, or another SHA-256)"
+                path, size, problem=f"it differs from the manifest ({file.bytes} bytes, or another SHA-256)"
             )
 
 
 @final
 class _Copier:
-    """Brings a backup's folder to where its files are those of the journal.
+    """Copies files until those of a backup's folder are those of the journal.
 
     Attributes:
-        files: What is there, by path within the folder.
+        files: Files that are there, by path within the folder.
         linked: Paths of those that are the same files as in the backup before.
         copied: Bytes.
     """
@@ -348,14 +384,14 @@ class _Copier:
         self._folders: Final[dict[str, None]] = {}
 
     def copy_all(self) -> int:
-        """Copy what is missing, drop what the journal has not any more; return the last revision.
+        """Copy missing files and drop those that the journal no longer has. Return the last revision.
 
         Raises:
             FileNotFoundError: A file that was listed is gone; call again.
         """
         disk, root = self._disk, self._root
         wanted: set[str] = set()
-        snapshots = list_snapshots(f"{root}/snapshots", disk)  # first: the segments behind them are listed then
+        snapshots = list_snapshots(f"{root}/snapshots", disk)  # first, so that the segments after them are listed then
         head = 0
         for folder in ("segments", "rejected"):
             if folder == "rejected" and folder not in disk.names(root):
@@ -478,18 +514,17 @@ def _whole(path: str, data: bytes, before: int, rejected: bool) -> tuple[int, in
     end = scanner.offset
     try:
         # its end mark is written just before it gets another name: without it, it is an open segment still
-        while (block := scanner.next_block()) is not None and not scanner.ended:
-            if rejected:
-                revision += len(decode_rejected(*block, revision))
-            else:
-                decoder.decode(*block)
+        if rejected:
+            for sends in read_rejected(scanner, before):
+                revision += len(sends)
+                end = scanner.offset
+        else:
+            while scanner.records(decoder) is not None and not scanner.ended:
                 revision = decoder.revision
-            end = scanner.offset
+                end = scanner.offset
     except JournalDamagedError:
         if not scanner.torn():
             raise
-    except (ValueError, IndexError) as error:
-        raise JournalDamagedError(path, scanner.offset, f"the records of a whole block are wrong: {error}") from error
     return end, revision
 
 
@@ -504,13 +539,11 @@ def _hashed(parts: Iterator[bytes], digest: "_Digest") -> Iterator[bytes]:
         yield part
 
 
-def _require_whole(root: str, disk: Disk, source: str, trusted: frozenset[str]) -> None:
-    """Raise JournalError when a copy of a journal is not a whole journal."""
-    for report in verify(root, disk, trusted):
+def _require_whole(root: str, disk: Disk, source: str) -> None:
+    """Raise JournalDamagedError when a copy of a journal is not a whole journal."""
+    for report in verify_backup(root, disk):
         if report.problem is not None:
-            raise JournalError(
-                f"{report.path}: byte {report.offset}: {report.problem}; the copy is not finished: see "
-                f"`maxam-admin journal verify {source}`, and mend that first"
-            )
-    for _ in Journal.read_sealed(root, disk):  # as a start does: whole files need not belong together
+            problem = f"{report.problem}. The copy is not finished: see `maxam-admin journal verify {source}`, and repair that first"
+            raise JournalDamagedError(report.path, report.offset, problem)
+    for _ in read_sealed(root, disk):  # as a start does: whole files need not belong together
         pass

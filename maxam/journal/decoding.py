@@ -2,22 +2,20 @@
 
 from typing import Final, final
 
-from maxam.content import behind_headers, behind_text, read_long, read_text, read_unsigned, unpack_headers
+from maxam.content import read_long, read_text, unpack_headers
 from maxam.journal.encoding import (
-    CHANGE_TAIL,
-    CHECK_BYTES,
     KIND_ACKNOWLEDGEMENT,
     KIND_DELETE,
     KIND_END,
     KIND_OWED,
+    KIND_SEQUENCES,
     KIND_SESSION_END,
     KIND_SUBSCRIPTION,
     KIND_UNSUBSCRIPTION,
-    KIND_VALUE,
-    LOW,
     REJECTED_TAIL,
     SESSION_MIDDLE,
 )
+from maxam.journal.layout import RecordCursor, skip_identity, skip_judgement
 from maxam.records import (
     UNJUDGED,
     AcknowledgementRecord,
@@ -29,14 +27,13 @@ from maxam.records import (
     Record,
     RejectedSend,
     Rejection,
+    SequencesRecord,
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
 )
 
-_NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
 _NOBODY: Final = Identity("", "")
-NO_STAMP: Final = b"\xff" * 10  # in no record: a number ends within ten bytes, with one below 0x80
 
 
 @final
@@ -62,7 +59,7 @@ class Decoder:
     )
 
     def __init__(self, revision: int, accepted_at_us: int) -> None:
-        """Start behind a record.
+        """Start after a record.
 
         Args:
             revision: Of the change before.
@@ -77,7 +74,7 @@ class Decoder:
         self._deletions: Final[dict[bytes, Judgement]] = {}
         self._destinations: Final[dict[bytes, bytes]] = {}
 
-    def decode(self, data: bytes, count: int) -> list[Record]:  # noqa: C901, PLR0912, PLR0915 - one loop without calls, as it runs a million times at each start
+    def decode(self, data: bytes, count: int) -> list[Record]:
         """Return the records of a block whose check was found right.
 
         Args:
@@ -93,120 +90,44 @@ class Decoder:
         destinations = self._destinations
         identities = self._identities
         gapless = self.gapless
-        last_revision = self.revision
         latest = self.accepted_at_us
-        place = 0
-        at = 0
-        told = b""  # identity and judgement of the change before, and its kind
-        told_kind = -1
+        cursor = RecordCursor(data, self.revision, gapless)
+        shared = b""  # identity and judgement of the change before, and its kind
+        shared_kind = -1
         identity = _NOBODY
         judgement = UNJUDGED
-        stamp = NO_STAMP  # high part of the revision, and accepted_at, of the record before
         for _ in range(count):
-            low = ((last_revision + 1) << 1) & 16383
-            end = place + 2 + len(stamp)
-            if low and data[place : place + 2] == LOW[low] and data[place + 2 : end] == stamp:
-                revision = last_revision + 1  # the next change, received with the one before
-                place = end
-            else:
-                end = place + 2
-                revision, place = read_long(data, place)
-                start = place
-                at, place = read_long(data, place)
-                # a revision of less than three bytes has no high part: no stamp that could match
-                stamp = data[end:place] if start > end else NO_STAMP
-                if at > latest:
-                    latest = at
-                elif at < latest and gapless:
-                    raise ValueError(f"accepted_at {at} after {latest}")
-            kind = data[place]
-            if kind != KIND_VALUE and kind != KIND_DELETE:  # noqa: PLR1714 - twice as fast as a set
-                if revision != last_revision:
-                    raise ValueError(f"revision {revision} of a session record after change {last_revision}")
-                place = self._session_record(data, place, at, records)
+            is_change = cursor.next_record()
+            at = cursor.at_us
+            if at > latest:
+                latest = at
+            elif at < latest and gapless:
+                raise ValueError(f"accepted_at {at} after {latest}")
+            if not is_change:
+                self._other_record(data, cursor, records)
                 continue
-            if revision != last_revision + 1 and (gapless or revision <= last_revision):
-                raise ValueError(f"revision {revision} after {last_revision}")
-            last_revision = revision
-
-            length = data[place + 1]
-            place += 2
-            if length > 127:
-                length, place = read_unsigned(data, place - 1)
-            end = place + (length >> 1)
-            destination = data[place:end]
+            destination = cursor.destination()
             destination = destinations.setdefault(destination, destination)
-            place = end
-
+            start = cursor.place
+            kind = cursor.kind
             deleted = kind == KIND_DELETE
-            if kind == told_kind and data.startswith(told, place):
-                place += len(told)  # the same publisher and schema as the record before
+            if kind == shared_kind and data.startswith(shared, start):
+                cursor.place = start + len(shared)
             else:
-                start = place
-                length = data[place]
-                end = place + 1 + (length >> 1)
-                if length < 128 and data[end] == 0x80 and data[end + 1] == 1:
-                    end += 66  # a fingerprint of 64 characters
-                else:
-                    end = behind_text(data, behind_text(data, place))
-                shared = data[place:end]
-                identity = identities.get(shared) or self._identity(shared)
-                place = end
-
+                middle = skip_identity(data, start)
+                encoded = data[start:middle]
+                identity = identities.get(encoded) or self._identity(encoded)
+                end = cursor.place = skip_judgement(data, middle)
+                encoded = data[middle:end]
                 judgements = self._deletions if deleted else self._judgements
-                # mostly five short fields: four strings and an offset of one byte
-                one = data[place]
-                end = place + 1 + (one >> 1)
-                two = data[end] if one < 128 else 128
-                end += 1 + (two >> 1)
-                three = data[end] if two < 128 else 128
-                end += 1 + (three >> 1)
-                four = data[end] if three < 128 else 128
-                end += 1 + (four >> 1)
-                if four < 128 and data[end] < 128:
-                    end += 1
-                else:
-                    end = behind_text(data, behind_text(data, behind_text(data, behind_text(data, place))))
-                    end = read_unsigned(data, end)[1]
-                shared = data[place:end]
-                judgement = judgements.get(shared) or self._judgement(shared, deleted)
-                place = end
-                told = data[start:place]
-                told_kind = kind
-
-            value_length = data[place]
-            place += 1
-            if value_length > 127:
-                if data[place] < 128:
-                    value_length += (data[place] << 7) - 128
-                    place += 1
-                else:
-                    value_length, place = read_unsigned(data, place - 1)
-            start = place
-            place = behind_headers(data, place) if data[place] else place + 1
-            length = data[place]
-            place += 1
-            if length > 127:
-                if data[place] < 128:
-                    length += (data[place] << 7) - 128
-                    place += 1
-                else:
-                    length, place = read_unsigned(data, place - 1)
-            if length & 1:
-                raise ValueError("negative number")  # it would be written again as it is
-            length >>= 1
-            body_at = place - start
-            end = place + length
-            content = data[start:end]
-            place = end + 8
-            if data[end:place] != _NULLS_OF_CHANGE:
-                raise ValueError("not a change")
-            # the check of the last record was examined with the block
-            place += 1 + CHECK_BYTES if data[place] else 1
-
+                judgement = judgements.get(encoded) or self._judgement(encoded, deleted)
+                shared = data[start:end]
+                shared_kind = kind
+            cursor.value()
             judged = judgement
-            value_length >>= 1
-            rest = length - judgement.value_offset
+            value_length = cursor.value_length
+            body_at = cursor.body - cursor.headers
+            rest = cursor.body_end - cursor.body - judgement.value_offset
             if value_length != rest and (value_length or rest > 0):
                 judged = Judgement(
                     judgement.encoding,
@@ -217,10 +138,10 @@ class Decoder:
                     value_length,
                     judgement.tombstone,
                 )
-            records.append(Change(revision, at, destination, deleted, identity, judged, content, body_at))
-        if place != len(data):
-            raise ValueError("bytes follow the last record")
-        self.revision = last_revision
+            content = data[cursor.headers : cursor.body_end]
+            records.append(Change(cursor.revision, at, destination, deleted, identity, judged, content, body_at))
+        cursor.require_end()
+        self.revision = cursor.revision
         self.accepted_at_us = latest
         return records
 
@@ -246,30 +167,34 @@ class Decoder:
         (self._deletions if deleted else self._judgements)[encoded] = judgement
         return judgement
 
-    def _positions(self, data: bytes, place: int) -> tuple[Positions, int]:
+    def _positions(self, data: bytes, place: int, of_revisions: bool) -> tuple[Positions, int]:
         count, place = read_long(data, place)
         if not count:
             return (), place
         positions: list[tuple[bytes, int]] = []
         for _ in range(count):
-            destination, place = read_text(data, place)
-            revision, place = read_long(data, place)
-            if revision > self.mentioned:
-                self.mentioned = revision
-            positions.append((self._destinations.setdefault(destination, destination), revision))
+            name, place = read_text(data, place)
+            number, place = read_long(data, place)
+            if number > self.mentioned and of_revisions:
+                self.mentioned = number
+            positions.append((self._destinations.setdefault(name, name), number))
         if data[place]:
             raise ValueError("positions in two parts")
         return tuple(positions), place + 1
 
-    def _session_record(self, data: bytes, place: int, at: int, records: list[Record]) -> int:
-        """Append the record whose kind is at `place`, unless it is the mark of a finished file; return the place behind it."""
-        kind = data[place]
-        glob, place = read_text(data, place + 1)
-        principal_bytes, place = read_text(data, place)
+    def _other_record(self, data: bytes, cursor: RecordCursor, records: list[Record]) -> None:
+        """Append a record that is no change, unless it is the mark of a finished file."""
+        kind = cursor.kind
+        at = cursor.at_us
+        glob = cursor.text()
+        principal_bytes = cursor.text()
+        place = cursor.place
         if not data.startswith(SESSION_MIDDLE, place):
             raise ValueError("not a session record")
-        client_bytes, place = read_text(data, place + len(SESSION_MIDDLE))
-        subscription, place = read_text(data, place)
+        cursor.place = place + len(SESSION_MIDDLE)
+        client_bytes = cursor.text()
+        subscription = cursor.text()
+        place = cursor.place
         eager = data[place] == 1
         low_water: int | None = None
         place += 1
@@ -278,8 +203,8 @@ class Decoder:
             self.mentioned = max(self.mentioned, low_water)
         else:
             place += 1
-        positions, place = self._positions(data, place)
-        place += 1 + CHECK_BYTES if data[place] else 1
+        positions, place = self._positions(data, place, kind != KIND_SEQUENCES)
+        cursor.end_at(place)
         principal = principal_bytes.decode()
         client_id = client_bytes.decode()
         if kind == KIND_SUBSCRIPTION:
@@ -292,20 +217,10 @@ class Decoder:
             records.append(OwedRecord(at, principal, client_id, subscription, positions))
         elif kind == KIND_SESSION_END:
             records.append(SessionEndRecord(at, principal, client_id))
+        elif kind == KIND_SEQUENCES and not self.gapless:
+            records.append(SequencesRecord(cursor.revision, at, self._destinations.setdefault(glob, glob), positions))
         elif kind != KIND_END:
             raise ValueError(f"unknown kind {kind >> 1}")
-        return place
-
-
-def first_record(data: bytes) -> tuple[int, int, int]:
-    """Return the revision of the first change in or behind a block, the time of its first record, and its kind; 0, 0, 0 if garbled."""
-    try:
-        revision, place = read_unsigned(data, 0)
-        at_us, place = read_unsigned(data, place)
-        kind = data[place]
-    except (ValueError, IndexError):
-        return 0, 0, 0
-    return (revision >> 1) + (kind not in {KIND_VALUE, KIND_DELETE}), at_us >> 1, kind
 
 
 def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend]:
@@ -321,60 +236,48 @@ def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend
         IndexError: The same.
     """
     sends: list[RejectedSend] = []
-    place = 0
+    cursor = RecordCursor(data, revision)
     now = 0
     for _ in range(count):
-        found, place = read_long(data, place)
-        if found != revision + 1:
-            raise ValueError(f"revision {found} after {revision}")
-        revision = found
-        at, place = read_long(data, place)
+        if not cursor.next_record():
+            raise ValueError(f"unknown kind {cursor.kind >> 1}")
+        at = cursor.at_us
         if at < now:
             raise ValueError(f"accepted_at {at} after {now}")
         now = at
-        kind = data[place]
-        if kind not in {KIND_VALUE, KIND_DELETE}:
-            raise ValueError(f"unknown kind {kind >> 1}")
-        destination, place = read_text(data, place + 1)
-        principal, place = read_text(data, place)
-        fingerprint, place = read_text(data, place)
-        encoding, place = read_text(data, place)
-        schema, place = read_text(data, place)
-        version, place = read_text(data, place)
-        schema_fingerprint, place = read_text(data, place)
-        offset, place = read_long(data, place)
-        length, place = read_long(data, place)
-        judgement = Judgement(encoding.decode(), schema.decode(), version.decode(), schema_fingerprint, offset, length)
-        headers, place = unpack_headers(data, place)
-        body, place = read_text(data, place)
-        disposition, place = _present(data, place)
-        result, place = _present(data, place)
-        reason, place = _present(data, place)
-        if not data.startswith(REJECTED_TAIL[:-1], place):
+        destination = cursor.text()
+        identity = Identity(cursor.text().decode(), cursor.text().decode())
+        encoding, schema, version = cursor.text().decode(), cursor.text().decode(), cursor.text().decode()
+        fingerprint = cursor.text()
+        offset, cursor.place = read_long(data, cursor.place)
+        cursor.content()
+        judgement = Judgement(encoding, schema, version, fingerprint, offset, cursor.value_length)
+        headers, _ = unpack_headers(data, cursor.headers)
+        disposition, result, reason = [_present(data, cursor) for _ in range(3)]
+        if not data.startswith(REJECTED_TAIL[:-1], cursor.place):
             raise ValueError("not a rejected SEND")
-        place += len(REJECTED_TAIL) - 1
-        place += 1 + CHECK_BYTES if data[place] else 1
         sends.append(
             RejectedSend(
-                revision,
+                cursor.revision,
                 at,
                 destination,
-                kind == KIND_DELETE,
-                Identity(principal.decode(), fingerprint.decode()),
+                cursor.kind == KIND_DELETE,
+                identity,
                 judgement,
                 headers,
-                body,
-                disposition.decode(),
-                Rejection(result.decode(), reason.decode()),
+                data[cursor.body : cursor.body_end],
+                disposition,
+                Rejection(result, reason),
             )
         )
-    if place != len(data):
-        raise ValueError("bytes follow the last record")
+        cursor.end_at(cursor.place + len(REJECTED_TAIL) - 1)
+    cursor.require_end()
     return sends
 
 
-def _present(data: bytes, place: int) -> tuple[bytes, int]:
+def _present(data: bytes, cursor: RecordCursor) -> str:
     """Return the string of a union with null."""
-    if data[place] != 2:  # the zigzag of the union's index 1
+    if data[cursor.place] != 2:  # the zigzag of the union's index 1
         raise ValueError("a rejected SEND without disposition, result or reason")
-    return read_text(data, place + 1)
+    cursor.place += 1
+    return cursor.text().decode()

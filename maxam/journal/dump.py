@@ -1,16 +1,19 @@
-"""The records of a journal one after the other, as people and programs look at them; what cannot be read is told where it would be."""
+"""The records of a journal in order, as people and programs read them, with a report in place of each unreadable part."""
 
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from maxam.journal.archive import REVISION_MAX, Problem, Records, SegmentReader, plan, time_text
+from maxam.journal.archive import plan
+from maxam.journal.listing import REVISION_MAX, Problem, Records, time_text
+from maxam.journal.reading import SegmentReader
 from maxam.records import (
     AcknowledgementRecord,
     Change,
     OwedRecord,
     Record,
     RejectedSend,
+    SequencesRecord,
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
@@ -57,10 +60,10 @@ def read_records(
             yield Problem("expired", segment.path, 0, segment.first, segment.last, text)
             continue
         with reader:
-            told = 0
+            reported = 0
             for block in reader:
-                yield from reader.problems[told:]
-                told = len(reader.problems)
+                yield from reader.problems[reported:]
+                reported = len(reader.problems)
                 revision = reader.before
                 for record in block:
                     revision = record.revision if isinstance(record, Change | RejectedSend) else revision
@@ -68,11 +71,11 @@ def read_records(
                         yield revision, record
                 if reader.revision > high:
                     break
-            yield from reader.problems[told:]
+            yield from reader.problems[reported:]
 
 
 def concerns(record: Record | RejectedSend, wanted: Callable[[bytes], bool]) -> bool:
-    """Tell whether a record is about a destination that is wanted."""
+    """Return True if a record is about a destination that is wanted."""
     if isinstance(record, Change | RejectedSend):
         return wanted(record.destination)
     if isinstance(record, AcknowledgementRecord | OwedRecord):
@@ -103,6 +106,8 @@ def as_row(revision: int, record: Record | RejectedSend) -> dict[str, Any]:
             rejection = record.rejection
             row |= {"disposition": record.disposition, "result": rejection.result, "reason": rejection.reason}
         return row
+    if isinstance(record, SequencesRecord):
+        raise TypeError("a segment holds no sources")
     row = {
         "revision": revision,
         "accepted_at": time_text(record.accepted_at_us),

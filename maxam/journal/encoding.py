@@ -1,15 +1,22 @@
 """Records to bytes: the journal's Avro schema, the header of a file, and one checked block per group commit.
 
-A file is a standard Avro object container (null codec). What ours add, all of it invisible to other Avro readers:
+docs/develop/journal-format.md has the layout byte by byte: offsets, sizes, endianness, checks. `layout` finds the fields of
+records, `scan` reads blocks and headers.
 
-* The metadata entry `maxam.position` says where in the stream the file starts: revision and accepted_at of the record before
-  its first one, and the chain value there. `maxam.check`, the last entry, is the CRC-32 (eight hex digits) over all bytes of the
-  header but those eight digits.
-* The last record of each block carries `check`: CRC-32 over the block's count, its size and all bytes before the check, seeded
-  with the check of the block before, then that seed; both big-endian. So each block proves itself, and the chain proves that none is
-  missing. It runs on across files: the committer may roll without the encoder knowing.
-* A file that is finished ends with a block of one record of kind `end`, which stands outside the chain: without it, a file cut
-  between two blocks would look whole.
+A file is a standard Avro object container (null codec). Four additions are invisible to other Avro readers:
+
+* The metadata entry `maxam.position` is the place in the stream where the file starts. It holds revision and accepted_at of the
+  record before the first one, and the chain value there. `maxam.check`, the last entry, is a CRC-32 (eight hex digits). It covers all
+  bytes of the header except those eight digits.
+* The metadata entry `maxam.incarnation`, 16 hex digits, identifies the journal. A restore, and a repair that lost revisions,
+  replace it: revisions of two incarnations cannot be compared. Files of older releases do not have it.
+* The last record of each block carries `check`: a CRC-32, then its seed, both big-endian. The CRC-32 covers the block's count,
+  its size and all bytes before the check. Its seed is the check of the block before. So each block proves itself, and the
+  chain proves that none is missing. The chain runs on across files: the committer may roll without the encoder knowing.
+* A finished file ends with a block of one record of kind `end`, which stands outside the chain. Without it, a file cut
+  between two blocks would appear whole.
+
+Segments and snapshots have one schema each. That of a snapshot has one more kind of record, `sequences`, since release 0.2.0.
 """
 
 import zlib
@@ -25,7 +32,9 @@ from maxam.records import (
     Positions,
     Record,
     RejectedSend,
+    SequencesRecord,
     SessionEndRecord,
+    SessionRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
 )
@@ -60,6 +69,8 @@ SCHEMA: Final = (
     b'{"name":"check","type":["null",{"type":"fixed","name":"Check","size":8}],"default":null}]}'
 )
 
+SNAPSHOT_SCHEMA: Final = SCHEMA.replace(b'"end"]', b'"end","sequences"]')
+
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16
 CHECK_BYTES: Final = 8
@@ -73,18 +84,20 @@ KIND_ACKNOWLEDGEMENT: Final = 10
 KIND_OWED: Final = 12
 KIND_SESSION_END: Final = 14
 KIND_END: Final = 16
+KIND_SEQUENCES: Final = 18
 
 CHANGE_TAIL: Final = (
     b"\0" * 9
 )  # disposition, result, reason, client_id, subscription, eager, low_water, positions, check
+NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all of it except `check`
 SESSION_MIDDLE: Final = b"\0" * 12  # fingerprint to reason
 REJECTED_TAIL: Final = b"\0" * 6  # client_id, subscription, eager, low_water, positions, check
 _STRING_FOLLOWS: Final = b"\x02"  # index of `string` in the unions of disposition, result and reason
 _CHECK_FOLLOWS: Final = b"\x02"  # index of `fixed` in the union of `check`
 
 
-# Tables for the hot path. A number of 14 bits and more is its low 14 bits, which change with each record, from a table, and the
-# rest, which rarely changes, remembered.
+# Tables for the hot path. A number of 14 bits and more is split. Its low 14 bits change with each record and come from a table.
+# The rest rarely changes and is remembered.
 LOW: Final = [bytes((low & 127 | 128, low >> 7 | 128)) for low in range(1 << 14)]
 _LENGTHS: Final = [long(length) for length in range(4096)]
 _VALUE_OF_LENGTH: Final = [bytes((KIND_VALUE,)) + length for length in _LENGTHS]  # kind, length of destination
@@ -116,9 +129,9 @@ class Block:
     """The records of one group commit, as they are to be written.
 
     Attributes:
-        data: The block with the sync marker behind it.
-        before: Where it belongs.
-        after: Where the stream stands behind it.
+        data: The block, followed by the sync marker.
+        before: Position at which it belongs.
+        after: Position of the stream after it.
         settling: Holds only records that shrink what the broker owes, and so may use up the reserve of a full disk.
     """
 
@@ -131,20 +144,23 @@ class Block:
         self.settling: Final = settling
 
 
-def header(position: Position, sync_marker: bytes, snapshot: bool) -> bytes:
+def header(position: Position, sync_marker: bytes, snapshot: bool, incarnation: str = "") -> bytes:
     """Return the header of a file that starts at a position; in a snapshot, that stands for it.
 
     Args:
         position: Of a snapshot revision and accepted_at count.
         sync_marker: 16 random bytes.
         snapshot: The file is a snapshot, not a segment.
+        incarnation: Of the journal, 16 hex digits; empty for none.
     """
     entries = [
-        (b"avro.schema", SCHEMA),
+        (b"avro.schema", SNAPSHOT_SCHEMA if snapshot else SCHEMA),
         (b"avro.codec", b"null"),
         (b"maxam.file", b"snapshot" if snapshot else b"segment"),
         (b"maxam.position", b"%020d %020d %08x" % (position.revision, position.accepted_at_us, position.chain)),
     ]
+    if incarnation:
+        entries.append((b"maxam.incarnation", incarnation.encode()))
     before = MAGIC + long(len(entries) + 1) + b"".join([text(name) + text(value) for name, value in entries])
     before += text(b"maxam.check") + long(8)
     after = b"\0" + sync_marker
@@ -171,7 +187,7 @@ class Encoder:
         """Start at a position.
 
         Args:
-            position: What was written before.
+            position: Position after everything that was written before.
             sync_marker: That of the file or files.
             gapless: False for a snapshot: revisions rise with gaps, and sessions keep their own time.
         """
@@ -180,7 +196,7 @@ class Encoder:
         self._gapless: Final = gapless
 
     def encode(self, records: list[Record]) -> Block:
-        """Return the block of these records and move on behind it.
+        """Return the block of these records and advance the position.
 
         Raises:
             ValueError: Nothing to encode, a revision is not the next one, or time runs backwards. The position is as before.
@@ -201,7 +217,11 @@ class Encoder:
             else:
                 now = at
             if not isinstance(record, Change):
-                parts.append(_session_record(record, revision))
+                if isinstance(record, SequencesRecord):
+                    if gapless or record.revision < revision:
+                        raise ValueError(f"sequences of revision {record.revision} after {revision}")
+                    revision = record.revision
+                parts.append(_other_record(record, revision))
                 settling = settling and not isinstance(record, SubscriptionRecord | OwedRecord)
                 continue
             settling = False
@@ -327,9 +347,10 @@ def _positions(positions: Positions) -> bytes:
     return _pairs([text(destination) + long(revision) for destination, revision in positions])
 
 
-def _session_record(record: Record, revision: int) -> bytes:
+def _other_record(record: SessionRecord | SequencesRecord, revision: int) -> bytes:
     """Return one record that is not a change, with a null check."""
     kind = KIND_SESSION_END
+    principal = client_id = ""
     subscription = glob = positions = b""
     flags = b"\0\0"  # eager, low_water
     match record:
@@ -351,19 +372,23 @@ def _session_record(record: Record, revision: int) -> bytes:
             kind = KIND_OWED
             subscription = record.subscription
             positions = _positions(record.positions)
+        case SequencesRecord():
+            kind = KIND_SEQUENCES
+            glob = record.destination
+            positions = _positions(record.sequences)
         case SessionEndRecord():
             pass
-        case Change():
-            raise ValueError("a change is not a session record")
+    if not isinstance(record, SequencesRecord):
+        principal, client_id = record.principal, record.client_id
     return b"".join(
         (
             long(revision),
             long(record.accepted_at_us),
             bytes((kind,)),
             text(glob),
-            text(record.principal.encode()),
+            text(principal.encode()),
             SESSION_MIDDLE,
-            text(record.client_id.encode()),
+            text(client_id.encode()),
             text(subscription),
             flags,
             positions or b"\0",

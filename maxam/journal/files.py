@@ -1,60 +1,43 @@
-"""The journal's folder: segments, snapshots, schemas, the lock and the reserve.
+"""The one writer of a journal's folder. `names` lists the files in it, `replay` reads them back, `snapshots` writes snapshots.
 
 Invariants:
 
-* What `write` returned for is found by the next `recover`, whatever happens between, as long as the disk keeps what it synced.
-* What `write` refused with DiskFullError is never found.
-* After any other failed write or sync the outcome is unknown: the journal refuses all further use, the process has to end,
-  and the next `recover` reads what is there.
+* A block for which `write` returned is found by the next `recover`, whatever happens between, as long as the disk keeps what
+  it synced.
+* A block that `write` refused with DiskFullError is never found.
+* After any other failed write or sync the outcome is unknown. The journal refuses all further use and the process has to end.
+  The next `recover` reads what is there.
 * Only one block is ever unsynced, at the end of the open segment: whatever else is damaged was damaged at rest.
 
-```
-lock                                   held by the process that writes
-reserve                                room for acknowledgements on a full disk
-segments/<first>-<last>.avro           sealed: final, ends with an end mark
-segments/<first>.open.avro             being written; made by the first write after a roll or a start
-segments/<...>.open.avro.torn-<offset> a torn tail, cut by `recover`
-snapshots/<revision>.avro              stands for all segments up to that revision, which one of them ends with
-schemas/<sha256>.avsc                  self-contained texts
-rejected/...                           rejected SENDs, with a counter of their own (see `rejects`)
-index/<first>-<last>.index             what a sealed segment holds, for readers in a hurry (see `index`); never needed
-damaged/<when>/...                     what a repair took away, and its report (see `repair`)
-restoring                              a backup is being copied here: no journal yet (see `backup`)
-```
+The *incarnation* identifies a journal. It is in the header of every segment and snapshot that is made after its first start. A journal of an older
+release gets one at its next start. A start that gives a new one begins a segment with it before anything is served, so that no two histories share one.
 """
 
 import errno
 import os
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
-from maxam.journal.decoding import Decoder
-from maxam.journal.disk import Disk, is_full
-from maxam.journal.encoding import START, Block, Encoder, Position, end_block, header
-from maxam.journal.scan import HEADER_BYTES, Scanner
-from maxam.records import Change, Record
+from maxam.journal.disk import Disk, write_at, write_file
+from maxam.journal.encoding import START, Block, Encoder, end_block, header
+from maxam.journal.names import RENEW, RESTORING, segment_path
+from maxam.journal.replay import OpenEnd, Replay
+from maxam.journal.scan import Scanner
+from maxam.journal.syncing import Reserve, Syncs
+from maxam.records import Record
 
-_OPEN: Final = ".open.avro"
-_SEGMENT: Final = re.compile(r"([0-9]{20})(?:-([0-9]{20})|\.open)\.avro")
-_SEALED: Final = ".avro"
-_TEMPORARY: Final = ".tmp"
-RESTORING: Final = "restoring"  # a file that is there while a backup is copied into a folder
-OTHER_NAME: Final = "its header and its name tell different things"
-SNAPSHOTS_KEPT: Final = 2  # the older one is used when the newer one is damaged
-_SNAPSHOT_BLOCK_RECORDS: Final = 1000
-_SNAPSHOT_BLOCK_BYTES: Final = 1 << 20
+_NOT_BEGUN: Final = -1  # time of the first record of a segment that has none
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """How the journal stores.
+    """Settings of the journal's files.
 
     Attributes:
         segment_bytes_max: A segment rolls before it grows over this.
-        segment_age_s_max: And so long after its first record, by the first write or `seal_aged`.
+        segment_age_s_max: Age of its first record, in seconds, at which the next write or `seal_aged` rolls a segment.
         durable: Sync before a write returns. False is for benchmarks and throw-away use only.
         reserve_bytes: Room kept for acknowledgements on a full disk, 0 for none.
     """
@@ -67,14 +50,14 @@ class JournalSettings:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """What a crash left of an uncommitted write, cut off when the journal was recovered.
+    """The remains of an uncommitted write after a crash, cut off when the journal was recovered.
 
     Attributes:
         path: The segment.
-        kept: Where the bytes were moved; empty when the disk had no room for them.
-        offset: Where they began.
-        length: How many there were.
-        revision: The last that was kept; the bytes were of revisions above it, for which no RECEIPT was written.
+        kept: File to which the bytes were moved, empty if the disk had no room for them.
+        offset: Place of their first byte.
+        length: Number of the bytes.
+        revision: The last that was kept. The bytes were of later revisions, for which no RECEIPT was written.
     """
 
     path: str
@@ -84,95 +67,9 @@ class TornTail:
     revision: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SealedSegment:
-    """A finished segment: it never changes, and any Avro reader takes it whole."""
-
-    first: int
-    last: int
-    path: str
-
-
-def sealed_segments(folder: str | os.PathLike[str], disk: Disk) -> list[SealedSegment]:
-    """Return the sealed segments in order of revision."""
-    return list_segments(f"{os.fspath(folder)}/segments", disk)[0]
-
-
-def write_snapshot(
-    folder: str | os.PathLike[str],
-    disk: Disk,
-    revision: int,
-    records: Iterable[Record],
-    sync_marker: bytes,
-    accepted_at_us: int = 0,
-) -> str:
-    """Store all that is needed to start without the segments up to a revision, and drop all but the two newest snapshots.
-
-    The older of the two must be whole for that.
-
-    Args:
-        folder: The journal's.
-        disk: Where it is.
-        revision: The last one of a sealed segment.
-        records: Changes with rising revisions, then session records.
-        sync_marker: 16 random bytes.
-        accepted_at_us: Of the last record of all that it stands for, which need not be among `records`.
-
-    Returns:
-        The path of the snapshot.
-
-    Raises:
-        DiskFullError: Nothing of it is left.
-        JournalError: No sealed segment ends at this revision.
-        ValueError: Revisions do not rise, or not up to `revision` at most.
-    """
-    root = os.fspath(folder)
-    snapshots = f"{root}/snapshots"
-    sealed = sealed_segments(root, disk)
-    if sealed and all(segment.last != revision for segment in sealed):
-        raise JournalError(
-            f"no sealed segment of {root} ends at revision {revision}: a snapshot there could not be used"
-        )
-    for name in disk.names(snapshots):
-        if name.endswith(_TEMPORARY):
-            disk.unlink(f"{snapshots}/{name}")
-    # The gateway gives a segment its name, then syncs that: a snapshot that outlives the name would have no segment end where it does.
-    disk.fsync_folder(f"{root}/segments")
-    path = put_snapshot(root, disk, Position(revision, accepted_at_us, 0), records, sync_marker)
-    found = list_snapshots(snapshots, disk)
-    olds, (kept, kept_path) = found[:-SNAPSHOTS_KEPT], found[-SNAPSHOTS_KEPT:][0]
-    # One that is damaged by now makes up for nothing: what this one was made of stays, in case that this one is damaged later.
-    if olds and whole_snapshot(kept_path, kept, disk) is None:
-        for _, old in olds:
-            disk.unlink(old)
-    return path
-
-
-def put_snapshot(root: str, disk: Disk, end: Position, records: Iterable[Record], sync_marker: bytes) -> str:
-    """Store a snapshot as `write_snapshot` does, wherever segments end, and drop none; return its path."""
-    path = f"{root}/snapshots/{end.revision:020}{_SEALED}"
-    encoder = Encoder(START, sync_marker, gapless=False)
-    write_file(disk, path, _snapshot_parts(end, records, encoder))
-    disk.fsync_folder(f"{root}/snapshots")
-    return path
-
-
-def whole_snapshot(path: str, revision: int, disk: Disk) -> JournalDamagedError | None:
-    """Read a snapshot block by block; return what is wrong with it."""
-    try:
-        scanner = open_scanner(path, disk)
-        require_snapshot(scanner, revision)
-        while scanner.next_block() is not None:
-            pass
-        require_end(scanner)
-    except JournalDamagedError as error:
-        return error
-    return None
-
-
 @final
 class _Segment:
-    """The open segment. `size` is what of it is committed, 0 while even its header is not."""
+    """The open segment. `size` is what of it is committed, 0 while even its header is not; its age counts from `started_at_us`, its first record."""
 
     __slots__ = ("first", "handle", "path", "size", "started_at_us")
 
@@ -181,22 +78,26 @@ class _Segment:
         self.handle: Final = handle
         self.first: Final = first
         self.size = size
-        self.started_at_us: Final = started_at_us
+        self.started_at_us = started_at_us
 
 
 @final
 class Journal:
     """The one writer of a journal's folder: `open`, exhaust `recover`, then `encode` and `write` in turn, then `close`.
 
-    `encode` belongs to the thread that applies records, `write` and `keep_schemas` to the one that waits for the disk. A block may be
-    encoded while the one before it is written; when that one is refused, the later is void.
+    `encode` belongs to the thread that applies records, `write` to the one that waits for the disk. `keep_schemas` may run in a
+    third. A block may be encoded while the one before it is written. If that one is refused, the later is void.
 
     Attributes:
-        torn_tails: What `recover` cut off, to be logged.
-        damaged_snapshots: What `recover` passed over in favour of older ones, to be logged.
+        incarnation: Identifies the journal once `recover` is exhausted. Empty in a journal of an older release that was opened
+            without a new one.
+        torn_tails: Ends that `recover` cut off, to be logged.
+        damaged_snapshots: Snapshots that `recover` skipped in favour of older ones, to be logged.
     """
 
-    def __init__(self, folder: str, disk: Disk, settings: JournalSettings, sync_marker: bytes, lock: int) -> None:
+    def __init__(
+        self, folder: str, disk: Disk, settings: JournalSettings, sync_marker: bytes, lock: int, incarnation: str = ""
+    ) -> None:
         """Hold a locked folder; use `open`."""
         self._folder: Final = folder
         self._segments: Final = f"{folder}/segments"
@@ -206,28 +107,37 @@ class Journal:
         self._encoder = Encoder(START, sync_marker)
         self._committed = START
         self._segment: _Segment | None = None
-        self._reserve = -1  # handle
-        self._reserved = settings.reserve_bytes == 0
-        self._needed = 0  # revision of a damaged snapshot: the head must not be below it
+        self._syncs: Final = Syncs(disk, settings.durable)
+        self._reserve: Final = Reserve(folder, disk, self._syncs, settings.reserve_bytes)
+        self._held = -1  # handle of the segments' folder
+        self._spare = -1  # handle of a sealed segment, kept so that the next segment finds a file to open
         self._recovered = False
         self._failed = False
-        self._syncing = False  # stays True when a sync fails
         self._lacking = ""  # what there was no room of, in the system's words
+        self._unsynced_schemas: Final[set[str]] = set()  # file names that `keep_schemas` has not synced yet
         self._uncut = False  # the open segment has more than what is committed
+        self._new_incarnation: Final = incarnation
+        self.incarnation = ""
         self.torn_tails: Final[list[TornTail]] = []
-        self.damaged_snapshots: Final[list[JournalDamagedError]] = []
+        self.damaged_snapshots: list[JournalDamagedError] = []
 
     @classmethod
     def open(
-        cls, folder: str | os.PathLike[str], disk: Disk, settings: JournalSettings, sync_marker: bytes
+        cls,
+        folder: str | os.PathLike[str],
+        disk: Disk,
+        settings: JournalSettings,
+        sync_marker: bytes,
+        incarnation: str = "",
     ) -> "Journal":
         """Make the folder if need be, and lock it.
 
         Args:
-            folder: Where everything is.
-            disk: What to reach it by.
+            folder: The journal's.
+            disk: The disk that holds it.
             settings: How to store.
             sync_marker: 16 random bytes, for the segments made from now on.
+            incarnation: 16 random hex digits, for a journal that has none or has to get a new one. Empty keeps the present one.
 
         Raises:
             JournalError: Another process has it.
@@ -260,27 +170,7 @@ class Journal:
         for name in ("segments", "snapshots", "schemas"):
             disk.make_folder(f"{root}/{name}")
         disk.fsync_folder(root)
-        return cls(root, disk, settings, sync_marker, lock)
-
-    @classmethod
-    def read_sealed(
-        cls, folder: str | os.PathLike[str], disk: Disk, began: Callable[[SealedSegment], None] | None = None
-    ) -> Iterator[Record]:
-        """Yield the newest whole snapshot, then the sealed segments after it: what the next snapshot is made of.
-
-        Takes no lock and changes nothing; another process may write meanwhile.
-
-        Args:
-            folder: The journal's.
-            disk: Where it is.
-            began: Told of each segment before its first record, when the one before has been read to its end and found whole.
-
-        Raises:
-            JournalDamagedError: Something is not what was written.
-        """
-        root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
-        reader = cls(root, disk, JournalSettings(), b"", -1)
-        yield from reader._replay(Decoder(0, 0), sealed_only=True, began=began)
+        return cls(root, disk, settings, sync_marker, lock, incarnation)
 
     @property
     def head(self) -> int:
@@ -301,12 +191,18 @@ class Journal:
             JournalDamagedError: Something else is not what was written.
             OSError: The disk fails.
         """
-        decoder = Decoder(0, 0)
-        chain = yield from self._replay(decoder, sealed_only=False)
-        self._sync_folder(self._segments)  # a killed process may have given names that it did not sync
-        self._committed = Position(decoder.revision, decoder.accepted_at_us, chain)
+        replay = Replay(self._folder, self._disk)
+        self.damaged_snapshots = replay.damaged_snapshots
+        yield from replay.records()
+        self.incarnation = replay.incarnation
+        self._committed = replay.position
+        if replay.open_end is not None:
+            self._continue(replay.open_end)
+        self._held = self._disk.hold_folder(self._segments)  # a sync that finds no file to open would end the process
+        self._syncs.folder(self._segments)  # a killed process may have made names that it did not sync
         self._encoder = Encoder(self._committed, self._encoder.sync_marker)
-        self._open_reserve()
+        self._reserve.open()
+        self._settle_incarnation()
         self._recovered = True
 
     def encode(self, records: list[Record]) -> Block:
@@ -323,7 +219,7 @@ class Journal:
         On a full disk, a block that is `settling` may use up the reserve. Others are refused until the reserve is whole again.
 
         Raises:
-            DiskFullError: Nothing of it is left, and the next `encode` continues behind the last block that was written.
+            DiskFullError: Nothing of it is left, and the next `encode` continues after the last block that was written.
             OSError: The outcome is unknown; the process must end.
             JournalError: An earlier call failed so.
             ValueError: The block does not follow the last one that was written.
@@ -333,7 +229,7 @@ class Journal:
             raise ValueError("the block does not follow the last one that was written")
         try:
             stored = self._try_append(block)
-            if not stored and block.settling and self._release_reserve():
+            if not stored and block.settling and self._reserve.release():
                 stored = self._try_append(block)
         except OSError:
             self._failed = True
@@ -343,7 +239,7 @@ class Journal:
             raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes: {self._lacking}")
 
     def has_room(self, size: int) -> bool:
-        """Say whether a block of so many bytes would fit now, with the reserve beside it, which is restored if it was used up.
+        """Return True if a block of `size` bytes would fit now beside the reserve. A used reserve is restored first.
 
         Belongs to the thread that writes.
 
@@ -352,17 +248,10 @@ class Journal:
             JournalError: An earlier call failed so.
         """
         self._require_usable()
-        reserve_bytes = self._settings.reserve_bytes
         try:
-            self._restore_reserve()
-            if self._reserve < 0:
-                self._reserve = self._disk.create(f"{self._folder}/reserve")
-            try:
-                self._disk.allocate(self._reserve, reserve_bytes + size)
-            finally:
-                self._disk.truncate(self._reserve, reserve_bytes)
+            self._reserve.require_room(size, descriptor=self._segment is None and self._spare < 0)
         except OSError as error:
-            if self._syncing or not is_full(error):
+            if not self._syncs.is_shortage(error):
                 self._failed = True
                 raise
             return False
@@ -387,7 +276,7 @@ class Journal:
         try:
             self._seal(segment)
         except OSError as error:
-            if self._syncing or not is_full(error):
+            if not self._syncs.is_shortage(error):
                 self._failed = True
                 raise
             try:
@@ -399,25 +288,26 @@ class Journal:
     def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
         """Store schemas, durably, unless they are there.
 
+        Touches nothing that `write` uses: it may run in another thread meanwhile, and its failure leaves the journal as it was.
+
         Args:
             texts: Lower-case hex SHA-256 and self-contained text of each.
 
         Raises:
             DiskFullError: Some may be missing.
-            OSError: The process must end.
+            OSError: Some may be missing; the next call stores again what may not be durable.
         """
         self._require_usable()
         folder = f"{self._folder}/schemas"
-        there = set(self._disk.names(folder))
-        try:
-            for digest, text in texts:
-                path = f"{folder}/{digest}.avsc"
-                if f"{digest}.avsc" not in there or self._disk.read(path, 0, len(text) + 1) != text:
-                    write_file(self._disk, path, [text])
-            self._disk.fsync_folder(folder)
-        except OSError:
-            self._failed = True
-            raise
+        there = set(self._disk.names(folder)) - self._unsynced_schemas
+        for digest, text in texts:
+            name = f"{digest}.avsc"
+            path = f"{folder}/{name}"
+            if name not in there or self._disk.read(path, 0, len(text) + 1) != text:
+                self._unsynced_schemas.add(name)
+                write_file(self._disk, path, [text])
+        self._disk.fsync_folder(folder)
+        self._unsynced_schemas.clear()
 
     def close(self) -> None:
         """Seal the open segment if it holds a change and there is room, and let go of the folder."""
@@ -427,7 +317,7 @@ class Journal:
                     self._seal(self._segment)
                 except OSError as error:
                     self._failed = True
-                    if self._syncing or not is_full(error):
+                    if not self._syncs.is_shortage(error):
                         raise
                     self._cut_back()
         finally:
@@ -435,152 +325,92 @@ class Journal:
             if self._segment is not None:
                 self._disk.close(self._segment.handle)
                 self._segment = None
-            if self._reserve >= 0:
-                self._disk.close(self._reserve)
+            self._close_spare()
+            self._reserve.close()
+            if self._held >= 0:
+                self._disk.close(self._held)
             self._disk.close(self._lock)
 
-    # recovery
-
-    def _replay(
-        self, decoder: Decoder, sealed_only: bool, began: Callable[[SealedSegment], None] | None = None
-    ) -> Generator[Record, None, int]:
-        """Yield what is stored; return the chain at its end."""
-        base, path = self._choose_snapshot()
-        if path:
-            yield from self._recover_snapshot(path, base, decoder)
-        sealed, opened = list_segments(self._segments, self._disk)
-        if sealed_only:
-            opened = []
-        if len(opened) > 1:
-            raise self._damaged(JournalDamagedError(opened[0].path, 0, "two open segments"), self._stake(decoder))
-        chain = 0
-        for segment in [*sealed, *opened]:
-            if segment.last <= base and segment not in opened:
-                continue  # archive
-            if segment.first != decoder.revision + 1:
-                if self.damaged_snapshots:
-                    raise self.damaged_snapshots[0]
-                problem = f"it should begin with revision {decoder.revision + 1}: a segment or snapshot is missing"
-                raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake(decoder))
-            if segment in opened:
-                chain = yield from self._recover_open(segment, decoder, chain)
-                continue
-            scanner = self._begin(segment, decoder, chain)
-            if began is not None:
-                began(segment)
-            yield from self._walk(scanner, decoder, self._stake(decoder))
-            if decoder.revision != segment.last:
-                problem = f"it ends with revision {decoder.revision}"
-                raise self._damaged(JournalDamagedError(segment.path, scanner.size, problem), self._stake(decoder))
-            chain = scanner.chain
-        if decoder.revision < self._needed:
-            raise self.damaged_snapshots[0]
-        if sealed and sealed[-1].last < base == decoder.revision and not opened:
-            problem = f"it is above the last segment's end {sealed[-1].last}"
-            raise self._damaged(JournalDamagedError(path, 0, problem), self._stake(decoder))
-        return chain
-
-    def _choose_snapshot(self) -> tuple[int, str]:
-        """Return the newest whole snapshot, or 0 and "" when there is none."""
-        for revision, path in reversed(list_snapshots(f"{self._folder}/snapshots", self._disk)):
-            error = whole_snapshot(path, revision, self._disk)
-            if error is None:
-                return revision, path
-            self.damaged_snapshots.append(self._damaged(error, f"all values up to revision {revision}"))
-            self._needed = max(self._needed, revision)
-        return 0, ""
-
-    def _recover_snapshot(self, path: str, revision: int, decoder: Decoder) -> Iterator[Record]:
-        scanner = self._scanner(path)
-        decoder.gapless = False
-        yield from self._walk(scanner, decoder, "the values of all topics")
-        if max(decoder.revision, decoder.mentioned) > revision:
-            problem = f"it holds revision {max(decoder.revision, decoder.mentioned)}, which is above its own"
-            raise self._damaged(JournalDamagedError(path, scanner.size, problem), "the values of all topics")
-        decoder.gapless = True
-        decoder.revision = revision
-        decoder.accepted_at_us = max(decoder.accepted_at_us, scanner.start.accepted_at_us)
-
-    def _recover_open(self, segment: SealedSegment, decoder: Decoder, chain: int) -> Generator[Record, None, int]:
-        """Yield what is whole of the open segment, cut off what is torn, and go on in it; return its chain."""
-        stake = self._stake(decoder)
-        size = self._disk.size(segment.path)
-        try:
-            scanner = self._begin(segment, decoder, chain)
-        except JournalDamagedError:
-            if size > HEADER_BYTES:  # the header was synced before any block
-                raise
-            self._cut_torn(segment.path, 0, size, decoder.revision)
+    def _continue(self, found: OpenEnd) -> None:
+        """Cut off the torn end of the open segment, and go on writing after it."""
+        segment, scanner = found.segment, found.scanner
+        if found.end < found.size:
+            self._keep_torn(segment.path, found.end, found.size - found.end)
+        if scanner is None:
             self._disk.unlink(segment.path)
-            self._sync_folder(self._segments)
-            return chain
-        try:
-            yield from self._walk(scanner, decoder, stake, sealed=False)
-        except JournalDamagedError:
-            if not scanner.torn():
-                raise
-            size = scanner.offset
-            self._cut_torn(segment.path, size, scanner.size - size, decoder.revision)
+            self._syncs.folder(self._segments)
+            return
         handle = self._disk.open(segment.path)
+        begun_us = scanner.start.accepted_at_us if found.end > scanner.first_offset else _NOT_BEGUN
         self._encoder = Encoder(START, scanner.sync_marker)
-        self._segment = _Segment(segment.path, handle, segment.first, size, scanner.start.accepted_at_us)
-        self._committed = Position(decoder.revision, decoder.accepted_at_us, scanner.chain)
-        if size < scanner.size:
-            self._disk.truncate(handle, size)
+        self._segment = _Segment(segment.path, handle, segment.first, found.end, begun_us)
+        if found.end < found.size:
+            self._disk.truncate(handle, found.end)
         # a killed process may have written what it did not sync; from now on it counts as committed
-        self._sync(handle)
-        self._sync_folder(self._segments)
+        self._syncs.file(handle)
+        self._syncs.folder(self._segments)
         if scanner.ended:  # killed between the end mark and the new name
             self._name_sealed(self._segment)
-        return scanner.chain
 
-    def _cut_torn(self, path: str, offset: int, length: int, revision: int) -> None:
-        """Copy the torn tail of a segment beside it, durably, and take it down."""
+    def _keep_torn(self, path: str, offset: int, length: int) -> None:
+        """Copy the torn end of a segment beside it, durably, and list it in `torn_tails`."""
         kept = f"{path}.torn-{offset}"
         try:
             write_file(self._disk, kept, [self._disk.read(path, offset, length)])
-            self._sync_folder(self._segments)
+            self._syncs.folder(self._segments)
         except DiskFullError:
             kept = ""  # nothing of it was promised: starting matters more
-        self.torn_tails.append(TornTail(path, kept, offset, length, revision))
+        self.torn_tails.append(TornTail(path, kept, offset, length, self._committed.revision))
 
-    def _begin(self, segment: SealedSegment, decoder: Decoder, chain: int) -> Scanner:
-        """Open the next segment and see that it continues the one before."""
-        scanner = self._scanner(segment.path)
-        if scanner.snapshot or scanner.start.revision != segment.first - 1:
-            raise self._damaged(JournalDamagedError(segment.path, 0, OTHER_NAME), self._stake(decoder))
-        if chain and scanner.start.chain not in {0, chain}:  # 0: begun when only a snapshot was there to follow
-            problem = "it does not follow the segment before it"
-            raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake(decoder))
-        decoder.accepted_at_us = max(decoder.accepted_at_us, scanner.start.accepted_at_us)
-        return scanner
+    def _settle_incarnation(self) -> None:
+        """Set a new incarnation, durably, if the journal has none or has to get another one.
 
-    def _walk(self, scanner: Scanner, decoder: Decoder, stake: str, sealed: bool = True) -> Iterator[Record]:
+        Raises:
+            DiskFullError: There is no room, and the journal must not go on under its old incarnation.
+        """
+        renew = RENEW in self._disk.names(self._folder)
+        segment = self._segment
+        if not self._new_incarnation or (self.incarnation and not renew):
+            return
+        before, self.incarnation = self.incarnation, self._new_incarnation
         try:
-            for records in read_blocks(scanner, decoder):
-                yield from records
-            if sealed:
-                require_end(scanner)
-        except JournalDamagedError as error:
-            raise self._damaged(error, stake) from error
+            if segment is None:
+                self._create(_NOT_BEGUN)
+            elif (
+                self._committed.revision >= segment.first
+            ):  # readers know places in it: its bytes must stay where they are
+                self._seal(segment)
+                self._create(_NOT_BEGUN)
+            else:
+                self._rewrite_header(segment)
+        except OSError as error:
+            if not self._syncs.is_shortage(error):
+                raise
+            self._cut_back()
+            self.incarnation = before
+            if renew:
+                raise DiskFullError(f"{self._folder}: no room for a new segment: {error.strerror}") from error
+            return
+        except DiskFullError:
+            self.incarnation = before
+            if renew:
+                raise
+            return
+        if renew:
+            self._disk.unlink(f"{self._folder}/{RENEW}")
+            self._syncs.folder(self._folder)
 
-    def _scanner(self, path: str) -> Scanner:
-        try:
-            return open_scanner(path, self._disk)
-        except JournalDamagedError as error:
-            raise self._damaged(error, "every record in it") from error
-
-    def _stake(self, decoder: Decoder) -> str:
-        return f"all changes from revision {decoder.revision + 1} on"
-
-    def _damaged(self, error: JournalDamagedError, stake: str) -> JournalDamagedError:
-        """Add to a finding what an operator needs to decide."""
-        problem = str(error).removeprefix(f"{error.path}: byte {error.offset}: ")
-        remedy = (
-            f"at stake: {stake}; `maxam-admin journal repair {self._folder}` shows what would be lost, topic by topic, and changes "
-            "nothing without --apply; or start from a backup (`maxam-admin journal restore`)"
-        )
-        return JournalDamagedError(error.path, error.offset, f"{problem}; {remedy}")
+    def _rewrite_header(self, segment: _Segment) -> None:
+        """Write the header of the open segment again, with the incarnation. The segment holds no change yet."""
+        data = self._disk.read(segment.path, 0, segment.size)
+        scanner = Scanner(segment.path, segment.size, lambda offset, length: data[offset : offset + length])
+        start = header(scanner.start, scanner.sync_marker, snapshot=False, incarnation=self.incarnation)
+        rest = data[scanner.first_offset :]
+        write_file(self._disk, segment.path, [start, rest])
+        self._syncs.folder(self._segments)
+        self._disk.close(segment.handle)
+        handle = self._disk.open(segment.path)
+        self._segment = _Segment(segment.path, handle, segment.first, len(start) + len(rest), segment.started_at_us)
 
     # writing
 
@@ -594,10 +424,10 @@ class Journal:
         """Store a block, or leave nothing of it and return False when the disk is full."""
         try:
             if not block.settling:
-                self._restore_reserve()
+                self._reserve.restore()
             self._append(block)
         except OSError as error:
-            if self._syncing or not is_full(error):
+            if not self._syncs.is_shortage(error):
                 raise
             self._lacking = error.strerror or ""
             self._cut_back()
@@ -616,8 +446,10 @@ class Journal:
         if segment is None:
             segment = self._create(block.after.accepted_at_us)
         write_at(self._disk, segment.handle, block.data, segment.size)
-        self._sync(segment.handle, data_only=True)
+        self._syncs.file(segment.handle, data_only=True)
         segment.size += len(block.data)
+        if segment.started_at_us == _NOT_BEGUN:
+            segment.started_at_us = block.after.accepted_at_us
         self._committed = block.after
 
     def _aged(self, segment: _Segment, now_us: int) -> bool:
@@ -626,15 +458,32 @@ class Journal:
     def _create(self, now_us: int) -> _Segment:
         """Begin a segment, durable with its header before any block is in it."""
         first = self._committed.revision + 1
-        path = f"{self._segments}/{first:020}{_OPEN}"
-        segment = _Segment(path, self._disk.create(path), first, 0, now_us)
+        path = segment_path(self._segments, first)
+        segment = _Segment(path, self._open_new(path), first, 0, now_us)
         self._segment = segment
-        start = header(self._committed, self._encoder.sync_marker, snapshot=False)
+        start = header(self._committed, self._encoder.sync_marker, snapshot=False, incarnation=self.incarnation)
         write_at(self._disk, segment.handle, start, 0)
-        self._sync(segment.handle)
-        self._sync_folder(self._segments)
+        self._syncs.file(segment.handle)
+        self._syncs.folder(self._segments)
         segment.size = len(start)
         return segment
+
+    def _open_new(self, path: str) -> int:
+        """Create a file, with the spare handle's place where no other is left."""
+        try:
+            handle = self._disk.create(path)
+        except OSError as error:
+            if self._spare < 0 or error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            self._close_spare()
+            return self._disk.create(path)
+        self._close_spare()
+        return handle
+
+    def _close_spare(self) -> None:
+        if self._spare >= 0:
+            spare, self._spare = self._spare, -1
+            self._disk.close(spare)
 
     def _seal(self, segment: _Segment) -> None:
         """Finish the open segment; until it has its final name it can be cut back."""
@@ -642,14 +491,15 @@ class Journal:
             self._cut(segment)
         end = end_block(self._committed, self._encoder.sync_marker)
         write_at(self._disk, segment.handle, end, segment.size)
-        self._sync(segment.handle)
+        self._syncs.file(segment.handle)
         self._name_sealed(segment)
 
     def _name_sealed(self, segment: _Segment) -> None:
-        self._disk.rename(segment.path, f"{self._segments}/{segment.first:020}-{self._committed.revision:020}{_SEALED}")
+        self._disk.rename(segment.path, segment_path(self._segments, segment.first, self._committed.revision))
         self._segment = None
-        self._sync_folder(self._segments)  # before anything can fail that does not end the process
-        self._disk.close(segment.handle)
+        self._syncs.folder(self._segments)  # before anything can fail that does not end the process
+        self._close_spare()
+        self._spare = segment.handle
 
     def _cut_back(self) -> None:
         """Leave in the open segment only what is committed."""
@@ -666,193 +516,10 @@ class Journal:
                 self._disk.close(segment.handle)
                 self._disk.unlink(segment.path)  # or else `_create` empties it, as it comes by the same name
         except OSError as error:
-            if self._syncing or not is_full(error):
+            if not self._syncs.is_shortage(error):
                 raise
 
     def _cut(self, segment: _Segment) -> None:
         self._disk.truncate(segment.handle, segment.size)
-        self._sync(segment.handle)
+        self._syncs.file(segment.handle)
         self._uncut = False
-
-    def _sync(self, handle: int, data_only: bool = False) -> None:
-        if self._settings.durable:
-            self._syncing = True
-            if data_only:
-                self._disk.fdatasync(handle)
-            else:
-                self._disk.fsync(handle)
-            self._syncing = False
-
-    def _sync_folder(self, path: str) -> None:
-        if self._settings.durable:
-            self._syncing = True
-            self._disk.fsync_folder(path)
-            self._syncing = False
-
-    # the reserve
-
-    def _open_reserve(self) -> None:
-        path = f"{self._folder}/reserve"
-        try:
-            if "reserve" in self._disk.names(self._folder):
-                self._reserve = self._disk.open(path)
-                self._reserved = self._disk.size(path) >= self._settings.reserve_bytes
-            self._restore_reserve()
-        except OSError as error:
-            if self._syncing or not is_full(error):
-                raise
-
-    def _restore_reserve(self) -> None:
-        if self._reserved:
-            return
-        if self._reserve < 0:
-            self._reserve = self._disk.create(f"{self._folder}/reserve")
-        try:
-            self._disk.allocate(self._reserve, self._settings.reserve_bytes)
-        except OSError:
-            self._disk.truncate(self._reserve, 0)
-            raise
-        self._sync(self._reserve)
-        self._reserved = True
-
-    def _release_reserve(self) -> bool:
-        """Give the reserve's room to the open segment; return False when it was given before."""
-        if not self._reserved:
-            return False
-        try:
-            self._disk.truncate(self._reserve, 0)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            return False
-        self._reserved = False
-        self._sync(self._reserve)
-        return True
-
-
-def open_scanner(path: str, disk: Disk) -> Scanner:
-    """Return a scanner of a file of the journal.
-
-    Raises:
-        JournalDamagedError: Its header is not whole.
-    """
-    return Scanner(path, disk.size(path), lambda offset, length: disk.read(path, offset, length))
-
-
-def read_blocks(scanner: Scanner, decoder: Decoder) -> Iterator[list[Record]]:
-    """Yield the records of each block, none of which may speak of a revision that is not there.
-
-    Raises:
-        JournalDamagedError: A block is not what was written, or does not follow.
-    """
-    while True:
-        offset = scanner.offset
-        records = scanner.records(decoder)
-        if records is None:
-            return
-        if decoder.gapless and decoder.mentioned > decoder.revision:
-            problem = f"a session knows revision {decoder.mentioned}, which is above the last change {decoder.revision}"
-            scanner.offset = offset
-            raise JournalDamagedError(scanner.path, offset, problem)
-        yield records
-
-
-def require_end(scanner: Scanner) -> None:
-    """Raise JournalDamagedError unless the mark of a finished file was read."""
-    if not scanner.ended:
-        raise JournalDamagedError(scanner.path, scanner.size, "it is cut short: the mark of a finished file is missing")
-
-
-def require_snapshot(scanner: Scanner, revision: int) -> None:
-    """Raise JournalDamagedError unless the file is a snapshot of this revision."""
-    if not scanner.snapshot or scanner.start.revision != revision:
-        raise JournalDamagedError(scanner.path, 0, OTHER_NAME)
-
-
-def list_segments(folder: str, disk: Disk) -> tuple[list[SealedSegment], list[SealedSegment]]:
-    """Return the sealed segments of a folder and the open ones (of which there should be one at most, with 0 as last), each in order."""
-    sealed: list[SealedSegment] = []
-    opened: list[SealedSegment] = []
-    for name in disk.names(folder):
-        segment = parse_segment_name(folder, name)
-        if segment is not None:
-            (sealed if segment.last else opened).append(segment)
-    return sorted(sealed), sorted(opened)
-
-
-def parse_segment_name(folder: str, name: str) -> SealedSegment | None:
-    """Return the segment of a name that the gateway gives, 0 as last for an open one; None for any other file."""
-    found = _SEGMENT.fullmatch(name)
-    return None if found is None else SealedSegment(int(found[1]), int(found[2] or 0), f"{folder}/{name}")
-
-
-def parse_snapshot_name(name: str) -> int | None:
-    """Return the last revision that a snapshot of this name stands for; None for any other file."""
-    stem = name.removesuffix(_SEALED)
-    return int(stem) if stem != name and stem.isascii() and stem.isdecimal() else None
-
-
-def list_snapshots(folder: str, disk: Disk) -> list[tuple[int, str]]:
-    """Return revision and path of the snapshots, oldest first."""
-    found = [(parse_snapshot_name(name), f"{folder}/{name}") for name in disk.names(folder)]
-    return sorted((revision, path) for revision, path in found if revision is not None)
-
-
-def _snapshot_parts(end: Position, records: Iterable[Record], encoder: Encoder) -> Iterator[bytes]:
-    """Yield the bytes of a snapshot, a block at a time."""
-    yield header(end, encoder.sync_marker, snapshot=True)
-    batch: list[Record] = []
-    length = 0
-    for record in records:
-        batch.append(record)
-        if isinstance(record, Change):
-            length += len(record.content)
-        if len(batch) == _SNAPSHOT_BLOCK_RECORDS or length >= _SNAPSHOT_BLOCK_BYTES:
-            yield encoder.encode(batch).data
-            batch = []
-            length = 0
-    if batch:
-        yield encoder.encode(batch).data
-    if encoder.position.revision > end.revision:
-        raise ValueError(f"revision {encoder.position.revision} in a snapshot of {end.revision}")
-    yield end_block(encoder.position, encoder.sync_marker)
-
-
-def write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
-    """Write a file that appears whole and synced under its name, or not at all. The name is for the caller to sync.
-
-    Raises:
-        DiskFullError: Nothing of it is left.
-    """
-    temporary = path + _TEMPORARY
-    try:
-        handle = disk.create(temporary)
-        try:
-            offset = 0
-            for part in parts:
-                write_at(disk, handle, part, offset)
-                offset += len(part)
-            disk.fsync(handle)
-        finally:
-            disk.close(handle)
-        disk.rename(temporary, path)
-    except OSError as error:
-        if not is_full(error):
-            raise
-        if temporary.rpartition("/")[2] in disk.names(path.rpartition("/")[0]):
-            disk.unlink(temporary)
-        raise DiskFullError(f"{path}: no room") from error
-
-
-def write_at(disk: Disk, handle: int, data: bytes, offset: int) -> None:
-    """Write all of the bytes, in as many calls as the disk wants.
-
-    Raises:
-        OSError: Some of them may be written.
-    """
-    written = disk.pwrite(handle, data, offset)
-    while written < len(data):
-        more = disk.pwrite(handle, data[written:], offset + written)
-        if not more:
-            raise OSError(errno.EIO, "a write made no progress")
-        written += more

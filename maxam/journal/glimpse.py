@@ -1,8 +1,8 @@
-"""What damaged bytes still tell of the records that were in them: names for a report, never a value.
+"""Records that damaged bytes still show: names for a report, never a value.
 
-A block whose check is wrong is not believed. But when it has to be left out somebody wants to know which topics and sessions it was about, and
-mostly a few bytes of it are wrong and all others right. A place counts as a record when its revision and time are ones that are missing there
-and what follows reads like a topic or a session: by chance that is so once in some 10^15 bytes.
+A block whose check is wrong is not believed. When it is left out, an operator wants to know its topics and sessions. Mostly a
+few bytes of it are wrong and all others right. A place counts as a record if it has a missing revision with a
+possible time, followed by a topic or a session. By chance that happens once in some 10^15 bytes.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from maxam.journal.encoding import (
     KIND_VALUE,
     SESSION_MIDDLE,
 )
+from maxam.journal.repair_plan import SessionLoss
 
 _SESSION_KINDS: Final = {
     KIND_SUBSCRIPTION: "subscription",
@@ -28,8 +29,8 @@ _SESSION_KINDS: Final = {
     KIND_OWED: "owed",
     KIND_SESSION_END: "session_end",
 }
-_EARLIEST_US: Final = 10**15  # 2001: when nothing tells the time before
-_SPAN_US: Final = 10**15  # 31 years: when nothing tells the time behind
+_EARLIEST_US: Final = 10**15  # 2001: when the time before is unknown
+_SPAN_US: Final = 10**15  # 31 years: when the time after is unknown
 _NAME_BYTES_MAX: Final = 4096  # longer than any destination, principal or client-id
 
 
@@ -42,17 +43,7 @@ class LostChange:
     deleted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LostSession:
-    """What a session did, as damaged bytes tell."""
-
-    kind: str
-    principal: str
-    client_id: str
-    subscription: bytes
-
-
-def glimpse(data: bytes, first: int, last: int, since_us: int, until_us: int) -> Iterator[LostChange | LostSession]:
+def glimpse(data: bytes, first: int, last: int, since_us: int, until_us: int) -> Iterator[LostChange | SessionLoss]:
     """Yield what can be made out.
 
     Args:
@@ -81,8 +72,8 @@ def glimpse(data: bytes, first: int, last: int, since_us: int, until_us: int) ->
         place += 1
 
 
-def _record(data: bytes, place: int, revision: int) -> tuple[LostChange | LostSession, int]:
-    """Return the record whose kind is at a place, and a place behind what was read of it."""
+def _record(data: bytes, place: int, revision: int) -> tuple[LostChange | SessionLoss, int]:
+    """Return the record whose kind is at a place, and the place after the bytes that were read of it."""
     kind = data[place]
     if kind in {KIND_VALUE, KIND_DELETE}:
         destination, place = _name(data, place + 1)
@@ -97,7 +88,9 @@ def _record(data: bytes, place: int, revision: int) -> tuple[LostChange | LostSe
         raise ValueError("not a record of a session")
     client_id, place = _name(data, place + len(SESSION_MIDDLE))
     subscription, place = _name(data, place)
-    return LostSession(_SESSION_KINDS[kind], principal.decode(), client_id.decode(), subscription), place
+    return SessionLoss(
+        principal.decode(), client_id.decode(), subscription.decode(errors="replace"), _SESSION_KINDS[kind]
+    ), place
 
 
 def _name(data: bytes, place: int) -> tuple[bytes, int]:

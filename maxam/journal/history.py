@@ -1,9 +1,9 @@
 """The changes of one topic out of a journal, newest first and a page at a time, beside the gateway that writes it.
 
-Theory of operation. A page walks over the segments from the newest to the oldest. One whose index says that the topic is not in it is passed over. Of
-the others every block is proven, which costs a checksum, and only those whose bytes hold the destination are decoded. Where something is
-wrong the whole segment is read again by the reader that resumes behind damage, and what it misses is told: it may have been about
-this topic. What a page may read is bounded; one that comes to its bounds says where to go on.
+Theory of operation. A page reads the segments from the newest to the oldest, and skips those whose index excludes the topic. In
+the others every block is proven, which costs a checksum. Only blocks whose bytes hold the destination are decoded. If anything
+is wrong, the whole segment is read again by the reader that resumes after damage. The revisions that it misses are reported:
+they may have been about this topic. The work for a page is bounded. One that reaches its bounds has the place to go on from.
 """
 
 import os
@@ -14,11 +14,13 @@ from typing import Final, final
 
 from maxam.errors import JournalDamagedError
 from maxam.journal import index
-from maxam.journal.archive import Problem, Segment, SegmentReader, plan
-from maxam.journal.decoding import Decoder, first_record
+from maxam.journal.archive import plan
+from maxam.journal.decoding import Decoder
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import SealedSegment
-from maxam.journal.listing import REVISION_MAX, open_segment
+from maxam.journal.layout import first_record
+from maxam.journal.listing import REVISION_MAX, Problem, open_segment
+from maxam.journal.names import Segment
+from maxam.journal.reading import SegmentReader
 from maxam.journal.scan import Scanner
 from maxam.records import Change
 
@@ -32,13 +34,13 @@ _TOLD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one page may take.
+    """Limits of one page.
 
     Attributes:
-        changes: How many it has at most.
-        value_bytes: Of their headers and bodies in all, but for the first one.
-        read_bytes: Of segments that are read; the first one is read whatever its size.
-        ended: Tells whether its time is over; asked between segments.
+        changes: Maximum number of its changes.
+        value_bytes: Maximum bytes of their headers and bodies in all, except those of the first one.
+        read_bytes: Maximum bytes of segments that are read. The first one is read whatever its size.
+        ended: Returns True when its time is over. Called between segments.
     """
 
     changes: int
@@ -53,8 +55,8 @@ class Page:
 
     Attributes:
         changes: Newest first.
-        before: To go on with: what comes next has lower revisions. None: there is nothing more in the journal.
-        problems: What of the range between could not be read, or has been removed.
+        before: Revision to go on with: the next page has lower ones. None if there is nothing more in the journal.
+        problems: Parts of the range between that could not be read, or have been removed.
     """
 
     changes: list[Change]
@@ -101,10 +103,10 @@ def read_page(folder: str | os.PathLike[str], destination: bytes, before: int | 
 
 @final
 class _Found:
-    """Takes the changes of a topic, of one segment after the other, the newest segment first, and of each the oldest first.
+    """Collects the changes of a topic. Segments come newest first, the changes of a segment oldest first.
 
     Attributes:
-        changes: What stays, newest first.
+        changes: Changes that stay, newest first.
     """
 
     def __init__(self, bounds: Bounds, high: int) -> None:
@@ -123,7 +125,7 @@ class _Found:
         self._left_out = False
 
     def add(self, change: Change) -> None:
-        """Take the next change; the oldest ones make room."""
+        """Add the next change. The oldest ones are dropped to make room."""
         if change.revision > self._high:
             return
         self._segment.append(change)
@@ -138,7 +140,7 @@ class _Found:
                 break
 
     def end(self) -> bool:
-        """Say that the segment was read to its end; return False when the page is full."""
+        """Record that the segment was read to its end. Return False when the page is full."""
         self.changes.extend(reversed(self._segment))
         self._bytes += self._segment_bytes
         full = len(self.changes) >= self._bounds.changes or self._bytes >= self._bounds.value_bytes
@@ -148,14 +150,14 @@ class _Found:
 def _passed_over(folder: str | os.PathLike[str], segment: Segment, destination: bytes) -> bool:
     if segment.open:
         return False
-    told = index.load(os.fspath(folder), SealedSegment(segment.first, segment.last, segment.path), OsDisk())
-    return told is not None and not told.may_hold(destination)
+    found = index.load(os.fspath(folder), segment, OsDisk())
+    return found is not None and not found.may_hold(destination)
 
 
 def _size(segment: Segment) -> int:
     try:
         return os.stat(segment.path).st_size  # noqa: PTH116 - a string is what there is
-    except OSError:  # whoever opens it finds out
+    except OSError:  # opening it will report that
         return 0
 
 
@@ -193,7 +195,7 @@ def _proven(folder: str | os.PathLike[str], segment: Segment, destination: bytes
     try:
         scanner = Scanner(named.path, file.size, file.read)
         if scanner.snapshot or scanner.start.revision != segment.first - 1:
-            raise JournalDamagedError(named.path, 0, "its header and its name tell different things")
+            raise JournalDamagedError(named.path, 0, "its header and its name differ")
         while True:
             try:
                 block = scanner.next_block()

@@ -1,8 +1,9 @@
-"""What a sealed segment holds, in a small file beside it, so that a reader can pass over segments that hold nothing it wants.
+"""The contents of a sealed segment in a small file beside it, so that a reader can skip segments that hold nothing it wants.
 
-`index/<first>-<last>.index`: the figures of `SegmentIndex`, and a Bloom filter over the destinations of the segment's changes and over
-what stands before each of their first separators (`.` and `/`). An index is tied to its segment by the segment's size and the check of its last
-block, and checked by a CRC-32 at its end. It only ever saves time: one that is missing, damaged or of another segment is ignored.
+`index/<first>-<last>.index` holds the figures of `SegmentIndex` and a Bloom filter. The filter has the destinations of the
+segment's changes, and the part of each before its first `.` and before its first `/`. An index carries its segment's size and
+the check of its last block, and a CRC-32 at its end. It only ever saves time: one that is missing, damaged or of another segment
+is ignored.
 """
 
 import re
@@ -16,9 +17,9 @@ from typing import Final, final
 
 from maxam.errors import DiskFullError, JournalDamagedError
 from maxam.journal.decoding import Decoder
-from maxam.journal.disk import Disk
+from maxam.journal.disk import Disk, write_file
 from maxam.journal.encoding import CHECK_BYTES, SYNC_BYTES
-from maxam.journal.files import SealedSegment, sealed_segments, write_file
+from maxam.journal.names import Segment, sealed_segments
 from maxam.journal.scan import Scanner
 from maxam.records import Change, Record
 
@@ -36,7 +37,7 @@ _LEVELS_MAX: Final = 8  # of a destination that have an entry: a hostile one has
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """What one sealed segment holds.
+    """The contents of one sealed segment.
 
     Attributes:
         first: Revision of its first change.
@@ -61,11 +62,11 @@ class SegmentIndex:
     bloom: bytes
 
     def may_hold(self, destination: bytes) -> bool:
-        """Tell whether a change of this destination can be in the segment; False is certain."""
+        """Return True if a change of this destination can be in the segment. False is certain."""
         return self.lowest <= destination <= self.highest and _has(self.bloom, destination)
 
     def may_hold_prefix(self, prefix: bytes) -> bool:
-        """Tell whether a change of a destination that begins so can be in the segment; False is certain."""
+        """Return True if a change of a destination that begins so can be in the segment. False is certain."""
         if prefix > self.highest or self.lowest[: len(prefix)] > prefix:
             return False
         level = _levels(prefix)
@@ -74,9 +75,9 @@ class SegmentIndex:
 
 @final
 class IndexBuilder:
-    """Gathers what the index of one sealed segment tells, while somebody reads the segment anyway."""
+    """Gathers the index of one sealed segment, while another reader reads the segment anyway."""
 
-    def __init__(self, segment: SealedSegment) -> None:
+    def __init__(self, segment: Segment) -> None:
         self._segment: Final = segment
         self._destinations: Final[set[bytes]] = set()
         self._records = 0
@@ -85,7 +86,7 @@ class IndexBuilder:
         self._last_at_us = 0
 
     def add(self, record: Record) -> None:
-        """Take the next record of the segment."""
+        """Add the next record of the segment."""
         if not self._records:
             self._first_at_us = record.accepted_at_us
         self._records += 1
@@ -124,10 +125,10 @@ class IndexBuilder:
 
 @final
 class JournalIndexer:
-    """Builds the indexes of the segments that one pass over the journal reads.
+    """Builds the indexes of the segments that one scan of the journal reads.
 
     Attributes:
-        problem: Why no more are built, for the log; None when all is well.
+        problem: Why it has stopped building indexes, for the log. None when all is well.
     """
 
     def __init__(self, folder: str, disk: Disk) -> None:
@@ -136,18 +137,18 @@ class JournalIndexer:
         self._builder: IndexBuilder | None = None
         self.problem: Exception | None = None
 
-    def begin(self, segment: SealedSegment) -> None:
-        """Say that the records from here on are of this segment, and that the one before was read to its end."""
+    def begin(self, segment: Segment) -> None:
+        """Start the next segment: the one before was read to its end."""
         self.end()
         self._builder = None if self.problem else IndexBuilder(segment)
 
     def add(self, record: Record) -> None:
-        """Take a record; those before the first segment are a snapshot's, and of no use here."""
+        """Add a record. Records before the first segment are a snapshot's and are ignored."""
         if self._builder is not None:
             self._builder.add(record)
 
     def end(self) -> None:
-        """Say that the last segment was read to its end."""
+        """Finish the last segment: it was read to its end."""
         if self._builder is not None:
             try:
                 self._builder.write(self._folder, self._disk)
@@ -156,7 +157,7 @@ class JournalIndexer:
             self._builder = None
 
 
-def load(folder: str, segment: SealedSegment, disk: Disk) -> SegmentIndex | None:
+def load(folder: str, segment: Segment, disk: Disk) -> SegmentIndex | None:
     """Return the index of a segment, or None when there is none that can be believed.
 
     Args:
@@ -174,10 +175,10 @@ def load(folder: str, segment: SealedSegment, disk: Disk) -> SegmentIndex | None
         return None
     if zlib.crc32(memoryview(data)[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "big"):
         return None
-    _, told_size, told_check, records, changes, first_at_us, last_at_us, lowest, highest, bloom = _HEAD.unpack_from(
+    _, stored_size, stored_check, records, changes, first_at_us, last_at_us, lowest, highest, bloom = _HEAD.unpack_from(
         data
     )
-    if (told_size, told_check) != (size, check) or _HEAD.size + lowest + highest + bloom + _CRC_BYTES != len(data):
+    if (stored_size, stored_check) != (size, check) or _HEAD.size + lowest + highest + bloom + _CRC_BYTES != len(data):
         return None
     low_end = _HEAD.size + lowest
     high_end = low_end + highest
@@ -194,7 +195,7 @@ def load(folder: str, segment: SealedSegment, disk: Disk) -> SegmentIndex | None
     )
 
 
-def build(folder: str, segment: SealedSegment, disk: Disk) -> SegmentIndex:
+def build(folder: str, segment: Segment, disk: Disk) -> SegmentIndex:
     """Read a sealed segment and store its index.
 
     Args:
@@ -215,11 +216,11 @@ def build(folder: str, segment: SealedSegment, disk: Disk) -> SegmentIndex:
         for record in records:
             builder.add(record)
     if not scanner.ended or (scanner.start.revision + 1, decoder.revision) != (segment.first, segment.last):
-        raise JournalDamagedError(path, scanner.size, "it does not hold what its name says")
+        raise JournalDamagedError(path, scanner.size, "its contents do not match its name")
     return builder.write(folder, disk)
 
 
-def unindexed(folder: str, disk: Disk) -> list[SealedSegment]:
+def unindexed(folder: str, disk: Disk) -> list[Segment]:
     """Return the sealed segments that have no index, newest first: those are read most."""
     there = set(disk.names(f"{folder}/index")) if "index" in disk.names(folder) else set()
     return [
@@ -240,12 +241,12 @@ def drop_strays(folder: str, disk: Disk) -> None:
             disk.unlink(f"{folder}/index/{name}")
 
 
-def index_path(folder: str, segment: SealedSegment) -> str:
+def index_path(folder: str, segment: Segment) -> str:
     """Return where the index of a sealed segment is, or would be."""
     return f"{folder}/index/{segment.first:020}-{segment.last:020}{_SUFFIX}"
 
 
-def _seal(segment: SealedSegment, disk: Disk) -> tuple[int, bytes]:
+def _seal(segment: Segment, disk: Disk) -> tuple[int, bytes]:
     """Return a segment's size and the check of its last block, which stands for all before it."""
     size = disk.size(segment.path)
     tail = CHECK_BYTES + SYNC_BYTES

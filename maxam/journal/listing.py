@@ -1,17 +1,20 @@
-"""The segments of a journal's folder as a reader beside the writer finds them, and how it is said what of them cannot be read.
+"""The segments of a journal's folder as a reader beside the writer finds them, and reports on parts that cannot be read.
 
 A segment is known by its first revision, which stays when its name changes; an open file is read on whatever it is called.
 """
 
+import errno
 import os
+import stat
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, Literal, final
 
 from maxam.errors import JournalDamagedError, JournalError
+from maxam.journal.disk import read_at
 from maxam.journal.encoding import Position
-from maxam.journal.files import parse_segment_name, parse_snapshot_name
+from maxam.journal.names import Segment, parse_segment_name, parse_snapshot_name
 from maxam.journal.scan import HEADER_BYTES, Scanner
 
 Records = Literal["changes", "sessions", "rejected"]
@@ -25,7 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What of an archive cannot be read, or is odd.
+    """A part of an archive that cannot be read, or is odd.
 
     Attributes:
         kind: `torn`: an unfinished write at the end of the open segment, which was never acknowledged. `damaged`: bytes are not what
@@ -36,7 +39,7 @@ class Problem:
         offset: Byte at which it begins.
         first: First revision concerned, 0 for none.
         last: The last one.
-        text: One line that says what it is and which revisions are lost, without path and offset.
+        text: One line with the fault and the lost revisions, without path and offset.
         lost: Something that was in the journal could not be read.
     """
 
@@ -52,26 +55,6 @@ class Problem:
         if self.kind in {"missing", "expired"}:  # nothing is wrong with any file that is there
             return f"{self.path}: {self.kind}: {self.text}"
         return f"{self.path}: byte {self.offset}: {self.kind}: {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A file of the archive.
-
-    Attributes:
-        first: Revision of its first change.
-        last: Of its last; 0 while the gateway writes it.
-        path: Where it was; an open one moves when it is sealed.
-    """
-
-    first: int
-    last: int
-    path: str
-
-    @property
-    def open(self) -> bool:
-        """Whether the gateway may still write it."""
-        return self.last == 0
 
 
 def segments_folder(folder: str | os.PathLike[str], records: Records) -> str:
@@ -117,10 +100,10 @@ def list_segments(folder: str | os.PathLike[str], records: Records) -> list[Segm
 def _segments(folder: str, names: list[str]) -> list[Segment]:
     named = [one for name in names if (one := parse_segment_name(folder, name)) is not None]
     # of two names of one segment the sealed one, which is the newer
-    segments = {one.first: Segment(one.first, one.last, one.path) for one in sorted(named, key=lambda one: one.last)}
+    segments = {one.first: one for one in sorted(named, key=lambda one: one.last)}
     lasting = [segments[first] for first in sorted(segments)]
     for at, (segment, after) in enumerate(pairwise(lasting)):
-        if segment.open:  # the gateway seals a segment before it begins the next: nobody writes this one any more
+        if segment.open:  # the gateway seals a segment before it begins the next: this one is no longer written
             lasting[at] = replace(segment, last=after.first - 1)
     return lasting
 
@@ -131,7 +114,7 @@ def find_segment(folder: str | os.PathLike[str], records: Records, segment: Segm
 
 
 def size_of(segment: Segment) -> int:
-    """Return the bytes of a segment; 0 when it was sealed or removed since it was listed, which whoever opens it finds out."""
+    """Return the bytes of a segment. 0 if it was sealed or removed since it was listed, which opening it will report."""
     try:
         return os.stat(segment.path).st_size  # noqa: PTH116 - a string is what there is
     except FileNotFoundError:
@@ -143,24 +126,20 @@ class SegmentFile:
     """A file that is open for reading: stays readable when it is renamed or removed."""
 
     def __init__(self, path: str) -> None:
-        self._handle: Final = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self._handle).st_size
+        self._handle: Final = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block
+        state = os.fstat(self._handle)
+        if not stat.S_ISREG(state.st_mode):
+            os.close(self._handle)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        self.size = state.st_size
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._handle)
 
     def read(self, offset: int, length: int) -> bytes:
         """Return bytes, fewer than `length` only at the end."""
-        data = os.pread(self._handle, length, offset)
-        if len(data) == length:
-            return data
-        parts = [data]
-        while parts[-1]:
-            offset += len(parts[-1])
-            length -= len(parts[-1])
-            parts.append(os.pread(self._handle, length, offset) if length else b"")
-        return b"".join(parts)
+        return read_at(self._handle, offset, length)
 
 
 def open_segment(folder: str | os.PathLike[str], records: Records, segment: Segment) -> tuple[Segment, SegmentFile]:
@@ -185,15 +164,15 @@ def fault_text(error: JournalDamagedError) -> str:
 
 
 def lost_text(first: int, last: int) -> str:
-    """Return the end of a text that says which revisions are lost."""
+    """Return the end of a text: which revisions are lost."""
     if first > last:
         return "; no change is lost"
     return f"; lost: revision {first}" if first == last else f"; lost: revisions {first} to {last}"
 
 
 def lost_from_text(first: int) -> str:
-    """Return the same when nobody knows how many there were."""
-    return f"; lost: what there was from revision {first} on"
+    """Return the same when the number of them is unknown."""
+    return f"; all from revision {first} on is lost"
 
 
 def whole_lost(segment: Segment, kind: ProblemKind, text: str) -> Problem:
@@ -204,7 +183,7 @@ def whole_lost(segment: Segment, kind: ProblemKind, text: str) -> Problem:
 
 
 def start_of(segment: Segment) -> Position | None:
-    """Return what the header of a segment says of where it begins; None when there is none that can be believed."""
+    """Return the position in the header of a segment. None if there is no header that can be believed."""
     try:
         file = SegmentFile(segment.path)
     except OSError:

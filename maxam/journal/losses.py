@@ -1,6 +1,6 @@
-"""What repairs have taken out of a journal for good: so that a known gap is not found anew, nor an unknown one passed over.
+"""Revisions that repairs have removed from a journal: a known gap is not reported again, and an unknown one is not skipped.
 
-`damaged/<when>/repair.json` is the report of one repair. Its key `lost` holds the ranges of revisions that no file tells any more.
+`damaged/<when>/repair.json` is the report of one repair. Its key `lost` holds the ranges of revisions that no file holds.
 """
 
 import json
@@ -29,7 +29,7 @@ class Losses:
     unreadable: tuple[str, ...] = ()
 
     def cover(self, folder: str, first: int, last: int) -> bool:
-        """Tell whether all of a range of revisions is known to be lost."""
+        """Return True if all of a range of revisions is known to be lost."""
         for low, high in sorted(self.ranges.get(folder, ())):
             if low <= first <= high:
                 first = high + 1
@@ -44,7 +44,7 @@ def read_losses(root: str, disk: Disk) -> Losses:
         try:
             report = json.loads(disk.read(path, 0, disk.size(path)))
             if report.pop(_CHECK) != _check(report):
-                raise ValueError("the report does not match its check")  # noqa: TRY301 - told like the findings of json
+                raise ValueError("the report does not match its check")  # noqa: TRY301 - reported like the errors of json
             for one in report["lost"]:
                 ranges.setdefault(one["folder"], []).append((one["first"], one["last"]))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -1,40 +1,39 @@
-"""The newest change of each topic in stretches of the journal, found by walking its blocks without decoding them."""
+"""The newest change of each topic in stretches of the journal, found by scanning its blocks without decoding them."""
 
 from collections.abc import Callable
 from typing import Final, final
 
-from maxam.content import behind_headers, behind_text, read_unsigned
-from maxam.journal.decoding import NO_STAMP, Decoder
-from maxam.journal.encoding import CHANGE_TAIL, CHECK_BYTES, KIND_DELETE, KIND_VALUE, LOW
-from maxam.journal.splice import behind_session_record
+from maxam.content import read_unsigned
+from maxam.journal.decoding import Decoder
+from maxam.journal.encoding import CHANGE_TAIL
+from maxam.journal.layout import RecordCursor, skip_identity, skip_judgement
 from maxam.records import Change
 
-_NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all but `check`
 _NO_CHECK: Final = CHANGE_TAIL[-1:]
 _NO_PERIOD: Final = -1
 
 
 @final
 class _Topic:
-    """What is known of a topic in one period.
+    """The known changes of a topic in one period.
 
     Attributes:
-        told: The bytes of its last change from publisher to value_offset.
-        record: Its newest change so far, all but `check`; empty without one.
+        common: The bytes of its last change from publisher to value_offset.
+        record: Its newest change so far, all but `check`. Empty if there is none.
         wanted: Whether its changes count.
     """
 
-    __slots__ = ("record", "told", "wanted")
+    __slots__ = ("common", "record", "wanted")
 
     def __init__(self, wanted: bool) -> None:
-        self.told = b""
+        self.common = b""
         self.record = b""
         self.wanted: Final = wanted
 
 
 @final
 class NewestChanges:
-    """Takes blocks in order of revision, and keeps of the changes of each topic the newest one, value or delete, as its bytes.
+    """Reads blocks in order of revision, and keeps the bytes of the newest change of each topic, value or delete.
 
     Attributes:
         revision: Of the last change read.
@@ -52,15 +51,16 @@ class NewestChanges:
         period_us: int,
         wanted: Callable[[bytes], bool],
     ) -> None:
-        """Say which changes count.
+        """Set which changes count.
 
         Args:
-            since_us: Those accepted earlier do not; microseconds since the epoch.
-            until_us: Nor do those accepted then or later.
-            first: Nor those of lower revisions.
-            last: Nor those of higher ones.
-            period_us: The newest of each topic in each period of that length is kept, counted from the epoch; 0 for one of all.
-            wanted: Tells whether a destination's changes count; asked once for each.
+            since_us: Changes accepted earlier do not count; microseconds since the epoch.
+            until_us: Changes accepted then or later do not count.
+            first: Changes of lower revisions do not count.
+            last: Changes of higher revisions do not count.
+            period_us: The newest change of each topic in each period of that length is kept, counted from the epoch. 0 for one
+                period of all.
+            wanted: Returns True if a destination's changes count. Called once for each.
         """
         self._since_us: Final = since_us
         self._until_us: Final = until_us
@@ -72,8 +72,8 @@ class NewestChanges:
         self.revision = 0
         self.length = 0
 
-    def add(self, data: bytes, count: int) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop without calls: it runs for all that was ever accepted
-        """Take the changes of a checked block that follows the change of `revision`.
+    def add(self, data: bytes, count: int) -> None:
+        """Read the changes of a checked block that follows the change of `revision`.
 
         Args:
             data: The block without count, size and sync marker.
@@ -85,93 +85,40 @@ class NewestChanges:
         """
         first = self._first
         last = self._last
-        revision = self.revision
         counts = False
+        at_us = -1
         topics: dict[bytes, _Topic] = {}
-        place = 0
-        stamp = NO_STAMP  # high part of the revision, and accepted_at, of the record before
+        cursor = RecordCursor(data, self.revision)
         for _ in range(count):
-            start = place
-            low = ((revision + 1) << 1) & 16383
-            end = place + 2 + len(stamp)
-            if low and data[place : place + 2] == LOW[low] and data[place + 2 : end] == stamp:
-                number = revision + 1
-                place = end
-            else:
-                end = place + 2
-                number, place = read_unsigned(data, place)
-                number >>= 1
-                high_end = place
-                at_us, place = read_unsigned(data, place)
-                # a revision of less than three bytes has no high part: no stamp that could match
-                stamp = data[end:place] if high_end > end else NO_STAMP
-                at_us >>= 1
+            if not cursor.next_record():
+                cursor.skip_other()
+                continue
+            if cursor.at_us != at_us:
+                at_us = cursor.at_us
                 counts = self._since_us <= at_us < self._until_us
                 topics = self._topics(at_us)
-            kind = data[place]
-            if kind != KIND_VALUE and kind != KIND_DELETE:  # noqa: PLR1714 - twice as fast as a set
-                place = behind_session_record(data, place)
-                continue
-            if number != revision + 1:
-                raise ValueError(f"revision {number} after {revision}")
-            revision = number
-
-            length = data[place + 1]
-            place += 2
-            if length > 127:
-                length, place = read_unsigned(data, place - 1)
-            end = place + (length >> 1)
-            destination = data[place:end]
-            place = end
+            destination = cursor.destination()
             topic = topics.get(destination)
             if topic is None:
                 topic = topics[destination] = _Topic(self._wanted(destination))
-            if topic.told and data.startswith(topic.told, place):
-                place += len(topic.told)
+            place = cursor.place
+            if topic.common and data.startswith(topic.common, place):
+                cursor.place = place + len(topic.common)
             else:
-                end = place
-                for _ in range(6):  # publisher, fingerprint, encoding, schema, schema_version, schema_fingerprint
-                    end = behind_text(data, end)
-                end = read_unsigned(data, end)[1]
-                topic.told = data[place:end]
-                place = end
-
-            if data[place] < 128:  # value_length
-                place += 1
-            elif data[place + 1] < 128:
-                place += 2
-            else:
-                place = read_unsigned(data, place)[1]
-            if data[place]:
-                place = behind_headers(data, place)
-            else:
-                place += 1
-            length = data[place]
-            place += 1
-            if length > 127:
-                if data[place] < 128:
-                    length += (data[place] << 7) - 128
-                    place += 1
-                else:
-                    length, place = read_unsigned(data, place - 1)
-            end = place + (length >> 1)
-            place = end + 8
-            if data[end:place] != _NULLS_OF_CHANGE:
-                raise ValueError("not a change")
-            if counts and topic.wanted and first <= revision <= last:
-                topic.record = data[start:place]
-            # the check of the last record was examined with the block
-            place += 1 + CHECK_BYTES if data[place] else 1
-        if place != len(data):
-            raise ValueError("bytes follow the last record")
-        self.revision = revision
+                end = cursor.place = skip_judgement(data, skip_identity(data, place))
+                topic.common = data[place:end]
+            cursor.value()
+            if counts and topic.wanted and first <= cursor.revision <= last:
+                topic.record = data[cursor.start : cursor.check]
+        cursor.require_end()
+        self.revision = cursor.revision
 
     def measure(self) -> None:
         """Count the bytes that are kept into `length`."""
         length = 0
         for topics in self._periods.values():
             for destination, topic in topics.items():
-                length += len(destination) + len(topic.told) + len(topic.record)
+                length += len(destination) + len(topic.common) + len(topic.record)
         self.length = length
 
     def take(self) -> list[tuple[bytes, int, int, bytes]]:

@@ -8,9 +8,11 @@ from typing import Final, final
 
 from maxam.content import read_unsigned
 from maxam.errors import JournalDamagedError
-from maxam.journal.decoding import Decoder, decode_rejected, first_record
+from maxam.journal.decoding import Decoder, decode_rejected
 from maxam.journal.encoding import CHECK_BYTES, KIND_END, SYNC_BYTES, Position
-from maxam.journal.listing import Problem, Records, Segment, SegmentFile, open_segment, whole_lost
+from maxam.journal.layout import first_record
+from maxam.journal.listing import Problem, Records, SegmentFile, open_segment, whole_lost
+from maxam.journal.names import Segment
 from maxam.journal.reading import Clock, Place, SegmentReader
 from maxam.journal.scan import HEADER_BYTES, Scanner
 
@@ -21,18 +23,18 @@ TAIL: Final = struct.Struct(f">II{SYNC_BYTES}s")
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """What reading all of a segment found.
+    """The result of reading all of a segment.
 
     Attributes:
-        segment: The file; the path is where it was found last.
+        segment: The file. The path is where it was found last.
         last: Revision of the last change read.
-        first_at_us: No record of it was accepted earlier; microseconds since the epoch, UTC.
-        last_at_us: Nor later.
-        bytes: Of the file up to the end of what is whole.
-        records: In it, of all kinds but the end mark; 0 when it is not healthy.
+        first_at_us: Earliest accepted_at of its records; microseconds since the epoch, UTC.
+        last_at_us: Latest accepted_at of its records.
+        bytes: Of the file up to the end of its whole part.
+        records: Records in it, without the end mark. 0 when it is not healthy.
         start_chain: Check of the block before the file, 0 when unknown.
         chain: Check of its last block.
-        problems: What is wrong with it.
+        problems: Faults in it.
     """
 
     segment: Segment
@@ -52,12 +54,12 @@ class CheckedSegment:
 
     @property
     def path(self) -> str:
-        """Where it was found last."""
+        """Path where the file was found last."""
         return self.segment.path
 
     @property
     def healthy(self) -> bool:
-        """Whether it is sealed and every byte of it is as it was written: any Avro reader takes it whole."""
+        """True if it is sealed and every byte is as it was written, so that any Avro reader accepts all of it."""
         return not self.segment.open and all(problem.kind == "clock" for problem in self.problems)
 
 
@@ -66,14 +68,14 @@ class _Check:
     """Proves blocks without decoding them.
 
     Attributes:
-        offset: Behind the last whole block, the end mark apart.
+        offset: Place after the last whole block, the end mark apart.
         chain: Its check.
-        end: Behind the last whole block.
-        last_offset: Where it begins, the end mark apart; 0 while there is none.
+        end: Place after the last whole block.
+        last_offset: Place of its first byte, the end mark apart. 0 while there is none.
         before: Check of the block before that.
         records: So far, the end mark not counted.
         ended: The mark of a finished file was read.
-        clock: What the times told.
+        clock: Faults of the times.
     """
 
     def __init__(self, file: SegmentFile, path: str, sync_marker: bytes, place: Place) -> None:
@@ -89,9 +91,9 @@ class _Check:
         self.clock: Final = Clock(path)
 
     def run(self, bytes_max: int) -> bool:  # noqa: C901, PLR0915 - one loop without calls but C's: a quiet gateway writes a block a change
-        """Check all blocks, or those that begin in so many bytes; return False at what is not a whole block that follows.
+        """Check all blocks, or those that begin in the next `bytes_max` bytes. Return False at anything but a whole next block.
 
-        The last block of so many bytes may end behind them.
+        The last block may end after these bytes.
         """
         size, sync_marker, clock = self._file.size, self._sync_marker, self.clock
         base = self.offset  # of the window in the file
@@ -193,18 +195,18 @@ def walk(
     bytes_max: int,
     end: int | None = None,
 ) -> tuple[Place | None, bool]:
-    """Move over whole blocks of a segment without decoding them, but for the last.
+    """Skip whole blocks of a segment without decoding them. Only the last one is decoded.
 
     Args:
         folder: The journal's.
         records: Which of its segments.
-        segment: One that was listed; it may have been sealed since.
+        segment: One that was listed. It may have been sealed since.
         place: Where to begin, None for the first block.
-        bytes_max: Stop behind the block that reaches so many bytes.
-        end: Where the segment is taken to end, None for where it does.
+        bytes_max: Stop after the block with which this many bytes are read.
+        end: Where the segment is taken to end, None for its real end.
 
     Returns:
-        The place behind the last block, None when the header cannot be read; and whether what stands there is no whole block that
+        The place after the last block, None if the header cannot be read. And True if the bytes there are no whole block that
         follows.
 
     Raises:
@@ -240,7 +242,7 @@ def walk(
 
 
 def _prove(records: Records, segment: Segment, file: SegmentFile) -> CheckedSegment | None:
-    """Return what a sound segment holds, or None when it has to be read to tell."""
+    """Return the contents of a sound segment. None if it has to be read to know them."""
     try:
         scanner = Scanner(segment.path, file.size, file.read)
     except JournalDamagedError:
@@ -263,7 +265,7 @@ def _prove(records: Records, segment: Segment, file: SegmentFile) -> CheckedSegm
 
 
 def _last_position(records: Records, check: _Check, scanner: Scanner, start: Position) -> Position | None:
-    """Return the position behind the last block that was checked, which is decoded for it; None when it is garbled."""
+    """Return the position after the last block that was checked, which is decoded for it. None if it is garbled."""
     if not check.last_offset:
         return start
     scanner.offset, scanner.chain = check.last_offset, check.before

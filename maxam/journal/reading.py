@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from maxam.errors import JournalDamagedError
-from maxam.journal.decoding import Decoder, decode_rejected, first_record
+from maxam.journal.decoding import Decoder, decode_rejected
 from maxam.journal.encoding import Position
+from maxam.journal.layout import first_record
 from maxam.journal.listing import (
     REVISION_MAX,
     Problem,
     ProblemKind,
     Records,
-    Segment,
     fault_text,
     lost_from_text,
     lost_text,
@@ -24,13 +24,14 @@ from maxam.journal.listing import (
     time_text,
     whole_lost,
 )
+from maxam.journal.names import Segment
 from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner, headless
 from maxam.records import Change, Record, RejectedSend
 
 Block = Sequence[Record | RejectedSend]
 
-# Changes that arrive together share their time, and one group commit takes all of them: a time that is still the same after
-# two more was not read off a clock that runs.
+# Changes that arrive together share their time, and one group commit takes all of them. If a time is still the same after two
+# more blocks, the clock does not run.
 _STILL_BLOCKS: Final = 3
 
 
@@ -51,12 +52,12 @@ class Place:
 
 @final
 class SegmentReader:
-    """Decodes one segment block by block, going on behind damage. To be closed.
+    """Decodes one segment block by block, and goes on after damage. To be closed.
 
     Attributes:
-        segment: What is read, under the name it had when it was opened.
+        segment: The segment, under the name it had when it was opened.
         offset: Of the block that was returned last.
-        problems: What was wrong so far; complete when there are no more blocks.
+        problems: Faults found so far. Complete when no blocks are left.
         revision: Of the last change read or known to be lost.
         before: The same before the block that was returned last.
     """
@@ -113,18 +114,18 @@ class SegmentReader:
 
     @property
     def size(self) -> int:
-        """Bytes of the file when it was opened; what is written behind them later is not read."""
+        """Bytes of the file when it was opened. Later writes are not read."""
         return self._file.size
 
     @property
     def place(self) -> Place | None:
-        """Where the next block begins, None when the file has no blocks that could be read."""
+        """Place of the next block, None when the file has no blocks that could be read."""
         scanner = self._scanner
         return None if scanner is None else Place(scanner.offset, scanner.chain, self.revision)
 
     @property
     def start(self) -> Position | None:
-        """What the header says of where the file begins, None when there is no header to be believed."""
+        """The position in the file's header, None if there is no header that can be believed."""
         return None if self._scanner is None else self._scanner.start
 
     @property
@@ -170,7 +171,7 @@ class SegmentReader:
         except JournalDamagedError as error:
             fault = fault_text(error)
             if segment.open and file.size <= HEADER_BYTES:  # it was synced before any block
-                self._tell("torn", 0, 0, 0, "the header is not written yet", lost=False)
+                self._report("torn", 0, 0, 0, "the header is not written yet", lost=False)
                 return None
             if fault == OTHER_VERSION:
                 self.problems.append(whole_lost(segment, "unreadable", fault))
@@ -180,13 +181,13 @@ class SegmentReader:
                 self.problems.append(whole_lost(segment, "damaged", fault))
             return found
         if scanner.snapshot or scanner.start.revision != segment.first - 1:
-            self.problems.append(whole_lost(segment, "damaged", "its header and its name tell different things"))
+            self.problems.append(whole_lost(segment, "damaged", "its header and its name differ"))
             return None
         self._decoder = Decoder(scanner.start.revision, scanner.start.accepted_at_us)
         return scanner
 
     def _without_header(self, fault: str) -> Scanner | None:
-        """Return a scanner of the blocks behind a damaged header, or None when there are none."""
+        """Return a scanner of the blocks after a damaged header, or None when there are none."""
         segment, file = self.segment, self._file
         for scanner in headless(segment.path, file.size, file.read, segment.first - 1):
             self._scanner = scanner
@@ -224,37 +225,37 @@ class SegmentReader:
         return records
 
     def _skip(self, scanner: Scanner, fault: str, whole: bool = False) -> bool:
-        """Move behind damage, to the next whole block, and tell what is lost; False when there is none."""
+        """Skip damage up to the next whole block, and report the loss. Return False if there is none."""
         surplus, scanner.ended = scanner.ended, False
         while scanner.skip_damage():
             if self._resume(scanner, fault):
                 return True
         first, last = self.revision + 1, self.segment.last
         if not self.segment.open:
-            self._tell(
+            self._report(
                 "damaged", self.offset, first, last, fault + lost_text(first, last), not surplus or first <= last
             )
         elif whole or self._end is not None:
-            self._tell("damaged", self.offset, first, first, fault + lost_from_text(first))
+            self._report("damaged", self.offset, first, first, fault + lost_from_text(first))
         else:
-            self._tell("torn", self.offset, 0, 0, f"{fault}: a write that was not finished", lost=False)
+            self._report("torn", self.offset, 0, 0, f"{fault}: a write that was not finished", lost=False)
         self.revision = max(self.revision, self.segment.last)
         return False
 
     def _resume(self, scanner: Scanner, fault: str) -> bool:
-        """Go on with the whole block that the scanner stands before, if it can be one that follows; else move behind it."""
+        """Continue with the whole block that the scanner has reached, if it can follow here. Else skip it."""
         offset, chain = scanner.offset, scanner.chain
         block = scanner.next_block()
         if block is None:
             return False
-        revision, _, _ = first_record(block[0])  # of the first change in it or behind it
+        revision, _, _ = first_record(block[0])  # of the first change in it or after it
         if not self.revision < revision <= (self.segment.last or REVISION_MAX) + 1:
             return False
         scanner.offset, scanner.chain = offset, chain
         scanner.ended = False
         first, last = self.revision + 1, revision - 1
-        only_header = offset == HEADER_BYTES
-        self._tell(
+        only_header = offset <= HEADER_BYTES
+        self._report(
             "damaged", self.offset, first, last, fault + lost_text(first, last), not only_header or first <= last
         )
         self.revision = last
@@ -266,20 +267,20 @@ class SegmentReader:
         if segment.open:
             if self._end is not None and scanner.size < self._end:
                 first = self.revision + 1
-                self._tell(
-                    "damaged", scanner.size, first, first, f"it was cut since; lost: revision {first} and maybe more"
+                self._report(
+                    "damaged", scanner.size, first, first, f"it was cut since; revision {first} and maybe more are lost"
                 )
             return
         first, last = self.revision + 1, segment.last
         if not scanner.ended:
             fault = "the mark of a finished file is missing at its end"
-            self._tell("damaged", scanner.size, first, last, fault + lost_text(first, last))
+            self._report("damaged", scanner.size, first, last, fault + lost_text(first, last))
         elif self.revision != last:
             fault = f"it ends with revision {self.revision}, not with that of its name"
-            self._tell("damaged", scanner.size, first, last, fault + lost_text(first, last))
+            self._report("damaged", scanner.size, first, last, fault + lost_text(first, last))
         self.revision = last
 
-    def _tell(self, kind: ProblemKind, offset: int, first: int, last: int, text: str, lost: bool = True) -> None:
+    def _report(self, kind: ProblemKind, offset: int, first: int, last: int, text: str, lost: bool = True) -> None:
         if first > last:
             first = last = 0
             lost = lost and self._records == "sessions"  # what they did has no revisions of its own
@@ -288,7 +289,7 @@ class SegmentReader:
 
 @final
 class Clock:
-    """Sees from where the blocks of a file begin that the clock behind `accepted_at` ran backwards: the time stands still, or steps back.
+    """Detects that the clock of `accepted_at` ran backwards: times in a file stand still, or step back.
 
     Acknowledgements carry the time of the change before them: blocks without a change prove nothing.
     """
@@ -303,7 +304,7 @@ class Clock:
         self._blocks = 0  # with changes, all of this time
 
     def block(self, offset: int, data: bytes) -> None:
-        """Look at the beginning of the next block; one whose time is later than that of the block before may be left out."""
+        """Check the beginning of the next block. One whose time is later than that of the block before may be left out."""
         revision, at_us, kind = first_record(data)
         if not kind:
             return
@@ -323,7 +324,7 @@ class Clock:
             first, last = self._first, self._next - 1
             text = (
                 f"the clock stood still or ran backwards: all of revisions {first} to {last}, in {self._blocks} writes, have "
-                f"{time_text(self._at_us)} as accepted_at; when they were accepted is not known"
+                f"{time_text(self._at_us)} as accepted_at. When they were accepted is not known"
             )
             self._problems.append(Problem("clock", self._path, self._offset, first, last, text, lost=False))
         self._blocks = 0

@@ -3,15 +3,15 @@
 ```
 rejected/<first>-<last>.avro           sealed: final, ends with an end mark
 rejected/<first>.open.avro             being written
-rejected/<...>.open.avro.torn-<offset> what a crash left behind the last whole block, cut off by the next `open`
+rejected/<...>.open.avro.torn-<offset> remains of a crash after the last whole block, cut off by the next `open`
 rejected/<...>.open.avro.damaged       an open segment whose header cannot be believed, or a second open one
 ```
 
-Nobody was promised that a rejected SEND is kept, so nothing here waits for the disk: blocks are written as they come and synced when a
-segment is sealed, at each `tidy` and at `close`. A killed process loses nothing that was appended; a power cut loses what came after the last sync.
-When all records have been removed for their age an empty open segment keeps the counter.
-After an OSError the object is of no further use: `abandon` it, and `open` again later, which finds what is whole and goes on behind it. The
-counter is gapless and unique within the folder; what was lost gives its numbers back.
+The gateway promises no one to keep a rejected SEND, so nothing here waits for the disk. Blocks are written as they come. They are
+synced when a segment is sealed, at each `tidy` and at `close`. A killed process loses nothing that was appended. A power cut loses
+the blocks after the last sync. When all records have been removed for their age, an empty open segment keeps the counter. After an
+OSError the object is of no further use: `abandon` it, and `open` again later. That finds the whole blocks and goes on after them.
+The counter is gapless and unique within the folder. Lost records give their numbers back.
 
 The owner holds the lock of the journal's folder; `rejected` needs none of its own.
 """
@@ -20,35 +20,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
-from maxam.content import read_unsigned
 from maxam.errors import DiskFullError, JournalDamagedError
-from maxam.journal.decoding import decode_rejected
-from maxam.journal.disk import Disk
+from maxam.journal.disk import Disk, write_at, write_file
 from maxam.journal.encoding import (
-    CHECK_BYTES,
     START,
-    SYNC_BYTES,
     Position,
     encode_rejected,
     end_block,
     header,
 )
-from maxam.journal.files import SealedSegment, list_segments, write_at, write_file
-from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.journal.names import Segment, list_segments
+from maxam.journal.scan import END_TAIL_BYTES, HEADER_BYTES, Scanner, end_position
+from maxam.journal.whole import open_scanner, read_rejected
 from maxam.records import RejectedSend
 
 _DAY_US: Final = 86_400_000_000
 _NAME_DIGITS: Final = 20
-_TAIL_BYTES: Final = 128  # more than an end mark and the sync marker before it
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedSettings:
-    """How rejected SENDs are stored.
+    """Settings of the journal of rejected SENDs.
 
     Attributes:
         segment_bytes_max: A segment rolls before it grows over this.
-        segment_age_s_max: And so long after its first record.
+        segment_age_s_max: Age of its first record, in seconds, at which a segment rolls.
         bytes_max: Of the folder; the oldest files are removed first. One segment is always kept.
         days_max: Sealed segments whose last record is older are removed.
         durable: Sync at all.
@@ -66,7 +62,7 @@ class RejectedJournal:
     """The one writer of the folder `rejected` of a journal. Every method may raise OSError: see the module.
 
     Attributes:
-        cut: What `open` took away from the end: where it was, its first byte and its length; for the log.
+        cut: Bytes that `open` cut off from the end, for the log: path, offset and length.
     """
 
     def __init__(self, folder: str, disk: Disk, settings: RejectedSettings, sync_marker: bytes) -> None:
@@ -161,7 +157,7 @@ class RejectedJournal:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the open segment as it is."""
+        """Close the open segment as it is."""
         if self._handle >= 0:
             with suppress(OSError):
                 self._disk.close(self._handle)
@@ -198,8 +194,8 @@ class RejectedJournal:
         if self._settings.durable:
             self._disk.fsync_folder(self._folder)
 
-    def _continue(self, segment: SealedSegment) -> None:
-        """Take up an open segment behind its last whole block."""
+    def _continue(self, segment: Segment) -> None:
+        """Continue an open segment after its last whole block."""
         size = self._disk.size(segment.path)
         scanner = self._begin(segment, size)
         if scanner is None:
@@ -207,14 +203,13 @@ class RejectedJournal:
         at_us = max(self._position.accepted_at_us, scanner.start.accepted_at_us)
         revision, chain, offset = scanner.start.revision, scanner.chain, scanner.offset
         try:
-            while (block := scanner.next_block()) is not None and not scanner.ended:
-                sends = decode_rejected(*block, revision)
+            for sends in read_rejected(scanner, revision):
                 revision += len(sends)
                 at_us = max(at_us, sends[-1].rejected_at_us)
                 chain, offset = scanner.chain, scanner.offset
             if scanner.ended:
                 offset = scanner.offset
-        except (JournalDamagedError, ValueError, IndexError):
+        except JournalDamagedError:
             self._keep_torn(segment.path, offset, size - offset)
         self._position = Position(revision, at_us, chain)
         self._sync_marker = scanner.sync_marker
@@ -229,11 +224,11 @@ class RejectedJournal:
         if scanner.ended:
             self._name_sealed()
 
-    def _begin(self, segment: SealedSegment, size: int) -> Scanner | None:
+    def _begin(self, segment: Segment, size: int) -> Scanner | None:
         """Return a scanner of an open segment, or None when it cannot be gone on with: then it is out of the way."""
         torn = False
         try:
-            scanner = _scanner(segment.path, size, self._disk)
+            scanner = open_scanner(segment.path, self._disk)
             if not scanner.snapshot and scanner.start.revision == segment.first - 1 >= self.head:
                 return scanner
         except JournalDamagedError:
@@ -278,23 +273,19 @@ class RejectedJournal:
                 excess -= size
 
     def _keep_counter(self, last: bool, now_us: int) -> None:
-        """Before the last file that tells how far the counter is goes, begin another that tells it."""
+        """Before the last file that holds the counter goes, begin another that holds it."""
         if last and self._handle < 0:
             self._create(now_us)
 
-    def _last_at_us(self, sealed: list[SealedSegment]) -> float:
-        """Return the time of the last record of the oldest segment, which the one behind it tells; never, when that cannot be read."""
+    def _last_at_us(self, sealed: list[Segment]) -> float:
+        """Return the time of the last record of the oldest segment, from the one after it. Infinity if that cannot be read."""
         following = sealed[1].path if len(sealed) > 1 else self._path if self._handle >= 0 else ""
         if not following:
             return self.accepted_at_us
         try:
-            return _scanner(following, self._disk.size(following), self._disk).start.accepted_at_us
+            return open_scanner(following, self._disk).start.accepted_at_us
         except JournalDamagedError:
             return float("inf")
-
-
-def _scanner(path: str, size: int, disk: Disk) -> Scanner:
-    return Scanner(path, size, lambda offset, length: disk.read(path, offset, length))
 
 
 def _is_ours(path: str) -> bool:
@@ -302,19 +293,8 @@ def _is_ours(path: str) -> bool:
     return name[:_NAME_DIGITS].isdecimal() and ".avro" in name
 
 
-def _end_position(segment: SealedSegment, disk: Disk) -> Position:
+def _end_position(segment: Segment, disk: Disk) -> Position:
     """Return where a sealed segment ends, from its end mark alone; time and chain are 0 if that cannot be read."""
     size = disk.size(segment.path)
-    tail = disk.read(segment.path, max(0, size - _TAIL_BYTES), _TAIL_BYTES)
-    sync_marker = tail[-SYNC_BYTES:]
-    place = tail.rfind(sync_marker, 0, len(tail) - SYNC_BYTES) + SYNC_BYTES
-    try:
-        _, at = read_unsigned(tail, place)  # count
-        _, at = read_unsigned(tail, at)  # size
-        _, at = read_unsigned(tail, at)  # revision
-        accepted_at, _ = read_unsigned(tail, at)
-    except (ValueError, IndexError):
-        return Position(segment.last, 0, 0)
-    chain = int.from_bytes(tail[-SYNC_BYTES - CHECK_BYTES // 2 : -SYNC_BYTES], "big")
-    end = Position(segment.last, accepted_at >> 1, chain)
-    return end if tail.endswith(end_block(end, sync_marker)) else Position(segment.last, 0, 0)
+    end = end_position(disk.read(segment.path, max(0, size - END_TAIL_BYTES), END_TAIL_BYTES))
+    return end if end is not None and end.revision == segment.last else Position(segment.last, 0, 0)

@@ -1,11 +1,11 @@
-"""What of the archive goes, and when: sealed segments that no start can ever need again, oldest first, by age and by size.
+"""Remove sealed segments that no start can ever need again, oldest first, by age and by size.
 
 Invariants:
 
-* Two snapshots that were just read to their end and found whole stand for every segment that is removed: should one of the two be damaged later,
-  the other and the segments since are still there.
-* What is left is always the end of what there was: each removal is durable before the next, so a crash leaves no hole.
-* A reader that has a segment open reads it to its end; one that comes later is told `expired`, with the revisions.
+* Two snapshots that were just read to their end and found whole stand for every segment that is removed. Should one of the two
+  be damaged later, the other and the segments since are still there.
+* The remaining segments are always the last ones: each removal is durable before the next, so a crash leaves no hole.
+* A reader that has a segment open reads it to its end. One that comes later gets the error `expired`, with the revisions.
 
 Texts of schemas stay: their number is that of all minors ever released, whatever the load.
 """
@@ -15,16 +15,10 @@ from typing import Final
 
 from maxam.errors import JournalDamagedError
 from maxam.journal.disk import Disk
-from maxam.journal.files import (
-    SNAPSHOTS_KEPT,
-    SealedSegment,
-    list_segments,
-    list_snapshots,
-    open_scanner,
-    whole_snapshot,
-)
 from maxam.journal.index import drop_strays
-from maxam.journal.verify import is_torn_tail
+from maxam.journal.names import Segment, is_torn_tail, list_segments, list_snapshots
+from maxam.journal.snapshots import SNAPSHOTS_KEPT
+from maxam.journal.whole import open_scanner, whole_snapshot
 
 _DAY_US: Final = 86_400_000_000
 REMOVED_MAX: Final = (
@@ -34,7 +28,7 @@ REMOVED_MAX: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How long the archive is kept. It is what snapshots stand for; what a start may need is never counted nor removed.
+    """Limits of the archive, which is the part of the journal that snapshots stand for. A start needs none of it.
 
     Attributes:
         days_max: Segments whose last record is older go; 0 keeps them whatever their age.
@@ -47,7 +41,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What was removed: segments, their bytes, and the revisions that they held."""
+    """Removed segments, their bytes, and the revisions that they held."""
 
     segments: int
     bytes: int
@@ -55,8 +49,8 @@ class Expired:
     last: int
 
 
-def due(root: str, disk: Disk, rules: Rules, now_us: int) -> list[SealedSegment]:
-    """Return the segments that the rules want removed, oldest first, if the snapshots are what their names say; reads no more than headers.
+def due(root: str, disk: Disk, rules: Rules, now_us: int) -> list[Segment]:
+    """Return the segments that the rules remove, oldest first, if the headers of the snapshots match their names. Reads only headers.
 
     Args:
         root: The journal's folder.
@@ -78,7 +72,7 @@ def due(root: str, disk: Disk, rules: Rules, now_us: int) -> list[SealedSegment]
             found += 1
     if rules.days_max:
         oldest_us = now_us - int(rules.days_max * _DAY_US)
-        # the segment behind one tells when its last record was accepted
+        # the segment after one has the time of its last record
         while (
             found < len(following) and found < len(archive) and _ended_at_us(following[found], disk, now_us) < oldest_us
         ):
@@ -87,11 +81,11 @@ def due(root: str, disk: Disk, rules: Rules, now_us: int) -> list[SealedSegment]
 
 
 def expire(root: str, disk: Disk, rules: Rules, now_us: int) -> Expired | None:
-    """Remove what `due` says, once two snapshots have been read and found whole; return what went, None when nothing did.
+    """Remove the segments of `due`, once two snapshots have been read and found whole. Return the removed ones, or None.
 
     Raises:
-        JournalDamagedError: A snapshot is damaged; nothing was removed.
-        OSError: The disk fails; what is left is the end of what there was.
+        JournalDamagedError: A snapshot is damaged. Nothing was removed.
+        OSError: The disk fails. The remaining segments are the last ones.
     """
     segments = due(root, disk, rules, now_us)[:REMOVED_MAX]
     if not segments:
@@ -100,6 +94,9 @@ def expire(root: str, disk: Disk, rules: Rules, now_us: int) -> Expired | None:
         error = whole_snapshot(path, revision, disk)
         if error is not None:
             raise JournalDamagedError(path, error.offset, "damaged: nothing is removed that it stands for")
+    disk.fsync_folder(
+        f"{root}/snapshots"
+    )  # the process that built them may have been killed before it could sync their names
     size = 0
     for segment in segments:
         size += disk.size(segment.path)
@@ -118,7 +115,7 @@ def _remove(path: str, folder: str, disk: Disk) -> None:
     disk.fsync_folder(folder)
 
 
-def _ended_at_us(following: SealedSegment, disk: Disk, now_us: int) -> int:
+def _ended_at_us(following: Segment, disk: Disk, now_us: int) -> int:
     """Return the time of the last record before a segment; now when its header cannot be believed."""
     try:
         return open_scanner(following.path, disk).start.accepted_at_us or now_us

@@ -1,24 +1,43 @@
-"""Walk one file of the journal block by block, believing nothing that its checks do not prove."""
+"""Scan one file of the journal block by block, believing nothing that its checks do not prove."""
 
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Final, final
 
-from maxam.content import read_unsigned
+from maxam.content import read_text, read_unsigned
 from maxam.errors import JournalDamagedError
 from maxam.journal.decoding import Decoder
-from maxam.journal.encoding import CHECK_BYTES, KIND_END, MAGIC, SCHEMA, SYNC_BYTES, Position, header
+from maxam.journal.encoding import (
+    CHECK_BYTES,
+    KIND_END,
+    MAGIC,
+    SCHEMA,
+    SNAPSHOT_SCHEMA,
+    SYNC_BYTES,
+    Position,
+    end_block,
+    header,
+)
+from maxam.journal.layout import first_record
+from maxam.journal.old_snapshots import with_sequences
 from maxam.records import Record
 
 Read = Callable[[int, int], bytes]  # (offset, length) -> the bytes there, fewer only at the end of the file
 
-HEADER_BYTES: Final = len(header(Position(0, 0, 0), bytes(SYNC_BYTES), snapshot=False))  # of a segment
+_BARE_HEADER_BYTES: Final = len(header(Position(0, 0, 0), bytes(SYNC_BYTES), snapshot=False))  # without incarnation
+HEADER_BYTES: Final = len(
+    header(Position(0, 0, 0), bytes(SYNC_BYTES), snapshot=False, incarnation="0" * 16)
+)  # of a segment, at most; no block is so short that it ends before that in a file of an older release
+END_TAIL_BYTES: Final = 128  # more than an end mark and the sync marker before it
 _WINDOW_BYTES: Final = 1 << 20  # read at once: blocks can be small
 _HEADER_BYTES_MAX: Final = 1 << 16
 OTHER_VERSION: Final = "written by another version of maxam, with another schema"  # what is wrong with a whole header
 _CHECK_ENTRY: Final = b"\x16maxam.check\x10"  # name, and the length of the eight digits
-_POSITION_ENTRY: Final = b"\x1cmaxam.position\x64"  # name, and the length of two numbers of 20 digits and one of 8
+_INCARNATION: Final = re.compile(rb"[0-9a-f]{16}|")
+_KINDS: Final = {b"segment": False, b"snapshot": True}
+_SNAPSHOT_SCHEMAS: Final = {SCHEMA, SNAPSHOT_SCHEMA}  # that of versions before 0.2.0, and of this one
 
 
 @final
@@ -28,8 +47,10 @@ class Scanner:
     Attributes:
         path: For the texts of errors.
         size: Bytes of the file.
-        snapshot: What the header says the file is.
-        start: Position that the header names.
+        snapshot: True if the header is that of a snapshot.
+        start: Position in the header.
+        first_offset: Of the first block.
+        incarnation: Of the journal, as the header has it; empty in files of older releases.
         sync_marker: Of this file.
         offset: Of the next block.
         chain: Check of the block before.
@@ -37,11 +58,14 @@ class Scanner:
     """
 
     __slots__ = (
+        "_old_snapshot",
         "_read",
         "_window",
         "_window_at",
         "chain",
         "ended",
+        "first_offset",
+        "incarnation",
         "offset",
         "path",
         "size",
@@ -69,18 +93,23 @@ class Scanner:
             raise JournalDamagedError(path, 0, "not the header of a journal file")
         if head[tail : tail + 8] != b"%08x" % zlib.crc32(head[tail + 8 : end], zlib.crc32(head[:tail])):
             raise JournalDamagedError(path, 0, "the header does not match its checksum")
-        at = head.find(_POSITION_ENTRY, 0, place) + len(_POSITION_ENTRY)
         try:
-            revision, accepted_at_us, chain = head[at : at + 50].split(b" ")
+            entries = _metadata(head[:end])
+            revision, accepted_at_us, chain = entries[b"maxam.position"].split(b" ")
             self.start: Final = Position(int(revision), int(accepted_at_us), int(chain, 16))
-        except ValueError:
+            self.snapshot: Final = _KINDS[entries[b"maxam.file"]]
+            incarnation = entries.get(b"maxam.incarnation", b"")
+        except (ValueError, LookupError):
             raise JournalDamagedError(path, 0, "unknown metadata in the header") from None
-        self.snapshot: Final = b"\x14maxam.file\x10snapshot" in head[:place]
+        schema = entries.get(b"avro.schema")
+        if schema not in _SNAPSHOT_SCHEMAS or (schema != SCHEMA and not self.snapshot):
+            raise JournalDamagedError(path, 0, OTHER_VERSION)
+        self._old_snapshot: Final = self.snapshot and schema == SCHEMA
+        if entries.get(b"avro.codec") != b"null" or not _INCARNATION.fullmatch(incarnation):
+            raise JournalDamagedError(path, 0, "unknown metadata in the header")
+        self.incarnation: Final = incarnation.decode()
         self.sync_marker: Final = head[end - SYNC_BYTES : end]
-        if head[:end] != header(self.start, self.sync_marker, self.snapshot):
-            raise JournalDamagedError(
-                path, 0, OTHER_VERSION if SCHEMA not in head else "unknown metadata in the header"
-            )
+        self.first_offset: Final = end
         self.offset = end
         self.chain = 0 if self.snapshot else self.start.chain
         self.ended = False
@@ -99,7 +128,7 @@ class Scanner:
         if seed != self.chain:
             raise JournalDamagedError(self.path, self.offset, "the block does not follow the one before it")
         self.offset = end
-        self.ended = count == 1 and _is_end(data)
+        self.ended = count == 1 and first_record(data)[2] == KIND_END
         if not self.ended:  # the end mark stands outside the chain
             self.chain = check
         return data, count
@@ -115,16 +144,17 @@ class Scanner:
         if block is None:
             return None
         try:
-            return decoder.decode(*block)
+            records = decoder.decode(*block)
+            return with_sequences(records) if self._old_snapshot else records
         except (ValueError, IndexError) as error:
             self.offset = offset
             problem = f"the block is whole, but its records are wrong: {error}"
             raise JournalDamagedError(self.path, offset, problem) from error
 
     def torn(self) -> bool:
-        """Say whether the bytes from `offset` on can be what a crash left of one write: no whole block is among them.
+        """Return True if the bytes from `offset` on can be the remains of one write after a crash: they hold no whole block.
 
-        A whole block at the wrong place in the chain, or one behind damage, was once committed.
+        A whole block at the wrong place in the chain, or one after damage, was once committed.
         """
         return self._next_whole(self.offset) is None
 
@@ -144,7 +174,7 @@ class Scanner:
             return found
         behind, check = self._behind(offset)
         found = self._whole(behind)
-        if found is not None and found[1] == check:  # only contents are damaged: what they hold is not looked at
+        if found is not None and found[1] == check:  # only contents are damaged: what they hold is not read
             return found
         places = [
             behind
@@ -255,7 +285,7 @@ def scan_from(path: str, size: int, read: Read, before: Position, sync_marker: b
 def headless(path: str, size: int, read: Read, revision: int) -> list[Scanner]:
     """Return scanners of a segment whose header cannot be believed, each before the first whole block that it finds.
 
-    Which marker stands between its blocks is told by the header's place and by the end of the file.
+    The header's place and the end of the file show which marker stands between its blocks.
 
     Args:
         path: For the texts of errors.
@@ -263,18 +293,44 @@ def headless(path: str, size: int, read: Read, revision: int) -> list[Scanner]:
         read: How to get them.
         revision: Of the change before its first.
     """
-    if size <= HEADER_BYTES:
+    if size <= _BARE_HEADER_BYTES:
         return []
-    places = [HEADER_BYTES - SYNC_BYTES, size - SYNC_BYTES]
+    places = [HEADER_BYTES - SYNC_BYTES, _BARE_HEADER_BYTES - SYNC_BYTES, size - SYNC_BYTES]
     markers = list(dict.fromkeys([read(place, SYNC_BYTES) for place in places]))
     before = Position(revision, 0, 0)
-    scanners = [scan_from(path, size, read, before, marker, HEADER_BYTES) for marker in markers]
+    scanners = [scan_from(path, size, read, before, marker, _BARE_HEADER_BYTES) for marker in markers]
     return [scanner for scanner in scanners if scanner.skip_damage()]
 
 
-def _is_end(data: bytes) -> bool:
+def end_position(tail: bytes) -> Position | None:
+    """Return the position at the end of a finished file, as its end mark has it; None without a whole one.
+
+    Args:
+        tail: The last END_TAIL_BYTES of the file.
+    """
+    sync_marker = tail[-SYNC_BYTES:]
+    place = tail.rfind(sync_marker, 0, len(tail) - SYNC_BYTES) + SYNC_BYTES
     try:
-        place = read_unsigned(data, read_unsigned(data, 0)[1])[1]
-        return data[place] == KIND_END
+        _, place = read_unsigned(tail, place)  # count
+        _, place = read_unsigned(tail, place)  # size
+        revision, place = read_unsigned(tail, place)
+        accepted_at, _ = read_unsigned(tail, place)
     except (ValueError, IndexError):
-        return False  # whoever decodes it says what is wrong
+        return None
+    chain = int.from_bytes(tail[-SYNC_BYTES - CHECK_BYTES // 2 : -SYNC_BYTES], "big")
+    end = Position(revision >> 1, accepted_at >> 1, chain)
+    return end if tail.endswith(end_block(end, sync_marker)) else None
+
+
+def _metadata(head: bytes) -> dict[bytes, bytes]:
+    """Return the metadata of an Avro container's header; raises ValueError or IndexError if they are not in one block."""
+    entries: dict[bytes, bytes] = {}
+    count, place = read_unsigned(head, len(MAGIC))
+    if count & 1:
+        raise ValueError("a block of metadata with its size")
+    for _ in range(count >> 1):
+        name, place = read_text(head, place)
+        entries[name], place = read_text(head, place)
+    if head[place : place + 1] != b"\0" or place + 1 + SYNC_BYTES != len(head):
+        raise ValueError("more metadata")
+    return entries

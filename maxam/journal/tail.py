@@ -1,7 +1,7 @@
 """Follow a journal as it grows: where a reader stands, and how far it can go, across rolls, seals and restarts.
 
-A cursor stands behind a revision that was read. Where it can it also names segment, byte and chain, so that nothing is read twice to
-find it, and so that a journal which is not the one that was read is noticed. Segment and byte survive the renaming at sealing.
+A cursor stands after a revision that was read. If possible it also has segment, byte and chain. So nothing is read twice to find
+it, and a journal that is not the one that was read is noticed. Segment and byte survive the renaming at sealing.
 """
 
 import os
@@ -9,28 +9,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from maxam.errors import JournalError
-from maxam.journal.archive import (
-    Place,
-    Records,
-    Segment,
-    SegmentReader,
-    list_segments,
-    size_of,
-    snapshot_revision,
-    walk,
-)
+from maxam.journal.listing import Records, list_segments, size_of, snapshot_revision
+from maxam.journal.names import Segment
+from maxam.journal.proving import walk
+from maxam.journal.reading import Place, SegmentReader
 
 _UNLIMITED: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a reader stands.
+    """The place of a reader.
 
     Attributes:
         revision: Of the last change that was read, or that is not wanted.
         segment: First revision of the segment that holds the place, 0 for the beginning of whichever comes next.
-        offset: Byte in it, behind a block.
+        offset: Byte in it, after a block.
         chain: Check of that block.
     """
 
@@ -41,7 +35,9 @@ class Cursor:
 
 
 class RevisionsLostError(JournalError):
-    """Say that revisions which a reader was to get are not there any more, or cannot be read."""
+    """Revisions that a reader was to get are gone, or cannot be read."""
+
+    code = "revisions-lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +77,21 @@ def advance(
     target: Cursor | None = None,
     skip: bool = False,
 ) -> Cursor:
-    """Return how far a reader can go: behind the last whole block, or behind the one with which it has read so many bytes.
+    """Return how far a reader can go: after the last whole block, or after the block with which it has read `bytes_max` bytes.
 
     Args:
         folder: The journal's.
         records: Which of its segments.
         cursor: Where the reader stands.
-        bytes_max: As above; at least one block is taken. None for no limit.
-        target: Do not go behind this, a cursor that was found here.
-        skip: Pass over what cannot be read or is not there any more.
+        bytes_max: As above. At least one block is taken. None for no limit.
+        target: Upper bound of the result, a cursor that was found here.
+        skip: Skip revisions that cannot be read or are gone.
 
     Returns:
-        The cursor itself when there is no further change; it may have another place, behind records of sessions.
+        The cursor itself when there is no further change. It may have another place, after records of sessions.
 
     Raises:
-        RevisionsLostError: The next revisions are not there any more, or not whole.
+        RevisionsLostError: The next revisions are gone, or not whole.
         JournalError: The cursor is not of this journal, or ahead of it.
         OSError: A file cannot be read.
     """
@@ -139,7 +135,7 @@ def stretches(
     """Return what to read to get from one cursor to a later one.
 
     Raises:
-        RevisionsLostError: Some of it is not there any more.
+        RevisionsLostError: Some of it is gone.
         JournalError: The cursor is not of this journal.
     """
     if start.revision >= end.revision:
@@ -155,20 +151,20 @@ def stretches(
         if one.first <= end.revision and (one.open or one.last > start.revision)
     ]
     if not parts and not skip:
-        raise RevisionsLostError(
-            f"{os.fspath(folder)}: revisions {start.revision + 1} to {end.revision} are not there any more"
-        )
+        raise RevisionsLostError(f"{os.fspath(folder)}: revisions {start.revision + 1} to {end.revision} are gone")
     return parts
 
 
 def _listed(folder: str | os.PathLike[str], records: Records) -> tuple[int, list[Segment]]:
     """Return the revision that segments are known to have reached, and those that are there."""
-    reached = 0 if records == "rejected" else snapshot_revision(folder)  # first: what it tells of is in the list then
+    reached = (
+        0 if records == "rejected" else snapshot_revision(folder)
+    )  # first: the list then has everything that it covers
     return reached, list_segments(folder, records)
 
 
 def _from_cursor(folder: str | os.PathLike[str], records: Records, cursor: Cursor, skip: bool) -> list[Segment]:
-    """Return the segments that hold what comes behind a cursor; the first may end at it."""
+    """Return the segments that hold the records after a cursor. The first may end at it."""
     reached, segments = _listed(folder, records)
     wanted = cursor.revision + 1
     rest: list[Segment] = []
@@ -217,7 +213,7 @@ def _behind(
     skip: bool,
     bytes_max: int | None = None,
 ) -> Cursor:
-    """Return the cursor behind the last whole block of a segment, or behind so many bytes."""
+    """Return the cursor after the last whole block of a segment, or after the block that reaches `bytes_max`."""
     limit = _UNLIMITED if bytes_max is None else bytes_max
     found, stuck = walk(folder, records, segment, place, limit, end)
     if not stuck and found is not None:
@@ -225,7 +221,7 @@ def _behind(
             return Cursor(segment.last)
         return Cursor(found.revision, segment.first, found.offset, found.chain)
     if not segment.open and end is None:
-        return Cursor(segment.last)  # damaged: whoever reads it finds out what is lost
+        return Cursor(segment.last)  # damaged: reading it will report the loss
     with SegmentReader(folder, records, segment, place, end) as reader:
         for _ in reader:
             pass

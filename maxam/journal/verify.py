@@ -1,4 +1,4 @@
-"""Read every file of a journal's folder, and say which of them are what was written; changes nothing."""
+"""Read every file of a journal's folder, and report which of them are as they were written. Nothing is changed."""
 
 import os
 from collections.abc import Iterator
@@ -6,30 +6,28 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from maxam.errors import JournalDamagedError
-from maxam.journal.decoding import Decoder, decode_rejected
+from maxam.journal.decoding import Decoder
 from maxam.journal.disk import Disk
-from maxam.journal.files import (
-    OTHER_NAME,
-    SealedSegment,
-    list_segments,
-    list_snapshots,
-    open_scanner,
-    parse_segment_name,
-    parse_snapshot_name,
-    read_blocks,
-    require_end,
-    require_snapshot,
-    sealed_segments,
-)
 from maxam.journal.index import index_path, load
 from maxam.journal.losses import FOLDER, Losses, read_losses
+from maxam.journal.names import (
+    RESERVE,
+    Segment,
+    is_torn_tail,
+    list_segments,
+    list_snapshots,
+    parse_segment_name,
+    parse_snapshot_name,
+    sealed_segments,
+)
 from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.journal.whole import OTHER_NAME, open_scanner, read_blocks, read_rejected, require_end, require_snapshot
 from maxam.records import Change
 
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What `verify` found in one file.
+    """The findings of `verify` in one file.
 
     Attributes:
         path: The file.
@@ -40,7 +38,8 @@ class FileReport:
         problem: None when all is well.
         offset: Byte at which the problem begins.
         torn: The problem is an uncommitted write, which the next start will cut off (or which is just under way).
-        note: What is odd, but no damage.
+        note: Something odd that is no damage.
+        incarnation: The one that the file's header has; empty for none.
     """
 
     path: str
@@ -52,33 +51,33 @@ class FileReport:
     offset: int = 0
     torn: bool = False
     note: str = ""
+    incarnation: str = ""
 
 
-def verify(folder: str | os.PathLike[str], disk: Disk, trusted: frozenset[str] = frozenset()) -> Iterator[FileReport]:
+def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
     """Read every file of a journal's folder and report on each; changes nothing and takes no lock.
 
     Args:
         folder: The journal's.
         disk: Where it is.
-        trusted: Paths of sealed segments and snapshots that are taken to be whole and are not read.
     """
     root = os.fspath(folder)
     losses = read_losses(root, disk)
     for path in losses.unreadable:
         yield FileReport(
-            path, disk.size(path), problem="the report of a repair cannot be believed: what it lost is told as missing"
+            path,
+            disk.size(path),
+            problem="the report of a repair cannot be believed. Its losses are reported as missing",
         )
     covered = 0
     for revision, path in list_snapshots(f"{root}/snapshots", disk):
         covered = revision
-        if path in trusted:
-            continue
         yield examine_file(path, disk, Decoder(0, 0), None, revision)
     for name in sorted(disk.names(f"{root}/snapshots")):
         if parse_snapshot_name(name) is None and name != "lock":  # of the process that builds them
             yield _foreign(f"{root}/snapshots/{name}", disk)
-    yield from _verify_segments(root, disk, covered, losses, trusted)
-    yield from _verify_rejected(root, disk, losses, trusted)
+    yield from _verify_segments(root, disk, covered, losses)
+    yield from _verify_rejected(root, disk, losses)
     for name in sorted(disk.names(f"{root}/schemas")):
         path = f"{root}/schemas/{name}"
         if name.endswith(".avsc"):
@@ -90,14 +89,7 @@ def verify(folder: str | os.PathLike[str], disk: Disk, trusted: frozenset[str] =
     yield from _verify_indexes(root, disk)
 
 
-def is_torn_tail(name: str) -> bool:
-    """Tell whether a name is of what a start cut off and kept."""
-    return ".open.avro.torn-" in name or name.endswith(".open.avro.damaged")
-
-
-def _verify_segments(
-    root: str, disk: Disk, covered: int, losses: Losses, trusted: frozenset[str]
-) -> Iterator[FileReport]:
+def _verify_segments(root: str, disk: Disk, covered: int, losses: Losses) -> Iterator[FileReport]:
     folder = f"{root}/segments"
     sealed, opened = list_segments(folder, disk)
     decoder = Decoder(0, 0)
@@ -119,20 +111,14 @@ def _verify_segments(
             decoder = Decoder(last, 0)
             chain = 0
         before, chain = chain, 0
-        if segment.path in trusted:
-            report = FileReport(segment.path, disk.size(segment.path))
-            decoder = Decoder(segment.last, 0)
-        else:
-            try:
-                report, start, chain = _examine(segment.path, disk, decoder, segment, 0)
-                # a start asks that of what no snapshot stands for; before it repairs may have left out what sessions did
-                if before and start not in {0, before} and last > covered:
-                    missing = (
-                        missing or "it does not follow the segment before it: one of the two is of another journal"
-                    )
-            except FileNotFoundError:  # removed for its age, or sealed under another name, since it was listed
-                decoder = Decoder(max(segment.last, last), 0)
-                continue
+        try:
+            report, start, chain = _examine(segment.path, disk, decoder, segment, 0)
+        except FileNotFoundError:  # removed for its age, or sealed under another name, since it was listed
+            decoder = Decoder(max(segment.last, last), 0)
+            continue
+        # a start asks that of what no snapshot stands for; before it repairs may have left out what sessions did
+        if before and start not in {0, before} and last > covered:
+            missing = missing or "it does not follow the segment before it: one of the two is of another journal"
         if report.problem is not None:
             decoder = Decoder(max(segment.last, last), 0)
         elif missing is not None:
@@ -162,19 +148,26 @@ def _verify_indexes(root: str, disk: Disk) -> Iterator[FileReport]:
 
 
 def _foreign(path: str, disk: Disk) -> FileReport:
-    note = "cut off by a start, for whoever wants to look" if is_torn_tail(path) else "no file of this journal: ignored"
+    note = "no file of this journal: ignored"
+    if is_torn_tail(path):
+        note = "cut off by a start, kept for inspection"
+    elif path.rpartition("/")[2].startswith(RESERVE):
+        note = "keeps room for the next snapshot"
     return FileReport(path, disk.size(path), note=note)
 
 
-def examine_file(path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int) -> FileReport:
+def examine_file(path: str, disk: Disk, decoder: Decoder, segment: Segment | None, revision: int) -> FileReport:
     """Read a whole file: a segment, or else a snapshot of a revision."""
     return _examine(path, disk, decoder, segment, revision)[0]
 
 
 def _examine(
-    path: str, disk: Disk, decoder: Decoder, segment: SealedSegment | None, revision: int
+    path: str, disk: Disk, decoder: Decoder, segment: Segment | None, revision: int, rejected: bool = False
 ) -> tuple[FileReport, int, int]:
-    """Return a report, and the chain that the file begins and ends with; 0 for none that can be believed."""
+    """Return a report, and the chain that the file begins and ends with; 0 for none that can be believed.
+
+    The file is a segment, one of rejected SENDs if `rejected` is True, or else a snapshot of a revision.
+    """
     length = disk.size(path)
     count = first = 0
     opened = segment is not None and not segment.last
@@ -186,10 +179,15 @@ def _examine(
             require_snapshot(scanner, revision)
         elif scanner.snapshot or scanner.start.revision != segment.first - 1:
             raise JournalDamagedError(path, 0, OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
-        for records in read_blocks(scanner, decoder):
-            count += len(records)
-            if not first:
-                first = next((record.revision for record in records if isinstance(record, Change)), 0)
+        if rejected:
+            for sends in read_rejected(scanner, decoder.revision):
+                count += len(sends)
+                decoder.revision += len(sends)
+                first = first or sends[0].revision
+        else:
+            for records in read_blocks(scanner, decoder):
+                count += len(records)
+                first = first or next((record.revision for record in records if isinstance(record, Change)), 0)
         if not opened:
             require_end(scanner)
         last = segment.last if segment is not None else revision
@@ -200,22 +198,19 @@ def _examine(
         problem = str(error).removeprefix(f"{path}: byte {error.offset}: ")
         report = FileReport(path, length, count, first, decoder.revision if first else 0, problem, error.offset, torn)
         return report, 0 if scanner is None else scanner.start.chain, 0
-    report = FileReport(path, length, count, first, decoder.revision if first else 0)
+    report = FileReport(path, length, count, first, decoder.revision if first else 0, incarnation=scanner.incarnation)
     return report, scanner.start.chain, scanner.chain
 
 
-def _verify_rejected(root: str, disk: Disk, losses: Losses, trusted: frozenset[str]) -> Iterator[FileReport]:
-    """Report on each file of the journal of rejected SENDs; one that is removed for its age meanwhile is passed over."""
+def _verify_rejected(root: str, disk: Disk, losses: Losses) -> Iterator[FileReport]:
+    """Report on each file of the journal of rejected SENDs. One that is removed for its age meanwhile is skipped."""
     if "rejected" not in disk.names(root):
         return
     sealed, opened = list_segments(f"{root}/rejected", disk)
     head = 0
     for segment in [*sealed, *opened]:
         try:
-            if segment.path in trusted:
-                report = FileReport(segment.path, disk.size(segment.path))
-            else:
-                report = _examine_rejected(segment, disk)
+            report = _examine(segment.path, disk, Decoder(segment.first - 1, 0), segment, 0, rejected=True)[0]
         except FileNotFoundError:
             continue
         first, last = head + 1, segment.first - 1
@@ -223,34 +218,3 @@ def _verify_rejected(root: str, disk: Disk, losses: Losses, trusted: frozenset[s
             report = replace(report, problem=f"revisions {first} to {last} are missing before it")
         head = segment.last
         yield report
-
-
-def _examine_rejected(segment: SealedSegment, disk: Disk) -> FileReport:
-    path = segment.path
-    length = disk.size(path)
-    revision = segment.first - 1
-    scanner: Scanner | None = None
-    problem: str | None = None
-    offset = 0
-    try:
-        scanner = open_scanner(path, disk)
-        if scanner.snapshot or scanner.start.revision != revision:
-            raise JournalDamagedError(path, 0, OTHER_NAME)  # noqa: TRY301 - reported like the findings of others
-        offset = scanner.offset
-        while (block := scanner.next_block()) is not None and not scanner.ended:
-            revision += len(decode_rejected(*block, revision))
-            offset = scanner.offset
-        if segment.last:
-            require_end(scanner)
-            if revision != segment.last:
-                raise JournalDamagedError(path, length, f"it ends with revision {revision}")  # noqa: TRY301
-    except JournalDamagedError as error:
-        problem, offset = str(error).removeprefix(f"{path}: byte {error.offset}: "), error.offset
-    except (ValueError, IndexError) as error:
-        problem = f"the block is whole, but its records are wrong: {error}"
-    count = revision - segment.first + 1
-    first, last = (segment.first, revision) if count else (0, 0)
-    if problem is None:
-        return FileReport(path, length, count, first, last)
-    torn = not segment.last and (scanner.torn() if scanner is not None else length <= HEADER_BYTES)
-    return FileReport(path, length, count, first, last, problem, offset, torn)

@@ -1,6 +1,6 @@
-"""What a server answers, as plain values for a client: the counterpart of `events`.
+"""The frames of a server as plain values for a client: the counterpart of `events`.
 
-All text is unescaped, UTF-8-checked `bytes`, but for what is only shown to people.
+All text is unescaped, UTF-8-checked `bytes`, except text that is only shown to people.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from maxam.stomp.encoder import VERSION_TEXTS
 from maxam.stomp.events import parse_number
 from maxam.stomp.frames import Frame
 
-SESSION_TAKEN_OVER: Final = "session taken over by a newer connection"  # `message` of the ERROR that the loser gets
+SESSION_TAKEN_OVER: Final = "session taken over by a newer connection"  # `message` of the ERROR to the older connection
 
 
 @final
 class Connected:
-    """CONNECTED. `session` is the client-id to resume with, empty if the server names none."""
+    """CONNECTED. `session` is the client-id to resume with, empty if the server sends none."""
 
     __slots__ = ("heart_beat_ms", "server", "session", "version")
 
@@ -29,7 +29,7 @@ class Connected:
 
 @final
 class Delivery:
-    """MESSAGE. `headers` are all of its headers; an empty `body` says that the topic was deleted."""
+    """MESSAGE. `headers` are all of its headers. An empty `body` means that the topic was deleted."""
 
     __slots__ = ("body", "destination", "headers", "message_id", "subscription")
 
@@ -45,17 +45,17 @@ class Delivery:
 
 @final
 class Receipt:
-    """RECEIPT: how the frame that asked for it was dealt with.
+    """RECEIPT: the result of the frame that asked for it.
 
     Attributes:
-        receipt_id: Which frame.
-        disposition: Of a SEND: `accepted`, `rejected-invalid`, `rejected-unauthorised` or `rejected-unavailable`. A
-            RECEIPT that has none says `accepted`, as with any other broker.
-        result: Code of the closed table in docs/protocol.md, or empty. `superseded` comes with `accepted`: the topic has had this
-            value of its source, or a newer one.
+        receipt_id: Value of the frame's `receipt` header.
+        disposition: Of a SEND: `accepted`, `rejected-invalid`, `rejected-unauthorised` or `rejected-unavailable`.
+            `accepted` for a RECEIPT without this header, as other brokers send it.
+        result: Code of the closed table in docs/protocol.md, or empty. `superseded` comes with `accepted`: the topic already
+            has this value of its source, or a newer one.
         reason: One line of text for people, or empty.
-        filtered: Of a SUBSCRIBE: no right of ours can match any topic of the glob.
-        revision: Of an accepted SEND with `if-revision`: the one to expect next. None of any other.
+        filtered: Of a SUBSCRIBE: True if no right of the client can match any topic of the glob.
+        revision: Next revision to expect, after an accepted SEND with `if-revision`. None for any other frame.
     """
 
     __slots__ = ("disposition", "filtered", "reason", "receipt_id", "result", "revision")
@@ -78,13 +78,25 @@ class Receipt:
 
     @property
     def accepted(self) -> bool:
-        """Whether it took effect. What was rejected had no effect, and nobody receives it."""
+        """True if the frame took effect. A rejected frame has no effect, and no subscriber receives it."""
         return self.disposition == "accepted"
+
+    def __repr__(self) -> str:
+        """Show the fields that are not empty."""
+        shown = [f"receipt_id={self.receipt_id!r}", f"disposition={self.disposition!r}"]
+        shown += [
+            f"{name}={value!r}"
+            for name, value in (("result", self.result), ("reason", self.reason), ("filtered", self.filtered))
+            if value
+        ]
+        if self.revision is not None:
+            shown.append(f"revision={self.revision}")
+        return f"Receipt({', '.join(shown)})"
 
 
 @final
 class Refusal:
-    """ERROR: the server ends the connection. `versions` is what it speaks, if that is why."""
+    """ERROR: the server ends the connection. `versions` are those it speaks, or empty; some brokers list them in each ERROR."""
 
     __slots__ = ("detail", "message", "receipt_id", "versions")
 
@@ -99,7 +111,7 @@ Answer = Connected | Delivery | Receipt | Refusal
 
 
 def read_answer(frame: Frame) -> Answer:
-    """Return what a server's frame says.
+    """Return the values of a server's frame.
 
     Raises:
         ProtocolError: A header is missing or malformed, or no server sends such a frame.

@@ -18,9 +18,7 @@ VERSION_TEXTS: Final = (b"1.1", b"1.2")  # by version
 # Spec: MaXaM "RECEIPTS may contain a content-disposition header", elsewhere "a disposition header": both are written
 _ACCEPTED: Final = b"\ndisposition:accepted\ncontent-disposition:accepted\n\n\0"
 _NUL_REPLACED: Final = "\ufffd".encode()
-_VIEWED_BYTES_MIN: Final = (
-    16_384  # a body as long as this is copied once, into its MESSAGE; a view of a shorter one costs more
-)
+_VIEWED_BYTES_MIN: Final = 16_384  # a longer body is copied once, into its MESSAGE; a view of a shorter one costs more
 _LENGTHS: Final = [b"%d\n\n" % size for size in range(1024)]  # a content-length's value and the end of its head
 
 
@@ -54,7 +52,7 @@ def connected(version: int, session: str, heart_beat_ms: tuple[int, int], server
 
 
 def receipt(version: int, receipt_id: bytes, headers: Headers = ()) -> bytes:
-    """Return RECEIPT with `headers`, unescaped, behind its `receipt-id`."""
+    """Return RECEIPT with its `receipt-id`, followed by `headers`, unescaped."""
     return _frame(version, b"RECEIPT", ((b"receipt-id", receipt_id), *headers))
 
 
@@ -73,7 +71,7 @@ def error(version: int, error: ProtocolError) -> bytes:
 
 
 def message_prefix(version: int, subscription: bytes, acknowledged: bool) -> bytes:
-    """Return what a MESSAGE on `subscription` begins with; `message_shared` of the same arguments follows.
+    """Return the beginning of a MESSAGE on `subscription`. `message_shared` of the same arguments follows.
 
     Spec: MaXaM "MESSAGE ack", "subscription and message-id concatenated joined on space"
     """
@@ -168,12 +166,27 @@ def unsubscribe(version: int, subscription: bytes, durable: bool = False, receip
     return _frame(version, b"UNSUBSCRIBE", headers)
 
 
-def ack(version: int, subscription: bytes, message_id: bytes, receipt_id: bytes | None = None) -> bytes:
-    """Return ACK for a MESSAGE with these two headers."""
+def ack(
+    version: int,
+    subscription: bytes,
+    message_id: bytes,
+    receipt_id: bytes | None = None,
+    identifier: bytes | None = None,
+) -> bytes:
+    """Return ACK for a MESSAGE.
+
+    Args:
+        version: VERSION_1_1 or VERSION_1_2.
+        subscription: Header of the MESSAGE.
+        message_id: Likewise.
+        receipt_id: Ask for a RECEIPT with this id.
+        identifier: Header `ack` of the MESSAGE, which 1.2 repeats. None: compose it as this broker does.
+    """
     if version == VERSION_1_1:
         headers: Headers = ((b"subscription", subscription), (b"message-id", message_id))
     else:
-        headers = ((b"id", subscription + b" " + message_id),)
+        # Spec: STOMP 1.2 "The ACK frame MUST include an id header matching the ack header of the MESSAGE"
+        headers = ((b"id", subscription + b" " + message_id if identifier is None else identifier),)
     return _frame(version, b"ACK", (*headers, *_receipt_header(receipt_id)))
 
 
@@ -207,7 +220,7 @@ def _unescaped_frame(command: bytes, headers: Headers) -> bytes:
     for name, value in headers:
         if name.find(b":") >= 0 or len((name + value).translate(None, b"\r\n\0")) != len(name + value):
             raise ValueError(
-                f"{command.decode()} cannot carry {value!r} as {name!r}: it has no escapes for CR, LF or NUL; leave them out"
+                f"{command.decode()} cannot carry {value!r} as {name!r}: it has no escapes for CR, LF or NUL. Leave them out"
             )
     lines = [name + b":" + value + b"\n" for name, value in headers]
     return command + b"\n" + b"".join(lines) + b"\n\0"

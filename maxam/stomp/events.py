@@ -1,4 +1,4 @@
-"""What a client asks, as plain values made by the protocol and consumed by the broker.
+"""The requests of a client, as plain values made by the protocol and consumed by the broker.
 
 All text is unescaped, UTF-8-checked `bytes`. `receipt` is the value of the frame's `receipt` header, or None.
 """
@@ -12,7 +12,7 @@ from maxam.errors import ProtocolError
 VERSION_1_1: Final = 0  # versions are small integers so that they index caches
 VERSION_1_2: Final = 1
 
-SOURCE: Final = b"source"  # these two of SEND are passed on, and are what a topic's mark is found by
+SOURCE: Final = b"source"  # these two of SEND are passed on; a topic's mark consists of them
 SOURCE_REVISION: Final = b"source-revision"
 SOURCE_BYTES_MAX: Final = 128
 NUMBER_DIGITS_MAX: Final = 19  # of any number in a header: 64 bits
@@ -27,44 +27,52 @@ def parse_number(text: bytes) -> int:
 
 
 def is_mark(source: bytes, number: int) -> bool:
-    """Say whether these two can name a value of a source."""
+    """Return True if these two can identify a value of a source."""
     return 0 < len(source) <= SOURCE_BYTES_MAX and 0 <= number <= NUMBER_MAX
 
 
 @final
 class Connect:
-    """CONNECT or STOMP, negotiated and valid as far as the frame itself can tell.
+    """CONNECT or STOMP, negotiated and valid as far as the frame itself shows.
 
     Attributes:
         version: VERSION_1_1 or VERSION_1_2, the highest in common.
         host: The `host` header.
         client_id: The `client-id` header, 1 to 128 printable ASCII characters, or None.
         window: The `window` header, at least 1, or None.
-        heart_beat_ms: What the client offers and wants, `(cx, cy)`.
+        heart_beat_ms: Heart-beats that the client offers and wants, `(cx, cy)`.
+        rejections_end: A rejected SEND is answered with ERROR and ends the connection.
     """
 
-    __slots__ = ("client_id", "heart_beat_ms", "host", "version", "window")
+    __slots__ = ("client_id", "heart_beat_ms", "host", "rejections_end", "version", "window")
 
     def __init__(
-        self, version: int, host: bytes, client_id: str | None, window: int | None, heart_beat_ms: tuple[int, int]
+        self,
+        version: int,
+        host: bytes,
+        client_id: str | None,
+        window: int | None,
+        heart_beat_ms: tuple[int, int],
+        rejections_end: bool = False,
     ) -> None:
         self.version: Final = version
         self.host: Final = host
         self.client_id: Final = client_id
         self.window: Final = window
         self.heart_beat_ms: Final = heart_beat_ms
+        self.rejections_end: Final = rejections_end
 
 
 @final
 @mypyc_attr(acyclic=True)
 class Condition:
-    """What a SEND wants to be compared with before it is accepted.
+    """Conditions that a SEND sets for its acceptance.
 
     Attributes:
-        source: Of which source the SEND is a value, None if it does not say.
+        source: Name of the source of the SEND's value, or None.
         number: Its `source-revision`.
-        expected: Its `if-revision`, -1 if it does not say.
-        problem: Why its headers cannot be used, one line; empty if they can.
+        expected: Its `if-revision`, or -1.
+        problem: Reason why its headers cannot be used, one line. Empty if they can.
     """
 
     __slots__ = ("expected", "number", "problem", "source")
@@ -76,7 +84,6 @@ class Condition:
         self.problem: Final = problem
 
 
-@final
 @mypyc_attr(acyclic=True)
 class Send:
     """SEND. `headers` are the user headers that travel on: first of repeats, in order, without the reserved names."""
@@ -99,10 +106,39 @@ class Send:
 
 
 @final
-class Subscribe:
-    """SUBSCRIBE. `glob` is the `destination` header; `acknowledged` is False for ack mode auto."""
+@mypyc_attr(acyclic=True)
+class SkippedSend(Send):
+    """SEND whose body was not wanted when its head was complete, and was not kept.
 
-    __slots__ = ("acknowledged", "durable", "eager", "glob", "receipt", "subscription")
+    Attributes:
+        body_bytes: Length of the body.
+        body_sha256: SHA-256 of the body, in hexadecimal.
+    """
+
+    __slots__ = ("body_bytes", "body_sha256")
+
+    def __init__(self, send: Send, body_bytes: int, body_sha256: str) -> None:
+        """Make it from the frame's head, with an empty body."""
+        super().__init__(send.destination, b"", send.headers, send.receipt, send.condition)
+        self.body_bytes: Final = body_bytes
+        self.body_sha256: Final = body_sha256
+
+
+@final
+class Subscribe:
+    """SUBSCRIBE.
+
+    Attributes:
+        subscription: The `id` header.
+        glob: The `destination` header.
+        acknowledged: Another ack mode than auto.
+        durable: The `durable` header.
+        eager: The `eager` header.
+        receipt: The `receipt` header, or None.
+        individual: Ack mode client-individual.
+    """
+
+    __slots__ = ("acknowledged", "durable", "eager", "glob", "individual", "receipt", "subscription")
 
     def __init__(
         self,
@@ -112,9 +148,11 @@ class Subscribe:
         durable: bool,
         eager: bool,
         receipt: bytes | None,
+        individual: bool = False,
     ) -> None:
         self.subscription: Final = subscription
         self.glob: Final = glob
+        self.individual: Final = individual
         self.acknowledged: Final = acknowledged
         self.durable: Final = durable
         self.eager: Final = eager
@@ -136,7 +174,7 @@ class Unsubscribe:
 @final
 @mypyc_attr(acyclic=True)
 class Ack:
-    """ACK of either version. `revision` is 0, which no message has, when the id names none that can exist."""
+    """ACK of either version. `revision` is 0, which no message has, if no message can have the id."""
 
     __slots__ = ("receipt", "revision", "subscription")
 
@@ -176,4 +214,4 @@ class Failure:
         self.error: Final = error
 
 
-Event = Connect | Send | Subscribe | Unsubscribe | Ack | Nack | Disconnect | Failure
+Event = Connect | Send | SkippedSend | Subscribe | Unsubscribe | Ack | Nack | Disconnect | Failure

@@ -1,10 +1,11 @@
-"""The server's side of one connection: frames in, events out, and when heart-beats are due.
+"""The server's side of one connection: frames in, events out.
 
-Invariants: `receive_data` never raises for anything a client can send; events come in the order of their frames; the last
-event of a connection is Failure or Disconnect and nothing behind that frame is looked at.
+Invariants: `receive_data` never raises for anything a client can send. Events come in the order of their frames. The last
+event of a connection is Failure or Disconnect, and no later frame is read.
 
-Theory of operation: what may come depends on the phase alone, and each phase is one literal table from command to the
-function that makes the event. Before CONNECT it is `_connect` only; after it the table of the negotiated version.
+Theory of operation: the phase alone decides which commands are valid. Each phase is one literal table from command to the
+function that makes the event. Before CONNECT the table holds `_connect` only. After it comes the table of the negotiated
+version.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -27,23 +28,19 @@ from maxam.stomp.events import (
     Failure,
     Nack,
     Send,
+    SkippedSend,
     Subscribe,
     Unsubscribe,
     is_mark,
     parse_number,
 )
-from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame
+from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame, SkippedBody
 
 _ZERO: Final = 48  # "0"
 _CLIENT_ID_BYTES_MAX: Final = 128
 _VERSIONS: Final = ((b"1.2", VERSION_1_2), (b"1.1", VERSION_1_1))  # best first
 _FLAGS: Final[Mapping[bytes, bool]] = {b"true": True, b"false": False}
-_ACK_MODES: Final[Mapping[bytes, bool]] = {
-    b"auto": False,
-    b"client": True,
-    # Spec: MaXaM '"client-individual" is accepted but treated as "client"'
-    b"client-individual": True,
-}
+_ACK_MODES: Final = (b"auto", b"client", b"client-individual")
 DROPPED_HEADERS: Final = frozenset(
     (
         b"receipt",
@@ -58,6 +55,7 @@ DROPPED_HEADERS: Final = frozenset(
         b"timestamp",
         b"publisher",
         b"schema",
+        b"kind",
         b"conflated",
         b"if-revision",
         b"kept-source",
@@ -71,7 +69,8 @@ class Protocol:
 
     Attributes:
         version: VERSION_1_1 or VERSION_1_2 once Connect was returned; before it VERSION_1_2, whose escapes an ERROR needs.
-        closed: Failure or Disconnect was returned: nothing more is read.
+        closed: True once Failure or Disconnect was returned: nothing more is read.
+        host: The `host` header of CONNECT, also of a refused one. None before CONNECT.
     """
 
     __slots__ = (
@@ -82,22 +81,45 @@ class Protocol:
         "_readers",
         "_virtual_hosts",
         "closed",
+        "host",
         "version",
     )
 
-    def __init__(self, limits: Limits, virtual_hosts: Collection[str] = ("MAXVAPI",)) -> None:
-        """Make a connection that awaits CONNECT; `"*"` among `virtual_hosts` accepts any host."""
+    def __init__(
+        self,
+        limits: Limits,
+        virtual_hosts: Collection[str] = ("MAXVAPI",),
+        keeps_body: Callable[[bytes, dict[bytes, bytes]], bool] | None = None,
+    ) -> None:
+        """Make a connection that awaits CONNECT.
+
+        Args:
+            limits: Limits of frames.
+            virtual_hosts: Accepted `host` headers; `"*"` accepts any.
+            keeps_body: Called with command and headers when a head is complete and its body is not; False skips the body.
+        """
         self.version = VERSION_1_2
         self.closed = False
+        self.host: bytes | None = None
         self._limits: Final = limits
         self._virtual_hosts: Final = tuple(virtual_hosts)
-        self._decoder: Final = Decoder(limits, FIRST_COMMANDS)
-        self._readers: Mapping[bytes, _Reader] | None = None  # none: CONNECT has not come
+        self._decoder: Final = Decoder(limits, FIRST_COMMANDS, VERSION_1_2, keeps_body)
+        self._readers: Mapping[bytes, _Reader] | None = None  # None before CONNECT
         self._names: list[bytes] | None = None  # `Frame.names` of the last SEND, if it had nothing special
         self._passed: tuple[bytes, ...] = ()  # those of them that are user headers
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes held of a frame that has begun and is not complete; 0 between frames."""
+        return self._decoder.unfinished_bytes
+
+    def stop(self) -> None:
+        """Read nothing more, and free what is held."""
+        self.closed = True
+        self._decoder.drop()
+
     def receive_data(self, data: bytes) -> list[Event]:
-        """Return what the frames completed by `data` ask. Nothing is returned after Failure or Disconnect."""
+        """Return the events of the frames that `data` completes. Nothing is returned after Failure or Disconnect."""
         events: list[Event] = []
         if self.closed:
             return events
@@ -105,14 +127,17 @@ class Protocol:
         decoder.receive_data(data)
         limits = self._limits
         readers = self._readers
+        skipped = decoder.skipped
         try:
+            if skipped is not None and (first := decoder.next_frame()) is not None:
+                events.append(_skipped_send(first, limits, skipped))
             while (frame := decoder.next_frame()) is not None:
                 if readers is None:
                     events.append(self._connect(frame))
                     readers = self._readers
                     continue
                 command = frame.command
-                if command == b"SEND":  # nearly all: without a detour by the table
+                if command == b"SEND":  # nearly every frame: without the table
                     names = frame.names
                     if names is not None and names is self._names:
                         events.append(self._send_alike(frame))
@@ -130,7 +155,7 @@ class Protocol:
             self.closed = True
             events.append(Failure(error))
         if self.closed:
-            decoder.receive_data(b"")  # holds nothing of what it will not read
+            decoder.drop()  # the rest will not be read
         return events
 
     def _send_alike(self, frame: Frame) -> Send:
@@ -146,7 +171,7 @@ class Protocol:
 
     def _connect(self, frame: Frame) -> Connect:
         version = _negotiate(frame)
-        host = frame.headers.get(b"host")
+        self.host = host = frame.headers.get(b"host")
         hosts = self._virtual_hosts
         accepted = f"expected {' or '.join(hosts)}" if "*" not in hosts else "expected any name"
         if host is None:
@@ -154,7 +179,12 @@ class Protocol:
         if "*" not in hosts and host.decode() not in hosts:
             raise _refusal(frame, "unknown host", f"The host of CONNECT is not served here; {accepted}.")
         connect = Connect(
-            version, host, _read_client_id(frame), _read_window(frame, self._limits.window), _read_heart_beat(frame)
+            version,
+            host,
+            _read_client_id(frame),
+            _read_window(frame, self._limits.window),
+            _read_heart_beat(frame),
+            _read_rejections(frame),
         )
         self.version = version
         self._readers = _READERS[version]
@@ -184,8 +214,12 @@ def _send(frame: Frame, _limits: Limits) -> Send:
     return Send(destination, frame.body, passed, receipt, condition)
 
 
+def _skipped_send(frame: Frame, limits: Limits, body: SkippedBody) -> SkippedSend:
+    return SkippedSend(_send(frame, limits), body.size, body.sha256)
+
+
 def _condition(headers: Mapping[bytes, bytes]) -> Condition:
-    """Read what a SEND wants to be compared with; what is wrong with it is for the broker to answer."""
+    """Read the condition of a SEND. A problem of its headers is part of it, because the broker answers it."""
     source: bytes | None = None
     number = expected = -1
     problem = ""
@@ -236,14 +270,15 @@ def _subscribe(frame: Frame, limits: Limits) -> Event:
     _limit(frame, b"id", subscription, "subscription_id_bytes_max", limits.subscription_id_bytes_max)
     _limit(frame, b"destination", glob, "destination_bytes_max", limits.destination_bytes_max)
     # Spec: STOMP 1.2 "If the header is not set, it defaults to auto."
-    acknowledged = _ACK_MODES.get(frame.headers.get(b"ack", b"auto"))
-    if acknowledged is None:
+    ack = frame.headers.get(b"ack", b"auto")
+    if ack not in _ACK_MODES:
         raise _refusal(frame, "bad ack", "The ack of SUBSCRIBE is unknown; expected auto, client or client-individual.")
     durable = _flag(frame, b"durable")
     eager = _flag(frame, b"eager")
     _flag(frame, b"metadata")
     _flag(frame, b"markers")
-    return Subscribe(subscription, glob, acknowledged, durable, eager, frame.headers.get(b"receipt"))
+    receipt = frame.headers.get(b"receipt")
+    return Subscribe(subscription, glob, ack != b"auto", durable, eager, receipt, ack == b"client-individual")
 
 
 def _unsubscribe(frame: Frame, _limits: Limits) -> Event:
@@ -259,7 +294,7 @@ def _not_implemented(frame: Frame, _limits: Limits) -> Event:
     raise _refusal(
         frame,
         "not implemented",
-        f"{frame.command.decode()} and transactions are not implemented; send without them: each SEND stands alone.",
+        f"{frame.command.decode()} and transactions are not implemented. Send without them: each SEND stands alone.",
     )
 
 
@@ -344,7 +379,7 @@ def _transaction(frame: Frame) -> ProtocolError:
 
 
 def _parse_revision(message_id: bytes) -> int:
-    """Return the revision of a message-id, or 0 when it is none that this broker ever writes."""
+    """Return the revision of a message-id, or 0 if this broker never writes such an id."""
     revision = parse_number(message_id)
     return revision if revision > 0 and message_id[0] != _ZERO else 0
 
@@ -358,7 +393,7 @@ def _negotiate(frame: Frame) -> int:
         for text, version in _VERSIONS:
             if text in offered:
                 return version
-        found = "The accept-version of CONNECT names neither"
+        found = "The accept-version of CONNECT has neither"
     else:
         # Spec: STOMP 1.2 "If the accept-version header is missing, it means that the client only supports version 1.0"
         found = "CONNECT has no accept-version, which means 1.0"
@@ -400,6 +435,17 @@ def _read_window(frame: Frame, window_max: int) -> int | None:
     return window
 
 
+def _read_rejections(frame: Frame) -> bool:
+    value = frame.headers.get(b"rejections", b"receipt")
+    if value not in {b"receipt", b"error"}:
+        raise _refusal(
+            frame,
+            "bad rejections",
+            "The rejections of CONNECT is unknown; expected rejections:receipt or rejections:error.",
+        )
+    return value == b"error"
+
+
 def _read_heart_beat(frame: Frame) -> tuple[int, int]:
     # Spec: STOMP 1.2 'A missing heart-beat header MUST be treated the same way as a "heart-beat:0,0" header'
     can, comma, wants = frame.headers.get(b"heart-beat", b"0,0").partition(b",")
@@ -412,90 +458,3 @@ def _read_heart_beat(frame: Frame) -> tuple[int, int]:
             "The heart-beat of CONNECT is malformed; expected two numbers of milliseconds such as heart-beat:10000,10000.",
         )
     return heart_beat
-
-
-@final
-class HeartBeat:
-    """Say when a heart-beat must be sent and when the peer counts as dead. Either end of a connection can use it.
-
-    Times are seconds of one clock that never goes back. A due time is `inf` while there is none.
-    Spec: STOMP 1.2 "Heart-beating"
-    """
-
-    __slots__ = (
-        "_last_received_s",
-        "_last_sent_s",
-        "_ours_ms",
-        "_paused_s",
-        "_theirs_ms",
-        "receive_interval_s",
-        "send_interval_s",
-    )
-
-    def __init__(self, ours_ms: tuple[int, int], theirs_ms: tuple[int, int], now_s: float) -> None:
-        """Negotiate from the `heart-beat` header that we sent and the one the peer sent."""
-        self._ours_ms: Final = ours_ms
-        self._theirs_ms: Final = theirs_ms
-        # Spec: STOMP 1.2 "if <cx> is 0 [...] or <sy> is 0 [...] then there will be none [...] otherwise, there will be
-        # heart-beats every MAX(<cx>,<sy>) milliseconds"
-        self.send_interval_s: Final = _negotiate_interval_s(ours_ms[0], theirs_ms[1])  # 0: none
-        self.receive_interval_s: Final = _negotiate_interval_s(theirs_ms[0], ours_ms[1])  # 0: none
-        self._last_sent_s = now_s
-        self._last_received_s = now_s
-        self._paused_s: float | None = None  # since when we do not read
-
-    def sent(self, now_s: float) -> None:
-        """Note that bytes were written: any of them serve as a heart-beat."""
-        self._last_sent_s = now_s
-
-    def received(self, now_s: float) -> None:
-        """Note that bytes were read: any of them show that the peer is alive."""
-        self._last_received_s = now_s
-        if self._paused_s is not None:
-            self._paused_s = now_s
-
-    def pause(self, now_s: float) -> None:
-        """Stop the count of the peer's silence, as we do not read and so cannot hear it."""
-        if self._paused_s is None:
-            self._paused_s = now_s
-
-    def resume(self, now_s: float) -> None:
-        """Go on counting the peer's silence where `pause` stopped."""
-        if self._paused_s is not None:
-            self._last_received_s += now_s - self._paused_s
-            self._paused_s = None
-
-    @property
-    def heard_at_s(self) -> float:
-        """When bytes were last read; later by as long as we did not read since."""
-        return self._last_received_s
-
-    @property
-    def send_due_s(self) -> float:
-        """When to send a heart-beat unless bytes were written before; a tenth early, as timers and links run late."""
-        return self._last_sent_s + 0.9 * self.send_interval_s if self.send_interval_s else _NEVER_S
-
-    @property
-    def dead_due_s(self) -> float:
-        """When the peer counts as dead unless bytes were read before: twice the interval after the last."""
-        # Spec: STOMP 1.2 "the receiver SHOULD be tolerant and take into account an error margin"
-        if not self.receive_interval_s or self._paused_s is not None:
-            return _NEVER_S
-        return self._last_received_s + 2 * self.receive_interval_s
-
-    def error(self, now_s: float) -> ProtocolError:
-        """Return what to tell a peer that counts as dead."""
-        return ProtocolError(
-            "heart-beat missed",
-            f"Nothing was received for {now_s - self._last_received_s:.1f} s while reading; expected bytes every "
-            f"{self.receive_interval_s:.1f} s and tolerated {2 * self.receive_interval_s:.1f} s of silence "
-            f"(you offered every {self._theirs_ms[0]} ms, we asked for every {self._ours_ms[1]} ms). "
-            "Send an end of line when there is no frame to send, then reconnect.",
-        )
-
-
-_NEVER_S: Final = float("inf")
-
-
-def _negotiate_interval_s(can_ms: int, wanted_ms: int) -> float:
-    return max(can_ms, wanted_ms) / 1000 if can_ms and wanted_ms else 0.0

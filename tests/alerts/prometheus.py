@@ -26,7 +26,7 @@ def need(command: str) -> str:
     """Return the path of a command; skip the test where it is missing, fail where that may not be (CI=true)."""
     found = shutil.which(command)
     if found is None:
-        text = f"{command} is missing: run deploy/install-test-clients"
+        text = f"{command} is missing: run make test-deps"
         if os.environ.get("CI") == "true":
             pytest.fail(text)
         pytest.skip(text)

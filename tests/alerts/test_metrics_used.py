@@ -3,15 +3,17 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from maxam.admin.metrics_api import METRICS
-from maxam.gateway.measures import REJECTIONS
+from maxam.api.routes.metrics import METRICS
+from maxam.config import AdminSettings
+from maxam.records import REJECTION_RESULTS
 from tests.alerts.prometheus import DASHBOARD, DEPLOY, alerts, expressions, panels, promtool, recorded
-from tests.streams.living_gateway import Living, Site, living, run
 from tests.streams.test_reload_admin import get
+from tests.support.living_gateway import Living, Site, living, run
 
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to all that it scrapes
 OF_PROMETHEUS = {"up"}
@@ -47,7 +49,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Samples]:
     found: list[tuple[str, Samples]] = []
 
     async def test() -> None:
-        async with living(Site(tmp_path_factory.mktemp("site"), "anna")) as gateway, gateway.client("anna") as anna:
+        site = Site(tmp_path_factory.mktemp("site"), "anna")
+        site.settings = replace(site.settings, admin=AdminSettings(port=0, backups=site.folder / "backups"))
+        async with living(site) as gateway, gateway.client("anna") as anna:
             await anna.send("X/a", b"v")
             found.append(await samples_of(gateway))
 
@@ -105,13 +109,13 @@ def test_all_series_are_there_from_the_start(scraped: tuple[str, Samples]) -> No
     for declared in METRICS:
         name = f"{declared.name}_count" if declared.kind == "histogram" else declared.name
         assert samples[name].keys() == set(declared.labels), name
-    assert samples["maxam_sends_rejected_total"]["result"] == REJECTIONS.keys()
+    assert samples["maxam_sends_rejected_total"]["result"] == REJECTION_RESULTS.keys()
 
 
 def test_results_are_those_of_the_protocol() -> None:
     """The codes that are counted are the closed table of docs/protocol.md, those of rejected SENDs."""
     page = (DEPLOY.parent / "docs" / "protocol.md").read_text()
-    assert dict(re.findall(r"^\| `([\w-]+)` \| `(rejected-[a-z]+)` \|", page, re.MULTILINE)) == REJECTIONS
+    assert dict(re.findall(r"^\| `([\w-]+)` \| `(rejected-[a-z]+)` \|", page, re.MULTILINE)) == REJECTION_RESULTS
 
 
 def test_the_dashboard_is_what_its_script_makes() -> None:
@@ -143,5 +147,7 @@ def test_the_page_names_no_metric_that_is_not_there(scraped: tuple[str, Samples]
     """Docs of metrics and alerts name only what is scraped; a histogram goes by its own name."""
     known = {re.sub("_(bucket|sum|count)$", "", name) for name in scraped[1]}
     for page in ("metrics.md", "alerts.md"):
-        named = set(re.findall(r"\b(?:maxam|process)_[a-z_]+\b", (DEPLOY.parent / "docs" / page).read_text()))
+        named = set(
+            re.findall(r"\b(?:maxam|process)_[a-z_]+\b", (DEPLOY.parent / "docs" / "operate" / page).read_text())
+        )
         assert named <= known, page

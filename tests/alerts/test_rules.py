@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
-from maxam.admin.main import main
+from maxam.cli.main import main
 from tests.alerts.prometheus import CONFIGURATION, RULES, alerts, minutes_of, panels, promtool, series
 
-DOCS = RULES.parents[2] / "docs"
+DOCS = RULES.parents[2] / "docs" / "operate"
 
 # Minutes: a healthy stretch, a bad one, and a healthy one that outlasts every window of the rules.
 BAD, GOOD_AGAIN, END = 20, 110, 200
@@ -77,11 +77,12 @@ CASES: dict[str, list[Course]] = {
     ],
     "MaxamRestarts": [Course(f"maxam_start_time_seconds{{{ON}}}", lambda _: 7, lambda minute: 60 * (minute // 5))],
     "MaxamNoPublishers": [
-        Course(f"maxam_last_change_timestamp_seconds{{{ON}}}", lambda minute: 60 * minute + 1, lambda _: 60 * BAD)
+        Course(f"maxam_last_change_age_seconds{{{ON}}}", lambda _: 1, lambda minute: 60 * (minute - BAD))
     ],
+    "MaxamClock": [gauge(f"maxam_clock_ahead_seconds{{{ON}}}", 0, 7200)],
     "MaxamTopicsOverdue": [gauge(f"maxam_topics_overdue{{{ON}}}", 0, 3)],
-    "MaxamConsumerStale": [gauge(f'maxam_staleness_seconds{{{ON}, state="connected"}}', 0.2, 31)],
-    "MaxamConsumerAway": [gauge(f'maxam_staleness_seconds{{{ON}, state="detached"}}', 600, 3700)],
+    "MaxamConsumerStale": [gauge(f'maxam_subscription_lag_seconds{{{ON}, state="connected"}}', 0.2, 31)],
+    "MaxamConsumerAway": [gauge(f'maxam_subscription_lag_seconds{{{ON}, state="detached"}}', 600, 3700)],
     "MaxamTakeovers": [counter(f"maxam_takeovers_total{{{ON}}}", 0.5, 6)],
     "MaxamRejects": [
         counter(
@@ -90,14 +91,14 @@ CASES: dict[str, list[Course]] = {
             bad=6,
         )
     ],
-    "MaxamRejectsLost": [counter(f'maxam_rejects_total{{{ON}, outcome="over-queue"}}', 0, 2)],
+    "MaxamRejectsLost": [counter(f'maxam_rejected_journal_total{{{ON}, outcome="over-queue"}}', 0, 2)],
     "MaxamDiskLow": [gauge(f"maxam_disk_low{{{ON}}}", 0, 1)],
     "MaxamDiskFillsUp": [
         Course(f"maxam_disk_free_bytes{{{ON}}}", lambda _: 80 * GIB, lambda minute: 80 * GIB - minute * GIB / 2)
     ],
-    "MaxamCommitsSlow": histogram("maxam_commit_seconds", 0.01, 0.5, BOUNDS),
+    "MaxamCommitsSlow": histogram("maxam_journal_commit_seconds", 0.01, 0.5, BOUNDS),
     "MaxamBacklog": [gauge(f"maxam_operations_waiting{{{ON}}}", 9_999, 10_001)],
-    "MaxamLoopSlow": histogram("maxam_loop_lag_seconds", 0.001, 0.25, BOUNDS),
+    "MaxamLoopSlow": histogram("maxam_event_loop_lag_seconds", 0.001, 0.25, BOUNDS),
     "MaxamMemoryHigh": [
         gauge(f"process_resident_memory_bytes{{{ON}}}", 2 * GIB, 3.8 * GIB),
         gauge(f"maxam_memory_limit_bytes{{{ON}}}", 4 * GIB, 4 * GIB),
@@ -130,6 +131,7 @@ CASES: dict[str, list[Course]] = {
         gauge(f"maxam_audit_failed{{{ON}}}", 0, 1),
         counter(f"maxam_audit_lost_total{{{ON}}}", 0, 1),
     ],
+    "MaxamLimitNear": [gauge(f'maxam_limit_used_ratio{{{ON}, limit="topics_max"}}', 0.7, 0.9)],
     "MaxamConnectionsFull": [counter(f'maxam_connections_refused_total{{{ON}, stage="accept"}}', 0, 5)],
     "MaxamConnectionsRefused": [counter(f'maxam_connections_refused_total{{{ON}, stage="handshake"}}', 6, 60)],
 }
@@ -188,12 +190,19 @@ def test_a_healthy_gateway_alerts_nobody(tmp_path: Path) -> None:
 def test_nobody_connected_and_nothing_published_ever_alerts_nobody(tmp_path: Path) -> None:
     """A new gateway that is not used yet is well: 0 stands for never there."""
     unused = (
-        "maxam_last_change_timestamp_seconds",
+        "maxam_last_change_age_seconds",
         "maxam_client_certificate_expiry_timestamp_seconds",
-        "maxam_backup_timestamp_seconds",
     )
     courses = [gauge(f"{name}{{{ON}}}", 0, 0) for name in unused]
     _run(tmp_path, [_test(courses, ill=False, expected=_expected([(END - 1, "count(ALERTS)", 0.0)]))])
+
+
+def test_a_gateway_that_never_made_a_backup_alerts(tmp_path: Path) -> None:
+    """If it is to make backups; without `[admin] backups` there is no such series."""
+    none = gauge(f"maxam_backup_timestamp_seconds{{{ON}}}", -3 * DAY_S, -3 * DAY_S)  # the test's time begins at 0
+    firing = 'count(ALERTS{alertname="MaxamBackupOld", alertstate="firing"})'
+    _run(tmp_path, [_test([none], ill=False, expected=_expected([(10, firing, 1.0)]))])
+    _run(tmp_path, [_test([gauge(f"up{{{ON}}}", 1, 1)], ill=False, expected=_expected([(END - 1, firing, 0.0)]))])
 
 
 def test_an_audit_log_that_lost_lines_alerts_though_it_works_again(tmp_path: Path) -> None:
@@ -217,16 +226,16 @@ def test_rules_and_configuration_are_as_prometheus_wants_them(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_alert_says_what_to_do(name: str) -> None:
-    """It has a severity, says in a line what is wrong and in another what to do, and has a section in docs/alerts.md."""
+    """It has a severity, says in a line what is wrong and in another what to do, and has a section in docs/operate/alerts.md."""
     fields = alerts()[name]
     assert fields["severity"] in {"page", "ticket"}
     assert "$labels.instance" in fields["summary"]
     assert len(fields["description"]) > 40
     page, _, anchor = fields["runbook_url"].rpartition("#")
-    assert (page, anchor) == ("docs/alerts.md", name.lower())
+    assert (page, anchor) == ("docs/operate/alerts.md", name.lower())
     sections = re.split(r"^### ", (DOCS / "alerts.md").read_text(), flags=re.MULTILINE)
     section = [one for one in sections if one.partition("\n")[0] == name]
-    assert len(section) == 1, f"docs/alerts.md needs one section {name}"
+    assert len(section) == 1, f"docs/operate/alerts.md needs one section {name}"
     assert f"({fields['severity']}" in section[0], "the section says the severity"
 
 

@@ -106,7 +106,7 @@ def _tell(what: str, values: list[float]) -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def pictures(folder: Path) -> None:
-    """Write the pictures of docs/console.md, of a floor that the demo plays."""
+    """Write the pictures of docs/operate/console.md, of a floor that the demo plays."""
     folder.mkdir(parents=True, exist_ok=True)
     take_pictures(folder)
 

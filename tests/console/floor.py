@@ -8,13 +8,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from click.testing import CliRunner
 from fastavro import parse_schema, schemaless_writer
 
-from maxam.admin.certificates import issue_development_certificates
+from maxam.cli.main import main
+from maxam.pki.certificates import issue_development_certificates
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.gateway_process import GatewayProcess
-from tests.interop.raw_client import RawClient
+from tests.support.gateway_process import GatewayProcess, admin_environment
+from tests.support.raw_client import RawClient
 
 BUSY: Final = 100  # topics that go on changing
 CLIENTS: Final = ("operator", "machines", "table", "hostile", "stranger", "reader")
@@ -86,6 +88,12 @@ class Floor:
             client.write("SEND", frame, value)
             answer = client.read()
         assert (answer.headers.get("disposition") == "accepted") is accepted, answer
+
+    def back_up(self) -> None:
+        """Make a backup."""
+        variables = admin_environment(self.gateway.admin_port, self.gateway.certificates)
+        done = CliRunner().invoke(main, ["backup"], env=variables)
+        assert done.exit_code == 0, done.output
 
     def seed(self, topics: int) -> None:
         """Give so many topics a value; returns when all are accepted."""

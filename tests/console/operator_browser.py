@@ -35,7 +35,7 @@ def require(program: str | None, what: str) -> str:
     """Return the path of a program; skip the test where it is missing, fail where CI=true."""
     if program is not None:
         return program
-    text = f"{what} is not installed (deploy/install-test-clients)"
+    text = f"{what} is not installed (make test-deps)"
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text)

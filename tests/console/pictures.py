@@ -22,10 +22,10 @@ from playwright.sync_api import Page, expect
 from rich.console import Console
 from rich.text import Text
 
-from maxam.admin.certificates import issue_development_certificates
+from maxam.pki.certificates import issue_development_certificates
 from tests.console.operator_browser import ROWS, open_browser, operator
-from tests.gateway_process import GatewayProcess
-from tests.interop.raw_client import RawClient
+from tests.support.gateway_process import GatewayProcess
+from tests.support.raw_client import RawClient
 
 ROOT: Final = Path(__file__).parents[2]
 SETTLED_MS: Final = 15_000  # of traffic, so that charts and sparklines show something
@@ -106,7 +106,7 @@ def _picture_of_top(gateway: GatewayProcess) -> str:
         "MAXAM_KEY": str(folder / "operator.key"),
         "MAXAM_CA": str(folder / "ca.pem"),
     }
-    command = [sys.executable, "-c", "from maxam.admin.main import main; main(prog_name='maxam-admin')"]
+    command = [sys.executable, "-c", "from maxam.cli.main import main; main(prog_name='maxam-admin')"]
     with subprocess.Popen(
         [*command, "top", "--count", "3"], cwd=ROOT, env=os.environ | variables, stdin=theirs, stdout=theirs
     ) as process:

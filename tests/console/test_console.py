@@ -18,7 +18,7 @@ from tests.console.floor import (
     open_floor,
 )
 from tests.console.operator_browser import ROWS, operator, require
-from tests.interop.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 TOPICS = 1000
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
@@ -122,7 +122,7 @@ def test_a_slow_subscriber_is_found_in_two_clicks(tab: OpenTab, floor: Floor) ->
     with floor.falling_behind(), tab() as operator:
         page = operator.open()
         expect(page.locator(".behind")).to_contain_text("cashier-desk-3")  # no click at all
-        page.get_by_role("link", name="Who is behind").first.click()
+        page.get_by_role("link", name="Slow subscribers").first.click()
         row = page.get_by_role("row").filter(has_text="cashier-desk-3")
         expect(row).to_contain_text("table")
         expect(row.locator(".meter .said")).to_have_text(re.compile(r"\d.* s"))
@@ -138,11 +138,11 @@ def test_the_head_is_no_better_than_what_is_below(tab: OpenTab, floor: Floor) ->
         expect(page.locator(".hero .word")).to_have_text("All is well")
         expect(page.locator(".hero")).to_have_attribute("data-state", "ok")
         with floor.falling_behind():
-            expect(page.locator(".hero .word")).to_have_text("The gateway is healthy, but not all around it is well")
+            expect(page.locator(".hero .word")).to_have_text("The gateway is healthy. There are warnings below.")
             expect(page.locator(".hero")).to_have_attribute("data-state", "warn")
             expect(page.locator(".tile").first).to_have_attribute("data-state", "warn")
             page.locator(".hero").get_by_role("link", name="1 subscription behind").click()
-            expect(page.get_by_role("heading", name="Who is behind", level=1)).to_be_visible()
+            expect(page.get_by_role("heading", name="Slow subscribers", level=1)).to_be_visible()
             expect(page.locator(".summary")).to_have_text("1 of 1 subscription behind by more than 0.5 s")
 
 
@@ -160,8 +160,8 @@ def test_who_lacks_something_for_a_moment_is_not_behind(tab: OpenTab) -> None:
             ),
         )
         page = operator.open("slow")
-        expect(page.get_by_text("Nobody is behind.")).to_be_visible()
-        page.get_by_label("All who lack anything now").check()
+        expect(page.get_by_text("No subscription is behind.")).to_be_visible()
+        page.get_by_label("All that lack anything now").check()
         found = page.get_by_role("row").filter(has_text="desk")
         expect(found.locator(".meter .said")).to_have_text("under 0.1 s")
         expect(found).not_to_contain_text("slow to")
@@ -328,7 +328,7 @@ def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
             assert answer is not None
             assert answer.status == 403
             expect(tab.page.get_by_role("heading", level=1)).to_have_text(
-                "Your certificate may not look at this gateway"
+                "Your certificate has no right to this gateway"
             )
             for text in (known, "the admin right read", 'a capability with admin = ["read"]'):
                 expect(tab.page.locator("main")).to_contain_text(text)
@@ -343,7 +343,7 @@ def test_a_lost_right_is_told_in_words(tab: OpenTab) -> None:
             (421, "unknown-host", "does not answer to the name in the address bar", "added to `hosts` under [admin]"),
         ):
             operator.allowed.append(f"status of {status}")
-            answer = {"error": code, "detail": f"the gateway's words for {status}"}
+            answer = {"error": code, "detail": f"The gateway's words for {status}"}
             operator.page.route("**/v1/**", _refusing(status, answer))
             page = operator.open("sessions")
             for words in (what, answer["detail"], advice):

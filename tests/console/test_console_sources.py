@@ -5,11 +5,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import maxam.admin
+import maxam.api
 from tests.console.operator_browser import require
 
 HERE = Path(__file__).parent
-FOLDER = Path(maxam.admin.__file__).parent / "console"
+FOLDER = Path(maxam.api.__file__).parent / "console"
 TSC = HERE / "node_modules" / ".bin" / "tsc"
 # What would make markup or code of a text. The browser refuses most of it, too: the policy for content names no trusted types.
 SINKS = re.compile(

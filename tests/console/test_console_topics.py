@@ -56,7 +56,7 @@ def test_a_filter_is_a_part_of_a_name_a_beginning_or_a_glob(tab: OpenTab) -> Non
             expect(names).to_have_count(count)
         assert "glob=X%2F*" in page.url
         page.get_by_role("searchbox").fill("[")
-        expect(page.locator(".refusal")).to_contain_text("the set '[' is not closed")
+        expect(page.locator(".refusal")).to_contain_text("The set '[' is not closed")
         operator.allowed.append("status of 400")
 
 

@@ -92,4 +92,6 @@ def _stop(process: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[-1]))
+    several = sys.argv[2] == "enable"
+    units = [name for name in sys.argv[3:] if not name.startswith("-")] if several else sys.argv[-1:]
+    sys.exit(max(main(Path(sys.argv[1]), sys.argv[2], unit) for unit in units))

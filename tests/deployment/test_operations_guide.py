@@ -1,4 +1,4 @@
-"""docs/operations.md is true: an operator who pastes its commands comes from a bundle to a gateway in service, and back from its backup."""
+"""docs/operate/operations.md is true: an operator who pastes its commands comes from a bundle to a gateway in service, and back from its backup."""
 
 import os
 import re
@@ -16,11 +16,11 @@ import pytest
 
 from tests.deployment import service_manager
 from tests.deployment.conftest import renamed
-from tests.gateway_process import kept_ports
 from tests.guides import Block, blocks, faults
 from tests.patience import PATIENCE_S
+from tests.support.gateway_process import kept_ports
 
-GUIDE = Path(__file__).parents[2] / "docs/operations.md"
+GUIDE = Path(__file__).parents[2] / "docs/operate/operations.md"
 PORTS = ("61614", "8643", "8644", "61615", "8645")
 SHIMS = {
     "systemctl": f'exec {sys.executable} {service_manager.__file__} "$ROOT" "$@"',

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from maxam.admin.main import main
+from maxam.cli.main import main
 from maxam.config import load_settings
 from tests.deployment.service_manager import settings_of
-from tests.gateway_process import COMMAND
+from tests.support.gateway_process import COMMAND
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "deploy/etc/maxam"
@@ -48,7 +48,7 @@ def test_a_gateway_takes_the_sample(certificates: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_commented_out_in_the_sample_policy_is_good_too(certificates: Path, tmp_path: Path) -> None:
-    """With fingerprints in place of the dots, and comments taken off, nothing is wrong and nothing odd but a principal for displays."""
+    """With fingerprints in place of the dots, and comments taken off, nothing is wrong and nothing odd but capabilities that no principal has yet."""
     text = (SAMPLES / "policy.toml").read_text()
     begin = text.index("# [[principals]]")
     lines = [line.removeprefix("# ") for line in text[begin:].splitlines()]
@@ -59,7 +59,7 @@ def test_what_is_commented_out_in_the_sample_policy_is_good_too(certificates: Pa
         main, ["policy", "check", str(path.with_name("policy.toml")), "--schemas", str(path.with_name("schemas"))]
     )
     assert done.exit_code == 0, done.output
-    assert [line for line in done.stderr.splitlines() if "Displays" not in line] == []
+    assert [line for line in done.stderr.splitlines() if "Displays" not in line and "Observers" not in line] == []
 
 
 def test_each_key_of_the_sample_is_known(tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ def test_who_asks_the_gateway_on_its_own_machine_finds_it() -> None:
     asked = f"127.0.0.1:{tomllib.loads(text)['admin']['port']}"
     assert tomllib.loads((SAMPLES / "client.toml").read_text())["gateway"] == asked
     unit = settings_of(ROOT / "deploy/systemd/maxam-gateway-backup.service")
-    assert f"MAXAM_GATEWAY={asked}" in " ".join(unit["Environment"]).split()
+    assert f"MAXAM_ADMIN={asked}" in " ".join(unit["Environment"]).split()
     assert unit["IPAddressAllow"] == ["localhost"]

@@ -15,14 +15,14 @@ from tests.deployment.service_manager import settings_of
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = DEPLOY / "systemd"
 SERVICES = ("maxam-gateway.service", "maxam-gateway-backup.service", "maxam-crl.service")
-EXPOSURE_MAX = 13  # tenths, of 100 at most; docs/deployment.md tells what is left
+EXPOSURE_MAX = 13  # tenths, of 100 at most; docs/operate/deployment.md tells what is left
 
 TOO_OLD = 77
 # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN: stays with a process for good, and goes over to those that it starts
 DENIED = f"""
 import ctypes, sys
 from pathlib import Path
-from tests.gateway_process import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):
     sys.exit({TOO_OLD})
 with GatewayProcess(Path(sys.argv[1]), Path(sys.argv[2]), "", {{"registry.toml": ""}}) as gateway:
@@ -35,8 +35,8 @@ def analyze() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `systemd-analyze`."""
     command = shutil.which("systemd-analyze")
     if command is None:
-        assert not os.environ.get("CI"), "systemd-analyze is missing: deploy/install-test-clients"
-        pytest.skip("systemd-analyze is missing: deploy/install-test-clients")
+        assert not os.environ.get("CI"), "systemd-analyze is missing: make test-deps"
+        pytest.skip("systemd-analyze is missing: make test-deps")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([command, *arguments], capture_output=True, text=True, check=False)

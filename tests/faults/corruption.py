@@ -21,13 +21,17 @@ from functools import cache
 from hashlib import sha256
 
 from maxam.broker.broker import Broker
+from maxam.broker.summary import summed_up
 from maxam.config import Limits
 from maxam.errors import JournalDamagedError
-from maxam.gateway.snapshot import summed_up
-from maxam.journal.files import Journal, JournalSettings, sealed_segments, write_snapshot
+from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.index import build
+from maxam.journal.names import sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
-from maxam.journal.repair import Plan, Repair
+from maxam.journal.repair import Repair
+from maxam.journal.repair_plan import Plan
+from maxam.journal.replay import read_sealed
+from maxam.journal.snapshots import write_snapshot
 from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Record, SubscriptionRecord
 from tests.journal_records import NOW_US, SYNC, change, rejected
@@ -103,8 +107,8 @@ def truth() -> Truth:
         sealed = sealed_segments(ROOT, disk)
         if snapshots < len(SNAPSHOTS) and sealed and sealed[-1].last >= SNAPSHOTS[snapshots]:
             snapshots += 1
-            broker = summed_up(Journal.read_sealed(ROOT, disk), Limits())
-            write_snapshot(ROOT, disk, broker.revision, broker.snapshot(), SYNC, broker.accepted_at_us)
+            broker = summed_up(read_sealed(ROOT, disk), Limits())
+            write_snapshot(ROOT, disk, broker.committed_revision, broker.snapshot(), SYNC, broker.accepted_at_us)
     for segment in sealed_segments(ROOT, disk):
         build(ROOT, segment, disk)
     refused = RejectedJournal.open(ROOT, disk, RejectedSettings(segment_bytes_max=2600), SYNC)

@@ -23,8 +23,8 @@ from statistics import median
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.gateway_process import GatewayFolder, GatewayProcess
 from tests.faults.scene import CONNECT, resident_bytes
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 KINDS = ("TCP only", "half TLS", "half CONNECT", "dripping", "flooding")
 _ROUND_S = 0.05

@@ -41,14 +41,15 @@ from maxam.broker.policy import load_policy
 from maxam.client.transport import dial
 from maxam.config import Limits
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import sealed_segments
 from maxam.journal.verify import verify
 from maxam.records import Headers
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.faults.gateway_process import GatewayFolder, GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 PUBLISHERS = 8
 TOPICS_EACH = 25
@@ -494,11 +495,11 @@ def recovered_state(journal: Path, *, snapshots: bool = True) -> State:
         )
         stored = Journal.open(copy, OsDisk(), JournalSettings(durable=False), bytes(16))
         for record in stored.recover():
-            broker.apply(record)
+            broker.replay(record)
         broker.recovered(0.0, stored.head)
         stored.close()
     return State(
-        broker.revision,
+        broker.committed_revision,
         {
             topic.destination: (change.revision, change.body, change.headers, change.accepted_at_us)
             for topic in broker.store.topics.values()

@@ -27,7 +27,7 @@ from maxam.errors import ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.faults.gateway_process import GatewayFolder, GatewayProcess
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 TOPICS = 20
 HEART_BEAT_S = 10.0

@@ -13,8 +13,8 @@ from maxam.config import Limits
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.faults.gateway_process import GatewayFolder, GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 CONNECT = encoder.connect("MAXVAPI")
 LINE = re.compile(
@@ -81,11 +81,12 @@ class Scene:
         """Connect without TLS."""
         return socket.create_connection(("127.0.0.1", self.process.port), PATIENCE_S)
 
-    def admin(self, name: str | None = "operator") -> ssl.SSLSocket:
-        """Connect to the admin listener with TLS and a certificate, or without one."""
+    def admin(self, certificate: Path | str | None = "operator") -> ssl.SSLSocket:
+        """Connect to the admin listener with TLS and a certificate, by its name or its path, or without one."""
         context = ssl.create_default_context(cafile=self.certificates / "ca.pem")
-        if name is not None:
-            context.load_cert_chain(self.certificates / f"{name}.pem", self.certificates / f"{name}.key")
+        if certificate is not None:
+            path = self.certificates / f"{certificate}.pem" if isinstance(certificate, str) else certificate
+            context.load_cert_chain(path, path.with_suffix(".key"))
         raw = socket.create_connection(("127.0.0.1", self.process.admin_port), PATIENCE_S)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return context.wrap_socket(raw, server_hostname="localhost")

@@ -18,23 +18,23 @@ from pathlib import Path
 import pytest
 
 from maxam.broker.broker import Broker
+from maxam.broker.summary import summed_up
 from maxam.config import Limits
-from maxam.gateway.snapshot import summed_up
 from maxam.journal.backup import LOCK, MANIFEST, UNFINISHED
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change, Record
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults import gateway_process
-from tests.faults.gateway_process import GatewayFolder, GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support import gateway_folder as gateway_process
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 pytestmark = pytest.mark.slow
 
 BACKUPS = 3
 SENDS_PER_S_MAX = 2_500  # each makes the backups and comparisons after it longer
-ADMIN = "from maxam.admin.main import main; main()"
+ADMIN = "from maxam.cli.main import main; main()"
 
 
 def admin(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,6 @@ import re
 import socket
 import ssl
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,15 +18,17 @@ from statistics import median
 
 import fastavro
 import pytest
+from click.testing import CliRunner
 
-from maxam.admin.certificates import Authority
 from maxam.avro.envelope import ENVELOPE_TEXT
 from maxam.avro.registry import load_registry
+from maxam.main import gateway
+from maxam.pki.certificates import Authority
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.gateway_process import RUN, BlockingClient, GatewayFolder
 from tests.faults.scene import CONNECT, Scene, error_of, open_files, resident_bytes, scene, settle
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import BlockingClient, GatewayFolder
 
 pytestmark = pytest.mark.slow
 
@@ -485,7 +485,7 @@ def test_a_reader_that_never_reads_harms_nobody(hasty: Scene, broker: Scene, ack
     assert re.search(r"connection-closed .* reason=.the peer did not take", hasty.process.log()[seen:])
 
 
-# The hostile table of docs/performance.md and more, each as the body of a type of its own.
+# The hostile table of docs/develop/performance.md and more, each as the body of a type of its own.
 TYPES = {
     "Bits": '{"type":"record","name":"Bits_v1","namespace":"t","fields":[{"name":"b","type":"boolean"},'
     '{"name":"e","type":{"type":"enum","name":"E","symbols":["A","B"]}},{"name":"u","type":["null","long"]},'
@@ -637,8 +637,8 @@ def test_unusable_files_are_told_in_one_line(tmp_path: Path, name: str) -> None:
             text = path.read_text().replace(f"{section}\n", f"{section}\n{line}\n")
         text = text.encode()
     path.write_bytes(text)
-    refused = files.run("--check")
-    assert refused.returncode == 1
+    refused = CliRunner().invoke(gateway, ["--config", str(files.config), "--check"])
+    assert refused.exit_code == 1
     assert refused.stdout == ""
     [line] = refused.stderr.splitlines()
     assert line.startswith("maxam-gateway: ")
@@ -649,11 +649,9 @@ def test_unusable_files_are_told_in_one_line(tmp_path: Path, name: str) -> None:
 def test_wrong_arguments_are_a_usage_error(tmp_path: Path) -> None:
     """Without --config, or with an argument that is none, the exit code is 2 and the usage is shown."""
     for arguments in ([], ["--config", str(tmp_path), "--nonsense"], ["more"]):
-        command = [sys.executable, "-c", RUN, *arguments]
-        refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-        assert refused.returncode == 2
+        refused = CliRunner().invoke(gateway, arguments)
+        assert refused.exit_code == 2
         assert "Usage: " in refused.stderr
-        assert "Traceback" not in refused.stderr
 
 
 def test_dear_frames_hold_up_nobody(broker: Scene) -> None:

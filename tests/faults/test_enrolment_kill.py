@@ -3,9 +3,8 @@
 import base64
 import datetime as dt
 import json
+import signal
 import ssl
-import subprocess
-import sys
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 
@@ -15,19 +14,22 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs7
 
-from maxam.admin.authority import INDEX_FILE, AuthorityFolder
-from maxam.admin.certificates import fingerprint, issue_development_certificates
-from maxam.admin.est_client import new_key, new_request
-from maxam.admin.main import main
+from maxam.cli.main import main
+from maxam.pki.authority import INDEX_FILE, AuthorityFolder
+from maxam.pki.certificates import fingerprint, issue_development_certificates
+from maxam.pki.est_client import new_key, new_request
 from tests.patience import PATIENCE_S
+from tests.support.gateway_process import end, launch, port_of
 
 PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
 # The gateway, which kills itself when it is about to replace the n-th file behind the making of a token.
 GATEWAY = """
 import os, signal, sys
-from maxam.admin import authority, enrolment
+from maxam import durable_files
+from maxam.pki import authority
+from maxam.enrolment import enrolment, tokens
 steps = int(sys.argv.pop())
-original = authority.replace_durably
+original = durable_files.replace_durably
 def replace_durably(path, content, mode):
     global steps
     if "MII" in str(content) or "fingerprints = [" in str(content):
@@ -35,7 +37,7 @@ def replace_durably(path, content, mode):
         if steps == 0:
             os.kill(os.getpid(), signal.SIGKILL)
     original(path, content, mode)
-authority.replace_durably = enrolment.replace_durably = replace_durably
+authority.replace_durably = enrolment.replace_durably = tokens.replace_durably = replace_durably
 from maxam.main import gateway
 gateway()
 """
@@ -45,22 +47,14 @@ class Gateway:
     """A gateway that dies at a certain step; 0: it does not."""
 
     def __init__(self, folder: Path, dies_at: int) -> None:
-        self._log = (folder / "log").open("a")
-        command = [sys.executable, "-c", GATEWAY, "--config", str(folder / "maxam.toml"), str(dies_at)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith("ready"), (folder / "log").read_text()
-        self.ports = [int(word.rpartition(":")[2]) for word in line.split()[1:]]
+        self._log = folder / "log"
+        command = ["-c", GATEWAY, "--config", str(folder / "maxam.toml"), str(dies_at)]
+        self._process, addresses = launch(command, self._log)
+        self.ports = [port_of(address) for address in addresses.values()]
 
     def end(self) -> int:
         """Stop it unless it is gone; return its exit code."""
-        self._process.terminate()
-        code = self._process.wait(PATIENCE_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._log.close()
-        return code
+        return end(self._process, signal.SIGTERM, self._log)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
+from maxam.gateway.commit_loop import EXIT_DISK
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal
+from maxam.journal.replay import read_sealed
 from maxam.records import Change
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from tests.faults.fault_sweep import FAULTS, run
-from tests.faults.gateway_process import BlockingClient, GatewayFolder
 from tests.faults.injection import ALL_CALLS, Calls, Effect, Forks, build, monotonic_s, require_compiler
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import BlockingClient, GatewayFolder
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,26 @@ def test_no_promise_is_broken_by_a_failing_disk(tmp_path: Path, library: Path) -
     # how soon it ends is measured where nothing else runs
     totals = run(tmp_path, library, seed, calls=30, step=8, names=names, period=4, exit_within_s=PATIENCE_S)
     assert all(totals.struck[name] >= 3 for name in names), totals
+
+
+def test_a_disk_that_hangs_does_not_hold_the_stop(forks: Forks) -> None:
+    """SIGTERM ends the process with the exit code of a failed disk, though a sync never returns; what was promised is there afterwards."""
+    forks.files.configure(limits="stop_timeout_s = 1")
+    forks.start()
+    with forks.client() as publisher:
+        assert send(publisher, b"X/A", b"1") == (b"accepted", b"")
+        forks.control.arm_now(Effect.HANG, Calls.SYNC)
+        publisher.write(encoder.send(VERSION_1_2, b"X/B", b"2", receipt_id=b"hung"))
+        while forks.control.struck == 0:
+            pass
+        forks.signal(signal.SIGTERM)
+        assert forks.wait()[0] == EXIT_DISK
+    assert "stop-overdue" in forks.log()
+    forks.control.disarm()
+    forks.start()
+    with forks.client() as client:
+        assert send(client, b"X/A", b"3") == (b"accepted", b"")
+    stop(forks)
 
 
 def test_a_disk_that_hangs_stops_what_needs_it_and_nothing_else(forks: Forks) -> None:
@@ -211,14 +232,15 @@ def test_a_process_without_files_to_open_goes_on(forks: Forks) -> None:
         assert send(publisher, b"X/A", b"1") == (b"accepted", b"")
         forks.control.arm_now(Effect.FAIL, Calls.MAKE, error=EMFILE, length=2)
         answers = [send(publisher, b"X/B", bytes(10_000)) for _ in range(9)]
-        assert answers.count((b"rejected-unavailable", b"disk-full")) == 2
+        # The descriptor that is kept for the next segment saves the first of the two failures.
+        assert answers.count((b"rejected-unavailable", b"disk-full")) == 1
         assert set(answers) == {(b"accepted", b""), (b"rejected-unavailable", b"disk-full")}
     stop(forks)
     assert "Too many open files" in forks.log()
 
 
 def test_a_clock_that_jumps_changes_no_order_and_ends_nothing(forks: Forks) -> None:
-    """By hours to and fro, while it runs and between starts: accepted-at never falls, and no session expires before its time."""
+    """By hours to and fro: while it runs a jump ahead is not followed, a start follows it; accepted-at never falls, no session expires."""
     forks.files.configure(limits=f"session_expiry_s = {HOUR_S}")
     forks.control.move_clock(12 * HOUR_S)
     forks.start()
@@ -242,10 +264,10 @@ def test_a_clock_that_jumps_changes_no_order_and_ends_nothing(forks: Forks) -> N
             assert reader.frame().headers[b"destination"] == b"X/A"
             assert send(publisher, b"X/A.%d" % hours, b"-") == (b"accepted", b"")
         stop(forks)
-    changes = [record for record in Journal.read_sealed(forks.journal, OsDisk()) if isinstance(record, Change)]
+    changes = [record for record in read_sealed(forks.journal, OsDisk()) if isinstance(record, Change)]
     assert len(changes) == 7
     for earlier, later in pairwise(changes):
         assert earlier.revision < later.revision
         assert earlier.accepted_at_us <= later.accepted_at_us
     hours_apart = [round((later.accepted_at_us - changes[0].accepted_at_us) / 3.6e9) for later in changes]
-    assert hours_apart == [0, 6, 6, 18, 18, 28, 28]
+    assert hours_apart == [0, 0, 0, 0, 0, 28, 28]

@@ -10,7 +10,7 @@ import pytest
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import Frame
-from tests.faults.gateway_process import BlockingClient, GatewayFolder, GatewayProcess
+from tests.support.gateway_folder import BlockingClient, GatewayFolder, GatewayProcess
 
 pytestmark = pytest.mark.slow
 

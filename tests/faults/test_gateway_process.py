@@ -12,8 +12,8 @@ import pytest
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.gateway_process import GatewayFolder
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import GatewayFolder
 
 pytestmark = pytest.mark.slow
 
@@ -162,7 +162,7 @@ def test_a_missing_file_is_named(files: GatewayFolder, file: str, told: str) -> 
     """Without one of its files the gateway does not start and names it."""
     (files.folder / file).unlink()
     refused = files.run()
-    assert refused.returncode == 1
+    assert refused.returncode == 3
     assert told in refused.stderr
     assert "Traceback" not in refused.stderr
 

@@ -19,11 +19,12 @@ from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 from tests.faults.flood import Publisher, silent_readers, strangers
-from tests.faults.gateway_process import GatewayFolder
 from tests.faults.network import through_a_bad_network
 from tests.faults.scene import CONNECT, Scene, error_of, resident_bytes, scene
 from tests.faults.tls_scan import scan, without_certificate
+from tests.junk_certificates import with_junk
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 pytestmark = pytest.mark.slow
 
@@ -197,13 +198,84 @@ def test_a_flood_of_key_updates_ends_its_connection(broker: Scene) -> None:
     assert " connection-closed " in broker.wait_for_log("too many TLS control messages", seen)
 
 
-def test_renegotiation_is_refused(broker: Scene) -> None:
+@pytest.fixture(scope="module")
+def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Run a gateway that takes TLS 1.2 too."""
+    files = GatewayFolder(tmp_path_factory.mktemp("lenient"))
+    files.configure(tls='minimum = "1.2"', limits="tls_handshake_timeout_s = 3")
+    with files.start() as process:
+        yield process
+
+
+class OldClient:
+    """A client of TLS 1.2.
+
+    Attributes:
+        session: Of its last connection, to be resumed by the next one.
+    """
+
+    def __init__(self, process: GatewayProcess, certificate: Path) -> None:
+        self._port = process.port
+        self._context = ssl.create_default_context(cafile=process.files.folder / "certs" / "ca.pem")
+        self._context.maximum_version = ssl.TLSVersion.TLSv1_2
+        self._context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+        self.session: ssl.SSLSession | None = None
+
+    def visit(self) -> bytes:
+        """Connect, resuming the session if there is one, and disconnect properly; return the command of the first answer."""
+        raw = socket.create_connection(("127.0.0.1", self._port), PATIENCE_S)
+        with self._context.wrap_socket(raw, server_hostname="localhost", session=self.session) as tls:
+            tls.sendall(CONNECT + b"DISCONNECT\nreceipt:r\n\n\0")
+            received = b""
+            while part := tls.recv(65_536):
+                received += part
+            self.session = tls.session
+            with contextlib.suppress(OSError):
+                tls.unwrap()
+        return received.partition(b"\n")[0]
+
+
+def test_a_client_that_resumes_its_session_is_served(lenient: GatewayProcess) -> None:
+    """With TLS 1.2 a client that offers the session of its last connection is connected, not refused as `certificate not trusted`."""
+    client = OldClient(lenient, lenient.files.folder / "certs" / "publisher.pem")
+    assert [client.visit() for _ in range(3)] == [b"CONNECTED"] * 3
+    assert client.session is not None
+
+
+def test_handshakes_with_many_certificates_leave_nothing_behind(lenient: GatewayProcess) -> None:
+    """1,000 clients of TLS 1.2 that come with some 14 KiB of certificates each and leave again cost no memory."""
+    certificate = with_junk(lenient.files.folder / "certs", "publisher", 14_000)
+    client = OldClient(lenient, certificate)
+    before = 0
+    for number in range(1100):
+        if number == 100:
+            before = resident_bytes(lenient)
+        client.session = None
+        assert client.visit() == b"CONNECTED"
+    assert resident_bytes(lenient) - before < 16 * 2**20  # a session with these certificates would take 150 KiB
+
+
+def test_a_handshake_with_too_many_certificates_is_refused(broker: Scene) -> None:
+    """More than `tls_handshake_bytes_max` before the handshake is complete ends it on either listener, and log and audit show why."""
+    certificate = with_junk(broker.certificates, "publisher", 20_000)
+    for connect in (broker.tls, broker.admin):
+        seen = len(broker.process.log())
+        with contextlib.suppress(OSError), connect(certificate) as hostile:
+            assert not hostile.recv(4096)
+        assert "connection-failed" in broker.wait_for_log("tls_handshake_bytes_max", seen)
+
+
+def test_renegotiation_is_refused(lenient: GatewayProcess) -> None:
     """A client of TLS 1.2 that asks for a new handshake is told no."""
-    certificate = broker.certificates / "publisher"
-    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.process.port}", "-tls1_2"]
-    command += ["-cert", f"{certificate}.pem", "-key", f"{certificate}.key", "-CAfile", f"{broker.certificates}/ca.pem"]
+    certificates = lenient.files.folder / "certs"
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{lenient.port}", "-tls1_2"]
+    command += ["-cert", f"{certificates}/publisher.pem", "-key", f"{certificates}/publisher.key"]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, "-CAfile", f"{certificates}/ca.pem"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as client:
         assert client.stdin is not None
         assert client.stdout is not None
@@ -220,9 +292,10 @@ def test_renegotiation_is_refused(broker: Scene) -> None:
     assert "Compression: NONE" in said
 
 
-def test_scanners_find_nothing(broker: Scene) -> None:
-    """TLS 1.2 and 1.3 only, suites with forward secrecy and authenticated encryption only, always a client certificate."""
-    assert without_certificate(broker.process.port) == "refused, refused"
-    if shutil.which("sslscan") is None:
-        pytest.skip("sslscan is not installed: deploy/install-test-clients")
-    assert scan(broker.process, ["sslscan"]) == []
+def test_scanners_find_nothing(broker: Scene, lenient: GatewayProcess) -> None:
+    """TLS 1.3 only, 1.2 where that is configured; forward secrecy, authenticated encryption, always a client certificate."""
+    for process, versions in ((broker.process, {"TLSv1.3"}), (lenient, {"TLSv1.2", "TLSv1.3"})):
+        assert without_certificate(process.port) == "refused, refused"
+        if shutil.which("sslscan") is None:
+            pytest.skip("sslscan is not installed: make test-deps")
+        assert scan(process, ["sslscan"], *versions) == []

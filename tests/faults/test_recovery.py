@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from maxam.admin.main import main as admin
+from maxam.cli.main import main as admin
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults import gateway_process
-from tests.faults.gateway_process import BlockingClient, GatewayFolder, GatewayProcess
 from tests.faults.kill_harness import recovered_state
 from tests.journal_records import NOW_US, change
 from tests.patience import PATIENCE_S
+from tests.support import gateway_folder as gateway_process
+from tests.support.gateway_folder import BlockingClient, GatewayFolder, GatewayProcess
 
 pytestmark = pytest.mark.slow
 
@@ -106,10 +106,10 @@ def wait_for(condition: Callable[[], object]) -> None:
         assert time.monotonic() < deadline_s
 
 
-def refused(files: GatewayFolder) -> str:
+def refused(files: GatewayFolder, code: int = 1) -> str:
     """Start a gateway that must not start; return the one line that it says."""
     done = files.run()
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     [line] = done.stderr.splitlines()
@@ -295,7 +295,7 @@ def test_a_missing_segment_refuses(files: GatewayFolder, journal: Path) -> None:
 def test_a_folder_that_is_none_refuses(files: GatewayFolder) -> None:
     """A journal folder that is a file, or below one, is told in one line."""
     (files.folder / "var").write_text("a file")
-    assert f"the journal in {files.folder}/var/journal cannot be used" in refused(files)
+    assert f"the journal in {files.folder}/var/journal cannot be used" in refused(files, code=3)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a read-only file system to stand for no permission")
@@ -305,7 +305,7 @@ def test_a_folder_that_cannot_be_written_refuses(files: GatewayFolder, tmpfs: Ca
         assert client.send(b"X/A", b"1") == b"accepted"
         assert gateway.stop() == 0
     folder = tmpfs("size=1m")
-    shutil.copytree(files.folder / "var" / "journal", folder / "journal")
+    shutil.copytree(files.folder / "var" / "journal", folder / "journal", ignore=shutil.ignore_patterns("reserve.*"))
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
     files.configure(journal=f'folder = "{folder}/journal"')
     assert "Read-only file system" in refused(files)
@@ -590,7 +590,7 @@ def test_the_archive_stays_within_its_bytes_while_clients_publish(
     """Old segments go by themselves, what is left begins later and has no hole, and a start comes to the same values."""
     hurried = "import maxam.gateway.snapshot as s; s._LOOK_S = 0.1; s._EXPIRE_LOOK_S = 0.1; "
     monkeypatch.setattr(gateway_process, "RUN", hurried + gateway_process.RUN)
-    files.configure(journal=f"{SMALL}\nsnapshot_segments = 2\narchive_bytes_max = 1")
+    files.configure(journal=f"{SMALL}\nsnapshot_segments = 2\nretention_bytes_max = 1")
     with files.start() as gateway:
         for number in range(60):
             publish_rounds(gateway, range(number, number + 1))

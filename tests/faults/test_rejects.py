@@ -18,9 +18,9 @@ import pytest
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.gateway_process import BlockingClient
-from tests.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import BlockingClient
+from tests.support.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def about(gateway: GatewayProcess) -> dict[str, Any]:
 
 def verified(gateway: GatewayProcess) -> dict[str, dict[str, Any]]:
     """Have the command look at the journal; return what it says of each file of rejected SENDs."""
-    command = "from maxam.admin.main import main; main()"
+    command = "from maxam.cli.main import main; main()"
     folder = gateway.folder / "journal"
     done = subprocess.run(
         [sys.executable, "-c", command, "journal", "verify", str(folder), "--json"],
@@ -159,8 +159,8 @@ def test_a_gateway_that_cannot_keep_them_serves_as_ever(gateway: GatewayProcess)
             assert publisher.send(b"X/a.Count", BAD) == b"rejected-invalid"
             assert publisher.send(b"X/a.Count", GOOD) == b"accepted"
         log = wait(lambda: text if "rejected-journal-failed" in (text := gateway.log()) else None)
-    assert log.count("rejected-journal-failed") == 1
-    assert gateway.log().count("rejected-journal-failed") == 1
+    assert log.count("rejected-journal-failed ") == 1
+    assert gateway.log().count("rejected-journal-failed ") == 1
     assert "Traceback" not in gateway.log()
 
 

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.gateway_process import GatewayFolder, GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 _GOOD = frozenset(("OK", "INFO", "LOW"))  # severities that are no finding
 # What testssl.sh says of a broker that it takes for a web server, or of the development certificates.
@@ -21,14 +21,14 @@ _NOT_OF_THE_LISTENER = frozenset(("service", "engine_problem", "scanTime", "scan
 _MODERN = re.compile(r"TLS_(AES|CHACHA20)|ECDHE-(ECDSA|RSA)-(AES\d+-GCM|CHACHA20)")
 
 
-def sslscan(port: int, certificates: Path) -> list[str]:
-    """Run sslscan with a client certificate; return what is wrong, in one line each."""
+def sslscan(port: int, certificates: Path, allowed: set[str]) -> list[str]:
+    """Run sslscan with a client certificate; return what is wrong, in one line each: also versions of TLS beside the allowed."""
     command = ["sslscan", "--no-colour", f"--certs={certificates}/publisher.pem", f"--pk={certificates}/publisher.key"]
     text = _run([*command, f"127.0.0.1:{port}"])
     problems = []
     versions = dict(re.findall(r"^((?:SSL|TLS)v[\d.]+) +(enabled|disabled)$", text, re.MULTILINE))
     for version in ("SSLv2", "SSLv3", "TLSv1.0", "TLSv1.1", "TLSv1.2", "TLSv1.3"):
-        wanted = "enabled" if version in ("TLSv1.2", "TLSv1.3") else "disabled"
+        wanted = "enabled" if version in allowed else "disabled"
         if versions.get(version) != wanted:
             problems.append(f"{version} is {versions.get(version)}")
     for section, wanted in (
@@ -41,8 +41,8 @@ def sslscan(port: int, certificates: Path) -> list[str]:
     if re.search(r"Compression enabled", text):
         problems.append("compression is enabled")
     ciphers = re.findall(r"^(?:Preferred|Accepted) +(TLSv[\d.]+) +(\d+) bits +(\S+)", text, re.MULTILINE)
-    if {version for version, _, _ in ciphers} != {"TLSv1.2", "TLSv1.3"}:
-        problems.append(f"no ciphers of both versions: {ciphers}")
+    if {version for version, _, _ in ciphers} != allowed:
+        problems.append(f"no ciphers of all versions: {ciphers}")
     problems += [
         f"{version} with {name}"
         for version, _, name in ciphers
@@ -100,11 +100,11 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def scan(process: GatewayProcess, scanners: list[str]) -> list[str]:
-    """Scan both listeners; return what is wrong with them."""
+def scan(process: GatewayProcess, scanners: list[str], *allowed: str) -> list[str]:
+    """Scan both listeners, which take only these versions of TLS; return what is wrong with them."""
     certificates = process.files.folder / "certs"
     runs: dict[str, Callable[[int], list[str]]] = {
-        "sslscan": lambda port: sslscan(port, certificates),
+        "sslscan": lambda port: sslscan(port, certificates, set(allowed)),
         "testssl": testssl,
     }
     return [
@@ -119,13 +119,13 @@ def main() -> int:
     """Run both scanners against both listeners of a gateway of our own."""
     missing = [name for name in ("sslscan", "testssl") if shutil.which(name) is None]
     if missing:
-        sys.stdout.write(f"not installed: {', '.join(missing)}; deploy/install-test-clients installs them\n")
+        sys.stdout.write(f"not installed: {', '.join(missing)}; make test-deps installs them\n")
         return 2
     with tempfile.TemporaryDirectory() as scratch:
         files = GatewayFolder(Path(scratch))
         files.configure(limits="tls_handshake_timeout_s = 3")
         with files.start() as process:
-            problems = scan(process, ["sslscan", "testssl"])
+            problems = scan(process, ["sslscan", "testssl"], "TLSv1.3")
             sys.stdout.write(f"without a certificate: {without_certificate(process.port)}\n")
             process.stop()
     sys.stdout.write("".join(f"{problem}\n" for problem in problems) or "nothing is wrong\n")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import trio
 
-from maxam.admin.certificates import issue_development_certificates
 from maxam.client import connect
-from tests.gateway_process import GatewayProcess
-from tests.streams.living_gateway import NOW
+from maxam.pki.certificates import issue_development_certificates
+from tests.support.gateway_process import GatewayProcess
+from tests.support.living_gateway import NOW
 
 POLICY = """
 [capabilities.everything]

@@ -18,22 +18,25 @@ import fastavro
 from maxam.avro.data import decode
 from maxam.avro.envelope import ENVELOPE_TEXT, Envelope, EnvelopeKeys, open_envelope, trace_envelope
 from maxam.avro.registry import Registry, inspect_registry, load_registry
-from maxam.avro.schema import parse_schema, read_source
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
 from maxam.avro.walker import Walker
-from maxam.broker.marks import KEPT, Marks, mark_of, tells_marks
 from maxam.broker.policy import load_policy
+from maxam.broker.producer_sequences import ProducerSequences, mark_of
 from maxam.config import Limits, load_settings
 from maxam.content import pack, unpack_headers
 from maxam.errors import ConfigurationError, GlobError, JournalDamagedError, PolicyError, ProtocolError, SchemaError
-from maxam.globs import Glob, _accepts, compile_glob, destination_problem
+from maxam.glob_sets import overlap
+from maxam.globs import Glob, compile_glob, destination_problem
 from maxam.journal.decoding import Decoder as RecordDecoder
 from maxam.journal.decoding import decode_rejected
 from maxam.journal.encoding import SCHEMA, START, Encoder, encode_rejected, end_block, header
 from maxam.journal.encoding import _block as block_of
 from maxam.journal.newest import NewestChanges, decode_records
+from maxam.journal.old_snapshots import with_sequences
 from maxam.journal.scan import Scanner
 from maxam.journal.splice import Rows, Splicer
-from maxam.records import UNJUDGED, Change, Judgement, Record
+from maxam.records import UNJUDGED, Change, Judgement, Record, SequencesRecord
 from maxam.stomp import encoder
 from maxam.stomp.answers import read_answer
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Condition, Event, Failure, Send
@@ -42,6 +45,7 @@ from maxam.stomp.frames import Decoder as FrameDecoder
 from maxam.stomp.protocol import Protocol
 from tests.journal_records import SINGLE_OBJECT, SYNC, change, one_of_each, rejected
 from tests.sans_io import EVERYTHING, World
+from tests.support.glob_reference import matches
 
 # Small, so that short inputs reach them.
 LIMITS: Final = Limits(
@@ -238,7 +242,7 @@ def check_broker(data: bytes) -> None:
         client.lose()
     world.settle()
     again = world.restart()
-    assert again.broker.revision == world.broker.revision
+    assert again.broker.committed_revision == world.broker.committed_revision
     assert again.broker.store.live == world.broker.store.live
 
 
@@ -520,11 +524,15 @@ def _check_content(change: Change) -> None:
             )
             assert shared.endswith(b"\ncontent-length:%d\n\n%b\0" % (len(body), body))
     mark = mark_of(headers)
-    marks = Marks(1.0)
+    marks = ProducerSequences(1.0)
     marks.keep(change)
     assert len(marks) == (mark is not None)
-    assert marks.told(change).headers[: len(headers)] == headers
-    assert tells_marks(change) == (len(headers) > 0 and headers[-1][0] == KEPT)
+    told = list(marks.records({} if change.deleted else {change.destination: change}, change.accepted_at_us))
+    assert len(told) == (mark is not None and change.deleted)
+    with contextlib.suppress(ValueError):
+        first = with_sequences([change])[0]
+        assert isinstance(first, Change | SequencesRecord)
+        assert first is change or (b"kept-source" in change.content and first.revision == change.revision)
 
 
 def check_blocks(data: bytes) -> None:
@@ -598,33 +606,14 @@ def check_globs(data: bytes) -> None:
             continue
         matched = glob.matches(destination)
         if good:
-            assert matched == _matches(glob.elements, destination)
+            assert matched == matches(glob.elements, destination)
         if matched:
             assert destination.startswith(glob.prefix)
             globs.append(glob)
-        assert glob.overlaps(glob)
+        assert overlap(glob, glob)
     if len(globs) == 2 and good:
-        assert globs[0].overlaps(globs[1])
-        assert globs[1].overlaps(globs[0])
-
-
-def _matches(elements: tuple[str, ...], text: str) -> bool:
-    """Match by the definition, all ways at a time."""
-
-    def spread(places: set[int]) -> set[int]:
-        for at in range(len(elements)):
-            if at in places and elements[at] in ("*", "**"):
-                places.add(at + 1)
-        return places
-
-    places = spread({0})
-    for character in text:
-        following: set[int] = set()
-        for at in places:
-            if at < len(elements) and _accepts(elements[at], character):
-                following.add(at if elements[at] in ("*", "**") else at + 1)
-        places = spread(following)
-    return len(elements) in places
+        assert overlap(globs[0], globs[1])
+        assert overlap(globs[1], globs[0])
 
 
 def check_policy(data: bytes) -> None:

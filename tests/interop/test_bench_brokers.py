@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from maxam.bench.bodies import meter_reading
-from maxam.bench.brokers import activemq, maxam, process, rabbitmq
-from maxam.bench.brokers.broker import Broker
 from maxam.bench.errors import LoadError
 from maxam.bench.target import Line, Role
 from maxam.stomp.frames import Frame
+from tests.benchmarks.brokers import activemq, maxam, process, rabbitmq
+from tests.benchmarks.brokers.broker import Broker
+from tests.benchmarks.readings import meter_reading
 
 CORE = min(os.sched_getaffinity(0))
 CORES = {CORE}
 TOPICS = 10
 VALUES = 1000
 
-_RABBITMQ = pytest.mark.skipif(not rabbitmq.installed(), reason="no RabbitMQ here: deploy/install-bench-peers")
-_ACTIVEMQ = pytest.mark.skipif(not activemq.installed(), reason="no ActiveMQ here: deploy/install-bench-peers")
+_RABBITMQ = pytest.mark.skipif(not rabbitmq.installed(), reason="no RabbitMQ here: make test-deps")
+_ACTIVEMQ = pytest.mark.skipif(not activemq.installed(), reason="no ActiveMQ here: make test-deps")
 Start = Callable[[], contextlib.AbstractContextManager[Broker]]
 
 

@@ -21,8 +21,8 @@ from maxam.client import (
     connect,
     resuming,
 )
-from tests.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support.gateway_process import GatewayProcess
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
@@ -192,7 +192,7 @@ def test_the_demo_ends_on_the_last_values(tmp_path: Path, certificates: Path) ->
     assert done.returncode == 1
     assert "make run" in done.stderr
     done = _demo([*arguments, "--certificates", str(tmp_path)])
-    assert "cannot read the certificate file" in done.stderr
+    assert "certificate-invalid" in done.stderr
 
 
 @pytest.mark.slow

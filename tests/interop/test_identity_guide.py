@@ -1,23 +1,21 @@
-"""docs/identity.md and docs/enrolment.md are true: an operator who pastes its commands has what it says, with a real gateway, openssl and our commands."""
+"""docs/operate/identity.md and docs/operate/enrolment.md are true: an operator who pastes its commands has what it says, with a real gateway, openssl and our commands."""
 
 import re
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from maxam.admin.main import main
-from tests.gateway_process import COMMAND
+from maxam.cli.main import main
 from tests.guides import Block, faults, shell
-from tests.patience import PATIENCE_S
+from tests.support.gateway_process import COMMAND, end, launch
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "operate"
 GUIDES = [DOCS / "identity.md", DOCS / "enrolment.md"]
 
 pytestmark = pytest.mark.interop
@@ -63,36 +61,16 @@ class Operator:
         raise AssertionError(block)
 
     def _start(self, arguments: list[str]) -> str:
-        with Path("log").open("w", encoding="utf-8") as log:
-            self._gateway = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self._gateway.stdout is not None
-        watchdog = threading.Timer(PATIENCE_S, self._gateway.kill)  # ends the wait for a line that never comes
-        watchdog.start()
-        line = self._gateway.stdout.readline()
-        watchdog.cancel()
-        watchdog.join()
-        addresses = dict(word.split("=", 1) for word in line.split()[1:])
+        self._gateway, addresses = launch(["-c", COMMAND, *arguments], Path("log"))
         for port, listener in (("61614", "tls"), ("8643", "admin"), ("8644", "enrolment")):
             if listener in addresses:
                 self._ports[port] = addresses[listener].rpartition(":")[2]
-        return line
+        return f"ready {' '.join(f'{name}={address}' for name, address in addresses.items())}\n"
 
     def stop(self) -> None:
         """Stop the gateway that was started."""
         if self._gateway is not None:
-            self._gateway.send_signal(signal.SIGTERM)
-            try:
-                self._gateway.wait(PATIENCE_S)
-            finally:
-                self._gateway.kill()
-                assert self._gateway.stdout is not None
-                self._gateway.stdout.close()
+            end(self._gateway, signal.SIGTERM, Path("log"))
 
 
 @pytest.fixture
@@ -101,7 +79,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operat
     scripts = tmp_path / "bin"
     scripts.mkdir()
     for name, command in {
-        "maxam-admin": "from maxam.admin.main import main; main()",
+        "maxam-admin": "from maxam.cli.main import main; main()",
         "maxam-gateway": COMMAND,
     }.items():
         (scripts / name).write_text(f"#!/bin/sh\nexec {sys.executable} -c '{command}' \"$@\"\n", encoding="utf-8")

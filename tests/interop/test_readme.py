@@ -1,6 +1,7 @@
-"""README.md is true: its client programs run as they stand, in a clone where `make run` runs."""
+"""README.md and first-client.md are true: their client programs run as they stand, in a clone where `make run` runs."""
 
 import json
+import re
 import string
 import subprocess
 import sys
@@ -9,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway_process import GatewayProcess
 from tests.guides import blocks
 from tests.interop.third_party import LIBRARIES, PROGRAMS
 from tests.patience import PATIENCE_S
+from tests.support.gateway_process import GatewayProcess
 
 REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-WANTED = ("accepted", "X/EGM.Q.12345.EGMMeteredGamePlay", "Gold:95")  # the RECEIPT, and of the value where and what
+PLAN = ("accepted", "received X/Venue.7.FloorPlan hall")  # the RECEIPT, and the MESSAGE
+GAME = ("accepted", "X/EGM.Q.12345.EGMMeteredGamePlay", "Gold:95")  # the RECEIPT, and the decoded value
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 pytestmark = pytest.mark.interop
 
@@ -32,18 +34,25 @@ def clone(folder: Path, certificates: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "library", "command"),
+    ("page", "kind", "library", "command", "wanted"),
     [
-        ("python", "stomp.py", [sys.executable, "-u", "client.py"]),
-        ("javascript", "@stomp/stompjs", ["node", "client.mjs"]),
+        ("README.md", "python", "stomp.py", [sys.executable, "-u", "client.py"], PLAN),
+        ("docs/integrate/first-client.md", "python", "stomp.py", [sys.executable, "-u", "client.py"], GAME),
+        ("docs/integrate/first-client.md", "javascript", "@stomp/stompjs", ["node", "client.mjs"], GAME),
     ],
 )
 def test_the_client_program_sends_and_receives(
-    kind: str, library: str, command: list[str], tmp_path: Path, certificates: Path
+    page: str,
+    kind: str,
+    library: str,
+    command: list[str],
+    wanted: tuple[str, ...],
+    tmp_path: Path,
+    certificates: Path,
 ) -> None:
-    """It is told that its value was accepted, gets it, and prints both; that in Python ends when Enter is pressed."""
+    """The program prints the receipt of its value and the value itself; in Python it ends when Enter is pressed."""
     LIBRARIES[library].require()
-    [program] = [block for block in blocks(README) if block.kind == kind]
+    [program] = [block for block in blocks((REPOSITORY / page).read_text(encoding="utf-8")) if block.kind == kind]
     (tmp_path / "gateway").mkdir()
     policy = clone(tmp_path, certificates)
     with GatewayProcess(tmp_path / "gateway", certificates, policy, REPOSITORY / "schemas") as gateway:
@@ -62,7 +71,7 @@ def test_the_client_program_sends_and_receives(
             assert process.stdin is not None
             assert process.stdout is not None
             printed = ""
-            while not all(text in printed for text in WANTED) and (line := process.stdout.readline()):
+            while not all(text in printed for text in wanted) and (line := process.stdout.readline()):
                 printed += line
             if kind == "python":
                 process.stdin.write("\n")
@@ -72,5 +81,14 @@ def test_the_client_program_sends_and_receives(
                 process.terminate()
             code = process.wait()
             watchdog.cancel()
-    assert all(text in printed for text in WANTED), printed
+    assert all(text in printed for text in wanted), printed
     assert kind != "python" or code == 0, printed
+
+
+def test_the_figures_of_the_comparison_are_measured() -> None:
+    """Each number of the README's comparison stands in performance.md."""
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"^## Compared.*?(?=^## )", readme, re.MULTILINE | re.DOTALL)
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    measured = set(NUMBER.findall((REPOSITORY / "docs/develop/performance.md").read_text(encoding="utf-8")))
+    assert set(NUMBER.findall("\n".join(rows))) <= measured

@@ -1,4 +1,4 @@
-"""docs/schemas.md is true: its commands and snippets are run as they stand, in its order, and print what it shows."""
+"""docs/integrate/schemas.md is true: its commands and snippets are run as they stand, in its order, and print what it shows."""
 
 import contextlib
 import io
@@ -17,15 +17,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from maxam.admin.main import main
-from maxam.admin.schema_commands import schemas
 from maxam.avro.registry import load_registry
+from maxam.cli.commands.schemas import schemas
+from maxam.cli.main import main
 from maxam.errors import SchemaError
-from tests.gateway_process import GatewayProcess
 from tests.guides import Block, blocks, faults, shell
+from tests.support.gateway_process import GatewayProcess
 
 REPOSITORY = Path(__file__).parents[2]
-GUIDE = REPOSITORY / "docs" / "schemas.md"
+GUIDE = REPOSITORY / "docs" / "integrate" / "schemas.md"
 
 pytestmark = pytest.mark.interop
 
@@ -95,7 +95,7 @@ def gateway(tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch)
     scripts = tmp_path / "bin"
     scripts.mkdir()
     for name, command in {
-        "maxam-admin": '-c "from maxam.admin.main import main; main()"',
+        "maxam-admin": '-c "from maxam.cli.main import main; main()"',
         "python": "",
     }.items():
         (scripts / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n', encoding="utf-8")

@@ -1,10 +1,12 @@
 """Third-party clients over mutual TLS against the real gateway: library x version x feature.
 
-Run as a program, it prints docs/interoperability.md: `python -m tests.interop.test_third_party_clients`.
+Run as a program, it prints docs/integrate/interoperability.md: `python -m tests.interop.test_third_party_clients`.
 """
 
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway_process import GatewayProcess
-from tests.interop.raw_client import RawClient
 from tests.interop.third_party import LIBRARIES, Library, ThirdPartyClient
+from tests.support.gateway_process import GatewayProcess
+from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.interop
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "interoperability.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "integrate" / "interoperability.md"
 
 POLICY = """
 [capabilities.both]
@@ -79,7 +81,7 @@ class Cell:
 
 
 def connect(cell: Cell) -> None:
-    """CONNECTED names the version asked for, a session to resume with, and never less than 10,000 ms."""
+    """CONNECTED has the requested version, a session to resume with, and intervals of at least 10,000 ms."""
     with cell.client() as client:
         headers = client.connect()
         assert headers["version"] == cell.version
@@ -90,7 +92,7 @@ def connect(cell: Cell) -> None:
 
 
 def publish(cell: Cell) -> None:
-    """What the library sends, another client receives: the body exactly, and the user's header."""
+    """Another client receives each value of the library, with the exact body and the user's header."""
     with cell.client() as client, cell.peer() as peer:
         client.connect()
         client.send(cell.topic("Counter"), counter(7), floor="upper")
@@ -101,7 +103,7 @@ def publish(cell: Cell) -> None:
 
 
 def receive(cell: Cell) -> None:
-    """The library gets the current value at once and each update after it, with the headers that MESSAGE must have."""
+    """The library gets the current value at once and each later update, with the headers of MESSAGE."""
     with cell.client() as client, cell.peer() as peer:
         peer.send(cell.topic("Counter"), counter(1))
         client.connect()
@@ -118,7 +120,7 @@ def receive(cell: Cell) -> None:
 
 
 def ack(cell: Cell) -> None:
-    """Until the library acknowledges, its topic waits while others flow; then comes the newest value, none between."""
+    """A topic waits for its ACK while others flow. Then the newest value comes, and none between."""
     with cell.client() as client, cell.peer() as peer:
         client.connect()
         client.subscribe("s 1", cell.topic("*"), ack="client")
@@ -140,7 +142,7 @@ def ack(cell: Cell) -> None:
 
 
 def receipts(cell: Cell) -> None:
-    """The library's user can tell accepted from rejected, and a rejection leaves the connection as it was."""
+    """The library's user can distinguish accepted from rejected. A rejection keeps the connection open."""
     with cell.client() as client:
         client.connect()
         invalid = client.send(cell.topic("Counter"), b"\xff")
@@ -157,7 +159,7 @@ def receipts(cell: Cell) -> None:
 
 
 def durable_resume(cell: Cell) -> None:
-    """Under its client-id, the library gets the newest value of what changed while it was away, nothing else."""
+    """Under its client-id, the library gets the newest value of each topic that changed in its absence."""
     with cell.peer() as peer:
         with cell.client() as client:
             session = client.connect(client_id=cell.place)["session"]
@@ -186,7 +188,7 @@ def durable_resume(cell: Cell) -> None:
 
 
 def heart_beats(cell: Cell) -> None:
-    """The library and the gateway agree on intervals; that both keep them is shown by the test of silence below."""
+    """The library and the gateway agree on intervals. The test of silence below shows that both keep them."""
     with cell.client() as client:
         assert client.connect(heart_beat=offer(cell.library))["heart-beat"] == "10000,10000"
         client.disconnect()
@@ -218,39 +220,45 @@ FEATURES: dict[str, Callable[[Cell], None]] = {
 # Cells that cannot run, with the reason. Everything else runs.
 CANNOT: dict[tuple[str, str, str], str] = {}
 
-# What a user of a library must know to get there, in the order of the table.
+# Advice for the users of each library, in the order of the table.
 NOTES: dict[str, tuple[str, ...]] = {
     "stomp.py": (
-        '`auto_decode=False`, or the first body that is not UTF-8 is damaged; `vhost="MAXVAPI"`.',
-        "`set_ssl(..., ca_certs=, cert_file=, key_file=)`; it checks the chain and not the name, as MaXaM clients do.",
-        "Dispositions: `on_receipt(frame)`, in `frame.headers`. 1.1: `ack(message_id, subscription)`; 1.2: `ack(ack_header)`.",
-        "Over TLS (9.0) one thread reads, calls `on_message` and writes: while a listener works, and until it has worked off all that was received"
-        " at once (100 messages, easily), neither ACKs nor heart-beats leave, and the gateway closes the connection with `heart-beat missed`."
-        " Whatever takes long in `on_message` belongs into a queue that another thread empties, and acknowledges; or fix the window:"
+        "Set `auto_decode=False`, or the first body that is not UTF-8 is damaged.",
+        'Set `vhost="MAXVAPI"`.',
+        "Set `set_ssl(..., ca_certs=, cert_file=, key_file=)`. It checks the chain and not the name, as MaXaM clients do.",
+        "`on_receipt(frame)` has the disposition in `frame.headers`.",
+        "Acknowledge with `ack(message_id, subscription)` in 1.1, and with `ack(ack_header)` in 1.2.",
+        "Over TLS (9.0) one thread reads, calls `on_message` and writes. While a listener works, neither ACKs nor heart-beats"
+        " leave. That lasts until it has handled all messages that were received at once (easily 100). The gateway then closes"
+        " the connection with `heart-beat missed`.",
+        "Put slow work of `on_message` into a queue. Let another thread empty it and acknowledge. Alternatively fix the window:"
         ' `connect(headers={"window": "1"})`.',
     ),
     "@stomp/stompjs": (
-        "In Node.js over `@stomp/tcp-wrapper`, whose `getSocket` is overridden to return `tls.connect({ca, cert, key})`; "
-        "`connectHeaders: {host: 'MAXVAPI'}`.",
-        "Dispositions: `watchForReceipt(id, frame => frame.headers)`. Bodies: `binaryBody`, in both directions.",
+        "In Node.js, use `@stomp/tcp-wrapper` and override its `getSocket` to return `tls.connect({ca, cert, key})`.",
+        "Set `connectHeaders: {host: 'MAXVAPI'}`.",
+        "`watchForReceipt(id, frame => frame.headers)` has the disposition.",
+        "Use `binaryBody` for bodies, in both directions.",
     ),
     "stompit": (
         "`connect({ssl: true, ca, cert, key, connectHeaders: {host: 'MAXVAPI', ...}})`.",
-        "`onReceipt` does not pass the RECEIPT on: dispositions are read by `setCommandHandler('RECEIPT', ...)`.",
-        "Give SEND a `content-length`; a frame's body is a stream of Buffers (`readString` is for text).",
+        "`onReceipt` does not pass the RECEIPT on. Read dispositions by `setCommandHandler('RECEIPT', ...)`. That handler must"
+        " call the one that was set before for the ids of stompit itself, or `disconnect` fails.",
+        "Alternatively connect with `rejections:error`: a rejected SEND is then an `error` event of the client.",
+        "Give SEND a `content-length`. The body of a frame is a stream of Buffers (`readString` is for text).",
     ),
     "Net::Stomp": (
         "`ack` sends `message-id` alone: pass `subscription` too (1.1), or `id` with the MESSAGE's `ack` header (1.2).",
-        "It sends no heart-beats: offer `0` for its own, such as `heart-beat:0,10000`; the gateway's are understood, but "
-        "`receive_frame` goes on waiting for a frame after one.",
-        "It neither escapes nor unescapes headers. Its `disconnect` does not wait for a RECEIPT: send DISCONNECT with "
-        "`send_frame` and read on until the RECEIPT.",
+        "It sends no heart-beats: offer `0` for its own, such as `heart-beat:0,10000`. It understands the gateway's, but"
+        " `receive_frame` continues to wait for a frame after one.",
+        "It neither escapes nor unescapes headers.",
+        "Its `disconnect` does not wait for a RECEIPT: send DISCONNECT with `send_frame` and read on until the RECEIPT.",
         "Give SEND a `content-length`.",
     ),
     "Ruby stomp": (
-        "It loads client keys as RSA only. With another key, set certificate and key on the TLS context that it hands to a "
-        "logger's `on_ssl_connecting`.",
-        "`Stomp::Connection` with `reliable: false` shows errors instead of connecting again for ever.",
+        "It loads client keys as RSA only. With another key, set certificate and key on the TLS context that it hands to a"
+        " logger's `on_ssl_connecting`.",
+        "`Stomp::Connection` with `reliable: false` shows errors instead of connecting again forever.",
         "It adds `content-type` to every SEND that has none; receivers see that header.",
     ),
 }
@@ -310,17 +318,29 @@ def test_heart_beats_keep_connections_alive(gateway: GatewayProcess) -> None:
 
 
 def test_the_document_is_the_table() -> None:
-    """docs/interoperability.md says what these tests run."""
+    """docs/integrate/interoperability.md says what these tests run."""
     assert DOCUMENT.read_text(encoding="utf-8") == document()
 
 
+def wrapped(item: str) -> str:
+    """Wrap an item of a list at 100 characters, outside of code."""
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), item)
+    lines = textwrap.wrap(whole, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
+
+
 def document() -> str:
-    """Render docs/interoperability.md."""
+    """Render docs/integrate/interoperability.md."""
     lines = [
         "# Interoperation",
         "",
-        "Third-party clients that are tried over mutual TLS against the real gateway, in every run of the tests. Made by",
-        "`python -m tests.interop.test_third_party_clients > docs/interoperability.md`; do not edit.",
+        "This page is for integrators who choose a STOMP library. After reading it you know which libraries",
+        "were tried, how to set up each, and what surprises their users. Every run of the tests tries these",
+        "third-party clients over mutual TLS against the real gateway.",
+        "",
+        "Do not edit this page: `python -m tests.interop.test_third_party_clients` prints it. Its part from",
+        "[What surprises users](#what-surprises-users-of-every-library) on is",
+        "`tests/interop/other_libraries.md`.",
         "",
         f"| library | version | {' | '.join(FEATURES)} |",
         f"|---|---|{'---|' * len(FEATURES)}",
@@ -336,20 +356,21 @@ def document() -> str:
                 cells.append(f"no ({reasons.index(reason) + 1})" if reason else "yes")
             lines.append(f"| {library.name} | {version} | {' | '.join(cells)} |")
     lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))]
-    lines += ["What each column shows:", ""]
-    lines += [f"- **{name}**: {scenario.__doc__}" for name, scenario in FEATURES.items()]
+    lines += ["The columns:", ""]
+    lines += [wrapped(f"- **{name}**: {scenario.__doc__}") for name, scenario in FEATURES.items()]
     lines += [
         "",
-        "One more test lets all libraries be silent together until the gateway closes a connection that promised heart-beats",
-        "and sends none: all others stay and are served.",
+        "One more test lets all libraries be silent together. The gateway then closes only a connection that",
+        "promised heart-beats and sends none. All others stay and are served.",
         "",
-        "The programs are in `tests/interop/clients/`, one per library and 40 to 90 lines long: good to copy from.",
+        "The programs to copy from are in `tests/interop/clients/`, one per library and 40 to 90 lines long.",
         "",
         "## What a user of each library must know",
     ]
     for name, notes in NOTES.items():
-        lines += ["", f"### {name}", "", *(f"- {note}" for note in notes)]
-    return "\n".join(lines) + "\n"
+        lines += ["", f"### {name}", "", *(wrapped(f"- {note}") for note in notes)]
+    others = (Path(__file__).parent / "other_libraries.md").read_text(encoding="utf-8")
+    return "\n".join(lines) + "\n\n" + others
 
 
 if __name__ == "__main__":

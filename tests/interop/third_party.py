@@ -24,8 +24,8 @@ from typing import IO, Any, Self
 
 import pytest
 
-from tests.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support.gateway_process import GatewayProcess
 
 PROGRAMS = Path(__file__).parent / "clients"
 
@@ -51,7 +51,7 @@ class Library:
     def require(self) -> None:
         """Skip the test where the library is missing; fail where that may not be (CI=true)."""
         if problem := self.problem():
-            text = f"{self.name} is not installed (deploy/install-test-clients): {problem}"
+            text = f"{self.name} is not installed (make test-deps): {problem}"
             if os.environ.get("CI") == "true":
                 pytest.fail(text)
             pytest.skip(text)

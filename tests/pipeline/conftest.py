@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.session import open_session
+from maxam.pipeline.spark.session import open_session
 
 # For every Spark that a test starts, here or as a process: such a Java lives for seconds, and its optimising compiler never pays.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

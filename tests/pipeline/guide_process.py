@@ -1,4 +1,4 @@
-"""Somebody who pastes the commands and snippets of docs/pipeline.md, as a process of its own: where it is started is their clone.
+"""Somebody who pastes the commands and snippets of docs/analyse/pipeline.md, as a process of its own: where it is started is their clone.
 
     python -m tests.pipeline.guide_process PORT
 
@@ -25,11 +25,12 @@ from click.testing import CliRunner
 
 from maxam.bench.main import main as bench_main
 from maxam.pipeline.main import main as pipeline_main
-from maxam.pipeline.session import open_session
+from maxam.pipeline.spark.session import open_session
 from tests.guides import Block, faults, shell
+from venue.command import main as venue_main
 
 REPOSITORY = Path(__file__).parents[2]
-GUIDE = REPOSITORY / "docs" / "pipeline.md"
+GUIDE = REPOSITORY / "docs" / "analyse" / "pipeline.md"
 PORT = "61614"  # of the guide's gateway; that of a test has another one
 SMALL = {
     "spark.driver.memory": "1g",
@@ -59,6 +60,7 @@ class Reader:
             "export": self._export,
             "maxam-bench": lambda text: self._in_process(bench_main, text),
             "maxam-pipeline": lambda text: self._in_process(pipeline_main, text),
+            "python": lambda text: self._in_process(venue_main, text),
         }
 
     def run(self, text: str) -> str:
@@ -105,7 +107,8 @@ class Reader:
         words = shlex.split(command)
         if "--follow" in words:
             return self._until_it_says(words, ("published", "up to revision"))
-        result = CliRunner().invoke(main, words[1:])
+        assert words[0] != "python" or words[1] == "docs/examples/venue"
+        result = CliRunner().invoke(main, words[2:] if words[0] == "python" else words[1:])
         self.exit_code = result.exit_code
         if result.exc_info is not None and not isinstance(result.exception, SystemExit | None):
             return "".join(traceback.format_exception(result.exception))
@@ -120,9 +123,9 @@ class Reader:
     def _until_it_says(self, words: list[str], signs: tuple[str, ...]) -> str:
         """Run a command that goes on until it is stopped, and stop it as Ctrl-C does when it has said something."""
         settings = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
-        start = "from maxam.pipeline.main import main; main()"
+        start = [] if words[0] == "python" else ["-c", "from maxam.pipeline.main import main; main()"]
         said = ""
-        with subprocess.Popen([sys.executable, "-c", start, *words[1:], *settings], stderr=subprocess.PIPE) as process:
+        with subprocess.Popen([sys.executable, *start, *words[1:], *settings], stderr=subprocess.PIPE) as process:
             assert process.stderr is not None
             stopped = False
             for line in process.stderr:

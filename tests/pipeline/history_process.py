@@ -7,8 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from maxam.pipeline.history import update_history
-from maxam.pipeline.session import open_session
+from maxam.pipeline.history.command import update_history
 
 
 def kill() -> None:
@@ -53,14 +52,8 @@ def kill_when(point: str, out: Path) -> None:
 def main() -> None:
     """Run."""
     journal, out, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    conf = {
-        "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    spark = open_session("local[2]", conf=conf, app="maxam-tests")
     kill_when(point, out)
-    update_history(spark, journal, out, round_bytes=int(sys.argv[4]))
+    update_history(None, journal, out, round_bytes=int(sys.argv[4]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Jobs run on a Spark cluster whose machines have no maxam, by the commands of docs/pipeline-cluster.md as they stand there."""
+"""Jobs run on a Spark cluster whose machines have no maxam, by the commands of docs/analyse/pipeline-cluster.md as they stand there."""
 
 import json
 import os
@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 
 from maxam.bench.archive import write_archive
-from maxam.bench.cluster import connect_server, master_command, standalone, worker_command
 from maxam.compiled import child_environment
 from maxam.errors import MaxamError
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change
+from tests.benchmarks.cluster import connect_server, master_command, standalone, worker_command
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs/pipeline-cluster.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/analyse/pipeline-cluster.md").read_text(encoding="utf-8")
 MASTER = "spark://127.0.0.1:7077"  # as the guide has it
 REMOTE = "sc://127.0.0.1:15002"
 WORKERS = "/opt/workers"
+KNOWN = {"master": MASTER, "remote": REMOTE, "workers": WORKERS, "program": "dist/maxam_pipeline.py"}
 RECORDS = 20_000
 PASSED_ON = {"JAVA_HOME", "SPARK_SUBMIT_OPTS"}  # to the guide's commands, of this environment
 SHIM = """#!/bin/sh
@@ -33,20 +34,25 @@ exec {python} {arguments} "$@"
 """
 WHERE = """
 import json
+import os
+import runpy
 import pyarrow
 from pyspark.sql import SparkSession
 
 
-def tell(batches):
+def find(batches):
     import maxam.journal.decoding, os
     for _ in batches:
         pass
     yield pyarrow.RecordBatch.from_pydict({"file": [maxam.journal.decoding.__file__], "cwd": [os.getcwd()]})
 
 spark = SparkSession.builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0").getOrCreate()
-for row in spark.range(0, 2, 1, 2).mapInArrow(tell, "file string, cwd string").collect():
-    print("WHERE", json.dumps(row.asDict()))
+rows = spark.range(0, 2, 1, 2).mapInArrow(find, "file string, cwd string").collect()
+with open("where.json", "w", encoding="utf-8") as file:
+    json.dump([row.asDict() for row in rows], file)
+runpy.run_path("dist/maxam_pipeline.py", run_name="__main__")
 """
+"""Runs the guide's job, and before it finds from where each of two workers imports maxam."""
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +120,11 @@ def blocks(heading: str) -> list[str]:
 
 
 def run(folder: Path, heading: str, number: int = 0, **other: str) -> str:
-    """Run an example of the guide with other addresses than it has, in a bare environment; return what it said."""
+    """Run an example of the guide in a bare environment, with `other` values for its addresses and paths; return its output."""
     text = blocks(heading)[number]
-    for name, value in {"master": MASTER, "remote": REMOTE, "workers": WORKERS}.items():
-        assert name not in other or value in text
-        text = text.replace(value, other.get(name, value))
+    for name, value in other.items():
+        assert KNOWN[name] in text
+        text = text.replace(KNOWN[name], value)
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {name: value for name, value in os.environ.items() if name in PASSED_ON}
     done = subprocess.run(
@@ -142,7 +148,7 @@ def values(path: Path) -> dict[str, int]:
 
 
 def test_the_guide_starts_the_cluster_that_the_tests_start() -> None:
-    """Its commands for master and worker are those of `maxam.bench.cluster`, with its own ports."""
+    """Its commands for master and worker are those of `tests.benchmarks.cluster`, with its own ports."""
     lines = [line for block in blocks("A standalone cluster") for line in block.splitlines()]
     spark_class = "$SPARK_HOME/bin/spark-class "
     assert spark_class + " ".join(master_command(7077, 8080)) in lines
@@ -153,32 +159,17 @@ def test_the_guide_starts_the_cluster_that_the_tests_start() -> None:
 def test_spark_submit_takes_the_environment_along(
     folder: Path, newest: dict[str, int], master: tuple[str, Path]
 ) -> None:
-    """`latest` by spark-submit gives the newest value of each topic, those of the open segment too."""
-    run(folder, "Jobs by spark-submit", master=master[0])
-    assert values(folder / "by-submit.json") == newest
+    """`latest` by spark-submit gives the newest value of each topic, those of the open segment too.
 
-
-@pytest.mark.slow
-def test_workers_find_maxam_only_in_what_the_job_brings(folder: Path, master: tuple[str, Path]) -> None:
-    """Both workers import maxam from the environment that Spark unpacked in their own folders."""
+    Both workers import maxam from the environment that Spark unpacked in their own folders.
+    """
     address, place = master
     (folder / "where.py").write_text(WHERE, encoding="ascii")
-    text = blocks("Jobs by spark-submit")[0].replace(MASTER, address)
-    text = re.sub(r"dist/maxam_pipeline\.py .*", "where.py", text)
-    environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
-        ["bash", "-euc", text],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    told = [json.loads(line.partition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("WHERE")]
-    assert len(told) == 2, done.stderr[-4000:]
-    assert {Path(row["file"]).relative_to(place).parts[0] for row in told} == {"worker-0", "worker-1"}
-    assert all(row["file"].startswith(f"{row['cwd']}/environment/lib/") for row in told)
+    run(folder, "Jobs by spark-submit", master=address, program="where.py")
+    assert values(folder / "by-submit.json") == newest
+    found = json.loads((folder / "where.json").read_text(encoding="utf-8"))
+    assert {Path(row["file"]).relative_to(place).parts[0] for row in found} == {"worker-0", "worker-1"}
+    assert all(row["file"].startswith(f"{row['cwd']}/environment/lib/") for row in found)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""docs/pipeline.md is true: its commands and snippets are run as they stand, in its order, and print what it shows."""
+"""docs/analyse/pipeline.md is true: its commands and snippets are run as they stand, in its order, and print what it shows."""
 
 import json
 import os
@@ -13,11 +13,11 @@ import click
 import pytest
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.java import find_java
 from maxam.pipeline.main import main
-from tests.gateway_process import GatewayProcess
+from maxam.pipeline.spark.java import find_java
 from tests.guides import blocks, first_missing
 from tests.pipeline.guide_process import GUIDE, REPOSITORY
+from tests.support.gateway_process import GatewayProcess
 
 GUIDE_TIMEOUT_S = 900  # on a machine that is busy
 
@@ -29,6 +29,8 @@ def clone(tmp_path: Path, certificates: Path) -> Path:
     (folder / "var").mkdir(parents=True)
     (folder / "gateway").mkdir()
     shutil.copytree(REPOSITORY / "schemas", folder / "schemas")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "examples").symlink_to(REPOSITORY / "docs" / "examples")
     (folder / "certs-dev").symlink_to(certificates)
     fingerprints = json.loads((certificates / "fingerprints.json").read_text(encoding="utf-8"))
     template = (REPOSITORY / "certs-dev" / "policy-dev.template.toml").read_text(encoding="utf-8")

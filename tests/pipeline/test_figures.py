@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from maxam.pipeline.figures import OTHERS, TYPES_MAX, Figures, compute
-from maxam.pipeline.rows import CHANGE_COLUMNS, REJECTED_COLUMNS, SESSION_COLUMNS
+from maxam.pipeline.jobs.figures import OTHERS, TYPES_MAX, Figures, compute
+from maxam.pipeline.spark.rows import CHANGE_COLUMNS, REJECTED_COLUMNS, SESSION_COLUMNS
 
 START = datetime(2026, 11, 19, 23, 30, tzinfo=UTC)
 Row = dict[str, object]

@@ -10,9 +10,10 @@ import fastavro
 import pytest
 from click.testing import CliRunner
 
-from maxam.bench.archive import START, archive_command, write_archive
+from maxam.bench.archive import START, write_archive
 from maxam.bench.bodies import SCHEMAS, read_schemas
 from maxam.bench.errors import LoadError
+from maxam.bench.main import main as bench
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.verify import verify
@@ -158,11 +159,11 @@ def test_a_seed_tells_the_bytes(tmp_path: Path) -> None:
 
 def test_a_folder_with_a_journal_is_refused(tmp_path: Path) -> None:
     """The command writes what it says, and a second time refuses to mix two journals, with exit code 1."""
-    arguments = [str(tmp_path / "j"), "--records", "100", "--topics", "5"]
-    done = CliRunner().invoke(archive_command, arguments)
+    arguments = ["archive", str(tmp_path / "j"), "--records", "100", "--topics", "5"]
+    done = CliRunner().invoke(bench, arguments)
     assert done.exit_code == 0, done.output
     assert "100 changes" in done.output
-    again = CliRunner().invoke(archive_command, arguments)
+    again = CliRunner().invoke(bench, arguments)
     assert again.exit_code == 1
     assert "holds a journal already" in again.output
     with pytest.raises(LoadError, match="no schema folder"):

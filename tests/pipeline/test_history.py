@@ -1,20 +1,32 @@
 """Typed history: every accepted change once, with the columns that its schema says, whatever minor wrote it."""
 
 import datetime as dt
+import json
 import random
+import shutil
 from collections import Counter
 from decimal import Decimal
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from maxam.content import pack
-from maxam.journal.archive import list_segments
+from maxam.content import long, pack
+from maxam.journal.backup import back_up, restore
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.listing import list_segments
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.history import read_history, stream_history, update_history
+from maxam.pipeline.history import command, splicing
+from maxam.pipeline.history.command import read_history, update_history
+from maxam.pipeline.main import main
+from maxam.pipeline.spark import workers
 from maxam.records import Change, Judgement
 from tests.pipeline.typed_journal import (
     DAY_US,
@@ -22,6 +34,7 @@ from tests.pipeline.typed_journal import (
     START_US,
     Minor,
     delete_change,
+    leave_open,
     read_table,
     record_type,
     value_change,
@@ -110,7 +123,7 @@ class Chance:
                     self.random.shuffle(fields)
                 return {**of, "fields": fields}
             case {"type": "enum"}:
-                return {**of, "symbols": ["D", *of["symbols"]]} if change < 0.5 else of
+                return {**of, "symbols": [f"D{len(of['symbols'])}", *of["symbols"]]} if change < 0.5 else of
             case {"type": "array", "items": items}:
                 return {"type": "array", "items": self.younger(items, depth)}
             case {"type": "map", "values": values}:
@@ -276,8 +289,8 @@ def random_archive(seed: int, types: int, values: int) -> tuple[list[Minor], lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_value_of_every_minor_is_in_its_columns(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Types and minors by chance, encoded by fastavro: pyarrow reads each value in the columns that docs/pipeline-types.md says,
+def test_every_value_of_every_minor_is_in_its_columns(tmp_path: Path, seed: int) -> None:
+    """Types and minors by chance, encoded by fastavro: pyarrow reads each value in the columns that docs/analyse/pipeline-types.md says,
     null where its minor has none.
     """
     minors, changes, shown = random_archive(seed, types=6, values=400)
@@ -290,7 +303,7 @@ def test_every_value_of_every_minor_is_in_its_columns(spark: SparkSession, tmp_p
     # what changes by chance is not compatible; older journals hold such types
     modes = [f'[type."{name}"]\ncompatibility = "NONE"\n' for name in sorted({minor.name for minor in minors})]
     (schemas / "registry.toml").write_text("".join(modes))
-    report = update_history(spark, tmp_path / "journal", tmp_path / "out", schemas=schemas)
+    report = update_history(None, tmp_path / "journal", tmp_path / "out", schemas=schemas)
     assert report.problems == []
     assert report.last == len(changes)
     rows = 0
@@ -343,28 +356,28 @@ def all_rows(out: Path) -> dict[str, list[Any]]:
     return {name: read_table(out, name).to_pylist() for name in names}
 
 
-def test_bit_by_bit_gives_the_same_as_at_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_bit_by_bit_gives_the_same_as_at_once(tmp_path: Path) -> None:
     """Rounds of one segment, runs that end anywhere in a block, an open segment read while it grows: the rows of one run."""
     journal = tmp_path / "journal"
     write_journal(journal, some_changes(1, 60), [A0, B0], segment_bytes=3000, seal=False)
     bits = tmp_path / "bits"
     for until in (1, 5, 30, 31):
-        assert update_history(spark, journal, bits, until_revision=until, round_bytes=1).last == until
-    assert update_history(spark, journal, bits).last == 60
-    assert sum(update_history(spark, journal, bits).rows.values()) == 0
+        assert update_history(None, journal, bits, until_revision=until, round_bytes=1).last == until
+    assert update_history(None, journal, bits).last == 60
+    assert sum(update_history(None, journal, bits).rows.values()) == 0
     write_journal(journal, some_changes(61, 80), [A0, B0], segment_bytes=3000)
-    report = update_history(spark, journal, bits)
+    report = update_history(None, journal, bits)
     assert (report.first, report.last, sum(report.rows.values())) == (61, 80, 20)
-    update_history(spark, journal, tmp_path / "once")
+    update_history(None, journal, tmp_path / "once")
     assert all_rows(bits) == all_rows(tmp_path / "once")
     revisions = sorted(row["revision"] for rows in all_rows(bits).values() for row in rows)
     assert revisions == list(range(1, 81))
 
 
-def test_files_are_named_by_what_is_in_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_are_named_by_what_is_in_them(tmp_path: Path) -> None:
     """Folder by the UTC date of acceptance, file by its first and last revision; deletions and what has no type included."""
     write_journal(tmp_path / "journal", some_changes(1, 60), [A0, B0])
-    update_history(spark, tmp_path / "journal", tmp_path / "out")
+    update_history(None, tmp_path / "journal", tmp_path / "out")
     for name in ("t.A_v1", "t.B_v1", "untyped"):
         for path in (tmp_path / "out" / name).glob("*/*.parquet"):
             table = pa.parquet.read_table(path, partitioning=None)
@@ -382,10 +395,10 @@ def test_a_new_minor_gives_older_files_its_columns(spark: SparkSession, tmp_path
     """A renamed and widened field, one removed, one added: every file has the same columns, and no row is lost or doubled."""
     journal, out = tmp_path / "journal", tmp_path / "out"
     write_journal(journal, some_changes(1, 40), [A0, B0])
-    update_history(spark, journal, out)
+    update_history(None, journal, out)
     before = sorted(path.relative_to(out) for path in out.glob("t.A_v1/*/*.parquet"))
     write_journal(journal, some_changes(41, 80, A1), [A0, A1, B0])
-    report = update_history(spark, journal, out)
+    report = update_history(None, journal, out)
     assert report.rewritten == len(before)
     assert set(before) <= {path.relative_to(out) for path in out.glob("t.A_v1/*/*.parquet")}
     schemas = {pa.parquet.read_schema(path) for path in out.glob("t.A_v1/*/*.parquet")}
@@ -398,27 +411,27 @@ def test_a_new_minor_gives_older_files_its_columns(spark: SparkSession, tmp_path
     ]
     assert [(row["revision"], row["value"]) for row in rows] == expected
     assert read_history(spark, out, "t.A_v1").count() == len(expected)
-    update_history(spark, journal, tmp_path / "once")
+    update_history(None, journal, tmp_path / "once")
     assert all_rows(out) == all_rows(tmp_path / "once")
 
 
-def test_a_table_that_fell_behind_retention_names_what_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_fell_behind_retention_names_what_is_lost(tmp_path: Path) -> None:
     """It fails, and the table stays as it was; a new table begins with what there is."""
     journal, out = tmp_path / "journal", tmp_path / "out"
     write_journal(journal, some_changes(1, 60), [A0, B0], segment_bytes=3000)
     segments = list_segments(journal, "changes")
     assert len(segments) > 3
-    update_history(spark, journal, out, until_revision=2)
+    update_history(None, journal, out, until_revision=2)
     for segment in segments[:2]:
         Path(segment.path).unlink()
     with pytest.raises(PipelineError, match=f"revisions 3 to {segments[1].last} are lost"):
-        update_history(spark, journal, out)
+        update_history(None, journal, out)
     assert sum(len(rows) for rows in all_rows(out).values()) == 2
-    report = update_history(spark, journal, tmp_path / "new")
+    report = update_history(None, journal, tmp_path / "new")
     assert (report.first, report.last) == (segments[1].last + 1, 60)
 
 
-def test_damage_is_told_with_its_place_and_the_rest_is_in_the_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_told_with_its_place_and_the_rest_is_in_the_table(tmp_path: Path) -> None:
     """A flipped bit, a segment missing in the middle, a torn tail, a schema that nobody has: each is a problem, and every other
     change is there.
     """
@@ -435,7 +448,7 @@ def test_damage_is_told_with_its_place_and_the_rest_is_in_the_table(spark: Spark
     for path in (journal / "schemas").iterdir():
         if b"t.B_v1" in path.read_bytes():
             path.unlink()
-    report = update_history(spark, journal, out)
+    report = update_history(None, journal, out)
     kinds = Counter(problem.kind for problem in report.problems)
     assert kinds["damaged"] == 1
     assert kinds["missing"] == 1
@@ -456,18 +469,18 @@ def test_damage_is_told_with_its_place_and_the_rest_is_in_the_table(spark: Spark
     assert revisions == [revision for revision in range(1, report.last + 1) if revision not in lost]
     assert set(range(gone.first, gone.last + 1)) <= lost
     assert 133 <= report.last < 140
-    again = update_history(spark, journal, out)
+    again = update_history(None, journal, out)
     assert sum(again.rows.values()) == 0
 
 
-def test_values_beyond_what_a_column_holds_are_untyped(spark: SparkSession, tmp_path: Path) -> None:
+def test_values_beyond_what_a_column_holds_are_untyped(tmp_path: Path) -> None:
     """A decimal of more digits than its precision, which the gateway accepts: told, its body kept, all others typed."""
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
     minor = Minor("t.D_v1", "1.0", record_type("t.D_v1", ("d", decimal)))
     changes = [value_change(r, minor, minor.encode({"d": Decimal("1.25")})) for r in range(1, 6)]
     changes[2] = value_change(3, minor, b"\x08\x7f\x7f\x7f\x7f")
     write_journal(tmp_path / "journal", changes, [minor])
-    report = update_history(spark, tmp_path / "journal", tmp_path / "out")
+    report = update_history(None, tmp_path / "journal", tmp_path / "out")
     assert [(problem.kind, problem.first) for problem in report.problems] == [("unreadable", 3)]
     rows = all_rows(tmp_path / "out")
     assert [(row["revision"], row["value"]["d"]) for row in rows["t.D_v1"]] == [
@@ -476,7 +489,7 @@ def test_values_beyond_what_a_column_holds_are_untyped(spark: SparkSession, tmp_
     assert [(row["revision"], row["value"]) for row in rows["untyped"]] == [(3, b"\x08\x7f\x7f\x7f\x7f")]
 
 
-def test_a_type_that_holds_itself_shows_its_inner_ones_as_json(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_type_that_holds_itself_shows_its_inner_ones_as_json(tmp_path: Path) -> None:
     """The outermost record has columns, those of its kind within are JSON texts."""
     node = record_type(
         "t.N_v1", ("v", "int"), ("next", ["null", "t.N_v1"]), ("all", {"type": "array", "items": "t.N_v1"})
@@ -485,7 +498,7 @@ def test_a_type_that_holds_itself_shows_its_inner_ones_as_json(spark: SparkSessi
     inner: dict[str, Any] = {"v": 2, "next": None, "all": []}
     body = minor.encode({"v": 1, "next": {"v": 3, "next": inner, "all": []}, "all": [inner, inner]})
     write_journal(tmp_path / "journal", [value_change(1, minor, body)], [minor])
-    update_history(spark, tmp_path / "journal", tmp_path / "out")
+    update_history(None, tmp_path / "journal", tmp_path / "out")
     (row,) = all_rows(tmp_path / "out")["t.N_v1"]
     text = '{"v":2,"next":null,"all":[]}'
     assert row["value"] == {"v": 1, "next": f'{{"v":3,"next":{text},"all":[]}}', "all": [text, text]}
@@ -493,41 +506,77 @@ def test_a_type_that_holds_itself_shows_its_inner_ones_as_json(spark: SparkSessi
 
 def test_a_table_has_one_writer_and_its_types(spark: SparkSession, tmp_path: Path) -> None:
     """A second writer is refused, and so are other types than those the table is of, unknown ones and foreign folders."""
-    from maxam.pipeline.table import Table
+    from maxam.pipeline.history.table import Table
 
     journal, out = tmp_path / "journal", tmp_path / "out"
     write_journal(journal, some_changes(1, 20), [A0, B0])
-    update_history(spark, journal, out, types=["t.B_v1"])
+    update_history(None, journal, out, types=["t.B_v1"])
     assert list(all_rows(out)) == ["t.B_v1"]
     with pytest.raises(PipelineError, match=r"is the history of t\.B_v1"):
-        update_history(spark, journal, out)
+        update_history(None, journal, out)
     with pytest.raises(PipelineError, match=r"no type 't\.C_v1'"):
-        update_history(spark, journal, out, types=["t.C_v1"])
+        update_history(None, journal, out, types=["t.C_v1"])
     with Table(out), pytest.raises(PipelineError, match="another process"):
-        update_history(spark, journal, out, types=["t.B_v1"])
+        update_history(None, journal, out, types=["t.B_v1"])
     with pytest.raises(PipelineError, match="not empty"):
-        update_history(spark, journal, journal)
+        update_history(None, journal, journal)
     with pytest.raises(PipelineError, match=r"holds no history of t.A_v1; there is t.B_v1"):
         read_history(spark, out, "t.A_v1")
 
 
-@pytest.mark.slow
-def test_a_stream_adds_what_is_new_and_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
-    """Each start takes what came since; with a lost checkpoint, and beside plain runs, too."""
+def test_following_adds_what_is_new_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--follow` reads on after each pause, also beside other runs, until it is interrupted; then the table is whole."""
     journal, out = tmp_path / "journal", tmp_path / "out"
     write_journal(journal, some_changes(1, 30), [A0, B0], seal=False)
-    stream_history(spark, journal, out, tmp_path / "checkpoint", available_now=True)
-    write_journal(journal, some_changes(31, 50), [A0, B0], seal=False)
-    update_history(spark, journal, out, until_revision=40)
-    stream_history(spark, journal, out, tmp_path / "checkpoint", available_now=True)
-    stream_history(spark, journal, out, tmp_path / "another", available_now=True)
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        match len(pauses):
+            case 1:
+                write_journal(journal, some_changes(31, 50), [A0, B0], seal=False)
+            case 2:
+                write_journal(journal, some_changes(51, 60), [A0, B0], seal=False)
+                update_history(None, journal, out, until_revision=55)
+            case 4:
+                raise KeyboardInterrupt
+            case _:
+                pass
+
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=sleep))
+    words = ["history", "--follow", "--every", "7", "--journal", str(journal), "--out", str(out)]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert [line.partition(":")[0] for line in result.output.splitlines()] == [
+        "revisions 1 to 30",
+        "revisions 31 to 50",
+        "revisions 56 to 60",
+    ]
+    assert pauses == [7.0] * 4
     revisions = sorted(row["revision"] for rows in all_rows(out).values() for row in rows)
-    assert revisions == list(range(1, 51))
+    assert revisions == list(range(1, 61))
 
 
-def test_columns_that_are_computed(spark: SparkSession, tmp_path: Path) -> None:
+def test_many_files_are_made_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that processes of this machine share give the same table, and a failure in one of them is reported."""
+    monkeypatch.setattr(splicing, "_TASK_BYTES", 1)
+    monkeypatch.setattr(workers, "_PROCESS_BYTES", 1)
+    journal = tmp_path / "journal"
+    write_journal(journal, some_changes(1, 60), [A0, B0], segment_bytes=3000)
+    seen: list[tuple[int, int]] = []
+    update_history(None, journal, tmp_path / "shared", counted=lambda done, total: seen.append((done, total)))
+    assert seen == [(n, len(seen)) for n in range(1, len(seen) + 1)]
+    assert len(seen) > 3
+    with pytest.raises(ZeroDivisionError):
+        workers.on_workers(None, partial(divmod, 1), 3, 3)
+    monkeypatch.undo()
+    update_history(None, journal, tmp_path / "alone")
+    assert all_rows(tmp_path / "shared") == all_rows(tmp_path / "alone")
+
+
+def test_columns_that_are_computed(tmp_path: Path) -> None:
     """UUIDs and durations of fixed bytes, times and nanoseconds, names that differ in case, empty records, within arrays and
-    unions: as docs/pipeline-types.md says.
+    unions: as docs/analyse/pipeline-types.md says.
     """
     uuid = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
     duration = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
@@ -558,7 +607,142 @@ def test_columns_that_are_computed(spark: SparkSession, tmp_path: Path) -> None:
     minor = Minor("t.C_v1", "1.0", record_type("t.C_v1", *((name, of) for name, of, _, _ in fields)))
     body = b"".join(data for _, _, data, _ in fields)
     write_journal(tmp_path / "journal", [value_change(1, minor, body)], [minor])
-    report = update_history(spark, tmp_path / "journal", tmp_path / "out")
+    report = update_history(None, tmp_path / "journal", tmp_path / "out")
     assert report.problems == []
     (row,) = all_rows(tmp_path / "out")["t.C_v1"]
     assert row["value"] == {name if name != "case" else "case_2": shown for name, _, _, shown in fields}
+
+
+def gateway_journal(folder: Path, changes: int, body: int, incarnation: str, *, seal: bool) -> None:
+    """Go on in a journal, as one life of a gateway with values of its own."""
+    journal = Journal.open(folder, OsDisk(), JournalSettings(durable=False, reserve_bytes=0), b"s" * 16, incarnation)
+    list(journal.recover())
+    minor = Minor("lab.Plain_v1", "1.0", record_type("lab.Plain_v1", ("n", "long")))
+    journal.keep_schemas([(sha256(minor.text).hexdigest(), minor.text)])
+    for _ in range(changes):
+        number = journal.head + 1
+        journal.write(journal.encode([value_change(number, minor, long(body + number), at_us=START_US + number)]))
+    if seal:
+        journal.close()
+    else:
+        leave_open(journal)
+
+
+@pytest.mark.parametrize("seal", [True, False])
+def test_a_table_goes_on_with_its_own_journal_only(tmp_path: Path, seal: bool) -> None:
+    """Another gateway's is refused in both directions, at a sealed end and an open one."""
+    short, long_one = tmp_path / "short", tmp_path / "long"
+    gateway_journal(short, 5, 0, "1" * 16, seal=seal)
+    gateway_journal(long_one, 9, 100, "2" * 16, seal=seal)
+    tables = {short: tmp_path / "of_short", long_one: tmp_path / "of_long"}
+    for journal, out in tables.items():
+        update_history(None, journal, out)
+        assert update_history(None, journal, out).rows == {}
+    for journal, other in ((short, long_one), (long_one, short)):
+        before = sorted(path for path in tables[journal].rglob("*.parquet"))
+        for restored in (False, True):
+            with pytest.raises(PipelineError, match="Name the table's journal"):
+                update_history(None, other, tables[journal], restored=restored)
+        assert sorted(path for path in tables[journal].rglob("*.parquet")) == before
+    gateway_journal(short, 2, 0, "3" * 16, seal=not seal)
+    assert update_history(None, short, tables[short]).last == 7
+    assert read_table(tables[short], "lab.Plain_v1")["revision"].to_pylist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("cut", [1, 40, None])
+def test_a_torn_tail_is_reported_and_read_later(tmp_path: Path, cut: int | None) -> None:
+    """The problem is reported, nothing is new, and another journal is refused; what a gateway writes afterwards is added."""
+    journal, longer, other, out = (tmp_path / name for name in ("journal", "longer", "other", "table"))
+    gateway_journal(journal, 5, 0, "1" * 16, seal=False)
+    gateway_journal(longer, 6, 0, "1" * 16, seal=False)
+    gateway_journal(other, 6, 100, "2" * 16, seal=False)
+    update_history(None, journal, out)
+    segment, more_of, foreign = (Path(list_segments(one, "changes")[0].path) for one in (journal, longer, other))
+    whole, more = segment.read_bytes(), more_of.read_bytes()
+    assert more.startswith(whole)
+    segment.write_bytes(whole + b"\xff" * 100 if cut is None else more[:-cut])
+    foreign.write_bytes(foreign.read_bytes() + b"\xff")
+    for _ in range(2):
+        report = update_history(None, journal, out)
+        assert [(one.kind, one.offset, one.lost) for one in report.problems] == [("torn", len(whole), False)]
+        assert (report.last, report.rows) == (5, {})
+    with pytest.raises(PipelineError, match="Name the table's journal"):
+        update_history(None, other, out)
+    segment.write_bytes(more)
+    assert update_history(None, journal, out).last == 6
+
+
+def test_a_follower_refuses_what_cannot_be_followed(tmp_path: Path) -> None:
+    """A type that the journal does not know, and a table of other types."""
+    journal, out = tmp_path / "journal", tmp_path / "table"
+    gateway_journal(journal, 5, 0, "1" * 16, seal=False)
+    update_history(None, journal, out)
+    for types in ("lab.Other_v1", "lab.Plain_v1"):
+        words = ["history", "--follow", "--journal", str(journal), "--out", str(out), "--types", types]
+        result = CliRunner().invoke(main, words)
+        assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+
+
+def test_an_open_segment_without_a_change_adds_nothing(tmp_path: Path) -> None:
+    """As a gateway has it that was just started: the sealed ones before are in the table."""
+    journal, out = tmp_path / "journal", tmp_path / "table"
+    gateway_journal(journal, 5, 0, "1" * 16, seal=True)
+    update_history(None, journal, out)
+    gateway_journal(journal, 0, 0, "1" * 16, seal=False)
+    report = update_history(None, journal, out)
+    assert (report.last, report.rows, report.problems) == (5, {}, [])
+
+
+def test_a_restored_journal_is_gone_on_with_when_asked_for(tmp_path: Path) -> None:
+    """Only if the table is not ahead of the backup: else it holds revisions that mean something else now."""
+    journal, copy, out = tmp_path / "journal", tmp_path / "restored", tmp_path / "table"
+    gateway_journal(journal, 5, 0, "1" * 16, seal=False)
+    update_history(None, journal, out)
+    back_up(str(journal), str(tmp_path / "backups"), "1", OsDisk())
+    gateway_journal(journal, 2, 0, "1" * 16, seal=False)
+    shutil.copytree(out, tmp_path / "ahead")
+    update_history(None, journal, tmp_path / "ahead")
+    restore(f"{tmp_path}/backups/1", str(copy), OsDisk())
+    gateway_journal(copy, 4, 100, "2" * 16, seal=False)
+    with pytest.raises(PipelineError, match="--continue-after-restore"):
+        update_history(None, copy, out)
+    assert update_history(None, copy, out, restored=True).last == 9
+    assert update_history(None, copy, out).last == 9
+    with pytest.raises(PipelineError, match="new table"):
+        update_history(None, copy, tmp_path / "ahead", restored=True)
+    values = read_table(out, "lab.Plain_v1")["value"].to_pylist()
+    assert [one["n"] for one in values] == [1, 2, 3, 4, 5, 106, 107, 108, 109]
+
+
+def test_a_table_of_an_older_release_is_compared_by_its_last_row(tmp_path: Path) -> None:
+    """It kept neither incarnation nor check: the journal that has the same change goes on, another does not."""
+    journal, other, out = tmp_path / "journal", tmp_path / "other", tmp_path / "table"
+    gateway_journal(journal, 5, 0, "1" * 16, seal=True)
+    gateway_journal(other, 4, 0, "2" * 16, seal=True)
+    update_history(None, journal, out)
+    kept = json.loads((out / "_maxam/state.json").read_text())
+    older = {name: value for name, value in kept.items() if name not in {"end_chain", "incarnation"}}
+    (out / "_maxam/state.json").write_text(json.dumps(older))
+    with pytest.raises(PipelineError, match="ends with revision 4"):
+        update_history(None, other, out)
+    shifted = Journal.open(other, OsDisk(), JournalSettings(durable=False, reserve_bytes=0), b"s" * 16)
+    list(shifted.recover())
+    minor = Minor("lab.Plain_v1", "1.0", record_type("lab.Plain_v1", ("n", "long")))
+    shifted.write(shifted.encode([value_change(5, minor, long(5), at_us=START_US + 77)]))
+    shifted.close()
+    with pytest.raises(PipelineError, match="is not the one in the table"):
+        update_history(None, other, out)
+    update_history(None, journal, out)
+    kept = json.loads((out / "_maxam/state.json").read_text())
+    assert kept["incarnation"] == "1" * 16
+
+
+def test_a_table_that_begins_late_says_so(tmp_path: Path) -> None:
+    """What retention removed before its first run is no loss of the table's, but told."""
+    journal = tmp_path / "journal"
+    for _ in range(2):
+        gateway_journal(journal, 5, 0, "1" * 16, seal=True)
+    Path(list_segments(journal, "changes")[0].path).unlink()
+    report = update_history(None, journal, tmp_path / "table")
+    assert [(one.kind, one.first, one.last, one.lost) for one in report.problems] == [("expired", 1, 5, False)]
+    assert (report.first, report.last) == (6, 10)

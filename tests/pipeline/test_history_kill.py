@@ -1,4 +1,4 @@
-"""The typed history survives `kill -9`: a process with Spark in it is killed at each point where it matters."""
+"""The typed history survives `kill -9`: a process is killed at each point where it matters."""
 
 import signal
 import subprocess
@@ -6,25 +6,24 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from maxam.compiled import child_environment
-from maxam.pipeline.history import update_history
+from maxam.pipeline.history.command import update_history
 from tests.pipeline.test_history import A0, A1, B0, all_rows, some_changes
 from tests.pipeline.typed_journal import write_journal
 
 ROOT = Path(__file__).parents[2]
-POINTS = ("splicing", "writing", "moving", "stating")  # at all steps of a commit: tests/unit/test_history_table.py
+POINTS = ("splicing", "writing", "listing", "moving", "stating", "forgetting")
 
 
 @pytest.mark.slow
-def test_no_row_is_lost_or_doubled_by_kills(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_row_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
     """One run after the other is killed on the same table, with rounds to do and a minor to widen the columns of older files for:
     after each, what a reader sees has no row twice; in the end the table is that of one run.
     """
     journal, out = tmp_path / "journal", tmp_path / "out"
     write_journal(journal, some_changes(1, 100), [A0, B0], segment_bytes=4000, seal=False)
-    update_history(spark, journal, out, until_revision=20)
+    update_history(None, journal, out, until_revision=20)
     write_journal(journal, some_changes(101, 200, A1), [A0, A1, B0], segment_bytes=4000, seal=False)
     for point in POINTS:
         command = [sys.executable, "-m", "tests.pipeline.history_process", str(journal), str(out), point, "8000"]
@@ -34,8 +33,8 @@ def test_no_row_is_lost_or_doubled_by_kills(spark: SparkSession, tmp_path: Path)
         assert ended.returncode == -signal.SIGKILL, (point, ended.stderr.decode()[-2000:])
         seen = sorted(row["revision"] for rows in all_rows(out).values() for row in rows)
         assert len(seen) == len(set(seen)), point
-    update_history(spark, journal, out)
-    update_history(spark, journal, tmp_path / "once")
+    update_history(None, journal, out)
+    update_history(None, journal, tmp_path / "once")
     assert all_rows(out) == all_rows(tmp_path / "once")
     revisions = sorted(row["revision"] for rows in all_rows(out).values() for row in rows)
     assert revisions == list(range(1, 201))

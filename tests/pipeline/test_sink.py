@@ -16,16 +16,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documents call it
 
-from maxam.journal.archive import SegmentReader, list_segments
-from maxam.pipeline.publisher import PublishError, Rejected, Row, Target, publish_rows
-from maxam.pipeline.sink import _Numbering as Numbering
-from maxam.pipeline.sink import _ReportFile as ReportFile
-from maxam.pipeline.sink import _rows as rows_of
-from maxam.pipeline.sink import publish
+from maxam.journal.listing import list_segments
+from maxam.journal.reading import SegmentReader
+from maxam.pipeline.publish.publisher import PublishError, Rejected, Row, Target, publish_rows
+from maxam.pipeline.spark.sink import _Numbering as Numbering
+from maxam.pipeline.spark.sink import _ReportFile as ReportFile
+from maxam.pipeline.spark.sink import _rows as rows_of
+from maxam.pipeline.spark.sink import publish
 from maxam.records import Change
-from tests.faults.gateway_process import GatewayFolder
-from tests.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S
+from tests.support.gateway_folder import GatewayFolder
+from tests.support.gateway_process import GatewayProcess
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
 POLICY = """

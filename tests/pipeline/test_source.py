@@ -25,14 +25,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from maxam.journal.archive import list_segments
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.index import build
+from maxam.journal.listing import list_segments
+from maxam.journal.names import sealed_segments
 from maxam.journal.scan import Scanner
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.rows import BATCH_BYTES_MAX, send_batches
-from maxam.pipeline.source import JournalReader, JournalStreamReader, MaxamDataSource, Task
+from maxam.pipeline.spark.rows import BATCH_BYTES_MAX, send_batches
+from maxam.pipeline.spark.source import JournalReader, JournalStreamReader, MaxamDataSource, Task
 from maxam.records import AcknowledgementRecord, Record
 from tests.journal_records import NOW_US, SYNC, change
 
@@ -121,11 +122,11 @@ def test_small_segments_share_a_task_and_large_ones_do_not(journal: Path, monkey
     segments = list_segments(journal, "changes")
     reader = JournalReader({"path": str(journal)})
     assert len(reader.partitions()) == 1
-    monkeypatch.setattr("maxam.pipeline.source.TASK_BYTES", 9000)
+    monkeypatch.setattr("maxam.pipeline.spark.source.TASK_BYTES", 9000)
     tasks = [task for task in reader.partitions() if isinstance(task, Task)]
     assert [part.segment for task in tasks for part in task.parts] == segments
     assert {len(task.parts) for task in tasks[:-1]} == {2}
-    monkeypatch.setattr("maxam.pipeline.source.TASK_BYTES", 1)
+    monkeypatch.setattr("maxam.pipeline.spark.source.TASK_BYTES", 1)
     assert len(reader.partitions()) == len(segments)
 
 

@@ -1,5 +1,7 @@
 """A journal as a stream: what was accepted arrives once and in order, whatever is rolled, sealed, cut or taken away meanwhile."""
 
+import json
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.identity import OtherJournalError
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.spark.source import JournalStreamReader
 from maxam.records import AcknowledgementRecord
 from tests.journal_records import NOW_US, SYNC, change
 
@@ -141,24 +146,6 @@ def test_available_now_ends_and_takes_bounded_batches(
     assert max(batches) <= 24
 
 
-def test_a_stream_begins_where_it_is_told(spark: SparkSession, start: Start, writer: Writer, tmp_path: Path) -> None:
-    """The starting revision is the first that arrives, in the middle of a block even; `latest` is only what comes."""
-    for _ in range(10):
-        writer.write(6)
-    start(read_stream(spark, writer, startingRevision="41"), available_now=True).awaitTermination()
-    assert arrived(spark, tmp_path) == list(range(41, 61))
-
-
-def test_only_what_comes(spark: SparkSession, start: Start, writer: Writer, tmp_path: Path) -> None:
-    """With startingRevision=latest nothing of what is there arrives."""
-    writer.write(6)
-    query = start(read_stream(spark, writer, startingRevision="latest"))
-    query.processAllAvailable()
-    writer.write(2)
-    query.processAllAvailable()
-    assert arrived(spark, tmp_path) == [7, 8]
-
-
 def test_a_stream_that_fell_behind_retention_fails(
     spark: SparkSession, start: Start, writer: Writer, tmp_path: Path
 ) -> None:
@@ -178,45 +165,70 @@ def test_a_stream_that_fell_behind_retention_fails(
     assert arrived(spark, tmp_path) == [1, 2, 3, 4]
 
 
-def test_a_torn_tail_is_waited_for(spark: SparkSession, start: Start, writer: Writer, tmp_path: Path) -> None:
-    """A stream reads up to the last whole block of the open segment, and the rest when it is whole.
+class Follower:
+    """Takes micro-batches as Spark does: from one offset to the next, in tasks that are pickled. `take` starts it anew each time."""
 
-    The rest is appended, as the gateway does: a file rewritten in place is empty for a moment, which the query may see.
-    """
+    def __init__(self, writer: Writer, **options: str) -> None:
+        self._options = {"path": str(writer.folder), **options}
+        self._offset = json.dumps(JournalStreamReader(self._options).initialOffset())
+
+    def take(self) -> list[int]:
+        """Return the revisions of all that has come since the last call."""
+        reader = JournalStreamReader(self._options)
+        found: list[int] = []
+        while True:
+            start = json.loads(self._offset)
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            if end == start:
+                return found
+            for task in pickle.loads(pickle.dumps(reader.partitions(start, end))):  # noqa: S301  # as Spark does
+                for batch in reader.read(task):
+                    found += batch.column("revision").to_pylist()
+            self._offset = json.dumps(end)
+
+
+def test_a_stream_begins_where_it_is_told(writer: Writer) -> None:
+    """The starting revision is the first that arrives, even in the middle of a block; `latest` gives only later changes."""
+    for _ in range(10):
+        writer.write(6)
+    latest = Follower(writer, startingRevision="latest")
+    assert Follower(writer, startingRevision="41").take() == list(range(41, 61))
+    assert latest.take() == []
+    writer.write(2)
+    assert latest.take() == [61, 62]
+
+
+def test_a_torn_tail_is_waited_for(writer: Writer) -> None:
+    """A stream reads up to the last whole block of the open segment, and the rest once it is whole."""
     writer.write(3)
     (path,) = writer.segments()
     whole = path.read_bytes()
     writer.write(3)
     longer = path.read_bytes()
     path.write_bytes(longer[: len(whole) + 50])
-    query = start(read_stream(spark, writer))
-    query.processAllAvailable()
-    assert arrived(spark, tmp_path) == [1, 2, 3]
-    with path.open("ab") as segment:
-        segment.write(longer[len(whole) + 50 :])
-    query.processAllAvailable()
-    assert arrived(spark, tmp_path) == [1, 2, 3, 4, 5, 6]
+    follower = Follower(writer)
+    assert follower.take() == [1, 2, 3]
+    path.write_bytes(longer)
+    assert follower.take() == [4, 5, 6]
 
 
-def test_another_journal_is_refused(spark: SparkSession, start: Start, writer: Writer, tmp_path: Path) -> None:
-    """A checkpoint is of one journal: where a block that was read does not stand any more, the query fails."""
+def test_another_journal_is_refused(writer: Writer, tmp_path: Path) -> None:
+    """A checkpoint belongs to one journal: if a block that was read is no longer there, the query fails."""
     writer.write(4)
-    query = start(read_stream(spark, writer))
-    query.processAllAvailable()
-    query.stop()
+    follower = Follower(writer)
+    assert follower.take() == [1, 2, 3, 4]
     (path,) = writer.segments()
     other = Journal.open(tmp_path / "other", OsDisk(), SMALL, SYNC)
     assert list(other.recover()) == []
     other.write(other.encode([change(n, at_us=NOW_US, body=b"another") for n in range(1, 30)]))
     path.write_bytes(next((tmp_path / "other" / "segments").iterdir()).read_bytes())
     other.close()
-    with pytest.raises(StreamingQueryException, match="no block that was read before ends here"):
-        start(read_stream(spark, writer), available_now=True).awaitTermination()
+    with pytest.raises(PipelineError) as raised:
+        follower.take()
+    assert isinstance(raised.value.__cause__, OtherJournalError)
 
 
-def test_damage_stops_a_stream_unless_it_is_to_be_skipped(
-    spark: SparkSession, start: Start, writer: Writer, tmp_path: Path
-) -> None:
+def test_damage_stops_a_stream_unless_it_is_to_be_skipped(writer: Writer) -> None:
     """A flipped bit fails the query with file, byte and lost revisions; with problems=skip all other changes arrive."""
     for _ in range(3):
         writer.write(3, size=10)
@@ -224,7 +236,6 @@ def test_damage_stops_a_stream_unless_it_is_to_be_skipped(
     data = bytearray(path.read_bytes())
     data[data.index(b"4xxx")] ^= 1
     path.write_bytes(data)
-    with pytest.raises(StreamingQueryException, match=r"byte \d+: damaged: .*lost: revisions 4 to 6"):
-        start(read_stream(spark, writer), available_now=True).awaitTermination()
-    start(read_stream(spark, writer, problems="skip"), available_now=True).awaitTermination()
-    assert arrived(spark, tmp_path) == [1, 2, 3, 7, 8, 9]
+    with pytest.raises(PipelineError, match=r"byte \d+: damaged: .*lost: revisions 4 to 6"):
+        Follower(writer).take()
+    assert Follower(writer, problems="skip").take() == [1, 2, 3, 7, 8, 9]

@@ -16,15 +16,15 @@ from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.pipeline.catalogue import Catalogue
-from maxam.pipeline.main import main
-from maxam.pipeline.meters import MARKS, METER_READING, METERS
-from maxam.pipeline.periods import GAMING_DAY, HOUR, Kind, Periods
-from maxam.pipeline.reading import read_journal
-from maxam.pipeline.totals import meter_deltas, meter_readings, meter_totals, newest_totals, period_sums
-from maxam.pipeline.venue import VenueTotals
+from maxam.pipeline.spark.reading import read_journal
 from maxam.records import Change, Judgement
+from tests.examples.meter_readings import HOUR_US, NOON_US, REGISTRY, SCHEMAS, Reading, alphabet, body_of, model, table
 from tests.journal_records import ALICE, SYNC, change
-from tests.meter_readings import HOUR_US, NOON_US, REGISTRY, SCHEMAS, Reading, alphabet, body_of, model, table
+from venue.command import main
+from venue.meters import MARKS, METER_READING, METERS
+from venue.periods import GAMING_DAY, HOUR, Kind, Periods
+from venue.running import VenueTotals
+from venue.totals import meter_deltas, meter_readings, meter_totals, newest_totals, period_sums
 
 pytestmark = pytest.mark.slow
 
@@ -172,7 +172,7 @@ def run(spark: SparkSession, folder: Path) -> Run:
     """Return what calls the verb in the session of the tests."""
 
     def call(*arguments: str) -> Result:
-        return CliRunner().invoke(main, ["totals", "--journal", str(folder), "--quiet", *arguments])
+        return CliRunner().invoke(main, ["--journal", str(folder), "--quiet", *arguments])
 
     assert spark is not None
     return call
@@ -212,7 +212,7 @@ def test_the_verb_gives_rows(run: Run, tmp_path: Path) -> None:
         (["--follow", "--publish"], 2, "--follow needs --publish and --state"),
         (["--state", "state"], 2, "--state is for --follow"),
         (["--publish"], 2, "--publish needs --schemas"),
-        (["--publish", "--schemas", str(SCHEMAS)], 2, "no certificate is given"),
+        (["--publish", "--schemas", str(SCHEMAS)], 2, "Error [usage]: no CA certificate of the gateway is given"),
         (["--publish", "--schemas", "/nonesuch"], 1, "/nonesuch is not a schema folder"),
     ],
 )

@@ -15,16 +15,17 @@ from pyspark.sql import SparkSession
 from maxam.config import Limits
 from maxam.content import pack
 from maxam.globs import compile_glob
-from maxam.journal.archive import SegmentReader, list_segments
 from maxam.journal.encoding import START, Encoder, header
-from maxam.pipeline import verify
+from maxam.journal.listing import list_segments
+from maxam.journal.reading import SegmentReader
+from maxam.pipeline.jobs import verify
 from maxam.pipeline.main import main
-from maxam.pipeline.publisher import Row, publish_rows
-from maxam.pipeline.reading import examine, read_journal
+from maxam.pipeline.publish.publisher import Row, publish_rows
+from maxam.pipeline.spark.reading import examine, read_journal
 from maxam.records import Change, RejectedSend
-from tests.gateway_process import GatewayProcess
 from tests.patience import PATIENCE_S
 from tests.pipeline.test_sink import journal, options, target
+from tests.support.gateway_process import GatewayProcess
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
 POLICY = """

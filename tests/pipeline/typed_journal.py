@@ -12,7 +12,8 @@ import fastavro
 import pyarrow as pa
 
 from maxam.avro.fingerprint import crc_64_avro
-from maxam.avro.schema import parse_schema, read_source
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
 from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings

@@ -1,5 +1,7 @@
 """The codec as a whole: round trip, invariance under chunking, and nothing but ProtocolError for any bytes."""
 
+from hashlib import sha256
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -7,7 +9,7 @@ from maxam.config import Limits
 from maxam.content import pack
 from maxam.errors import ProtocolError
 from maxam.stomp import encoder
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Disconnect, Event, Failure, Send
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Disconnect, Event, Failure, Send, SkippedSend
 from maxam.stomp.frames import CLIENT_COMMANDS, SERVER_COMMANDS, Decoder
 from maxam.stomp.protocol import Protocol
 
@@ -99,9 +101,24 @@ def test_chunking_changes_nothing(data: bytes, sizes: list[int]) -> None:
     assert described(parts) == described(whole)
 
 
+@given(st.one_of(streams, connected_streams), cuts)
+def test_skipping_changes_only_bodies(data: bytes, sizes: list[int]) -> None:
+    """If the bodies of SENDs that come in parts are skipped, their length and digest are reported, and all else is the same."""
+    whole = Protocol(LIMITS).receive_data(data)
+    protocol = Protocol(LIMITS, keeps_body=lambda command, _: command != b"SEND")
+    parts = [event for piece in chunks(data, sizes) for event in protocol.receive_data(piece)]
+    expected: list[Event] = []
+    for event, part in zip(whole, parts, strict=True):
+        if isinstance(event, Send) and isinstance(part, SkippedSend):
+            expected.append(SkippedSend(event, len(event.body), sha256(event.body).hexdigest()))
+        else:
+            expected.append(event)
+    assert described(parts) == described(expected)
+
+
 @given(st.one_of(streams, connected_streams, st.binary(max_size=200)))
 def test_any_bytes(data: bytes) -> None:
-    """Whatever comes, events are returned, and only the last can be Failure or Disconnect."""
+    """Any bytes give events, and only the last event can be Failure or Disconnect."""
     protocol = Protocol(LIMITS)
     events = protocol.receive_data(data)
     assert protocol.closed == bool(events and isinstance(events[-1], Failure | Disconnect))

@@ -1,6 +1,6 @@
 """Compatibility, witnesses and silent changes against fastavro and the `avro` package, over drawn schemas, minors and data.
 
-docs/schema-compatibility.md, "Where checkers disagree", says what is left out for which of the two, and why.
+docs/integrate/schema-compatibility.md, "Where checkers disagree", lists the cases left out for either of the two, and why.
 """
 
 import copy
@@ -33,7 +33,7 @@ MANY = settings(
 
 
 def fastavro_reads(writer: Json, reader: Json, body: bytes) -> bool:
-    """Tell whether fastavro resolves a datum."""
+    """Return True if fastavro resolves a datum."""
     try:
         fastavro.schemaless_reader(io.BytesIO(body), _fast(writer), _fast(reader))
     except (SchemaResolutionError, UnicodeDecodeError):
@@ -46,7 +46,7 @@ def _fast(document: Json) -> Any:
 
 
 def apache_reads(writer: Json, reader: Json, body: bytes) -> bool:
-    """Tell whether the `avro` package resolves a datum."""
+    """Return True if the `avro` package resolves a datum."""
     schemas_of = [avro.schema.parse(json.dumps(document)) for document in (writer, reader)]
     try:
         avro.io.DatumReader(*schemas_of).read(avro.io.BinaryDecoder(io.BytesIO(body)))
@@ -79,13 +79,14 @@ def beyond_apache(writer: Type, reader: Type) -> bool:
 
 
 def beyond_fastavro(writer: Type, reader: Type) -> bool:
-    """Tell whether fastavro takes another branch of a reader's union than the one of the writer's very type: the first that goes."""
+    """Return True if fastavro takes the first matching branch of a reader's union, and not the branch of the writer's very type."""
     pairs = Resolution(writer, reader)._pairs.values()
     steps = [(child.writer, child.reader) for pair in pairs for child in pair.children]
     unions = [(w, r) for w, r in steps if r.kind == "union" and w.kind != "union"]
     return any(next((b for b in r.branches if _mismatch(w, b) is None), None) is not branch_of(w, r) for w, r in unions)
 
 
+@pytest.mark.slow
 @MANY
 @given(st.data())
 def test_what_is_compatible_resolves(data: st.DataObject) -> None:
@@ -115,6 +116,7 @@ def _logical(found: list[Any]) -> bool:
     return any(incompatibility.kind == LOGICAL_TYPE_MISMATCH for incompatibility in found)
 
 
+@pytest.mark.slow
 @MANY
 @given(schemas(logical=True))
 def test_a_schema_reads_what_it_wrote(schema: Json) -> None:
@@ -151,6 +153,7 @@ def _text(value: Any) -> str:
     )  # fastavro gives defaults of bytes as text
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_silent_changes_are_those_that_happen(data: st.DataObject) -> None:
@@ -173,6 +176,7 @@ def test_silent_changes_are_those_that_happen(data: st.DataObject) -> None:
                 assert resolved == as_read(new, None, body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logical", [False, True])
 def test_what_is_drawn_is_accepted(logical: bool) -> None:
     """The walker accepts each drawn body of each drawn schema, and none that is cut or longer."""

@@ -15,6 +15,7 @@ DEPTH_OF_TWO = 3
 DEPTH_OF_CONDITIONS = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_all_short_histories_of_one_subscription(kind: Kind) -> None:
     """No history of so few steps makes the broker differ from the model, and after each everything due arrives."""
@@ -22,6 +23,7 @@ def test_all_short_histories_of_one_subscription(kind: Kind) -> None:
     assert tried > states > 700
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", PAIRS, ids=lambda pair: f"{pair[0]}+{pair[1]}")
 def test_all_short_histories_of_two_subscriptions(kinds: tuple[Kind, Kind]) -> None:
     """The same for two subscriptions of one connection, which share its window and take turns."""
@@ -29,12 +31,14 @@ def test_all_short_histories_of_two_subscriptions(kinds: tuple[Kind, Kind]) -> N
     assert tried > states > 150
 
 
+@pytest.mark.slow
 def test_all_short_histories_of_conditions() -> None:
     """The same for one publisher whose SENDs are compared with what its topic holds, and with what it keeps of two sources."""
     tried, states = enumerate_conditions(DEPTH_OF_CONDITIONS)
     assert tried > states > 1000
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.randoms(use_true_random=False), st.integers(1, 80))
 def test_random_histories_agree_with_the_model(rng: random.Random, length: int) -> None:
@@ -42,6 +46,7 @@ def test_random_histories_agree_with_the_model(rng: random.Random, length: int) 
     walk(rng, length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 50))
 def test_seeded_histories_agree_with_the_model(first: int) -> None:
     """Long random histories agree with the model."""
@@ -49,6 +54,7 @@ def test_seeded_histories_agree_with_the_model(first: int) -> None:
         walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
 
 
+@pytest.mark.slow
 def test_directed_histories_agree_with_the_model() -> None:
     """Snapshots with holes, replacements without room, scans in slices: the broker does what the model says."""
     for seed in range(150):

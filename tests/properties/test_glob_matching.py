@@ -1,6 +1,5 @@
 """Globs against a reference that tries everything, and the match index against trying every glob."""
 
-from functools import cache
 from itertools import product
 
 from hypothesis import assume, given, settings
@@ -10,7 +9,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from maxam.broker.destinations import MatchIndex
 from maxam.config import Limits
 from maxam.errors import GlobError
-from maxam.globs import Glob, _accepts, _parse, compile_glob, destination_problem, share_destination
+from maxam.glob_sets import find_destination
+from maxam.globs import Glob, _parse, compile_glob, destination_problem
+from tests.support.glob_reference import matches, share_destination
 
 LIMITS = Limits()
 
@@ -29,21 +30,6 @@ DESTINATIONS = st.builds(
     st.text("abA", min_size=1, max_size=4),
     st.lists(TOKENS, min_size=1, max_size=4),
 )
-
-
-def reference(elements: tuple[str, ...], text: str) -> bool:
-    """Match by the definition: a star stands for nothing or takes one more character."""
-
-    @cache
-    def match(i: int, j: int) -> bool:
-        if i == len(elements):
-            return j == len(text)
-        takes = j < len(text) and _accepts(elements[i], text[j])
-        if elements[i] in ("*", "**"):
-            return match(i + 1, j) or (takes and match(i, j + 1))
-        return takes and match(i + 1, j + 1)
-
-    return match(0, 0)
 
 
 def compiled(text: str) -> Glob | None:
@@ -72,26 +58,26 @@ def globs_near(draw: st.DrawFn, destination: str) -> str:
 @settings(max_examples=300)
 @given(st.data(), DESTINATIONS)
 def test_matches_as_the_reference_does(data: st.DataObject, destination: str) -> None:
-    """A glob matches a well-formed destination exactly when the definition says so."""
+    """A glob matches a well-formed destination exactly when the definition does."""
     text = data.draw(st.one_of(GLOBS, globs_near(destination)))
     glob = compiled(text)
     if glob is not None:
-        assert glob.matches(destination) == reference(_parse(text), destination)
+        assert glob.matches(destination) == matches(_parse(text), destination)
         if glob.matches(destination):
             assert destination.startswith(glob.prefix)
             assert set(glob.literals) <= set(destination.replace("/", ".").split("."))
     elif (elements := parsed(text)) is not None:
-        assert not reference(elements, destination)
+        assert not matches(elements, destination)
 
 
 @settings(max_examples=300)
 @given(GLOBS)
 def test_a_glob_is_refused_exactly_when_it_shares_no_destination_with_all(text: str) -> None:
-    """The sample that decides whether a glob can match agrees with the walk of its product with the grammar."""
+    """The sample that decides whether a glob can match agrees with trying all states of the glob and the grammar."""
     elements = parsed(text)
     assume(elements is not None)
     assert elements is not None
-    assert (compiled(text) is not None) == share_destination(elements, ("**",), LIMITS.destination_bytes_max)
+    assert (compiled(text) is not None) == share_destination(elements, ("**",))
 
 
 # Any character but a, b, `.` and `/` is treated by the short globs as `c` is.
@@ -107,13 +93,19 @@ WORLD = [
 @settings(max_examples=200)
 @given(SHORT_GLOBS, SHORT_GLOBS)
 def test_overlap_is_what_trying_all_destinations_finds(one: str, two: str) -> None:
-    """Over all destinations of at most 6 bytes, two globs overlap exactly when one matches both."""
+    """Of all destinations of at most 6 bytes, the search finds one of the shortest that two globs match."""
     a, b = compiled(one), compiled(two)
     assume(a is not None and b is not None)
     assert a is not None
     assert b is not None
-    found = any(a.matches(text) and b.matches(text) for text in WORLD)
-    assert share_destination(a.elements, b.elements, WORLD_BYTES_MAX) == found
+    both = [text for text in WORLD if a.matches(text) and b.matches(text)]
+    found = find_destination([[a], [b]])
+    if found is None or len(found) > WORLD_BYTES_MAX:
+        assert not both
+    else:
+        assert a.matches(found)
+        assert b.matches(found)
+        assert len(found) == len(both[0])
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -134,9 +126,15 @@ class IndexMachine(RuleBasedStateMachine):
         """A client subscribes."""
         compiled_glob = compile_glob(glob, LIMITS)
         self.next += 1
-        self.index.add(compiled_glob, self.next)
+        self.index.add(compiled_glob, self.next, "even" if self.next % 2 == 0 else "odd")
         self.model[self.next] = compiled_glob
         return self.next
+
+    @rule()
+    def add_many(self) -> None:
+        """A client subscribes with many globs."""
+        for letter in "abcdefghijklmnopqrstuvwxyz":
+            self.add(f"X/*{letter}*")
 
     @rule(count=st.integers(1, 150))
     def churn(self, count: int) -> None:
@@ -159,6 +157,8 @@ class IndexMachine(RuleBasedStateMachine):
         """A lookup from nothing and one from what was kept both find what trying every glob finds."""
         expected = [item for item, glob in self.model.items() if glob.matches(destination)]
         assert self.index.matches(destination) == expected
+        odd = self.index.matches(destination, 0, lambda owner, _: owner == "odd")
+        assert [item for item in odd if item % 2] == [item for item in expected if item % 2]
         epoch, position, known = self.kept.get(destination, (self.index.epoch, 0, []))
         if epoch != self.index.epoch:
             position, known = 0, []

@@ -11,9 +11,11 @@ from maxam.content import pack
 from maxam.errors import JournalDamagedError
 from maxam.journal.decoding import Decoder, decode_rejected
 from maxam.journal.encoding import START, Encoder, encode_rejected, header
-from maxam.journal.files import Journal, JournalSettings, sealed_segments, write_snapshot
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.journal.scan import Scanner
+from maxam.journal.snapshots import write_snapshot
 from maxam.journal.verify import verify
 from maxam.records import (
     AcknowledgementRecord,
@@ -79,6 +81,7 @@ sessions = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 10**7), changes | sessions), min_size=1, max_size=12),
     st.integers(0, 2**40),
@@ -181,6 +184,7 @@ def check_damage(path: str, data: bytes, truncated: bool) -> None:
         assert journal.damaged_snapshots or "/snapshots/" not in path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["open.avro", "segments/00000000000000000008-00000000000000000011.avro"])
 def test_any_truncation_is_a_prefix_or_refused(suffix: str) -> None:
     """Cut after any byte, the open segment gives its whole batches and a sealed one is refused."""
@@ -190,6 +194,7 @@ def test_any_truncation_is_a_prefix_or_refused(suffix: str) -> None:
         check_damage(path, data[:length], truncated=True)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=400, deadline=None)
 def test_any_flipped_bit_is_seen(data: st.DataObject) -> None:
@@ -204,6 +209,7 @@ def test_any_flipped_bit_is_seen(data: st.DataObject) -> None:
     check_damage(path, bytes(blob), truncated=False)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_costs_no_committed_block_but_the_last() -> None:
     """In the open segment any flipped bit before the last block is refused; in the last block it looks like a torn write."""
     (path,) = [name for name in written()[0] if name.endswith("open.avro")]
@@ -245,6 +251,7 @@ def rejected_sends(
     return [RejectedSend(n, NOW_US + n, *item) for n, item in enumerate(items, revision + 1)]
 
 
+@pytest.mark.slow
 @given(st.lists(rejections, min_size=1, max_size=8), st.integers(0, 2**40))
 @settings(max_examples=100, deadline=None)
 def test_any_rejected_sends_come_back(
@@ -264,6 +271,7 @@ def test_any_rejected_sends_come_back(
             decode_rejected(block[0][:length], block[1], revision)
 
 
+@pytest.mark.slow
 @given(st.lists(rejections, min_size=1, max_size=6), st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_cut_or_flipped_bit_leaves_a_prefix_of_the_rejected_sends(

@@ -1,13 +1,14 @@
 """What live views show and count is what there is, however topics come and go while it is looked for."""
 
-from collections import deque
 from itertools import islice
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from maxam.admin.live_window import Count, Window
+from maxam.api.live.window import Count, Window
 from maxam.broker.store import Store
+from maxam.broker.topic_events import TopicEvent
 from maxam.config import Limits
 from maxam.content import pack
 from maxam.globs import compile_glob
@@ -25,7 +26,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.store = Store()
-        self.store.turns = deque(maxlen=8)
+        self.feed = self.store.events.open(8)
         self.revision = 0
 
     def put(self, name: bytes, alive: bool) -> None:
@@ -38,24 +39,19 @@ class Scene:
         else:
             self.store.put(topic, change)
 
-    def turns(self, position: int) -> list[tuple[bytes, bool]] | None:
+    def turns(self, position: int) -> list[TopicEvent] | None:
         """As the view tells them."""
-        turns = self.store.turns
-        assert turns is not None
-        missed = self.store.turned - position
-        if missed > len(turns):
-            return None
-        return list(islice(turns, len(turns) - missed, None))[:TURNS_MAX]
+        return self.feed.since(position, TURNS_MAX)
 
     def step(self, one: Window | Count) -> None:
         """Take in turns, or else one slice."""
         turns = self.turns(one.position)
         if turns is None:
-            one.restart(self.store.turned)
+            one.restart(self.feed.end)
             return
-        one.turned(turns)
+        one.apply(turns)
         one.position += len(turns)
-        if one.position != self.store.turned:
+        if one.position != self.feed.end:
             return
         if isinstance(one, Window) and one.missing:
             one.found(*self.slice(one, one.missing))
@@ -85,10 +81,10 @@ class Scene:
         """What is known is true of this moment, as far as the scan has come, once all turns are taken in."""
         matching = self.alive(count)
         behind = [name for name in matching if after is None or name > after]
-        if window.position == self.store.turned:
+        if window.position == self.feed.end:
             assert window.names == behind[: len(window.names)]
             assert window.missing or window.names == behind[: window.rows_max + 1]
-        if count.position == self.store.turned:
+        if count.position == self.feed.end:
             seen = [name for name in matching if count.complete or (count.cursor is not None and name <= count.cursor)]
             assert count.count == len(seen)
 
@@ -96,6 +92,7 @@ class Scene:
 put = st.tuples(st.sampled_from(NAMES), st.booleans())
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     st.sets(st.sampled_from(NAMES)),
@@ -122,8 +119,8 @@ def test_window_and_count_come_true(
     for name in first:
         scene.put(name, True)
     compiled = compile_glob(glob, Limits())
-    window = Window(compiled, after, rows_max, scene.store.turned)
-    count = Count(compiled, scene.store.turned)
+    window = Window(compiled, after, rows_max, scene.feed.end)
+    count = Count(compiled, scene.feed.end)
     for step in [*[None] * slices, *steps, *[None] * (3 * SLICES)]:
         if step is None:
             scene.step(window)
@@ -131,6 +128,6 @@ def test_window_and_count_come_true(
         else:
             scene.put(*step)
         scene.check(window, count, after)
-    assert window.position == count.position == scene.store.turned
+    assert window.position == count.position == scene.feed.end
     assert not window.missing
     assert count.complete

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
+import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.avro.fingerprint import crc_64_avro, sha_256
-from maxam.avro.schema import parse_schema, read_source
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
 from maxam.avro.walker import Walker
 
 NUMBERS = ("int", "long", "float", "double")
@@ -85,13 +87,13 @@ class Maker:
         return {"type": "record", "name": name, "fields": fields}
 
     def union(self, depth: int) -> list[Any]:
-        """Draw a union whose branches fastavro can tell apart by a value."""
+        """Draw a union whose branches fastavro can distinguish by a value."""
         branches: list[Any] = []
         taken: set[str] = set()
         for _ in range(self.draw(st.integers(1, 4))):
             branch = self.schema(depth - 1, in_union=True)
             label = branch if isinstance(branch, str) else branch.get("name", branch["type"])
-            label = "number" if label in NUMBERS else label  # fastavro, writing, could not tell them apart
+            label = "number" if label in NUMBERS else label  # fastavro, writing, could not distinguish them
             if label not in taken:
                 taken.add(label)
                 branches.append(branch)
@@ -171,10 +173,11 @@ def test_whatever_fastavro_writes_is_accepted(sample: Sample) -> None:
         assert not walker.accepts(sample.body[:cut], 0, cut)
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(samples(), st.data())
 def test_whatever_is_accepted_fastavro_decodes(sample: Sample, data: st.DataObject) -> None:
-    """Changed bytes that are accepted are a value to fastavro, which it writes and reads again as the same; both walks agree."""
+    """Changed bytes that are accepted are a value to fastavro, which it writes and reads again as the same; both passes agree."""
     walker = sample.walker()
     for _ in range(5):
         body = bytearray(sample.body)
@@ -206,7 +209,7 @@ def test_canonical_form_and_fingerprints_are_those_of_fastavro(sample: Sample) -
 @settings(max_examples=100, deadline=None)
 @given(samples(), st.data())
 def test_a_trace_tells_the_values_up_to_the_fault(sample: Sample, data: st.DataObject) -> None:
-    """The values lie behind each other and each is one of its type; with a fault it is that of `explain`, behind all of them."""
+    """The values follow each other and each is one of its type. A fault is that of `explain`, after all of them."""
     walker = sample.walker()
     body = bytearray(sample.body)
     if body and data.draw(st.booleans(), "damaged"):

@@ -34,7 +34,8 @@ def main() -> int:
     turns = [range(at, min(at + _SEEDS_PER_TURN, last)) for at in range(options.first, last, _SEEDS_PER_TURN)]
     counted: Counter[str] = Counter()
     told_s = began_s = time.monotonic()
-    with get_context("fork").Pool(options.jobs) as pool:
+    # A process ends after some turns: worlds that crashed are not all freed by the compiled core.
+    with get_context("fork").Pool(options.jobs, maxtasksperchild=40) as pool:
         for found, failure in pool.imap_unordered(turn, turns):
             if failure:
                 sys.stderr.write(failure)

@@ -279,6 +279,11 @@ class SimulatedDisk:
             raise OSError(errno.ENOTEMPTY, path)
         self._change_names({path: None})
 
+    def hold_folder(self, path: str) -> int:
+        """As of `Disk`."""
+        self._call("hold_folder", path)
+        return self._handle(self._file(path))
+
     def fsync_folder(self, path: str) -> None:
         """As of `Disk`."""
         self._call("fsync_folder", path)

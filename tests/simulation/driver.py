@@ -7,13 +7,13 @@ from functools import cache
 from unittest.mock import patch
 
 from maxam.avro.registry import load_registry
-from maxam.broker import broker as broker_module
-from maxam.broker import delivery
-from maxam.broker.broker import Barrier, Broker, Operation
+from maxam.broker import outbox, recovery, subscribing
+from maxam.broker.broker import Broker
+from maxam.broker.operations import Operation, TransientSubscribe
 from maxam.broker.policy import Policy, Rights
-from maxam.broker.session import Subscription
+from maxam.broker.session import Subscription, Topic
+from maxam.broker.summary import summed_up
 from maxam.config import Limits
-from maxam.gateway.snapshot import summed_up
 from maxam.globs import compile_glob
 from maxam.records import Headers, Identity, Record
 from maxam.stomp.events import VERSION_1_2, Ack, Condition, Connect, Send, Subscribe, Unsubscribe
@@ -21,9 +21,9 @@ from tests.sans_io import UNCHECKED, fingerprint_of, forget_target, policy
 from tests.simulation import model
 
 REGISTRY = load_registry(UNCHECKED)
-LIMITS = Limits(takeovers_per_minute_max=1_000_000, source_retention_s=100)
+LIMITS = Limits(takeovers_per_minute_max=1_000_000, dedup_retention_s=100)
 SOURCES = tuple("pqrst")  # one more than a topic keeps marks of
-PADDING = b"." * delivery.VALUES_BYTES_MAX  # so that one drain hands out one value
+PADDING = b"." * outbox.VALUES_BYTES_MAX  # so that one drain hands out one value
 
 
 @cache
@@ -41,7 +41,8 @@ def cheap_globs() -> Iterator[None]:
     with ExitStack() as stack:
         with suppress(TypeError):
             stack.enter_context(patch.object(Rights, "can_receive_any", cache(Rights.can_receive_any)))
-            stack.enter_context(patch.object(broker_module, "compile_glob", cache(compile_glob)))
+            stack.enter_context(patch.object(subscribing, "compile_glob", cache(compile_glob)))
+            stack.enter_context(patch.object(recovery, "compile_glob", cache(compile_glob)))
         yield
 
 
@@ -76,18 +77,19 @@ class Driver:
         self.globs = globs
         self.window = window
         self.padding = padding
-        self.model = model.Model(dict(rights), int(LIMITS.source_retention_s * 1e6))
+        self.model = model.Model(dict(rights), int(LIMITS.dedup_retention_s * 1e6))
         self.broker = Broker(LIMITS, self._policy(), REGISTRY)
         self.journal: list[Record] = []
-        self.connections: dict[str, tuple[delivery.Connection, model.Connection]] = {}
-        self.old: list[tuple[delivery.Connection, model.Connection]] = []  # taken over or expelled, not gone yet
+        self.connections: dict[str, tuple[outbox.Outbox, model.Connection]] = {}
+        self.old: list[tuple[outbox.Outbox, model.Connection]] = []  # taken over or expelled, not gone yet
         self.writing: list[Operation] | None = None
         self.now_s = 1000.0
         self.wall_us = 0
         self.count = 0
         self.sent_to: dict[tuple[str, str], list[int]] = {}
         self.woken: set[model.Connection] = set()
-        self.walked: set[Subscription] = set()  # was in the course of an eager walk since it last had everything
+        # For each subscription: what of that is still owed that was owed at some time, that time, the same before, its state then.
+        self.owed_then: dict[Subscription, tuple[set[Topic], int, int, object]] = {}
 
     # Clients.
 
@@ -101,14 +103,12 @@ class Driver:
         known = self.model.connect(client, window or self.window or LIMITS.window)
         connection = self.broker.connect(event, identity, client, self._waker(known), self.now_s)
         self.connections[client] = (connection, known)
-        self.broker.flush()
 
     def lose(self, client: str) -> None:
         """Break the transport."""
         connection, _ = self.connections.pop(client)
         self.model.lose(client)
         self.broker.detach(connection, self.now_s)
-        self.broker.flush()
         self.check_staleness()
 
     def lose_old(self) -> None:
@@ -141,18 +141,27 @@ class Driver:
             source, number = (mark[0].encode(), mark[1]) if mark else (None, -1)
             condition = Condition(source, number, -1 if expected is None else expected)
         event = Send(topic.encode(), body, headers, id_.encode() if id_ else None, condition)
-        before = self.broker.head
+        before = self.broker.head_revision
         self.broker.send(connection, event, self.wall_us)
-        if self.broker.head != (before if value is None else value.revision):
-            raise model.Violation(f"revision {self.broker.head} is not the right one after {before}: {value}")
+        if self.broker.head_revision != (before if value is None else value.revision):
+            raise model.Violation(f"revision {self.broker.head_revision} is not the right one after {before}: {value}")
         self._end(connection)
 
     def wait(self) -> None:
         """Let so much time pass that marks of deleted topics may count no more, or not yet."""
-        self.wall_us += int(LIMITS.source_retention_s * 1e6 / 2) + 1
+        self.wall_us += int(LIMITS.dedup_retention_s * 1e6 / 2) + 1
 
     def subscribe(
-        self, client: str, id_: str, glob: str, *, durable: bool, acknowledged: bool, eager: bool, receipt: bool = True
+        self,
+        client: str,
+        id_: str,
+        glob: str,
+        *,
+        durable: bool,
+        acknowledged: bool,
+        eager: bool,
+        receipt: bool = True,
+        individual: bool = False,
     ) -> None:
         """Subscribe, resume or replace."""
         if eager:
@@ -161,9 +170,17 @@ class Driver:
         name = self._receipt(receipt)
         self._clock()
         self.model.subscribe(
-            known, id_, self.globs[glob], durable=durable, acknowledged=acknowledged, eager=eager, receipt=name
+            known,
+            id_,
+            self.globs[glob],
+            durable=durable,
+            acknowledged=acknowledged,
+            eager=eager,
+            receipt=name,
+            individual=individual,
         )
-        event = Subscribe(id_.encode(), glob.encode(), acknowledged, durable, eager, name.encode() if name else None)
+        asked = name.encode() if name else None
+        event = Subscribe(id_.encode(), glob.encode(), acknowledged, durable, eager, asked, individual)
         self.broker.subscribe(connection, event, self.wall_us)
         self._end(connection)
 
@@ -189,7 +206,7 @@ class Driver:
         connection, known = self.connections[client]
         return self._drain(connection, known)
 
-    def _drain(self, connection: delivery.Connection, known: model.Connection) -> bool:
+    def _drain(self, connection: outbox.Outbox, known: model.Connection) -> bool:
         self.model.drain(known)
         if self.window is None:
             known.window = max(connection.window.size, 1)
@@ -224,7 +241,7 @@ class Driver:
     def take(self) -> None:
         """Begin a commit."""
         self.model.take()
-        self.writing = self.broker.take()
+        self.writing = self.broker.take_batch()
 
     def commit(self) -> None:
         """End a commit, begun or not."""
@@ -233,14 +250,14 @@ class Driver:
         batch, self.writing = self.writing or [], None
         self.journal += _records(batch)
         self.model.commit()
-        self.broker.commit(batch)
+        self.broker.apply_batch(batch)
         self.check_staleness()
 
     def refuse(self) -> None:
         """End a commit for lack of room."""
         batch, self.writing = self.writing or [], None
         self.model.refuse()
-        self.broker.refuse(batch)
+        self.broker.roll_back_batch(batch)
         for client, (connection, known) in list(self.connections.items()):
             if (connection.failure is not None) != known.expelled:
                 raise model.Violation(f"{client} is {'' if known.expelled else 'not '}to be closed with an ERROR")
@@ -319,15 +336,15 @@ class Driver:
         now_us = max(self.wall_us, self.broker.accepted_at_us)
         for topic in {value.topic for value in self.model.history}:
             marks = self.model.marks(topic, now_us)
-            told = {s: self.broker.marks.number(topic.encode(), s.encode(), now_us) for s in (*SOURCES, *marks)}
+            told = {s: self.broker.sequences.number(topic.encode(), s.encode(), now_us) for s in (*SOURCES, *marks)}
             if {s: n for s, n in told.items() if n >= 0} != marks:
                 raise model.Violation(f"{topic} keeps {told} of its sources, not {marks}")
         for session in self.broker.sessions.values():
             for subscription in session.subscriptions.values():
                 ready = subscription.queue
-                if len(ready) != len(set(ready)) or set(ready) != subscription.owed - subscription.held:
+                if len(ready) != len(set(ready)) or set(ready) != subscription.owed - subscription.held.keys():
                     raise model.Violation(f"ready of {subscription.id!r} is not what is owed and not un-acked")
-                if len(subscription.owed | subscription.held) > len(self.broker.store.topics):
+                if len(subscription.owed | subscription.held.keys()) > len(self.broker.store.topics):
                     raise model.Violation(f"{subscription.id!r} is owed more than there are topics")
                 if len(subscription.sent) != len(subscription.held) or set(subscription.sent) != set(
                     subscription.unacked
@@ -335,30 +352,25 @@ class Driver:
                     raise model.Violation(f"un-acked messages of {subscription.id!r} do not tally")
 
     def check_staleness(self) -> None:
-        """See that every subscription lacks what it lacks since the first change of it, and nothing exactly if nothing is owed."""
-        walks = Counter(scan.subscription for scan in self.broker._scans)
+        """Check since when every subscription lacks something: never too late, and too early only until what was owed has left."""
+        scans = Counter(scan.subscription for scan in self.broker._scanner.scans)
         for key, session in self.broker.sessions.items():
             known = self.model.sessions.get(key[1])
             for id_, subscription in session.subscriptions.items():
-                if not subscription.since.keys() <= subscription.owed:
-                    raise model.Violation(f"{id_!r} lacks what it is not owed")
                 found = (subscription.owed_since_us(), subscription.unacked_since_us())
                 if (found[0] > 0, found[1] > 0) != (
-                    bool(subscription.owed) or subscription.walks > 0,
+                    bool(subscription.owed) or subscription.scans > 0,
                     bool(subscription.unacked),
                 ):
                     raise model.Violation(
                         f"{id_!r} lacks something since {found}, and is owed {len(subscription.owed)}"
                     )
-                if subscription.walks != walks[subscription]:
-                    raise model.Violation(f"{id_!r} waits for {subscription.walks} walks, not {walks[subscription]}")
-                if subscription.walks:
-                    self.walked.add(subscription)
-                elif not any(found) and not (session.connection and session.connection.unwritten):
-                    self.walked.discard(subscription)
+                if subscription.scans != scans[subscription]:
+                    raise model.Violation(f"{id_!r} waits for {subscription.scans} scans, not {scans[subscription]}")
                 one = known.subscriptions.get(id_.decode()) if known is not None else None
-                if one is not None and not subscription.walks and one.optional.isdisjoint(one.newest):
+                if one is not None and not subscription.scans and one.optional.isdisjoint(one.newest):
                     self._compare_staleness(subscription, one, found)
+                self._check_excess(subscription, found[0])
 
     def _compare_staleness(self, subscription: Subscription, known: model.Subscription, found: tuple[int, int]) -> None:
         waiting = [topic for topic in known.newest if known.waiting(topic)]
@@ -368,24 +380,41 @@ class Driver:
         unacked_us = min((known.lacked_since_us(message) for message in known.sent), default=0)
         if model.VAGUE in (owed_us, unacked_us):
             return
-        if subscription in self.walked and found[0] <= owed_us and found[1] <= unacked_us:
-            return  # what it was owed while a walk was under way may count from when that began
-        if found != (owed_us, unacked_us):
+        if found[0] > owed_us or found[1] > unacked_us:
             raise model.Violation(
-                f"{known.id} lacks what it is owed and has un-acked since {found}, not {owed_us, unacked_us}"
+                f"{known.id} lacks what it is owed and has un-acked since {found}, later than {owed_us, unacked_us}"
             )
         connection = subscription.connection
         for one, topic, revision, since_us in connection.unwritten if connection is not None else ():
-            if one is subscription and one not in self.walked:
+            if one is subscription:
                 # The last: one that was handed out before a crash stays in the log as it was, and the same change was owed again.
                 message = next(
                     (m for m in reversed(known.log) if m.value.revision == revision and m.state == model.UNWRITTEN),
                     None,
                 )
-                if message is not None and known.lacked_since_us(message) not in (since_us, model.VAGUE):
-                    raise model.Violation(
-                        f"{topic.name} is lacked since {since_us}, not {known.lacked_since_us(message)}"
-                    )
+                true_us = model.VAGUE if message is None else known.lacked_since_us(message)
+                if true_us != model.VAGUE and since_us > true_us:
+                    raise model.Violation(f"{topic.name} is lacked since {since_us}, later than {true_us}")
+
+    def _check_excess(self, subscription: Subscription, owed_us: int) -> None:
+        """Check that a time is forgotten once all was sent that was owed then, and after that all that was owed meanwhile."""
+        state = (subscription.connection, subscription.asked_us, subscription.eager_scans)
+        owed, since_us, before_us, then = self.owed_then.get(subscription, (set(), 0, 0, None))
+        owed = owed & subscription.owed
+        connection = subscription.session.connection
+        if subscription.scans or (connection and any(one[0] is subscription for one in connection.unwritten)):
+            self.owed_then.pop(subscription, None)  # a scan goes on, or what was handed out may come back
+            return
+        if state != then:
+            owed, since_us, before_us = set(), 0, 0
+        if not owed:
+            if owed_us and owed_us < before_us:
+                raise model.Violation(
+                    f"{subscription.id!r} lacks something since {owed_us}, and has all of {before_us}"
+                )
+            before_us = since_us
+            owed, since_us = set(subscription.owed), self.broker._log.uncommitted_since_us(self.wall_us)
+        self.owed_then[subscription] = (owed, since_us, before_us, state)
 
     # Pieces.
 
@@ -405,8 +434,9 @@ class Driver:
         """Return what a restart makes of a journal."""
         broker = Broker(LIMITS, self._policy(), REGISTRY)
         for record in journal:
-            broker.apply(forget_target(record))
+            broker.replay(forget_target(record))
         broker.recovered(self.now_s, self.model.committed)
+        check_recovery_cost(broker)
         return broker
 
     def _receipt(self, wanted: bool) -> str | None:
@@ -416,10 +446,21 @@ class Driver:
     def _waker(self, known: model.Connection) -> Callable[[], None]:
         return lambda: self.woken.add(known)
 
-    def _end(self, connection: delivery.Connection) -> None:
-        """Do what a Peer does at the end of what it received."""
-        self.broker.await_receipts(connection)
-        self.broker.flush()
+    def _end(self, connection: outbox.Outbox) -> None:
+        """Do what a ServerConnection does at the end of what it received."""
+        self.broker.end_of_input(connection)
+
+
+def check_recovery_cost(broker: Broker) -> None:
+    """Check that a recovery looked at no topic more often than there are globs of durable subscriptions left.
+
+    Raises:
+        Violation: Its cost grows with the records that it read.
+    """
+    subscriptions = [s for session in broker.sessions.values() for s in session.subscriptions.values()]
+    allowed = len(broker.store.topics) * len({subscription.glob for subscription in subscriptions})
+    if broker.backfills.topics_scanned > allowed:
+        raise model.Violation(f"recovery scanned {broker.backfills.topics_scanned} topics, not up to {allowed}")
 
 
 def _answer(headers: dict[bytes, bytes]) -> str:
@@ -432,4 +473,4 @@ def _answer(headers: dict[bytes, bytes]) -> str:
 
 
 def _records(batch: list[Operation]) -> list[Record]:
-    return [operation for operation in batch if not isinstance(operation, Barrier)]
+    return [operation for operation in batch if not isinstance(operation, TransientSubscribe)]

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from maxam.admin.certificates import Authority
 from maxam.avro.registry import Registry, load_registry
 from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ConfigurationError
+from maxam.gateway.loaded_config import CRL, POLICY, SCHEMAS, LoadedConfig
 from maxam.gateway.revocation import Chain, Revocations, facts_of, load_revocations
-from maxam.gateway.sources import CRL, POLICY, SCHEMAS, Sources
-from maxam.gateway.tls import Authorities, ServerCertificate, server_context
+from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context
+from maxam.pki.certificates import Authority
 from tests.sans_io import UNCHECKED, policy
 from tests.simulation.loop import EPOCH_S
 
@@ -114,7 +114,7 @@ def policy_of(grants: Grants) -> Policy:
         for client, granted in grants
         if granted.known
     }
-    return policy(**principals)  # type: ignore[arg-type]
+    return policy(**principals)
 
 
 @cache
@@ -141,7 +141,7 @@ def chain_of(client: str) -> Chain:
 def _revocations_of(client: str) -> Revocations:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    from maxam.admin.certificates import sign_revocation_list
+    from maxam.pki.certificates import sign_revocation_list
 
     authority, authorities, _, _ = _authority()
     issued = authority.issued
@@ -151,11 +151,11 @@ def _revocations_of(client: str) -> Revocations:
     return load_revocations(crl.public_bytes(Encoding.PEM), "crl.pem", authorities.certificates)
 
 
-def read(written: Written, before: Sources | None) -> tuple[Sources, dict[str, ConfigurationError]]:
-    """Read the files as `reread_sources` does; an item that cannot be used is left as it was."""
+def read(written: Written, before: LoadedConfig | None) -> tuple[LoadedConfig, dict[str, ConfigurationError]]:
+    """Read the files as `reread_config` does; an item that cannot be used is left as it was."""
     if before is None:
         _, authorities, certificate, _ = _authority()
-        before = Sources(
+        before = LoadedConfig(
             policy_of(written.grants),
             registry_of(written.rules),
             certificate,
@@ -180,9 +180,9 @@ def read(written: Written, before: Sources | None) -> tuple[Sources, dict[str, C
 
 
 def reader(written: Written) -> Any:
-    """Return what stands for `reread_sources`, which finds these files."""
+    """Return what stands for `reread_config`, which finds these files."""
 
-    def reread(_settings: Settings, before: Sources | None) -> tuple[Sources, dict[str, ConfigurationError]]:
+    def reread(_settings: Settings, before: LoadedConfig | None) -> tuple[LoadedConfig, dict[str, ConfigurationError]]:
         return read(written, before)
 
     return reread
@@ -191,7 +191,7 @@ def reader(written: Written) -> Any:
 @cache
 def _context() -> Any:
     _, authorities, certificate, _ = _authority()
-    return server_context(certificate, authorities)
+    return server_context(certificate, authorities, "1.3")
 
 
 def _digests(written: Written) -> dict[str, str]:

@@ -8,7 +8,8 @@ with revisions and receipt ids replaced by their order.
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from maxam.broker.broker import Broker, Operation
+from maxam.broker.broker import Broker
+from maxam.broker.operations import Operation
 from maxam.broker.session import Subscription
 from maxam.records import AcknowledgementRecord, Change, SubscriptionRecord, UnsubscriptionRecord
 from tests.simulation import model
@@ -66,7 +67,7 @@ class Play:
         else:
             found += ["take over", "lose"]
             connection, known = driver.connections[SUBSCRIBER]
-            if connection.turns or connection.receipts or connection.unwritten or known.receipts:
+            if connection.ready_queue or connection.receipts or connection.unwritten or known.receipts:
                 found.append("deliver")
             for id_ in self.kinds:
                 mine = [revision for s, revision in driver.unacked(SUBSCRIBER) if s == id_]
@@ -214,7 +215,9 @@ def enumerate_conditions(depth: int) -> tuple[int, int]:
 def _ask(driver: Driver, step: str) -> None:
     if step in CONDITIONS:
         delete, mark, expected = CONDITIONS[step]
-        driver.send(PUBLISHER, "X/a", delete, mark=mark, expected=driver.broker.head if expected == -1 else expected)
+        driver.send(
+            PUBLISHER, "X/a", delete, mark=mark, expected=driver.broker.head_revision if expected == -1 else expected
+        )
     elif step.startswith("crash"):
         driver.crash(found=step == "crash found")
     elif step == "take" and driver.writing is not None:
@@ -233,17 +236,17 @@ def _conditions_picture(driver: Driver) -> Hashable:
     known = driver.model
     coming = [o for o in (*known.writing, *known.pending) if o.value is not None]
     brokers = (driver.broker, driver.recovered(driver.journal))
-    marks = [[broker.marks.number(b"X/a", source, 0) for source in (b"p", b"q")] for broker in brokers]
+    marks = [[broker.sequences.number(b"X/a", source, 0) for source in (b"p", b"q")] for broker in brokers]
     value = known.store.get("X/a")
     receipts = driver.connections[PUBLISHER][1].receipts
     parts = (
         marks,
-        [broker.marks.absent for broker in brokers],
+        [broker.sequences.absent for broker in brokers],
         len(known.writing),
         [(bool(o.value and o.value.body), o.value and o.value.mark) for o in coming],
         value is not None and [bool(value.body), value.revision == known.head],
         [(r.answer.split()[-1].isdigit() or r.answer, r.operation and coming.index(r.operation)) for r in receipts],
-        driver.broker._indexed - driver.broker.done,
+        driver.broker._conditions._indexed - driver.broker.applied_seq,
     )
     return _ranked(parts)
 
@@ -316,8 +319,10 @@ def _broker(broker: Broker) -> list[object]:
         connection = session.connection
         parts.append(key)
         if connection is not None:
-            receipts = [(max(0, position - broker.done), headers) for position, _, headers in connection.receipts]
-            turns = [subscription.id for subscription in connection.turns]
+            receipts = [
+                (max(0, position - broker.applied_seq), headers) for position, _, headers in connection.receipts
+            ]
+            turns = [subscription.id for subscription in connection.ready_queue]
             unwritten = [(s.id, t.name, Revision(r)) for s, t, r, _ in connection.unwritten]
             parts += [receipts, turns, unwritten, connection.in_flight, connection.waiting, connection.quiet]
         parts += [_subscription(s) for _, s in sorted(session.subscriptions.items())]
@@ -332,7 +337,7 @@ def _subscription(subscription: Subscription) -> list[object]:
         sorted(topic.name for topic in subscription.owed),
         [topic.name for topic in subscription.queue],
         [(Revision(r), subscription.unacked[r][0].name) for r in subscription.sent],
-        sorted((d, Revision(r)) for d, r in subscription.settled.items()),
+        sorted((d, Revision(r)) for d, r in subscription.unrecorded.items()),
     ]
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from maxam.gateway import committer, entitlement, orphans, reload
+from maxam.gateway import access, commit_loop, orphans, reload
 
 EPOCH_S = 1_767_225_600  # of simulated walls: 2026-01-01
 
@@ -72,7 +72,7 @@ class Loop:
     def in_force(self) -> Iterator[None]:
         """Have the modules of the gateway that reload and commit run on it."""
         with ExitStack() as stack:
-            for module in (committer, entitlement, orphans, reload):
+            for module in (commit_loop, access, orphans, reload):
                 for name in {"trio", "time"} & set(vars(module)):
                     stack.enter_context(patch.object(module, name, self))
             yield

@@ -7,16 +7,18 @@ from functools import partial
 from io import StringIO
 from typing import Any, cast
 
-from maxam.broker.broker import Broker, Operation
+from maxam.broker.broker import Broker
+from maxam.broker.operations import Operation
 from maxam.config import Settings
 from maxam.errors import DiskFullError, MaxamError
-from maxam.gateway.committer import Committer
-from maxam.gateway.entitlement import Entitlement
-from maxam.gateway.peer import Peer
+from maxam.gateway.access import AccessMonitor
+from maxam.gateway.clock import WallClock
+from maxam.gateway.commit_loop import CommitLoop
+from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.reload import Reloader
+from maxam.gateway.server_connection import ServerConnection
 from maxam.gateway.snapshot import build_snapshot
-from maxam.gateway.sources import Sources
 from maxam.journal import retention
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change
@@ -39,7 +41,7 @@ class Machine:
     """
 
     def __init__(
-        self, disk: SimulatedDisk, loop: Loop, settings: Settings, sources: Sources, links: Any, marker: bytes
+        self, disk: SimulatedDisk, loop: Loop, settings: Settings, sources: LoadedConfig, links: Any, marker: bytes
     ) -> None:
         """Start; raises what the disk does."""
         self._loop = loop
@@ -48,25 +50,32 @@ class Machine:
         self.judged: list[Change] = []
         self.reload: Task | None = None
         self._outcomes: list[Callable[[], object]] = []
-        self.journal = Journal.open(FOLDER, disk, STORED, marker)
+        self.journal = Journal.open(FOLDER, disk, STORED, marker, marker[:8].hex())
         self.broker = Broker(settings.limits, sources.policy, sources.registry)
         for record in self.journal.recover():
-            self.broker.apply(record)
+            self.broker.replay(record)
             if type(record) is Change and record.judgement.schema_version:
                 self.judged.append(record)
-        self.broker.recovered(loop.now_s, self.journal.head)
-        self.broker.accepted_at_us = self.journal.accepted_at_us
+        self.broker.recovered(loop.now_s, self.journal.head, self.journal.accepted_at_us)
         self.journal.keep_schemas(sources.registry.texts())
-        self.committer = Committer(self.broker, self.journal, settings.limits, self._die)
-        self.entitlement = Entitlement(
-            settings, self.broker, links, lambda: self.reloader.sources, self.committer.touch
+        self.begun_s, self.begun_us = loop.now_s, max(self.broker.accepted_at_us, loop.wall_us)
+        self.clock = WallClock(
+            self.broker.accepted_at_us, settings.limits.clock_jump_s_max, loop.now_s, loop.time_ns, lambda: 0.0
         )
-        self.reloader = Reloader(settings, sources, self.broker, self.journal.keep_schemas, self.entitlement.settle)
+
+        def wall_us() -> int:
+            return self.clock.at(loop.now_s)
+
+        self.committer = CommitLoop(self.broker, self.journal, settings.limits, self._die, wall_us)
+        self.access = AccessMonitor(
+            settings, self.broker, links, lambda: self.reloader.loaded, self.committer.schedule_commit
+        )
+        self.reloader = Reloader(settings, sources, self.broker, self.journal.keep_schemas, self.access.settle, wall_us)
         self.quarantine = Quarantine(
             settings.limits.quarantine_records_max, settings.limits.quarantine_bytes_max, "run"
         )
-        self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
-        self._sweep = Task(self.entitlement.run)
+        self.broker.publishing.on_rejected = take_rejected(self.broker, self.quarantine, None)
+        self._sweep = Task(self.access.run)
 
     def _die(self, error: BaseException) -> None:
         self.died = error
@@ -82,10 +91,10 @@ class Machine:
         group = self.committer.group
         return [*(group._writing or []), *group._kept, *self.broker.pending]
 
-    def peer(self, client: str, fingerprint: str, session: str, wake: Callable[[], None]) -> Peer:
+    def peer(self, client: str, fingerprint: str, session: str, wake: Callable[[], None]) -> ServerConnection:
         """Make a connection, as the gateway does behind a handshake."""
-        objection = partial(self.entitlement.objection, chain_of(client))
-        return Peer(self.broker, self._settings, fingerprint, session, wake, self._loop.now_s, objection)
+        denial = partial(self.access.denial, chain_of(client))
+        return ServerConnection(self.broker, self._settings, fingerprint, session, wake, self._loop.now_s, denial)
 
     def pump(self) -> None:
         """Do what the committer's task does in one pass, and who looks at certificates."""

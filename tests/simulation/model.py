@@ -48,6 +48,7 @@ class Subscription:
     durable: bool
     eager: bool
     acknowledged: bool = False
+    individual: bool = False  # an ACK covers one message
     connection: "Connection | None" = None
     active: bool = False  # its SUBSCRIBE has taken effect
     log: list[Message] = field(default_factory=list)
@@ -238,24 +239,32 @@ class Model:
         acknowledged: bool,
         eager: bool,
         receipt: str | None,
+        individual: bool = False,
     ) -> None:
         """Subscribe, resume or replace."""
         session = self.sessions[connection.client]
         old = session.subscriptions.get(id_)
+        asked, filtered = durable, self.rights[connection.client].isdisjoint(topics)
         if old is not None and old.topics == topics:
             subscription, answer = old, "resumed"
         else:
             answer = "created" if old is None else "replaced"
+            durable = durable and not filtered
             subscription = Subscription(id_, topics, durable, eager)
             session.subscriptions[id_] = subscription
         if subscription.active or not subscription.asked_us:
             subscription.asked_us = self.now_us
         subscription.connection = connection
         subscription.acknowledged = acknowledged
+        subscription.individual = individual
         subscription.eager = eager or (subscription.eager and not subscription.active)  # the first may wait still
         subscription.passed_by.clear()
-        if not durable:
-            self._append(connection, Operation("barrier", subscription=subscription, eager=eager), receipt, "")
+        if not subscription.durable:
+            if old is not None:  # what no right matches replaces a durable one, and is not durable
+                self.zombies.append((session, old))
+                self._append(connection, Operation("unsubscribe", session=session, subscription=old), None, "")
+            answer = answer if asked else ""
+            self._append(connection, Operation("barrier", subscription=subscription, eager=eager), receipt, answer)
         elif subscription is not old:
             if old is not None:
                 self.zombies.append((session, old))
@@ -263,7 +272,7 @@ class Model:
                 "subscribe", session=session, subscription=subscription, replaced=old, created=True, eager=eager
             )
             self._append(connection, operation, receipt, answer)
-        elif eager:
+        elif eager and not filtered:
             operation = Operation("subscribe", session=session, subscription=subscription, eager=True)
             self._append(connection, operation, receipt, answer)
             if subscription.active:  # otherwise it takes effect with the one that made it
@@ -295,14 +304,15 @@ class Model:
             self._promise(connection, receipt, "paused")
 
     def ack(self, connection: Connection, id_: str, revision: int, receipt: str | None) -> None:
-        """Acknowledge a message and all that were sent before it on its subscription."""
+        """Acknowledge a message and, unless ACKs are individual, all that were sent before it on its subscription."""
         subscription = self.sessions[connection.client].subscriptions.get(id_)
         revisions = [m.value.revision for m in subscription.sent] if subscription is not None else []
         if subscription is None or revision not in revisions:
             self._promise(connection, receipt, "ignored")
             return
-        covered = subscription.sent[: revisions.index(revision) + 1]
-        del subscription.sent[: len(covered)]
+        at = revisions.index(revision)
+        covered = subscription.sent[at if subscription.individual else 0 : at + 1]
+        del subscription.sent[at + 1 - len(covered) : at + 1]
         for message in covered:
             message.state = ACKED
             topic = message.value.topic

@@ -11,16 +11,17 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from maxam.broker.broker import Broker
-from maxam.broker.marks import mark_of
 from maxam.broker.policy import Policy
+from maxam.broker.producer_sequences import mark_of
+from maxam.broker.summary import summed_up
 from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
 from maxam.errors import ConfigurationError, JournalDamagedError, MaxamError, ProtocolError
 from maxam.gateway import reload, snapshot
-from maxam.gateway.peer import Peer
+from maxam.gateway.loaded_config import CRL, POLICY, SCHEMAS, LoadedConfig
 from maxam.gateway.revocation import Chain
-from maxam.gateway.snapshot import summed_up
-from maxam.gateway.sources import CRL, POLICY, SCHEMAS, Sources
-from maxam.journal.files import Journal, list_segments, list_snapshots
+from maxam.gateway.server_connection import ServerConnection
+from maxam.journal.names import list_segments, list_snapshots
+from maxam.journal.replay import read_sealed
 from maxam.journal.retention import Rules
 from maxam.records import Change, Headers, Identity, Rejection
 from maxam.stomp import encoder
@@ -29,7 +30,7 @@ from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
 from tests.sans_io import fingerprint_of
 from tests.simulation import files
 from tests.simulation.disk import Killed, PowerCut, SimulatedDisk
-from tests.simulation.driver import cheap_globs
+from tests.simulation.driver import cheap_globs, check_recovery_cost
 from tests.simulation.files import ALL, CLIENTS, FORMS, NOTHING, RULES, TOPICS, Granted, Grants, Written
 from tests.simulation.loop import Loop
 from tests.simulation.machine import FAULTS, FOLDER, Machine, build
@@ -39,6 +40,7 @@ GLOBS = {"X/*": TOPICS, "X/a.*": TOPICS[:4], "X/b.1": ("X/b.1",)}
 RECEIVE = (ALL, ALL, frozenset(TOPICS[:5]), frozenset(TOPICS[3:]))
 SEND = (ALL, ALL, ALL, frozenset(TOPICS[:6]))
 DAYS_S = 86_400
+CLOCK_JUMPS_US = 7_201_000_000  # jumps within clock_jump_s_max that one life of the gateway can follow: from an hour behind to an hour ahead
 TEXTS = {"1.0": dict(files.registry_of(1).texts()), "1.1": dict(files.registry_of(2).texts())}  # that must be kept
 SOCKET_BYTES = 2000  # what the network takes without being read
 
@@ -59,7 +61,9 @@ class Asked:
     acked_on: "Subscribed | None" = None
     topic: str = ""
     form: str = "raw"
-    allowed: bool = False  # its sender had the right when the broker read it
+    allowed: bool = True  # its sender had the right when the broker read its head, and when it read it all
+    allowed_at_end: bool = True  # the latter; a broker that has the whole body with the head asks for no more
+    begun: bool = False  # the broker has read its head and not all of it
     minor: str | None = (
         None  # what judges it: that of the rule in force when the broker read it, empty without a schema
     )
@@ -74,6 +78,7 @@ class Subscribed:
     durable: bool
     acknowledged: bool
     eager: bool
+    individual: bool  # an ACK covers one message
     since: int | None = None  # revision from which on all is owed: set when the RECEIPT has come
     last: dict[str, int] = field(default_factory=dict)  # topic -> newest revision that left
     unacked: list[int] = field(default_factory=list)
@@ -83,10 +88,10 @@ class Subscribed:
 
 @dataclass(eq=False)
 class Link:
-    """One connection: a Peer, the network between, and the client's view."""
+    """One connection: a ServerConnection, the network between, and the client's view."""
 
     client: str
-    peer: Peer
+    peer: ServerConnection
     window: int
     woken: bool = True
     inbound: list[Asked] = field(default_factory=list)  # not yet at the broker, oldest first
@@ -95,6 +100,7 @@ class Link:
     expected: list[Asked] = field(default_factory=list)  # frames at the broker whose RECEIPT has not left
     subscriptions: dict[str, Subscribed] = field(default_factory=dict)  # as the broker has read them
     asked: set[str] = field(default_factory=set)  # ids that the client has subscribed
+    individual: set[str] = field(default_factory=set)  # those with ack mode client-individual
     to_ack: list[tuple[str, int]] = field(default_factory=list)  # read, not acknowledged
     leaving: bool = False
     connected: bool = False
@@ -102,14 +108,16 @@ class Link:
     stalled: bool = False
     tap: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
     reader: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
-    # What the gateway's ClientConnection is to whoever judges certificates.
+    # What the gateway's Transport is to whoever judges certificates.
     chain: Chain = ()
     end: Callable[["Link"], None] = lambda _: None
+    expelled: bool = False
     message_under_way: bool = False
     large_messages: int = 0
 
     def expel(self, failure: ProtocolError) -> None:
         """End gracefully."""
+        self.expelled = True
         if self.peer.connection is None:
             self.cut(failure.message)
         else:
@@ -117,7 +125,7 @@ class Link:
 
     def cut(self, _: str) -> None:
         """End at once."""
-        self.peer.finished = True
+        self.peer.cut()
         self.end(self)
 
 
@@ -185,7 +193,7 @@ class Venue:
         """Have the gateway's modules run on this venue's clock, files and chance."""
         with ExitStack() as stack:
             stack.enter_context(self.loop.in_force())
-            stack.enter_context(patch.object(reload, "reread_sources", self.reread))
+            stack.enter_context(patch.object(reload, "reread_config", self.reread))
             stack.enter_context(patch.object(snapshot, "secrets", SimpleNamespace(token_bytes=self.rng.randbytes)))
             yield
 
@@ -195,6 +203,8 @@ class Venue:
     def broker(self) -> Broker:
         """The one that runs."""
         return self.machine.broker
+
+    incarnation: str = ""  # of the journal, as the last start found it
 
     def boot(self) -> None:
         """Start the broker, again and again if the power goes or the disk fails meanwhile."""
@@ -219,20 +229,24 @@ class Venue:
                 self.disk = self.disk.killed()
                 self.disk.capacity = None
         self.disk.faults.clear()
-        tell = self.broker.on_rejected
+        tell = self.broker.publishing.on_rejected
 
         def told(identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
             self.told.append(event.receipt.decode() if event.receipt else None)
             if tell is not None:
                 tell(identity, event, disposition, rejection, wall_us)
 
-        self.broker.on_rejected = told
+        self.broker.publishing.on_rejected = told
         self.swapped()
+        if self.incarnation not in {"", self.machine.journal.incarnation}:
+            raise Violation("the journal came back as another one")
+        self.incarnation = self.machine.journal.incarnation
         self.check_recovery()
 
     def check_recovery(self) -> None:
         """See that the store is what was committed, with or without the block that was under way."""
-        found = self.broker.revision
+        check_recovery_cost(self.broker)
+        found = self.broker.committed_revision
         if found > self.committed and self.under_way and found == self.under_way[-1].revision:
             self.note(self.under_way)
         if found != self.committed:
@@ -339,7 +353,7 @@ class Venue:
 
     def touch(self) -> None:
         """Hand over what was appended."""
-        self.machine.committer.touch()
+        self.machine.committer.schedule_commit()
         self.under_way = self.machine.under_way
 
     def write(self) -> None:
@@ -388,8 +402,8 @@ class Venue:
         snapshots = list_snapshots(f"{FOLDER}/snapshots", disk)
         if len(snapshots) > 1 and self.damaged not in self.disk.files:
             disk.files = {path: file for path, file in disk.files.items() if path != snapshots[-1][1]}
-            broker = summed_up(Journal.read_sealed(FOLDER, disk), self.settings.limits)
-            if held_by(broker) != self.values(broker.revision):
+            broker = summed_up(read_sealed(FOLDER, disk), self.settings.limits)
+            if held_by(broker) != self.values(broker.committed_revision):
                 raise Violation("without the newest snapshot the values are not those that were committed")
 
     def build_meanwhile(self, disk: SimulatedDisk, rules: Rules) -> None:
@@ -412,11 +426,11 @@ class Venue:
 
     # What operators do.
 
-    def found(self, before: Sources | None) -> Sources:
+    def found(self, before: LoadedConfig | None) -> LoadedConfig:
         """Read the files."""
         return self.reread(self.settings, before)[0]
 
-    def reread(self, _: Settings, before: Sources | None) -> tuple[Sources, dict[str, ConfigurationError]]:
+    def reread(self, _: Settings, before: LoadedConfig | None) -> tuple[LoadedConfig, dict[str, ConfigurationError]]:
         """Do what a reload does in its thread."""
         self.seen = self.written
         sources, refused = files.read(self.written, before)
@@ -448,7 +462,7 @@ class Venue:
         if task is None:
             for _ in range(self.rng.choice((1, 1, 2, 3))):
                 self.edit()
-            self.before = self.machine.reloader.sources
+            self.before = self.machine.reloader.loaded
             self.allow_orphans = self.rng.random() < 0.2
             self.machine.begin_reload(allow_orphans=self.allow_orphans)
             return
@@ -473,7 +487,7 @@ class Venue:
 
     def swapped(self) -> None:
         """Take note of what is in force now."""
-        before, after = self.sources, self.machine.reloader.sources
+        before, after = self.sources, self.machine.reloader.loaded
         if before is after:
             return
         self.sources = after
@@ -503,7 +517,7 @@ class Venue:
                 del self.settled[key]
         self.outlawed = {client for client in self.outlawed if not self.entitled(client)}
 
-    def granted(self, client: str, sources: Sources) -> Granted:
+    def granted(self, client: str, sources: LoadedConfig) -> Granted:
         """Return what a client may do."""
         return dict(self.policies[sources.policy])[client]
 
@@ -536,7 +550,7 @@ class Venue:
         """Open another connection of a client; an older one may still be there."""
         self.count += 1
         window = self.rng.choice((1, 2, 5, 50))
-        link = Link(client, None, window)  # type: ignore[arg-type]  # the Peer needs the link's waker
+        link = Link(client, None, window)  # type: ignore[arg-type]  # the ServerConnection needs the link's waker
 
         def wake() -> None:
             link.woken = True
@@ -595,9 +609,12 @@ class Venue:
         return next(n for n in range(len(RULES)) if files.registry_of(n) is self.sources.registry)
 
     def acknowledge(self, link: Link, position: int, receipt: str | None) -> None:
-        """Acknowledge one of the messages read, and what is before it on its subscription."""
+        """Acknowledge one of the messages read, and what is before it on its subscription unless ACKs are individual."""
         id_, revision = link.to_ack[position]
-        link.to_ack = [(s, r) for n, (s, r) in enumerate(link.to_ack) if s != id_ or n > position]
+        alone = id_ in link.individual
+        link.to_ack = [
+            (s, r) for n, (s, r) in enumerate(link.to_ack) if s != id_ or n > position or (alone and n < position)
+        ]
         data = encoder.ack(VERSION_1_2, id_.encode(), b"%d" % revision, receipt.encode() if receipt else None)
         link.inbound.append(Asked(data, receipt, "ack", id_, revision))
 
@@ -606,18 +623,21 @@ class Venue:
         rng = self.rng
         durable = id_ == "s"
         glob = "X/*" if durable and rng.random() < 0.9 else rng.choice(tuple(GLOBS))
-        acknowledged, eager = rng.random() < 0.6, rng.random() < 0.4
+        mode, eager = rng.random(), rng.random() < 0.4
+        acknowledged, individual = mode < 0.6, mode < 0.25
+        ack = b"client-individual" if individual else b"client" if acknowledged else b"auto"
         data = encoder.subscribe(
             VERSION_1_2,
             id_.encode(),
             glob.encode(),
-            b"client" if acknowledged else b"auto",
+            ack,
             durable=durable,
             eager=eager,
             receipt_id=name,
         )
         link.asked.add(id_)
-        subscribed = Subscribed(GLOBS[glob], durable, acknowledged, eager)
+        (link.individual.add if individual else link.individual.discard)(id_)
+        subscribed = Subscribed(GLOBS[glob], durable, acknowledged, eager, individual)
         link.inbound.append(Asked(data, name.decode() if name else None, "subscribe", id_, subscribed=subscribed))
 
     # The network.
@@ -635,8 +655,16 @@ class Venue:
             link.offset -= len(asked.data)
             if not link.refused:
                 self.heed(link, asked)
-        peer.receive_data(data, self.loop.now_s, self.loop.wall_us)
+        if link.inbound and link.inbound[0].kind == "send" and not link.inbound[0].begun:
+            asked = link.inbound[0]
+            asked.begun = link.offset >= asked.data.index(b"\n\n") + 2
+            if asked.begun:
+                asked.allowed = asked.topic in self.granted(link.client, self.sources).send
+        peer.receive_data(data, self.loop.now_s, self.machine.clock.at(self.loop.now_s))
         self.touch()
+        passed_us = int((self.loop.now_s - self.machine.begun_s) * 1e6)
+        latest_us = self.machine.begun_us + passed_us + CLOCK_JUMPS_US
+        assert self.broker.accepted_at_us <= latest_us, "a jump of the clock was followed"
 
     def heed(self, link: Link, asked: Asked) -> None:
         """Take note that the broker reads a frame now."""
@@ -651,7 +679,8 @@ class Venue:
         if asked.receipt is not None:
             link.expected.append(asked)
         if asked.kind == "send":
-            asked.allowed = asked.topic in self.granted(link.client, self.sources).send
+            asked.allowed_at_end = asked.topic in self.granted(link.client, self.sources).send
+            asked.allowed = asked.allowed and asked.allowed_at_end
             asked.minor = files.verdict(self.rules, asked.topic, asked.form) if asked.body else ""
             asked.low = self.memory_low
             self.minors[asked.body] = asked.minor
@@ -666,8 +695,9 @@ class Venue:
                 self.settled.pop((link.client, asked.subscription), None)
         elif asked.kind == "ack" and known is not None and asked.revision in known.unacked:
             position = known.unacked.index(asked.revision) + 1
-            asked.body = b",".join(b"%d" % n for n in known.unacked[:position] if n not in known.granted)
-            del known.unacked[:position]
+            first = position - 1 if known.individual else 0
+            asked.body = b",".join(b"%d" % n for n in known.unacked[first:position] if n not in known.granted)
+            del known.unacked[first:position]
             asked.acked_on = known
 
     def carry_out(self, link: Link) -> None:
@@ -748,7 +778,7 @@ class Venue:
     def check_disposition(self, asked: Asked, disposition: bytes | None) -> None:
         """What was decided on a SEND is what policy and schemas said when the broker read it."""
         what = f"the SEND of {asked.form} to {asked.topic}"
-        if disposition == b"accepted" and not asked.allowed:
+        if disposition == b"accepted" and not asked.allowed_at_end:
             raise Violation(f"{what} was accepted without the right")
         if disposition == b"accepted" and asked.minor is None:
             raise Violation(f"{what} was accepted though it is invalid")
@@ -801,11 +831,9 @@ class Venue:
         """Nobody is owed more than there are topics, and whoever is owed something lacks it since some time."""
         for session in self.broker.sessions.values():
             for subscription in session.subscriptions.values():
-                if len(subscription.owed | subscription.held) > len(self.broker.store.topics):
+                if len(subscription.owed | subscription.held.keys()) > len(self.broker.store.topics):
                     raise Violation(f"{session.client_id} is owed more than there are topics")
-                lacks = bool(subscription.owed) or subscription.walks > 0
-                if not subscription.since.keys() <= subscription.owed:
-                    raise Violation(f"{session.client_id} lacks what it is not owed")
+                lacks = bool(subscription.owed) or subscription.scans > 0
                 if (subscription.owed_since_us() > 0) is not lacks:
                     raise Violation(
                         f"{session.client_id} is owed {len(subscription.owed)}, lacked since {subscription.owed_since_us()}"
@@ -915,7 +943,7 @@ class Venue:
             self.reload()
         quiet = 0
         while quiet < 8:
-            before = (self.digest.hexdigest(), self.committed, self.broker.appended)
+            before = (self.digest.hexdigest(), self.committed, self.broker.appended_seq)
             self.loop.now_s += 0.2
             self.pump()
             self.write()
@@ -933,7 +961,7 @@ class Venue:
                     self.acknowledge(link, len(link.to_ack) - 1, None)
             for link in [link for link in self.links if link.leaving and not link.inbound and not link.outbound]:
                 self.end(link)
-            moved = before != (self.digest.hexdigest(), self.committed, self.broker.appended)
+            moved = before != (self.digest.hexdigest(), self.committed, self.broker.appended_seq)
             quiet = 0 if moved or any(link.inbound and not link.leaving for link in self.links) else quiet + 1
 
     def check_end(self, *, burst: bool) -> None:
@@ -946,7 +974,7 @@ class Venue:
             if link.leaving:
                 continue
             connection = link.peer.connection
-            if connection is not None and connection.turns and connection.in_flight < link.window:
+            if connection is not None and connection.ready_queue and connection.in_flight < link.window:
                 raise Violation(f"{link.client} has values ready that nobody hands out")
             if link.expected:
                 raise Violation(f"{link.client} has no RECEIPT for {link.expected[0].receipt}")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from unittest.mock import patch
 
-from maxam.broker import broker
+from maxam.broker import scans
 from maxam.records import SubscriptionRecord
 from tests.simulation.driver import PADDING, SOURCES, Driver, cheap_globs
 
@@ -93,14 +93,16 @@ def subscription_steps(driver: Driver, client: str, rng: random.Random) -> list[
         old = session.subscriptions.get(id_)
         same = old is not None and rng.random() < 0.8
         glob = next(g for g, t in GLOBS.items() if old and t == old.topics) if same else rng.choice(tuple(GLOBS))
+        durable, mode = old is not None or rng.random() < 0.6, rng.random()
         step = partial(
             driver.subscribe,
             client,
             id_,
             glob,
-            durable=old is not None or rng.random() < 0.6,
-            acknowledged=rng.random() < 0.6,
+            durable=durable,
+            acknowledged=mode < 0.6,
             eager=rng.random() < 0.4,
+            individual=mode < 0.25,
         )
         found.append((4, step))
         found.append((1, partial(driver.unsubscribe, client, id_, durable=rng.random() < 0.5)))
@@ -128,7 +130,7 @@ def walk(rng: random.Random, length: int = 120) -> None:
 @contextmanager
 def small_slices(topics: int) -> Iterator[None]:
     """Have eager scans of more topics than this done in slices. Without effect on compiled modules."""
-    with patch.object(broker, "SCAN_TOPICS", topics):
+    with patch.object(scans, "SCAN_TOPICS", topics):
         yield
 
 
@@ -335,7 +337,44 @@ def conditions(rng: random.Random) -> None:
         driver.drain_all()
 
 
+def individuals(rng: random.Random) -> None:
+    """Acknowledge messages of a durable subscription one by one in any order, with newer values, cuts, crashes and snapshots between them."""
+    with cheap_globs():
+        driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), b"")
+        for _ in range(5):
+            driver.connect("anna")
+            driver.connect("bert")
+            driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=False, individual=True)
+            for _ in range(rng.randrange(1, 4)):
+                for topic in rng.sample(TOPICS, rng.randrange(len(TOPICS))):
+                    driver.send("anna", topic, rng.random() < 0.2)
+                driver.commit()
+                driver.deliver("bert")
+                unacked = driver.unacked("bert")
+                for id_, revision in rng.sample(unacked, rng.randrange(len(unacked) + 1)):
+                    driver.ack("bert", id_, revision, receipt=rng.random() < 0.5)
+            driver.settle()
+            act = rng.random()
+            if act < 0.4:
+                driver.snapshot()
+            elif act < 0.8:
+                driver.crash(found=False)
+        driver.connect("bert")
+        driver.subscribe("bert", "s", "X/*", durable=True, acknowledged=True, eager=False)
+        driver.drain_all()
+
+
 def directed(rng: random.Random) -> None:
     """Do a random history of each narrow kind."""
-    for history in (snapshots, refused_replacements, slices, reloads, withheld, resumptions, written, conditions):
+    for history in (
+        snapshots,
+        refused_replacements,
+        slices,
+        reloads,
+        withheld,
+        resumptions,
+        written,
+        conditions,
+        individuals,
+    ):
         history(rng)

@@ -25,9 +25,9 @@ from statistics import mean
 
 import trio
 
-from tests.faults.gateway_process import GatewayFolder, GatewayProcess
 from tests.patience import PATIENCE_S
 from tests.soak.venue import Scale, Venue
+from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 GROWTH_MAX = 0.05
 _REST_S = 130.0  # by then the gateway has looked twice at what it holds and nobody uses
@@ -212,7 +212,7 @@ def run(folder: Path, scale: Scale, seconds: float, interval_s: float, seed: int
     """
     files = GatewayFolder(folder)
     # The watch of files gets its last tasks some time after the start: without it what is held at the first look is all there is.
-    last = f"sessions_per_principal_max = {2 * scale.connections}\n[reload]\nwatch = false\n"
+    last = f"sessions_per_principal_max = {2 * scale.connections}\nconnects_per_principal_burst = {2 * scale.connections}\n[reload]\nwatch = false\n"
     files.configure(limits=_LIMITS + last)
     with files.start() as process:
         report = trio.run(partial(soak, process, scale, seconds, interval_s, seed, rest_s))

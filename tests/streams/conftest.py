@@ -7,12 +7,13 @@ import datetime as dt
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
-from maxam.admin.certificates import Authority, issue_development_certificates
+from maxam.pki.certificates import Authority, issue_development_certificates
 from tests.streams.tls_pairs import Client, client_context, context_of, tls_settings
 
 
@@ -36,6 +37,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def context(certificates: Path) -> ssl.SSLContext:
     """The server's context."""
     return context_of(tls_settings(certificates))
+
+
+@pytest.fixture(scope="session")
+def lenient_context(certificates: Path) -> ssl.SSLContext:
+    """The context of a server that takes TLS 1.2 too."""
+    return context_of(replace(tls_settings(certificates), minimum="1.2"))
 
 
 @pytest.fixture

@@ -17,13 +17,14 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from maxam.admin.answers import ANY_CERTIFICATE
-from maxam.admin.api import ROUTES
-from maxam.admin.certificates import Authority, issue_development_certificates
-from maxam.admin.main import main
-from maxam.client.transport import client_context
+from maxam.api.application import ROUTES
+from maxam.api.routing import ANY_CERTIFICATE
+from maxam.cli.main import main
+from maxam.client_tls import client_context
+from maxam.pki.certificates import Authority, issue_development_certificates
 from tests.patience import PATIENCE_S
-from tests.streams.running_gateway import Running, plain, running_gateway
+from tests.support.errors import code_in
+from tests.support.running_gateway import Running, plain, running_gateway
 
 REGISTRY = """
 [[rule]]
@@ -111,10 +112,10 @@ def test_topics(running: Running) -> None:
     assert (result.exit_code, result.stdout) == (0, "deleted X/A.1\n")
     for verb in ("get", "delete"):
         result = running.cli("topics", verb, "X/A.1")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr == "Error: not-found: there is no topic X/A.1\n"
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert code_in(result.stderr) == "not-found"
     result = running.cli("topics", "delete", "X/B.1")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "unauthorised" in result.stderr
 
 
@@ -189,11 +190,54 @@ def test_watch_shows_values_decoded(running: Running) -> None:
     assert re.fullmatch(r'\d+ X/W\.1 \{"text":"v"\}\n', result.stdout)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topics list",
+        "topics list --watch",
+        "topics list --json",
+        "topics watch X/W.P",
+        "topics watch X/W.P --json",
+        "topics history X/W.P",
+        "top --json",
+        "top",
+        "health --watch",
+        "journal dump {journal}",
+        "schemas encode - --type t.T_v1",
+    ],
+)
+def test_a_closed_pipe_ends_a_command_quietly(running: Running, command: str) -> None:
+    """A command whose reader has gone, as that of `| head` has, ends without a message."""
+    running.send("X/W.P", datum("v"))
+    environment = {name: text for name, text in running.environment().items() if text is not None}
+    environment["MAXAM_SCHEMAS"] = str(running.folder / "schemas")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from maxam.cli.main import main; main()",
+            *command.format(journal=running.folder / "journal").split(),
+        ],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        input='{"text": "v"}',
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    os.close(writer)
+    assert (done.returncode, code_in(done.stderr), "Traceback" in done.stderr) == (1, "", False)
+
+
 def test_a_full_disk_behind_standard_output_is_one_line(running: Running) -> None:
-    """What cannot be written is told like any other error, without a traceback."""
+    """Output that cannot be written is reported like any other error, without a traceback."""
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [sys.executable, "-c", "from maxam.admin.main import main; main()", "schemas", "list", "--json"],
+            [sys.executable, "-c", "from maxam.cli.main import main; main()", "schemas", "list", "--json"],
             env={"MAXAM_SCHEMAS": str(running.folder / "schemas"), "PYTHONUNBUFFERED": "1"},
             cwd=Path(__file__).parents[2],
             stdout=full,
@@ -201,7 +245,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(running: Running) -> Non
             text=True,
             check=False,
         )
-    assert (result.returncode, result.stderr) == (1, "Error: standard output: No space left on device\n")
+    assert (result.returncode, code_in(result.stderr)) == (1, "input-output")
 
 
 def test_sessions(running: Running) -> None:
@@ -212,6 +256,10 @@ def test_sessions(running: Running) -> None:
             await trio.to_thread.run_sync(look)
             assert "closed by an operator" in str(await client.ended())
 
+    async def subscribe_again(client: Any) -> None:
+        async with client.subscribe("X/S.*", id="t", durable=True):
+            pass
+
     def look() -> None:
         assert plain(running.cli("sessions", "list").stdout) == (
             "PRINCIPAL  CLIENT-ID  CONNECTED  DURABLE  PEER  SINCE"
@@ -220,8 +268,8 @@ def test_sessions(running: Running) -> None:
         )
         assert json.loads(running.cli("sessions", "list", "--json").stdout)["client_id"] == "dash/board"
         assert plain(running.cli("sessions", "show", "pub", "dash/board").stdout) == (
-            "principal  pub\nclient_id  dash/board\nconnected  yes\ndurable  yes\npeer  <peer>\nfingerprint  <fingerprint>\nwindow  10\n"
-            "unacked  0\nowed  0\nconflated  0\nconnected_at  <time>\nstaleness_s  0.0\nbehind  no\n"
+            "principal  pub\nclient_id  dash/board\nconnected  yes\ndurable  yes\npeer  <peer>\nfingerprint  <fingerprint>\nconnected_at  <time>\nwindow  10\n"
+            "unacked  0\nowed  0\nconflated  0\nstaleness_s  0.0\nbehind  no\n"
             "SUBSCRIPTION  GLOB  ACK  DURABLE  DELIVERING  BEHIND BY  OWED  UN-ACKED  CONFLATED  WHY\n─\n"
             "s 1  X/S.*  client  yes  yes  0  0  0\n"
         )
@@ -229,10 +277,35 @@ def test_sessions(running: Running) -> None:
 
     running.client(while_subscribed, "dash/board")
     result = running.cli("sessions", "kick", "pub", "dash/board")
-    assert (result.exit_code, result.stderr) == (1, "Error: not-connected: the session has no live connection\n")
+    assert (result.exit_code, code_in(result.stderr)) == (1, "not-connected")
+    assert running.cli("subscriptions", "drop", "pub", "dash/board", "s 1").stdout == "dropped pub dash/board s 1\n"
+    assert running.cli("subscriptions", "drop", "pub", "dash/board", "s 1").exit_code == 3
+    running.client(subscribe_again, "dash/board")
     assert running.cli("sessions", "drop", "pub", "dash/board").stdout == "dropped pub dash/board\n"
     result = running.cli("sessions", "drop", "pub", "dash/board")
-    assert (result.exit_code, result.stderr) == (1, "Error: not-found: there is no such session\n")
+    assert (result.exit_code, code_in(result.stderr)) == (3, "not-found")
+
+
+def test_connections(running: Running) -> None:
+    """A connection is listed, shown and closed by its number; an unknown number is not found, and an operator's is left alone."""
+
+    async def while_connected(client: Any) -> None:
+        del client
+        await trio.to_thread.run_sync(look)
+
+    def look() -> None:
+        rows = [json.loads(line) for line in running.cli("connections", "list", "--json").stdout.splitlines()]
+        assert rows[0]["id"] == json.loads(running.cli("connections", "--json").stdout.splitlines()[0])["id"]
+        (row,) = [row for row in rows if row["client_id"] == "board 8"]
+        number = str(row["id"])
+        assert json.loads(running.cli("connections", "show", number, "--json").stdout)["client_id"] == "board 8"
+        assert "board 8" in running.cli("connections", "show", number).stdout
+        assert running.cli("connections", "close", number).stdout == f"closed {number}\n"
+
+    running.client(while_connected, "board 8")
+    for command in ("show", "close"):
+        result = running.cli("connections", command, "999999")
+        assert (result.exit_code, code_in(result.stderr)) == (3, "not-found")
 
 
 def unused_address() -> str:
@@ -243,27 +316,26 @@ def unused_address() -> str:
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
+    ("variables", "option", "code", "exit_code"),
     [
-        ({"MAXAM_CA": None}, "no CA certificate of the gateway is given: use --ca FILE or set MAXAM_CA"),
-        (
-            {"MAXAM_CERTIFICATE": None},
-            "no client certificate is given: use --certificate FILE or set MAXAM_CERTIFICATE",
-        ),
-        ({"MAXAM_KEY": None}, "no key of the client certificate is given: use --key FILE or set MAXAM_KEY"),
-        ({"MAXAM_KEY": "/nonesuch"}, "the key of the client certificate /nonesuch cannot be read (No such file"),
-        ({"MAXAM_CA": __file__}, f"{__file__} holds no PEM certificate: see --ca or MAXAM_CA"),
-        ({"MAXAM_KEY": __file__}, "are not a PEM certificate and its unencrypted PEM key"),
-        ({"MAXAM_GATEWAY": "here"}, "--gateway must be HOST:PORT, found 'here'"),
-        ({"MAXAM_GATEWAY": "h:99999"}, "--gateway must be HOST:PORT"),
-        ({"MAXAM_SERVER_NAME": "other.example"}, "is not trusted (Hostname mismatch"),
+        ({"MAXAM_CA": None}, "--ca", "usage", 2),
+        ({"MAXAM_CERTIFICATE": None}, "--cert", "usage", 2),
+        ({"MAXAM_KEY": None}, "--key", "usage", 2),
+        ({"MAXAM_KEY": "/nonesuch"}, "--key", "certificate-invalid", 4),
+        ({"MAXAM_CA": __file__}, "--ca", "certificate-invalid", 4),
+        ({"MAXAM_KEY": __file__}, "--key", "certificate-invalid", 4),
+        ({"MAXAM_GATEWAY": "here"}, "--admin", "usage", 2),
+        ({"MAXAM_GATEWAY": "h:99999"}, "--admin", "usage", 2),
+        ({"MAXAM_SERVER_NAME": "other.example"}, "--server-name", "tls-failed", 4),
     ],
 )
-def test_what_is_missing_is_named(running: Running, variables: dict[str, str | None], message: str) -> None:
-    """Each thing that is needed to connect is named with its option and variable, on one line, with exit code 1."""
+def test_what_is_missing_is_named(
+    running: Running, variables: dict[str, str | None], option: str, code: str, exit_code: int
+) -> None:
+    """Each missing or invalid setting is reported with its option, on one line."""
     result = running.cli("topics", "list", variables=variables)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert message in result.stderr
+    assert (result.exit_code, code_in(result.stderr), result.stdout) == (exit_code, code, "")
+    assert option in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -281,11 +353,11 @@ def test_any_name_that_leads_there_will_do(running: Running) -> None:
 def test_no_gateway_is_told(running: Running) -> None:
     """Nothing listens, or something that is no admin listener."""
     result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": unused_address()})
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "nothing listens at" in result.stderr
     host, port = running.gateway.address
     result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": f"{host}:{port}"})
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "is it the admin port?" in result.stderr
 
 
@@ -295,12 +367,12 @@ def test_untrusted_certificates_are_told(running: Running, tmp_path: Path) -> No
     Authority.create("other", now).issue("x", now, now + dt.timedelta(days=1)).write(tmp_path, "x")
     files: dict[str, str | None] = {"MAXAM_CERTIFICATE": str(tmp_path / "x.pem"), "MAXAM_KEY": str(tmp_path / "x.key")}
     result = running.cli("topics", "list", variables=files)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "refused the certificate" in result.stderr
     assert "unknown ca" in result.stderr
     issue_development_certificates(tmp_path, now)
     result = running.cli("topics", "list", variables={"MAXAM_CA": str(tmp_path / "ca.pem")})
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "is not trusted" in result.stderr
 
 
@@ -316,14 +388,15 @@ def test_untrusted_certificates_are_told(running: Running, tmp_path: Path) -> No
         ["sessions", "show", "a", "b"],
         ["sessions", "kick", "a", "b"],
         ["sessions", "drop", "a", "b"],
+        ["subscriptions", "drop", "a", "b", "c"],
     ],
 )
 def test_no_right_is_told(running: Running, who: str, arguments: list[str]) -> None:
     """A certificate without the right, or unknown to the policy, is refused and told which right is missing."""
     result = running.cli(*arguments, who=who)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "forbidden: this needs the admin right" in result.stderr
-    assert f"maxam-admin fingerprint {running.folder}/certs/{who}.pem" in result.stderr
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert code_in(result.stderr) == "forbidden"
+    assert f"maxam-admin certs fingerprint {running.folder}/certs/{who}.pem" in result.stderr
 
 
 @pytest.mark.parametrize(("method", "path", "right"), [(m, p, r) for m, p, r, _ in ROUTES])
@@ -331,7 +404,7 @@ def test_every_route_refuses_an_unprivileged_certificate(running: Running, metho
     """Over real TLS, a certificate that the policy does not know gets 403 everywhere but at /livez."""
     certificates = running.folder / "certs"
     context = client_context(
-        certificates / "subscriber.pem", certificates / "subscriber.key", certificates / "ca.pem", False
+        certificates / "ca.pem", certificates / "subscriber.pem", certificates / "subscriber.key", name_checked=False
     )
     host, _, port = running.admin.rpartition(":")
     connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=PATIENCE_S)
@@ -354,7 +427,7 @@ def test_usage_errors_have_their_own_exit_code(running: Running) -> None:
 def test_arguments_that_are_no_text_are_told(running: Running, arguments: list[str]) -> None:
     """As bytes of another character set come from a shell; one line, and exit code 1."""
     result = running.cli(*arguments, "X/\udcff")
-    assert (result.exit_code, result.stderr) == (1, "Error: an argument is not UTF-8: 'X/\\udcff'\n")
+    assert (result.exit_code, result.stderr) == (2, "Error: an argument is not UTF-8: 'X/\\udcff'\n")
 
 
 def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
@@ -369,9 +442,9 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
     pem = str(tmp_path / "certs/operator.pem")
     assert cli("fingerprint", pem).stdout == made["operator"] + "\n"
     assert json.loads(cli("fingerprint", pem, "--json").stdout) == {"file": pem, "fingerprint": made["operator"]}
-    for bad in (__file__, "/nonesuch"):
+    for bad, code in ((__file__, 1), ("/nonesuch", 3)):
         result = cli("fingerprint", bad)
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout) == (code, "")
         assert bad in result.stderr
 
     schemas, policy = running.folder / "schemas", running.folder / "policy.toml"
@@ -383,7 +456,7 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "bad.toml: capability: expected one of" in result.stdout
     assert "1 error" in result.stderr
-    assert cli("schemas", "check", str(tmp_path)).exit_code == 1
+    assert cli("schemas", "check", str(tmp_path)).exit_code == 3
 
     result = cli("journal", "verify", str(running.folder / "journal"))
     assert result.exit_code == 0
@@ -408,7 +481,7 @@ def test_bench_is_maxam_bench(tmp_path: Path) -> None:
 
     def run(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-c", "from maxam.admin.main import main; main()", "bench", *arguments],
+            [sys.executable, "-c", "from maxam.cli.main import main; main()", "bench", *arguments],
             env=environment | {"PATH": path},
             cwd=tmp_path.parent,
             capture_output=True,
@@ -420,23 +493,27 @@ def test_bench_is_maxam_bench(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith("Usage: maxam-bench run")
     assert run(str(tmp_path), "--nonsense").returncode == 2
+    linked = tmp_path / "bin" / "maxam-admin"  # as an installed gateway has it
+    linked.parent.mkdir()
+    (tmp_path / "maxam-admin").write_text(f"#!{sys.executable}\nfrom maxam.cli.main import main\nmain()\n")
+    (tmp_path / "maxam-admin").chmod(0o755)
+    linked.symlink_to(tmp_path / "maxam-admin")
+    command = [str(linked), "bench", "run", "--help"]
+    done = subprocess.run(command, env=environment | {"PATH": "/nonesuch"}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.startswith("Usage: maxam-bench run")) == (0, True), done.stderr
     result = run("/nonesuch")
-    assert (result.returncode, result.stderr) == (1, "Error: maxam-bench is neither beside -c nor on the path\n")
+    assert (result.returncode, code_in(result.stderr)) == (1, "configuration-invalid")
 
 
 def completed(
     running: Running, *words: str, asks: str = "bash", variables: dict[str, str | None] | None = None
 ) -> list[str]:
     """Return what a shell is offered for the last word."""
-    certificates = running.folder / "certs"
     environment: dict[str, str | None] = {
+        **running.environment(),
         "_MAXAM_ADMIN_COMPLETE": f"{asks}_complete",
         "COMP_WORDS": shlex.join(("maxam-admin", *words)),
         "COMP_CWORD": str(len(words)),
-        "MAXAM_GATEWAY": running.admin,
-        "MAXAM_CERTIFICATE": str(certificates / "operator.pem"),
-        "MAXAM_KEY": str(certificates / "operator.key"),
-        "MAXAM_CA": str(certificates / "ca.pem"),
     }
     result = CliRunner().invoke(main, [], prog_name="maxam-admin", env=environment | (variables or {}))
     return [line.removeprefix("plain,") for line in result.stdout.splitlines() if line]
@@ -486,3 +563,30 @@ def test_no_name_of_a_client_is_run_by_the_shell_that_completes_it(running: Runn
     assert (shell.stdout, list(tmp_path.iterdir())) == (name, [])
     assert name in completed(running, "topics", "get", name[:4], asks="zsh")
     running.send(name, b"")
+
+
+@pytest.mark.parametrize("arguments", [["backup", "list", "--help"], ["backup", "--help"]])
+def test_help_needs_no_client_configuration(tmp_path: Path, arguments: list[str]) -> None:
+    """A configuration that cannot be read is told by what uses it, not by a help text."""
+    (tmp_path / "maxam").mkdir()
+    (tmp_path / "maxam" / "client.toml").write_text("nonsense")
+    variables = {"XDG_CONFIG_HOME": str(tmp_path), "MAXAM_CLIENT_CONFIG": str(tmp_path / "maxam" / "client.toml")}
+    result = CliRunner().invoke(main, arguments, env=variables)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("Usage:")
+    assert CliRunner().invoke(main, ["backup", "list"], env=variables).exit_code == 1
+
+
+@pytest.mark.parametrize("option", ["--ca-sha256", "--token-file", "--server-name"])
+def test_enrol_ignores_no_option(tmp_path: Path, option: str) -> None:
+    """Without the gateway's address they would do nothing: that is an error, and no key is made."""
+    result = CliRunner().invoke(main, ["enrol", str(tmp_path / "new"), option, "x"])
+    assert result.exit_code == 2, result.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_json_before_or_behind_the_verb(running: Running) -> None:
+    """`backup --json list` prints JSON as `backup list --json` does."""
+    results = [running.cli("backup", *arguments) for arguments in (("--json", "list"), ("list", "--json"))]
+    assert results[0].output == results[1].output
+    assert not results[0].output.startswith("NAME")

@@ -6,23 +6,25 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.tcp_server import TCPServer
 from starlette.requests import Request
 from trio.testing import wait_all_tasks_blocked
 
-from maxam.admin.certificates import Authority, issue_development_certificates
-from maxam.admin.listener import CARRIER, CHAIN, FINGERPRINT, ListenerLimits, serve_https
+from maxam.api.http1 import CARRIER
+from maxam.api.listener import CHAIN, FINGERPRINT, serve_https
+from maxam.api.listener_limits import ListenerLimits
+from maxam.api.places import Standing
 from maxam.config import TlsSettings
-from tests.streams.living_gateway import run
+from maxam.pki.certificates import Authority, issue_development_certificates
 from tests.streams.tls_pairs import context_of
+from tests.support.living_gateway import run
 
 LARGE_BYTES = 32_000_000
 NOW = dt.datetime.now(dt.UTC)
@@ -64,17 +66,31 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def fingerprint_of(folder: Path, name: str) -> str:
+    """Return the fingerprint of a certificate."""
+    return str(json.loads((folder / "fingerprints.json").read_text())[name])
+
+
 @asynccontextmanager
 async def serving(
-    folder: Path, limits: ListenerLimits | None = None, context: Callable[[], ssl.SSLContext] | None = None
+    folder: Path,
+    limits: ListenerLimits | None = None,
+    context: Callable[[], ssl.SSLContext] | None = None,
+    standings: Mapping[str, Standing] | None = None,
+    refused: list[str] | None = None,
 ) -> AsyncIterator[int]:
-    """Serve `echo`; yield the port."""
+    """Serve `echo` to certificates with these standings, all equal if there are none; yield the port. Reasons of refusals go to a list."""
     if context is None:
         made = admin_context(folder)
         context = lambda: made  # noqa: E731 a test's one-liner
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    standing = None
+    if standings is not None:
+        by_fingerprint = {fingerprint_of(folder, name): one for name, one in standings.items()}
+        standing = lambda fingerprint, _chain: by_fingerprint.get(fingerprint, Standing())  # noqa: E731
+    tell = None if refused is None else lambda _listener, _address, reason: refused.append(reason)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_https, echo, listeners, context, limits)
+        nursery.start_soon(partial(serve_https, refused=tell, standing=standing), echo, listeners, context, limits)
         yield listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()
 
@@ -114,13 +130,6 @@ def test_a_second_request_on_a_connection_has_the_fingerprint_too(certificates: 
                 assert FINGERPRINT.encode() in got
 
     run(test)
-
-
-def test_the_point_where_the_fingerprint_enters_is_where_hypercorn_still_has_it() -> None:
-    """The points of Hypercorn's connection server that ours relies on exist under their names."""
-    assert TCPServer.__init__.__code__.co_varnames[:6] == ("self", "app", "config", "context", "state", "stream")
-    assert {"protocol_send", "run", "_close", "_read_data"} <= set(vars(TCPServer))
-    assert {"_check_protocol", "_create_stream", "_send_error_response"} <= set(vars(H11Protocol))
 
 
 def stranger(certificates: Path, folder: Path, kind: str) -> ssl.SSLContext:
@@ -210,10 +219,10 @@ def test_the_context_is_asked_for_at_each_connection(certificates: Path, tmp_pat
     run(test)
 
 
-async def connect(port: int, folder: Path) -> trio.SSLStream[trio.SocketStream]:
-    """Connect as the operator, through the handshake."""
+async def connect(port: int, folder: Path, name: str = "operator") -> trio.SSLStream[trio.SocketStream]:
+    """Connect, as the operator unless another name is given, through the handshake."""
     stream = await trio.open_ssl_over_tcp_stream(
-        "localhost", port, ssl_context=client_context(folder), https_compatible=True
+        "localhost", port, ssl_context=client_context(folder, name), https_compatible=True
     )
     await stream.do_handshake()
     return stream
@@ -331,12 +340,12 @@ def test_who_never_ends_sending_is_closed_nevertheless(certificates: Path) -> No
 
 
 def test_connections_are_limited(certificates: Path) -> None:
-    """One connection more than the limit is closed at once; when one leaves there is room again."""
+    """One connection more than the limit is closed after its handshake; when one leaves there is room again."""
 
     async def test() -> None:
         async with serving(certificates, ListenerLimits(connections_max=1)) as port:
             async with await connect(port, certificates) as first:
-                async with await trio.open_tcp_stream("127.0.0.1", port) as second:
+                async with await connect(port, certificates) as second:
                     assert await closed_by_server(second)
                 await first.send_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
                 while not await closed_by_server(first):
@@ -350,7 +359,7 @@ def test_whoever_shows_no_certificate_makes_room(certificates: Path) -> None:
     """Strangers that only connect take no place from an operator: the oldest of them goes when there is none; who is served stays."""
 
     async def test() -> None:
-        limits = ListenerLimits(connections_max=3, handshake_timeout_s=600.0)
+        limits = ListenerLimits(connections_max=2, handshake_timeout_s=600.0)
         async with serving(certificates, limits) as port, await connect(port, certificates) as operator:
             strangers = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(8)]
             for stranger in strangers[:-2]:
@@ -360,6 +369,96 @@ def test_whoever_shows_no_certificate_makes_room(certificates: Path) -> None:
             assert b" 200 " in await operator.receive_some()
             for stranger in strangers:
                 await stranger.aclose()
+
+    run(test)
+
+
+ASKS = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def holds(port: int, folder: Path, *names: str) -> list[trio.SSLStream[trio.SocketStream]]:
+    """Open a connection for each name, and get an answer over each."""
+    streams = []
+    for name in names:
+        stream = await connect(port, folder, name)
+        assert await lives(stream)
+        streams.append(stream)
+    return streams
+
+
+async def lives(stream: trio.SSLStream[trio.SocketStream]) -> bool:
+    """Say whether a connection is still served."""
+    answer = b""
+    try:
+        await stream.send_all(ASKS)
+        while not answer.endswith(b"}"):
+            if not (part := await stream.receive_some()):
+                return False
+            answer += part
+    except trio.BrokenResourceError:
+        return False
+    return b" 200 " in answer
+
+
+READER, WRITER, NO_RIGHT = Standing("reader", 2), Standing("writer", 3), Standing("client", 1)
+
+
+def test_a_higher_rank_makes_a_lower_one_leave(certificates: Path) -> None:
+    """When all places are taken the oldest connection of the lowest rank makes room for one of a higher rank, and none for an equal."""
+    standings = {"operator": WRITER, "subscriber": READER, "publisher": NO_RIGHT}
+    refused: list[str] = []
+
+    async def test() -> None:
+        limits = ListenerLimits(connections_max=3)
+        async with serving(certificates, limits, standings=standings, refused=refused) as port:
+            first, second, third = await holds(port, certificates, "subscriber", "publisher", "publisher")
+            (operator,) = await holds(port, certificates, "operator")
+            assert [await lives(one) for one in (first, second, third)] == [True, False, True]
+            (another,) = await holds(port, certificates, "operator")
+            assert [await lives(one) for one in (first, third)] == [True, False]
+            for name in ("publisher", "subscriber"):
+                async with await connect(port, certificates, name) as late:
+                    assert await closed_by_server(late)
+            assert all([await lives(one) for one in (first, operator, another)])
+            for one in (first, second, third, operator, another):
+                await trio.aclose_forcefully(one)
+        assert len([reason for reason in refused if "made room" in reason]) == 2
+        assert len([reason for reason in refused if "are taken" in reason]) == 2
+
+    run(test)
+
+
+def test_a_principal_keeps_no_more_than_its_share_from_others(certificates: Path) -> None:
+    """A principal that holds more than its share gives back places to others of its rank, and then to nobody; it takes none itself."""
+    standings = {"operator": WRITER, "subscriber": Standing("another writer", 3), "publisher": READER}
+
+    async def test() -> None:
+        limits = ListenerLimits(connections_max=4, connections_per_principal_max=2)
+        async with serving(certificates, limits, standings=standings) as port:
+            hoard = await holds(port, certificates, *["operator"] * 4)
+            others = await holds(port, certificates, *["subscriber"] * 2)
+            assert [await lives(one) for one in hoard] == [False, False, True, True]
+            for name in ("operator", "subscriber", "publisher"):
+                async with await connect(port, certificates, name) as late:
+                    assert await closed_by_server(late)
+            assert all([await lives(one) for one in (*hoard[2:], *others)])
+            for one in (*hoard, *others):
+                await trio.aclose_forcefully(one)
+
+    run(test)
+
+
+def test_whoever_is_nobody_gets_one_answer(certificates: Path) -> None:
+    """A connection whose certificate is refused or unknown is closed after its answer; that of a principal goes on."""
+    standings = {"publisher": NO_RIGHT}
+
+    async def test() -> None:
+        async with serving(certificates, standings=standings) as port:
+            known, unknown = await holds(port, certificates, "publisher", "subscriber")
+            assert await closed_by_server(unknown)
+            assert await lives(known)
+            await trio.aclose_forcefully(known)
+            await trio.aclose_forcefully(unknown)
 
     run(test)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from maxam.audit_chain import Checker, read_folder
 from maxam.gateway.audit import (
     ADMIN,
     CONNECTED,
@@ -22,10 +23,9 @@ from maxam.gateway.audit import (
     TAKEN_OVER,
     audit_folder,
 )
-from maxam.gateway.chain import Checker, read_folder
-from tests.streams.living_gateway import EVERYTHING, Living, Site, cli, living, run, until
+from tests.support.living_gateway import EVERYTHING, Living, Site, cli, living, run, until
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "security.md"
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_every_kind_of_event_is_told_with_who_and_why(site: Site) -> None:
                     assert (await first.error())[0] == b"session taken over by a newer connection"
                     assert (await cli(gateway, "sessions", "kick", "anna", "session-1")).exit_code == 0
                     assert (await second.error())[0] == b"closed by an operator"
-            assert (await cli(gateway, "sessions", "kick", "anna", "nobody")).exit_code == 1
-            assert (await cli(gateway, "reload", who="anna")).exit_code == 1
+            assert (await cli(gateway, "sessions", "kick", "anna", "nobody")).exit_code == 3
+            assert (await cli(gateway, "reload", who="anna")).exit_code == 4
             assert not await greeted_without_certificate(gateway)
             async with gateway.client("bert") as bert:
                 site.policy({"anna": EVERYTHING})
@@ -107,8 +107,33 @@ def test_every_kind_of_event_is_told_with_who_and_why(site: Site) -> None:
     assert "the body" not in json.dumps(found)
 
 
+def test_what_operators_drop_is_told(site: Site) -> None:
+    """The end of a subscription and of a session is a line each, with who did it and which one; so is a refused one."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            async with gateway.client("anna", "one") as anna:
+                await anna.subscribe("X/**", durable=True)
+                drop = ("subscriptions", "drop", "anna", "one", "s")
+                assert (await cli(gateway, *drop)).exit_code == 1
+            await until(lambda: gateway.gateway.broker.sessions["anna", "one"].connection is None)
+            assert (await cli(gateway, *drop)).exit_code == 0
+            async with gateway.client("anna", "one") as anna:
+                await anna.subscribe("X/**", durable=True)
+            assert (await cli(gateway, "sessions", "drop", "anna", "one")).exit_code == 0
+
+    run(test)
+    told = [line for line in lines(site) if line["event"] == ADMIN]
+    assert {line["principal"] for line in told} == {"operator"}
+    assert [(line["outcome"], line["method"], line["path"]) for line in told] == [
+        ("refused", "DELETE", "/v1/subscriptions/anna/one/s"),
+        ("done", "DELETE", "/v1/subscriptions/anna/one/s"),
+        ("done", "DELETE", "/v1/sessions/anna/one"),
+    ]
+
+
 def test_events_are_the_ones_documented() -> None:
-    """docs/security.md has a row for each event that the code names."""
+    """docs/operate/security.md has a row for each event that the code names."""
     section = PAGE.read_text().partition("\n## Audit log\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == EVENTS
 
@@ -163,12 +188,12 @@ def test_what_is_in_force_is_explained(site: Site) -> None:
             assert (result.exit_code, "part" in result.output) == (0, True)
             result = await cli(gateway, "policy", "explain", "--principal", "anna", "--send", "Y/a")
             assert (result.exit_code, "denied: none of its send globs (X/**) matches" in result.output) == (1, True)
-            for arguments, who in (
-                (["--principal", "anna", "--send", "X/a"], "anna"),
-                (["--fingerprint", "00" * 32, "--send", "X/a"], "operator"),
-                (["--principal", "anna", "--receive", "["], "operator"),
+            for arguments, who, code in (
+                (["--principal", "anna", "--send", "X/a"], "anna", 4),
+                (["--fingerprint", "00" * 32, "--send", "X/a"], "operator", 3),
+                (["--principal", "anna", "--receive", "["], "operator", 2),
             ):
-                assert (await cli(gateway, "policy", "explain", *arguments, who=who)).exit_code == 1
+                assert (await cli(gateway, "policy", "explain", *arguments, who=who)).exit_code == code
 
     run(test)
 
@@ -190,7 +215,7 @@ def test_a_policy_that_is_about_to_come_is_compared_with_who_is_there(site: Site
             assert set(effects) == {("closed", "bert"), ("lost", "anna")}
             assert effects["lost", "anna"]["example"] == "X/a"
             result = await cli(gateway, "policy", "diff", str(new), str(new), "--live")
-            assert "nobody gains or loses anything" in result.output
+            assert "no principal gains or loses anything" in result.output
             assert "no connection would be closed" in result.output
 
     run(test)

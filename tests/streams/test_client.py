@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -22,8 +22,8 @@ from maxam.client import (
     VersionError,
     connect,
 )
-from maxam.client import connection as client_connection
 from maxam.client.connection import converse
+from maxam.client.link import UNREAD_MESSAGES_MAX
 from maxam.client.resume import ResumingClient, resume
 from maxam.config import Limits
 from maxam.content import pack
@@ -33,7 +33,7 @@ from maxam.stomp.answers import SESSION_TAKEN_OVER
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2
 from maxam.stomp.frames import CLIENT_COMMANDS, Decoder, Frame
 
-Script = Callable[["Peer"], Awaitable[None]]
+Script = Callable[["ServerConnection"], Awaitable[None]]
 
 
 def trio_test(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -50,8 +50,8 @@ def trio_test(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-class Peer:
-    """The gateway's end: reads frames, and answers what the test says."""
+class ServerConnection:
+    """The gateway's end: reads frames, and sends the answers of the test."""
 
     def __init__(self, stream: trio.abc.Stream, version: int = VERSION_1_2) -> None:
         self.stream = stream
@@ -109,7 +109,7 @@ class Peer:
 async def talking(script: Script, spoken: int = VERSION_1_2, **options: Any) -> AsyncIterator[Client]:
     """Connect a client to a peer that follows `script`, which must come to its end."""
     ours, theirs = trio.testing.memory_stream_pair()
-    peer = Peer(theirs, spoken)
+    peer = ServerConnection(theirs, spoken)
     done = trio.Event()
 
     async def play() -> None:
@@ -134,7 +134,7 @@ async def talking(script: Script, spoken: int = VERSION_1_2, **options: Any) -> 
 async def test_connects_and_leaves() -> None:
     """CONNECT offers both versions, the page's host and heart-beats; the end of the block sends DISCONNECT with a receipt."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         frame = await peer.accept()
         assert frame.headers[b"accept-version"] == b"1.1,1.2"
         assert frame.headers[b"host"] == b"MAXVAPI"
@@ -149,9 +149,9 @@ async def test_connects_and_leaves() -> None:
 
 @trio_test
 async def test_send_returns_each_disposition() -> None:
-    """A SEND returns the RECEIPT that names it, rejections included, and its headers and body arrive as given."""
+    """A SEND returns its own RECEIPT, rejections included, and its headers and body arrive as given."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         frame = await peer.expect(b"SEND")
         assert frame.headers[b"destination"] == b"X/a"
@@ -174,9 +174,9 @@ async def test_send_returns_each_disposition() -> None:
 
 @trio_test
 async def test_a_source_may_repeat_itself() -> None:
-    """A SEND with a source carries name and number behind the user headers, and `superseded` is no failure."""
+    """A SEND with a source carries name and number after the user headers, and `superseded` is no failure."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         frame = await peer.expect(b"SEND")
         assert list(frame.headers)[-4:] == [b"unit", b"source", b"source-revision", b"content-length"]
@@ -191,9 +191,9 @@ async def test_a_source_may_repeat_itself() -> None:
 
 @trio_test
 async def test_only_the_value_that_is_known_is_changed() -> None:
-    """`if_revision` is sent, 0 too; the Receipt has the new revision or the conflict; a malformed revision is no STOMP of ours."""
+    """`if_revision` is sent, 0 too. The Receipt has the new revision or the conflict. A malformed revision is an error."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         frame = await peer.expect(b"SEND")
         assert frame.headers[b"if-revision"] == b"0"
@@ -216,7 +216,7 @@ async def test_only_the_value_that_is_known_is_changed() -> None:
 async def test_sends_pipeline() -> None:
     """A hundred SENDs are on the wire before the first RECEIPT, and each gets its own, whatever the order."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         frames = [await peer.expect(b"SEND") for _ in range(100)]
         for frame in reversed(frames):
@@ -235,7 +235,7 @@ async def test_sends_pipeline() -> None:
 async def test_what_one_task_posts_is_written_and_settled_in_order() -> None:
     """`post` returns before the RECEIPT; each SEND then has its own answer, and a loss settles what had none."""
 
-    async def gateway(peer: Peer) -> None:
+    async def gateway(peer: ServerConnection) -> None:
         await peer.accept()
         frames = [await peer.expect(b"SEND") for _ in range(4)]
         assert [frame.body for frame in frames] == [b"0", b"1", b"2", b"3"]
@@ -261,7 +261,7 @@ async def test_what_one_task_posts_is_written_and_settled_in_order() -> None:
 def test_automatic_ack_follows_the_body(version: int) -> None:
     """Asking for the next message acknowledges the one before, once, with the headers of the negotiated version."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         frame = await peer.expect(b"SUBSCRIBE")
         assert frame.headers[b"ack"] == b"client"
@@ -304,7 +304,7 @@ async def test_a_body_that_raises_acknowledges_nothing() -> None:
     """The message whose loop body raised is not acknowledged, and the exception comes out as it is."""
     commands = []
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
         await peer.message(1)
@@ -319,12 +319,52 @@ async def test_a_body_that_raises_acknowledges_nothing() -> None:
     assert b"ACK" not in commands
 
 
+@pytest.mark.parametrize("ack", ["client", "client-individual"])
+def test_an_ack_repeats_the_messages_ack_header(ack: Literal["client", "client-individual"]) -> None:
+    """A 1.2 ACK repeats the MESSAGE's `ack` header. It is not sent if another ACK covered it, or after the subscription's end."""
+    acked = []
+
+    async def script(peer: ServerConnection) -> None:
+        await peer.accept()
+        frame = await peer.expect(b"SUBSCRIBE")
+        assert frame.headers[b"ack"] == ack.encode()
+        await peer.receipt(frame)
+        for number in range(3):
+            await peer.stream.send_all(
+                b"MESSAGE\nsubscription:sub\nack:T_1@@\\c%d\nmessage-id:m\ndestination:/queue/x\n\nv\0" % number
+            )
+        while (frame := await peer.frame()).command == b"ACK":
+            acked.append(frame.headers[b"id"])
+        await peer.receipt(frame)
+        await peer.leave()
+
+    @trio_test
+    async def test() -> None:
+        async with talking(script) as client:
+            async with client.subscribe("/queue/x", id="sub", ack=ack, automatic=False) as subscription:
+                first, second, third = [await anext(subscription) for _ in range(3)]
+                await second.ack()
+                await first.ack()
+                await second.ack()
+            await third.ack()
+        assert acked == ([b"T_1@@:1"] if ack == "client" else [b"T_1@@:1", b"T_1@@:0"])
+
+    test()
+
+
+def test_a_receipt_shows_what_it_says() -> None:
+    """The repr of a Receipt has what is not empty."""
+    receipt = Receipt(b"7", "rejected-invalid", "no-rule", "why", False)
+    assert repr(receipt) == "Receipt(receipt_id=b'7', disposition='rejected-invalid', result='no-rule', reason='why')"
+    assert repr(Receipt(b"7", "accepted", "", "", True, 3)).endswith("filtered=True, revision=3)")
+
+
 @trio_test
 async def test_ack_with_receipt_waits() -> None:
     """`ack(receipt=True)` returns after the gateway's RECEIPT."""
     recorded = False
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         nonlocal recorded
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
@@ -343,9 +383,9 @@ async def test_ack_with_receipt_waits() -> None:
 
 @trio_test
 async def test_durable_pauses_and_is_removed() -> None:
-    """The end of the block pauses a durable subscription, `remove` ends it for good and says what the gateway said."""
+    """The end of the block pauses a durable subscription, `remove` ends it for good and returns the gateway's result."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         for flag in (None, b"true"):
             frame = await peer.expect(b"SUBSCRIBE")
@@ -365,10 +405,10 @@ async def test_durable_pauses_and_is_removed() -> None:
 
 @trio_test
 async def test_unread_auto_subscription_stops_reading() -> None:
-    """A subscription with ack auto that nobody reads holds a bounded number of messages, and loses none."""
+    """A subscription with ack auto that no task reads holds a bounded number of messages, and loses none."""
     sent = 0
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         nonlocal sent
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
@@ -380,13 +420,13 @@ async def test_unread_auto_subscription_stops_reading() -> None:
 
     ours, theirs = trio.testing.lockstep_stream_pair()  # takes nothing that is not being read
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(script, Peer(theirs))
+        nursery.start_soon(script, ServerConnection(theirs))
         async with (
             converse(ours, heart_beat_ms=(0, 0)) as client,
             client.subscribe("X/*", id="sub", ack="auto") as subscription,
         ):
             await trio.sleep(600)
-            assert sent <= client_connection.UNREAD_MESSAGES_MAX + 2
+            assert sent <= UNREAD_MESSAGES_MAX + 2
             for revision in range(1, 1001):
                 assert (await anext(subscription)).message_id == str(revision)
 
@@ -395,7 +435,7 @@ async def test_unread_auto_subscription_stops_reading() -> None:
 async def test_heart_beats_are_sent() -> None:
     """An idle client sends an end of line within each agreed interval."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept(heart_beat_ms=(0, 15000))
         before = peer.received_bytes
         with trio.move_on_after(60):
@@ -411,7 +451,7 @@ async def test_heart_beats_are_sent() -> None:
 async def test_a_silent_gateway_counts_as_dead() -> None:
     """Twice the agreed interval without a byte ends the connection: requests under way have an unknown outcome."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept(heart_beat_ms=(10000, 0))
         await trio.sleep(15)
         await peer.stream.send_all(encoder.HEART_BEAT)
@@ -429,7 +469,7 @@ async def test_a_silent_gateway_counts_as_dead() -> None:
 async def test_an_error_is_raised_where_it_belongs() -> None:
     """ERROR is raised by the request it names and by every iteration; other requests have an unknown outcome."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
         await peer.expect(b"SEND")
@@ -463,13 +503,13 @@ async def test_an_error_is_raised_where_it_belongs() -> None:
 
 @trio_test
 async def test_no_common_version() -> None:
-    """An ERROR that names the gateway's versions is a VersionError, and so is an answer with one we did not offer."""
+    """An answer to CONNECT that lists only versions we did not offer is a VersionError, and so is a CONNECTED with one of those."""
 
-    async def refuse(peer: Peer) -> None:
+    async def refuse(peer: ServerConnection) -> None:
         await peer.expect(b"CONNECT")
-        await peer.error("no common version", None, (b"version", b"1.1,1.2"))
+        await peer.error("no common version", None, (b"version", b"1.0,1.2"))
 
-    async def ignore(peer: Peer) -> None:
+    async def ignore(peer: ServerConnection) -> None:
         await peer.accept()
 
     for script in (refuse, ignore):
@@ -479,13 +519,33 @@ async def test_no_common_version() -> None:
 
 
 @trio_test
-async def test_a_mute_gateway_is_unreachable() -> None:
-    """No answer to CONNECT in time is an UnreachableError; a close instead of an answer says what to look at."""
+async def test_a_version_header_alone_makes_no_version_error() -> None:
+    """An ERROR that lists a version we speak, or that is no answer to CONNECT, is a plain GatewayError (RabbitMQ lists them in each)."""
 
-    async def mute(peer: Peer) -> None:
+    async def refuse(peer: ServerConnection) -> None:
+        await peer.expect(b"CONNECT")
+        await peer.error("access refused", None, (b"version", b"1.0,1.1,1.2"))
+
+    async def fail(peer: ServerConnection) -> None:
+        await peer.accept()
+        await peer.error("unknown destination", None, (b"version", b"1.0"))
+
+    with pytest.raises(GatewayError) as raised:
+        async with talking(refuse):
+            pytest.fail("connected")
+    assert type(raised.value) is GatewayError
+    async with talking(fail) as client:
+        assert type(await client.ended()) is GatewayError
+
+
+@trio_test
+async def test_a_mute_gateway_is_unreachable() -> None:
+    """No answer to CONNECT in time is an UnreachableError; the error for a close instead of an answer has advice."""
+
+    async def mute(peer: ServerConnection) -> None:
         await peer.expect(b"CONNECT")
 
-    async def close(peer: Peer) -> None:
+    async def close(peer: ServerConnection) -> None:
         await peer.expect(b"CONNECT")
         await peer.stream.aclose()
 
@@ -501,7 +561,7 @@ async def test_a_mute_gateway_is_unreachable() -> None:
 async def test_a_cancelled_send_leaves_a_whole_frame() -> None:
     """A SEND that was cancelled while it waited for its RECEIPT was written whole, and the connection goes on."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         late = await peer.expect(b"SEND")
         await trio.sleep(10)
@@ -520,7 +580,7 @@ async def test_a_cancelled_send_leaves_a_whole_frame() -> None:
 async def test_iteration_ends_with_our_own_disconnect() -> None:
     """`disconnect` ends iterations without an exception."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
         await peer.leave()
@@ -540,7 +600,7 @@ async def test_iteration_ends_with_our_own_disconnect() -> None:
 async def test_an_id_is_used_once() -> None:
     """A second subscription of the same id is refused here, where it does not cost the connection."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
         await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
@@ -554,8 +614,8 @@ async def test_an_id_is_used_once() -> None:
 @trio_test
 async def test_missing_files_and_nobody_there(tmp_path: Any) -> None:
     """A missing file is named, and so is the kind of it."""
-    with pytest.raises(CertificateFileError, match=r"certificate file .*none\.pem: No such file"):
-        async with connect("127.0.0.1", 1, certificate=tmp_path / "none.pem", key="k", ca="c"):
+    with pytest.raises(CertificateFileError, match=r"CA file .*none\.pem: No such file"):
+        async with connect("127.0.0.1", 1, certificate="c", key="k", ca=tmp_path / "none.pem"):
             pytest.fail("connected")
 
 
@@ -588,14 +648,14 @@ class Gateway:
 async def test_resumes_subscriptions() -> None:
     """After a loss it connects with the session's name, subscribes again as before, and the iteration just goes on."""
 
-    async def first(peer: Peer) -> None:
+    async def first(peer: ServerConnection) -> None:
         await peer.accept("s-1")
         await peer.receipt(await peer.expect(b"SUBSCRIBE"), (b"result", b"created"))
         await peer.message(1)
         await trio.sleep(1)
         await peer.stream.aclose()
 
-    async def second(peer: Peer) -> None:
+    async def second(peer: ServerConnection) -> None:
         frame = await peer.accept("s-1")
         assert frame.headers[b"client-id"] == b"s-1"
         frame = await peer.expect(b"SUBSCRIBE")
@@ -611,7 +671,7 @@ async def test_resumes_subscriptions() -> None:
         assert subscription.result == "created"
         message = await anext(subscription)
         await trio.sleep(5)
-        await message.ack()  # of a connection that is gone: nothing to say it to
+        await message.ack()  # of a connection that is gone: it is not sent
         assert (await anext(subscription)).message_id == "2"
         assert subscription.result == "resumed"
     assert gateway.sessions == [None, "s-1"]
@@ -621,12 +681,12 @@ async def test_resumes_subscriptions() -> None:
 async def test_a_send_is_repeated_only_on_request() -> None:
     """A SEND in flight at the loss is raised as of unknown outcome; with `retry` it is sent until it has a RECEIPT."""
 
-    async def swallow(peer: Peer) -> None:
+    async def swallow(peer: ServerConnection) -> None:
         await peer.accept()
         await peer.expect(b"SEND")
         await peer.stream.aclose()
 
-    async def answer(peer: Peer) -> None:
+    async def answer(peer: ServerConnection) -> None:
         await peer.accept()
         frame = await peer.expect(b"SEND")
         assert frame.body == b"again"
@@ -645,7 +705,7 @@ async def test_a_send_is_repeated_only_on_request() -> None:
 async def test_pauses_grow_to_a_bound() -> None:
     """Failed attempts wait twice as long each, at least half of that by chance, and never more than 30 s."""
 
-    async def once(peer: Peer) -> None:
+    async def once(peer: ServerConnection) -> None:
         await peer.accept()
         await peer.stream.aclose()
 
@@ -665,7 +725,7 @@ async def test_pauses_grow_to_a_bound() -> None:
 async def test_a_session_taken_over_is_not_taken_back() -> None:
     """The ERROR of a takeover ends the resuming client: iterations and sends raise it."""
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ServerConnection) -> None:
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
         await peer.error(SESSION_TAKEN_OVER)

@@ -4,17 +4,14 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from click.testing import CliRunner
 
-from maxam.admin.main import main
 from maxam.gateway.rates import Rates
-from tests.streams.living_gateway import Living, Site, living, until
+from tests.support.living_gateway import Living, Site, cli, living, until
 
 HOUR_US = 3_600_000_000
 CONTRACTS = """
@@ -33,18 +30,10 @@ class Operator:
 
     def __init__(self, alive: Living) -> None:
         self.alive = alive
-        certificates = alive.site.certificates
-        self.environment: dict[str, str | None] = {
-            "MAXAM_GATEWAY": f"127.0.0.1:{alive.admin_port}",
-            "MAXAM_CERTIFICATE": str(certificates / "operator.pem"),
-            "MAXAM_KEY": str(certificates / "operator.key"),
-            "MAXAM_CA": str(certificates / "ca.pem"),
-        }
 
     async def says(self, *arguments: str) -> str:
         """Run `maxam-admin`; return what it prints."""
-        run = partial(CliRunner().invoke, main, arguments, env=self.environment)
-        result = await trio.to_thread.run_sync(run)
+        result = await cli(self.alive, *arguments)
         assert result.exit_code == 0, result.output
         return result.output
 
@@ -128,11 +117,11 @@ def test_rates_tell_of_sessions_and_topics(tmp_path: Path) -> None:
         ):
             await reader.subscribe("X/**")
             rates = Rates(alive.gateway.broker, alive.gateway.connections)  # one that looks when it is told to
-            await rates.look_at_sessions()
+            await rates.measure_sessions()
             for number in range(20):
                 await publisher.send("X/EGM.1", b"%d" % number)
             await reader.values(1)
-            await rates.look_at_sessions()
+            await rates.measure_sessions()
             busy = {session.principal: session for session in rates.busy_sessions}
             assert (busy["pub"].client_id, busy["pub"].messages_per_s, busy["sub"].sends_per_s) == ("p", 0, 0)
             assert busy["pub"].sends_per_s > 0

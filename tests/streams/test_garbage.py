@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from maxam.gateway.connection import ClientConnection
 from maxam.gateway.tls import TlsSocket
-from tests.streams.living_gateway import Living, Site, living, until
+from maxam.gateway.transport import Transport
+from tests.support.living_gateway import Living, Site, living, until
 
 
 def server_side() -> list[object]:
     """Return what ended connections of a gateway in this process have left."""
-    kept = (ClientConnection, TlsSocket)
+    kept = (Transport, TlsSocket)
     return [
         one for one in gc.get_objects() if isinstance(one, kept) or (isinstance(one, ssl.SSLObject) and one.server_side)
     ]

@@ -11,11 +11,12 @@ import trio.testing
 from trio.testing import MockClock
 
 from maxam.config import Limits
-from maxam.gateway.connection import SLICE_BYTES, ClientConnection
-from maxam.gateway.deliveries import TURNS_PER_PASS, Deliveries
-from maxam.gateway.peer import Peer
+from maxam.gateway.clock import WallClock
+from maxam.gateway.delivery_scheduler import READERS_PER_PASS, DeliveryScheduler
 from maxam.gateway.revocation import Chain
+from maxam.gateway.server_connection import ServerConnection
 from maxam.gateway.tls import TlsSocket
+from maxam.gateway.transport import SLICE_BYTES, Transport
 from tests.streams.tls_pairs import Client
 
 Pair = Callable[..., tuple[socket.socket, Client]]
@@ -23,7 +24,7 @@ LIMITS = Limits()
 
 
 class _ScriptedPeer:
-    """Stands in for Peer: records what it is told, hands out what the test puts in."""
+    """Stands in for ServerConnection: records what it is told, hands out what the test puts in."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -34,6 +35,11 @@ class _ScriptedPeer:
         self.next_due_s: float | None = None
         self.finished = False
         self.sends = 0
+        self.frames = 0
+        self.principal = ""
+        self.received_bytes = 0
+        self.heard: list[float] = []
+        self.listening: list[bool] = []
         self.received: list[bytes] = []
         self.output: list[list[bytes]] = []
         self.ticks: list[float] = []
@@ -55,7 +61,15 @@ class _ScriptedPeer:
         assert now_s == trio.current_time()
         return self.output.pop(0) if self.output else []
 
-    def tick(self, now_s: float) -> None:
+    def hear(self, now_s: float) -> None:
+        self.heard.append(now_s)
+
+    def listen(self, listening: bool, now_s: float) -> None:
+        assert now_s == trio.current_time()
+        self.listening.append(listening)
+
+    def tick(self, now_s: float, untaken_bytes: int, taken_bytes: int) -> None:
+        assert min(untaken_bytes, taken_bytes) >= 0
         self.ticks.append(now_s)
         self.next_due_s = None
         self.on_tick()
@@ -63,6 +77,9 @@ class _ScriptedPeer:
     def closed(self, now_s: float, reason: str) -> None:
         del now_s
         self.ends.append(reason)
+
+    def cut(self) -> None:
+        self.finished = True
 
     def say(self, *parts: bytes) -> None:
         self.output.append(list(parts))
@@ -74,8 +91,10 @@ class _Scene:
 
     def __init__(self, ours: socket.socket, client: Client, context: ssl.SSLContext, limits: Limits) -> None:
         self.client = client
-        self.deliveries = Deliveries(lambda: None)
-        self.connection = ClientConnection(TlsSocket(context, ours), "pair", "pair", limits, self.deliveries)
+        token = trio.lowlevel.current_trio_token()
+        self.deliveries = DeliveryScheduler(lambda: token.run_sync_soon(self.deliveries._send))
+        clock = WallClock(0, 3600, trio.current_time())
+        self.connection = Transport(TlsSocket(context, ours), "pair", "pair", limits, self.deliveries, clock)
         self.peer: _ScriptedPeer | None = None
         self.started = trio.Event()
         self.ended_s: float | None = None
@@ -92,17 +111,17 @@ class _Scene:
         assert self.peer is not None
         return self.peer
 
-    def _make_peer(self, fingerprint: str, _chain: Chain, wake: Callable[[], None], now_s: float) -> Peer:
+    def _make_peer(self, fingerprint: str, _chain: Chain, wake: Callable[[], None], now_s: float) -> ServerConnection:
         assert len(fingerprint) == 64
         assert now_s == trio.current_time()
         self.peer = _ScriptedPeer(wake)
         self.started.set()
-        return cast("Peer", self.peer)
+        return cast("ServerConnection", self.peer)
 
     def _touch(self) -> None:
         self.touched += 1
 
-    def _connected(self, connection: ClientConnection) -> None:
+    def _connected(self, connection: Transport) -> None:
         assert connection is self.connection
         self.connected += 1
 
@@ -134,7 +153,7 @@ def play(pair: Pair, context: ssl.SSLContext) -> Play:
 
 
 def test_bytes_reach_the_peer_and_its_answers_the_client(play: Play) -> None:
-    """What a client sends is handed to the Peer decrypted, and what the Peer hands out reaches the client in order."""
+    """What a client sends is handed to the ServerConnection decrypted, and what the ServerConnection hands out reaches the client in order."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -161,11 +180,11 @@ def test_what_a_commit_makes_due_leaves_with_it(play: Play) -> None:
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
         await trio.testing.wait_all_tasks_blocked()
-        scene.deliveries.gather()
+        scene.deliveries.begin_commit()
         peer.say(b"one ")
         peer.say(b"two")
         assert scene.connection.bytes_out == 0
-        scene.deliveries.hand_out()
+        scene.deliveries.end_commit()
         assert scene.connection.bytes_out == 7
         assert await scene.client.receive_some() == b"one "
         assert await scene.client.receive_some() == b"two"
@@ -181,12 +200,12 @@ def test_a_client_that_is_gone_when_a_commit_is_handed_out_ends_alone(play: Play
         peer = await scene.meet()
         await trio.testing.wait_all_tasks_blocked()
         served: list[str] = []
-        scene.deliveries.gather()
+        scene.deliveries.begin_commit()
         peer.say(b"late")
-        assert scene.deliveries.note(lambda: served.append("next"))
+        scene.deliveries.schedule(lambda: served.append("next"))
         scene.client.transport_stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         await trio.aclose_forcefully(scene.client)
-        scene.deliveries.hand_out()
+        scene.deliveries.end_commit()
         assert served == ["next"]
 
     scene = play(act)
@@ -206,23 +225,23 @@ def test_who_publishes_does_not_wait_for_those_who_only_read(play: Play) -> None
 
         await send(b"CONNECT")
         async with trio.open_nursery() as others:
-            for _ in range(TURNS_PER_PASS + 1):
-                others.start_soon(scene.deliveries.turn)
+            for _ in range(READERS_PER_PASS + 1):
+                others.start_soon(scene.deliveries.admit_reader)
             await trio.testing.wait_all_tasks_blocked()
             await send(b"ACK")
             assert peer.received == [b"CONNECT"]
-            assert not scene.deliveries.release()
+            assert not scene.deliveries.run()
             await trio.testing.wait_all_tasks_blocked()
             assert peer.received == [b"CONNECT", b"ACK"]
             peer.on_data = lambda _: setattr(peer, "sends", peer.sends + 1)
             await trio.sleep(1)
             await send(b"SEND")
-            for _ in range(TURNS_PER_PASS + 1):
-                others.start_soon(scene.deliveries.turn)
+            for _ in range(READERS_PER_PASS + 1):
+                others.start_soon(scene.deliveries.admit_reader)
             await trio.testing.wait_all_tasks_blocked()
             await send(b"SEND")
             assert peer.received[2:] == [b"SEND", b"SEND"]
-            scene.deliveries.release()
+            scene.deliveries.run()
         await scene.client.aclose()
 
     play(act)
@@ -251,7 +270,7 @@ def test_connected_is_announced_once(play: Play) -> None:
 
 
 def test_reading_stops_while_the_peer_does_not_receive(play: Play) -> None:
-    """A Peer that is not receiving gets nothing more, and reading goes on when it is again."""
+    """A ServerConnection that is not receiving gets nothing more, and reading goes on when it is again."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -276,7 +295,7 @@ def test_reading_stops_while_the_peer_does_not_receive(play: Play) -> None:
 
 
 def test_peer_is_ticked_when_it_is_due(play: Play) -> None:
-    """`tick` comes at the moment that the Peer named, and its answer leaves at once."""
+    """`tick` comes at the moment that the ServerConnection named, and its answer leaves at once."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -320,7 +339,7 @@ def test_a_client_that_reads_nothing_meets_the_write_deadline(play: Play) -> Non
         await trio.sleep(LIMITS.write_timeout_s - 0.1)
         assert scene.ended_s is None
         handed_out = 100 - len(peer.output)
-        assert handed_out * 16_384 <= 262_144  # and no more was asked of the Peer than the socket took
+        assert handed_out * 16_384 <= 262_144  # and no more was asked of the ServerConnection than the socket took
         await trio.sleep(0.2)
         assert scene.ended_s is not None
 
@@ -390,7 +409,7 @@ def test_lingering_ends_after_its_time(play: Play) -> None:
 
 
 def test_a_cut_ends_at_once(play: Play) -> None:
-    """`cut` closes whatever is under way, and the Peer is told the reason."""
+    """`cut` closes whatever is under way, and the ServerConnection is told the reason."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -406,7 +425,7 @@ def test_a_cut_ends_at_once(play: Play) -> None:
 
 
 def test_broken_tls_ends_the_connection(play: Play) -> None:
-    """Bytes that are not TLS after the handshake end the connection; nothing of them reaches the Peer."""
+    """Bytes that are not TLS after the handshake end the connection; nothing of them reaches the ServerConnection."""
 
     async def act(scene: _Scene) -> None:
         await scene.meet()
@@ -434,7 +453,7 @@ def test_a_bug_met_by_a_frame_ends_its_connection_only(play: Play, caplog: pytes
 
 
 def test_a_bug_in_the_writer_is_raised_and_the_socket_closed(pair: Pair, context: ssl.SSLContext) -> None:
-    """An unplanned error of the writer leaves `run` for the server to log, after the Peer was told of the end."""
+    """An unplanned error of the writer leaves `run` for the server to log, after the ServerConnection was told of the end."""
 
     async def main() -> None:
         ours, client = pair()

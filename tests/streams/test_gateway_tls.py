@@ -1,17 +1,24 @@
 """TLS by hand: who gets in, what refusal looks like, and what a peer cannot make us hold."""
 
+import contextlib
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from maxam.config import Limits
+from maxam.errors import ConfigurationError
+from maxam.gateway import session_cache
 from maxam.gateway.tls import TlsSocket, TransportClosedError, fingerprint, handshake_problem
-from tests.streams.tls_pairs import Client
+from tests.streams.tls_pairs import Client, client_context, context_of, tls_settings
 
+BYTES_MAX = Limits().tls_handshake_bytes_max
 Pair = Callable[..., tuple[socket.socket, Client]]
 
 
@@ -39,7 +46,7 @@ async def meet(server: TlsSocket, client: Client) -> str:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(of_client)
         try:
-            await server.handshake(trio.CapacityLimiter(4))
+            await server.handshake(trio.CapacityLimiter(4), BYTES_MAX)
         except ssl.SSLError as error:
             problem = handshake_problem(error)
             server.close()
@@ -52,13 +59,13 @@ async def meet(server: TlsSocket, client: Client) -> str:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_identity_is_the_digest_of_the_certificate(
-    version: ssl.TLSVersion, pair: Pair, context: ssl.SSLContext, certificates: Path
+    version: ssl.TLSVersion, pair: Pair, lenient_context: ssl.SSLContext, certificates: Path
 ) -> None:
     """Both versions of TLS get in, and the identity is the SHA-256 of the client's DER."""
 
     async def test() -> None:
         ours, client = pair("publisher", maximum_version=version)
-        server = TlsSocket(context, ours)
+        server = TlsSocket(lenient_context, ours)
         assert await meet(server, client) == ""
         pem = (certificates / "publisher.pem").read_text()
         assert server.peer_fingerprint == fingerprint(ssl.PEM_cert_to_DER_cert(pem))
@@ -80,13 +87,13 @@ def test_identity_is_the_digest_of_the_certificate(
     ],
 )
 def test_refusals_name_the_reason(
-    name: str | None, problem: str, version: ssl.TLSVersion, pair: Pair, context: ssl.SSLContext
+    name: str | None, problem: str, version: ssl.TLSVersion, pair: Pair, lenient_context: ssl.SSLContext
 ) -> None:
     """Without a valid certificate of our authority nobody gets in, and the operator reads why."""
 
     async def test() -> None:
         ours, client = pair(name, maximum_version=version)
-        assert await meet(TlsSocket(context, ours), client) == problem
+        assert await meet(TlsSocket(lenient_context, ours), client) == problem
         await trio.aclose_forcefully(client)
 
     run(test)
@@ -111,7 +118,7 @@ def test_other_protocols_are_named(said: bytes, problem: str, context: ssl.SSLCo
         theirs.sendall(said)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises((ssl.SSLError, TransportClosedError)) as caught:
-            await server.handshake(trio.CapacityLimiter(1))
+            await server.handshake(trio.CapacityLimiter(1), BYTES_MAX)
         error = caught.value
         assert (handshake_problem(error) if isinstance(error, ssl.SSLError) else str(error)) == problem
         server.close()
@@ -120,13 +127,88 @@ def test_other_protocols_are_named(said: bytes, problem: str, context: ssl.SSLCo
     run(test)
 
 
-def test_versions_and_options(context: ssl.SSLContext) -> None:
-    """TLS 1.2 and up, no compression, no renegotiation, no tickets, a client certificate always."""
-    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
-    for option in (ssl.OP_NO_COMPRESSION, ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_TICKET):
-        assert context.options & option
-    assert context.num_tickets == 0
-    assert context.verify_mode == ssl.CERT_REQUIRED
+def test_versions_and_options(context: ssl.SSLContext, lenient_context: ssl.SSLContext) -> None:
+    """TLS 1.3, or 1.2 where that is configured; no compression, no renegotiation, no tickets, a client certificate always."""
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_3
+    assert lenient_context.minimum_version == ssl.TLSVersion.TLSv1_2
+    for one in (context, lenient_context):
+        for option in (ssl.OP_NO_COMPRESSION, ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_TICKET):
+            assert one.options & option
+        assert one.num_tickets == 0
+        assert one.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_a_client_of_tls_1_2_needs_the_minimum_for_it(pair: Pair, context: ssl.SSLContext) -> None:
+    """By default a client that offers TLS 1.2 at most is refused, and the reason names the setting."""
+
+    async def test() -> None:
+        ours, client = pair("publisher", maximum_version=ssl.TLSVersion.TLSv1_2)
+        assert "[tls] minimum" in await meet(TlsSocket(context, ours), client)
+        await trio.aclose_forcefully(client)
+
+    run(test)
+
+
+def test_a_session_of_tls_1_2_is_not_kept_and_its_resumption_is_a_full_handshake(
+    lenient_context: ssl.SSLContext, certificates: Path
+) -> None:
+    """A client that asks to resume its session shakes hands in full: its verified chain is there again."""
+    clients = client_context(certificates, "publisher")
+    clients.maximum_version = ssl.TLSVersion.TLSv1_2
+    session: list[ssl.SSLSession | None] = [None]
+    servers: list[TlsSocket] = []  # OpenSSL forgets a session when its connection is freed without a close
+
+    async def connect() -> list[bytes]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        server = TlsSocket(lenient_context, ours)
+        servers.append(server)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = clients.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.handshake, trio.CapacityLimiter(4), BYTES_MAX)
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                    break
+                theirs.sendall(outgoing.read())
+                await trio.lowlevel.wait_readable(theirs)
+                incoming.write(theirs.recv(65_536))
+        assert not client.session_reused
+        session[0] = client.session
+        chain = server.peer_chain
+        server.close()
+        theirs.close()
+        return chain
+
+    async def test() -> None:
+        first = await connect()
+        assert session[0] is not None
+        assert not session[0].id
+        assert await connect() == first
+        assert len(first) == 2
+        assert lenient_context.session_stats()["number"] == 0
+
+    run(test)
+
+
+def test_tls_1_2_is_refused_where_sessions_would_be_kept(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python whose session cache stays on cannot be configured for TLS 1.2: that is an error, not a leak."""
+    settings = replace(tls_settings(certificates), minimum="1.2")
+    monkeypatch.setattr(session_cache, "_switch_off", lambda _context: None)
+    with pytest.raises(ConfigurationError, match="minimum"):
+        context_of(settings)
+
+
+def test_tls_1_2_is_refused_where_the_session_cache_cannot_be_reached(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python whose contexts look different, or whose OpenSSL cannot be called, cannot be configured for TLS 1.2."""
+    settings = replace(tls_settings(certificates), minimum="1.2")
+    monkeypatch.setattr(sys.implementation, "name", "other")
+    with pytest.raises(ConfigurationError, match="minimum"):
+        context_of(settings)
 
 
 def test_nothing_overtakes_what_the_kernel_has_not_taken(pair: Pair, context: ssl.SSLContext) -> None:
@@ -220,7 +302,7 @@ def test_key_update_floods_end_the_connection(pair: Pair, context: ssl.SSLContex
     """A peer that makes us answer without end is cut off before it costs more than 64 KiB."""
 
     async def test() -> None:
-        ours, client = pair("publisher", maximum_version=ssl.TLSVersion.TLSv1_2)
+        ours, client = pair()
         server = TlsSocket(context, ours)
         assert await meet(server, client) == ""
         server._replied_bytes = 65_536  # as if 2,000 KeyUpdates had come: Python's ssl cannot send one

@@ -4,21 +4,21 @@ import json
 import shutil
 import stat
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
-from maxam.admin import history_api, history_process
-from maxam.admin.history_process import HistoryRequest
-from maxam.admin.main import main
+from maxam import topic_history as history_process
+from maxam.api.routes import history as history_api
 from maxam.config import AdminSettings, JournalSettings
+from maxam.gateway.measures import measures
 from maxam.journal.backup import LOCK, UNFINISHED, verify_manifest
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import sealed_segments
-from tests.streams.living_gateway import EVERYTHING, Living, Site, living, run
+from maxam.journal.names import sealed_segments
+from maxam.topic_history import HistoryRequest
+from tests.support.errors import code_in
+from tests.support.living_gateway import EVERYTHING, Living, Site, cli, living, run
 
 TYPE = "t.T_v1"
 REGISTRY = f"""
@@ -58,19 +58,6 @@ def site(tmp_path: Path) -> Site:
     return site
 
 
-async def cli(gateway: Living, *arguments: str, who: str = "operator", given: bytes = b"") -> Result:
-    """Run `maxam-admin` in a thread, with the certificate of a client."""
-    certificates = gateway.site.certificates
-    environment: dict[str, str | None] = {
-        "MAXAM_GATEWAY": f"127.0.0.1:{gateway.admin_port}",
-        "MAXAM_CERTIFICATE": str(certificates / f"{who}.pem"),
-        "MAXAM_KEY": str(certificates / f"{who}.key"),
-        "MAXAM_CA": str(certificates / "ca.pem"),
-    }
-    call = partial(CliRunner().invoke, main, arguments, env=environment, input=given)
-    return await trio.to_thread.run_sync(call)
-
-
 async def rows(gateway: Living, *arguments: str) -> list[dict[str, object]]:
     """Return what a verb that must succeed prints as JSON."""
     result = await cli(gateway, *arguments, "--json")
@@ -92,14 +79,15 @@ def test_put_tells_what_became_of_it(site: Site) -> None:
             [topic] = await rows(gateway, "topics", "get", "X/A.1")
             assert (topic["value"], topic["headers"], topic["publisher"]) == ({"text": "hi"}, [["h", "1"]], "operator")
             result = await cli(gateway, "topics", "put", "X/A.1", "-", "--if-revision", "1", given=b'{"text": "no"}')
-            assert (result.exit_code, "conflict: the topic has revision 2" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (1, "conflict")
             result = await cli(gateway, "topics", "put", "X/A.1", "-", "--as", "hex", given=b"0a61")
             assert result.exit_code == 1
             assert "result:schema-mismatch" in result.output
+            assert "rule[1]" in result.output  # its number in the whole file, as `schemas explain` shows it
             assert "  field     text" in result.output
             assert "  at byte   " in result.output
             result = await cli(gateway, "topics", "put", "X/A.1", "-", given=b'{"text": 5}')
-            assert (result.exit_code, "text: expected" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (1, "invalid-value")
             large = b'{"text": "' + b"l" * 300_000 + b'"}'  # encoded here: far above what the gateway would
             result = await cli(
                 gateway, "topics", "put", "X/A.2", "-", "--source", "s", "--source-revision", "4", given=large
@@ -116,11 +104,11 @@ def test_put_tells_what_became_of_it(site: Site) -> None:
             result = await cli(gateway, "topics", "put", "X/A.2", "-", given=b"")
             assert "an empty body would delete" in result.stderr
             result = await cli(gateway, "topics", "put", "Y/A.2", "-", "--as", "binary", given=b"a")
-            assert (result.exit_code, "unauthorised" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (4, "unauthorised")
             result = await cli(gateway, "topics", "put", "X/A.1", "-", who="anna", given=b'{"text": "a"}')
-            assert (result.exit_code, "forbidden" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (4, "forbidden")
             result = await cli(gateway, "topics", "delete", "X/A.1", "--if-revision", "1")
-            assert (result.exit_code, "conflict" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (1, "conflict")
             assert (await cli(gateway, "topics", "delete", "X/A.1", "--if-revision", "2")).exit_code == 0
 
     run(test)
@@ -175,7 +163,7 @@ def test_history_shows_old_values_by_their_own_schema(site: Site) -> None:
             assert "delete" in table
             assert (await cli(gateway, "topics", "history", "X/none")).exit_code == 0
             result = await cli(gateway, "topics", "history", "X/A.1", who="watcher")
-            assert (result.exit_code, "forbidden" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (4, "forbidden")
 
     run(test)
 
@@ -200,7 +188,7 @@ def test_a_right_that_goes_while_the_journal_is_read_takes_its_values_along(
                 await client.send("X/A.1", b"\x0csecret")
             monkeypatch.setattr(history_api, "history", late)
             result = await cli(gateway, "topics", "history", "X/A.1", "--values", "--json")
-            assert (result.exit_code, "busy: the right" in result.stderr, "secret" in result.output) == (1, True, False)
+            assert (result.exit_code, code_in(result.stderr), "secret" in result.output) == (4, "busy", False)
             monkeypatch.undo()
             [row] = await rows(gateway, "topics", "history", "X/A.1", "--values")
             assert row["value_state"] == "withheld"
@@ -238,7 +226,7 @@ def test_damage_in_the_archive_is_told_by_history(site: Site) -> None:
             data[len(data) // 2] ^= 1
             segment.write_bytes(data)
             result = await cli(gateway, "topics", "history", "X/A.Raw", "--limit", "100", "--json")
-            assert result.exit_code == 1
+            assert result.exit_code == 5
             found = [json.loads(line)["revision"] for line in result.stdout.splitlines()]
             assert found == sorted(found, reverse=True)
             assert 30 < len(found) < 40
@@ -276,7 +264,7 @@ def test_the_state_of_the_journal(site: Site) -> None:
             assert f"{len(sealed)}, " in shown
             assert "commits" in shown
             result = await cli(gateway, "journal", "status", who="watcher")
-            assert (result.exit_code, "forbidden" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (4, "forbidden")
 
     run(test)
 
@@ -303,7 +291,7 @@ def test_backups_of_a_running_gateway(site: Site) -> None:
             assert (backups.made, backups.failed) == (3, 0)
             lock = OsDisk().lock(f"{folder}/{LOCK}")
             result = await cli(gateway, "backup")
-            assert (result.exit_code, "backup-running" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (1, "backup-running")
             OsDisk().close(lock)
             segment = Path(gateway.site.settings.journal.folder) / "segments"
             [opened] = segment.glob("*.open.avro")
@@ -323,7 +311,7 @@ def test_backups_of_a_running_gateway(site: Site) -> None:
                 await trio.sleep(0.01)
             assert not gateway.gateway.degraded_reasons()
             result = await cli(gateway, "backup", who="watcher")
-            assert (result.exit_code, "forbidden" in result.stderr) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (4, "forbidden")
         text = "".join(one.read_text() for one in (site.folder / "journal-audit").glob("*.jsonl"))
         told = [line for line in map(json.loads, text.splitlines()) if line.get("path") == "/v1/backups"]
         assert [line["outcome"] for line in told].count("done") == 5
@@ -336,6 +324,36 @@ def test_backups_of_a_running_gateway(site: Site) -> None:
     run(test)
 
 
+def test_health_and_metrics_show_the_newest_backup(site: Site) -> None:
+    """Its age, size and verification; before the first one health is degraded."""
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            while not gateway.gateway.backups._looked:  # noqa: ASYNC110 - it looks in a thread
+                await trio.sleep(0.01)
+            assert [reason.partition(":")[0] for reason in gateway.gateway.degraded_reasons()] == ["backup-missing"]
+            [health] = await rows(gateway, "health")
+            assert health["backup"] == {"at": None, "age_s": None, "bytes": None, "verified": False, "failure": ""}
+            assert [value for _, value in backup_measures(gateway)] == [0, 0, 0]
+            [row] = await rows(gateway, "backup")
+            assert row["verified"] is True
+            [health] = await rows(gateway, "health")
+            assert isinstance(health["backup"], dict)
+            shown = [health["backup"][key] for key in ("at", "bytes", "verified", "failure")]
+            assert shown == [row["begun_at"], row["bytes"], True, ""]
+            measured = dict(backup_measures(gateway))
+            assert (measured["maxam_backup_bytes"], measured["maxam_backup_verified"]) == (row["bytes"], 1)
+            assert measured["maxam_backup_timestamp_seconds"]
+            assert not gateway.gateway.degraded_reasons()
+
+    run(test)
+
+
+def backup_measures(gateway: Living) -> list[tuple[str, object]]:
+    """Return the gauges of backups."""
+    return [(name, value) for name, _, value in measures(gateway.gateway) if name.startswith("maxam_backup_")]
+
+
 def test_without_a_folder_there_are_no_backups(site: Site) -> None:
     """What to do is said, with 409."""
     site.settings = replace(site.settings, admin=AdminSettings(port=0))
@@ -344,8 +362,11 @@ def test_without_a_folder_there_are_no_backups(site: Site) -> None:
         async with living(site) as gateway:
             for verb in (("backup",), ("backup", "list")):
                 result = await cli(gateway, *verb)
-                assert result.exit_code == 1
-                assert "backup-off: this gateway makes no backups: set [admin] backups" in result.stderr
+                assert (result.exit_code, code_in(result.stderr)) == (1, "backup-off")
+            assert not gateway.gateway.degraded_reasons()
+            [health] = await rows(gateway, "health")
+            assert health["backup"] is None
+            assert not backup_measures(gateway)
 
     run(test)
 
@@ -359,7 +380,7 @@ def test_a_journal_that_cannot_be_read_is_no_bug(site: Site) -> None:
             shutil.move(folder, site.folder / "aside")
             try:
                 result = await cli(gateway, "topics", "history", "X/A.1")
-                assert (result.exit_code, "journal-unreadable" in result.stderr) == (1, True)
+                assert (result.exit_code, code_in(result.stderr)) == (1, "journal-unreadable")
                 [told] = await rows(gateway, "journal", "status")
                 assert "segments" in str(told["problem"])
             finally:

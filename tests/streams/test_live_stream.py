@@ -13,12 +13,14 @@ import h11
 import pytest
 import trio
 
-from maxam.admin import api, listener, live
-from maxam.admin.listener import ListenerLimits
+from maxam.api import application as api
+from maxam.api import service
+from maxam.api.listener_limits import ListenerLimits
+from maxam.api.live import shared, views
+from maxam.audit_chain import Checker, read_folder
 from maxam.gateway.audit import audit_folder
-from maxam.gateway.chain import Checker, read_folder
 from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import EVERYTHING, Living, Site, living, until
+from tests.support.living_gateway import EVERYTHING, Living, Site, living, until
 
 READS = EVERYTHING | {"admin": ["read"]}
 
@@ -105,13 +107,13 @@ def run(site: Site, test: Callable[[Living], Awaitable[None]]) -> None:
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
     """Have the admin listener made with other limits."""
-    monkeypatch.setattr(listener, "ListenerLimits", partial(ListenerLimits, **limits))
+    monkeypatch.setattr(service, "ListenerLimits", partial(ListenerLimits, **limits))
 
 
 def test_a_stream_outlasts_the_limits_of_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the time that a request may take nor that between two requests ends it."""
     monkeypatch.setattr(api, "REQUEST_TIMEOUT_S", 0.5)  # the request itself must come in time
-    monkeypatch.setattr(live, "PING_S", 1.5)
+    monkeypatch.setattr(views, "PING_S", 1.5)
     limited(monkeypatch, request_head_timeout_s=0.5)
 
     async def test(g: Living) -> None:
@@ -154,8 +156,8 @@ def test_what_is_asked_wrongly_is_told(site: Site) -> None:
 
 def test_a_tab_too_many_is_told_and_one_that_leaves_makes_room(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """429 for one principal, 503 for all; a place is free as soon as its reader has gone."""
-    monkeypatch.setattr(live, "STREAMS_OF_PRINCIPAL_MAX", 2)
-    monkeypatch.setattr(live, "STREAMS_MAX", 3)
+    monkeypatch.setattr(shared, "STREAMS_OF_PRINCIPAL_MAX", 2)
+    monkeypatch.setattr(shared, "STREAMS_MAX", 3)
 
     async def refusal(g: Living, who: str) -> tuple[int, str]:
         async with tab(g, who=who) as one:
@@ -206,14 +208,15 @@ def test_rights_and_certificates_count_while_it_lasts(site: Site) -> None:
 def test_a_reader_that_does_not_read_is_cut_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tab that takes nothing for the listener's write timeout loses its connection; nothing was queued for it meanwhile."""
     limited(monkeypatch, write_timeout_s=0.3)
+    monkeypatch.setattr(views, "BYTES_PER_S_MAX", 2**24)  # the buffers of both sockets fill at once
 
     async def test(g: Living) -> None:
         async with g.client("reader") as client, tab(g, "/v1/live?rows=200&every_ms=250", receive_bytes=2048) as one:
-            for number in range(200):
-                await client.send(f"X/A.{number}", b"x" * 500)
+            await client.send("X/A", b"x")
             await one.read(lambda: bool(one.status))
-            while g.gateway.entitlement.visitors:
-                await client.send("X/A.1", b"y" * 500)
+            while g.gateway.access.admin_connections:
+                for number in range(200):
+                    await client.send(f"X/A.{number}", b"y" * 500)
             await one.read()
             assert not one.ended
             assert len(one.data) < 200_000
@@ -240,7 +243,7 @@ def test_a_stop_waits_for_no_stream(site: Site, monkeypatch: pytest.MonkeyPatch,
                 if reads:
                     await one.read()
                     assert one.ended
-                await until(lambda: not g.gateway.entitlement.visitors)
+                await until(lambda: not g.gateway.access.admin_connections)
 
     trio.run(main)
 

@@ -1,17 +1,21 @@
 """Fields that schemas mark as personal, over the admin API: who gets them, who does not, and what the audit log says of it."""
 
+import itertools
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from maxam.audit_chain import Checker, read_folder
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
 from maxam.gateway.audit import audit_folder
-from maxam.gateway.chain import Checker, read_folder
 from tests.patience import PATIENCE_S
-from tests.streams.living_gateway import EVERYTHING, Site, living
 from tests.streams.test_admin_routes import operator, told
+from tests.support.living_gateway import EVERYTHING, Site, cli, living
 
 REGISTRY = """
 [[rule]]
@@ -28,10 +32,15 @@ ALICE = b"\x0e\x0aAlice"  # 7 visits
 LONG = b"\x0e" + b"\x80\x80\x02" + b"Alice" + bytes(16_379)  # too long to be decoded for a caller
 
 
-def schema(name: str, **marks: bool) -> str:
+def schema(name: str, **marks: bool | str) -> str:
     """Return a schema of a count and a name."""
     fields = [{"name": "visits", "type": "long"}, {"name": "name", "type": "string", **marks}]
     return json.dumps({"type": "record", "name": name, "namespace": "club", "fields": fields})
+
+
+def digest(text: str) -> str:
+    """Return the name of the file that a journal keeps a schema in."""
+    return sha256(parse_schema(read_source("t", text.encode())).text).hexdigest()
 
 
 @pytest.fixture
@@ -110,3 +119,42 @@ def test_personal_fields_are_left_out_of_what_is_asked_for_without_them(site: Si
         ("/v1/topics/X/B.1", "X/B.1"),
     ]
     assert reasons[-1][1] == "X/C.1"
+
+
+@pytest.mark.parametrize("marked_last", [False, True])
+def test_a_version_that_only_marks_a_field_hides_it_in_history_too(tmp_path: Path, marked_last: bool) -> None:
+    """Both versions have one fingerprint: in either order of the journal's files the value is masked, and given only with an audit line."""
+    pairs = (
+        [schema("Patron_v1", doc=f"d{index}", **marks) for marks in ({}, {"pii": True})] for index in itertools.count()
+    )
+    unmarked, marked = next(pair for pair in pairs if (digest(pair[0]) < digest(pair[1])) == marked_last)
+    made = Site(tmp_path, "anna")
+    made.policy({"anna": READS})
+    (made.schemas / "registry.toml").write_text(REGISTRY[REGISTRY.rindex("[[rule]]") :])
+    folder = made.schemas / "club" / "Patron_v1"
+    folder.mkdir(parents=True)
+    (folder / "1.0.avsc").write_text(unmarked)
+
+    async def test() -> None:
+        async with living(made) as g, operator(g, "anna") as anna:
+            async with g.client("anna") as client:
+                await client.send("X/A.1", ALICE)  # judged by 1.0
+                (folder / "1.1.avsc").write_text(marked)
+                await g.reload()
+                await client.send("X/B.1", ALICE)  # judged by 1.1
+            for topic in ("X/A.1", "X/B.1"):
+                for place in ("/v1/topics", "/v1/history"):
+                    found = values(await told(anna, f"{place}/{topic}", pii="false"))
+                    assert found == [("decoded", {"visits": 7}, True)], (place, topic)
+            for topic in ("X/A.1", "X/B.1"):
+                result = await cli(g, "topics", "history", topic, "--values", "--json", who="anna")
+                assert '"name":"Alice"' in result.stdout.replace(" ", ""), result.output
+
+    async def main() -> None:
+        with trio.fail_after(PATIENCE_S):
+            await test()
+
+    trio.run(main)
+    lines = [line.facts for line in read_folder(audit_folder(made.settings), Checker())]
+    given = [(line["principal"], line["path"]) for line in lines if "personal" in line.get("reason", "")]
+    assert given == [("anna", "/v1/history/X/A.1"), ("anna", "/v1/history/X/B.1")]

@@ -8,10 +8,9 @@ import pytest
 import trio
 from click.testing import Result
 
-from maxam.admin.main import main
-from maxam.admin.reject_commands import rejects, shadow
 from maxam.avro.registry import load_registry
-from tests.streams.running_gateway import Running, plain, running_gateway
+from tests.support.errors import code_in
+from tests.support.running_gateway import Running, plain, running_gateway
 
 REGISTRY = """
 [[rule]]
@@ -97,13 +96,6 @@ def ok(result: Result) -> Result:
     return result
 
 
-def test_the_verbs_are_there() -> None:
-    """The group has its four verbs and stands in the command; `shadow` is for the schemas' group."""
-    assert sorted(rejects.commands) == ["decode", "list", "resubmit", "show"]
-    assert main.commands["rejects"] is rejects
-    assert shadow.name == "shadow"
-
-
 def test_from_a_rejection_to_what_it_says(running: Running) -> None:
     """Listed with its reason, shown with the place of the fault, taken apart up to it."""
     name = reject(running, "X/A.1", GOOD[:-1], trace="t-1")
@@ -117,7 +109,7 @@ def test_from_a_rejection_to_what_it_says(running: Running) -> None:
     decoded = plain(ok(running.cli("rejects", "decode", name)).stdout)
     assert decoded == (
         "X/A.1: schema-mismatch: t.T_v1 1.0: text: expected string, found length 2 with 1 byte left at byte 2\n"
-        "4 bytes, encoding datum, held against t.T_v1 1.0 (the newest)\n"
+        "4 bytes, encoding datum, compared with t.T_v1 1.0 (the newest)\n"
         "  BYTE  LENGTH  FIELD  TYPE  VALUE\n"
         "─\n"
         "  0  1  at  long (timestamp-millis)  <time>\n"
@@ -155,7 +147,7 @@ def test_a_body_in_another_encoding_is_recognised(running: Running) -> None:
 
 
 def test_another_version_from_a_folder(running: Running) -> None:
-    """A reject can be held against any version of a schema folder, candidates too, and without a rule against a type."""
+    """A reject can be compared with any version of a schema folder, candidates too, and without a rule against a type."""
     name = reject(running, "X/A.1", GOOD + b"\x0e", schema_version="1.1")
     folder = str(running.folder / "schemas")
     text = ok(running.cli("rejects", "decode", name, "--schemas", folder, "--version", "1.1")).stdout
@@ -168,17 +160,20 @@ def test_another_version_from_a_folder(running: Running) -> None:
 
 def test_bodies_that_are_not_there(running: Running) -> None:
     """What this certificate may not receive, and what its rule keeps to itself, is not decoded; the reason is told."""
-    for destination, reason in (("X/B.1", "only who may receive"), ("X/A.Private", "store_rejected_bodies = false")):
+    for destination, reason, code in (
+        ("X/B.1", "only callers who may receive", 4),
+        ("X/A.Private", "store_rejected_bodies = false", 1),
+    ):
         name = reject(running, destination, b"\x01 a secret body")
         result = running.cli("rejects", "decode", name)
         assert result.exit_code == 1
         assert reason in result.stderr
         assert "body_sha256" in ok(running.cli("rejects", "show", name)).stdout
-        assert running.cli("rejects", "resubmit", name).exit_code == 1
-    assert running.cli("rejects", "show", "nothing").exit_code == 1
+        assert running.cli("rejects", "resubmit", name).exit_code == code
+    assert running.cli("rejects", "show", "nothing").exit_code == 3
     assert running.cli("rejects", "list", "--since", "soon").exit_code == 2
     misspelt = running.cli("rejects", "list", "--result", "schema-mismach")
-    assert misspelt.exit_code == 1
+    assert misspelt.exit_code == 2
     assert "result must be one of conflict, bad-condition, " in misspelt.stderr
     stored = b"".join(path.read_bytes() for path in Path(running.folder / "journal/rejected").iterdir())
     assert stored.count(b"a secret body") <= 1  # of the one whose rule does not mind
@@ -191,7 +186,7 @@ def test_sending_again(running: Running) -> None:
     assert (result.exit_code, "unknown-schema-version" in result.stderr) == (1, True)
     running.send("X/A.2", GOOD)
     result = running.cli("rejects", "resubmit", name)
-    assert (result.exit_code, "topic-changed" in result.stderr) == (1, True)
+    assert (result.exit_code, code_in(result.stderr)) == (1, "topic-changed")
     assert "unknown-schema-version" in running.cli("rejects", "resubmit", name, "--force").stderr
 
     before = running.gateway.registry

@@ -10,7 +10,7 @@ from maxam.errors import ConfigurationError
 from maxam.gateway.reload import REFUSED, RELOADED
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.streams.living_gateway import EVERYTHING, Living, Site, TestClient, encrypted, living, run, until
+from tests.support.living_gateway import EVERYTHING, Living, Site, TestClient, encrypted, living, run, until
 
 OPEN = {"send": ["X/**"], "receive": ["X/open.**"]}
 SECRET = b"destination:X/secret"

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from maxam.admin import schema_plan
-from maxam.admin.main import main
 from maxam.client import connect
-from tests.streams.running_gateway import Running, running_gateway
+from maxam.schema_tools import plan as schema_plan
+from tests.support.running_gateway import Running, running_gateway
 
 REGISTRY = """
 [[rule]]
@@ -119,15 +118,7 @@ def send(
 
 def cli(running: Running, *arguments: str, folder: Path | None = None, given: bytes | None = None) -> Result:
     """Run a verb as the operator."""
-    certificates = running.folder / "certs"
-    environment: dict[str, str | None] = {
-        "MAXAM_GATEWAY": running.admin,
-        "MAXAM_CERTIFICATE": str(certificates / "operator.pem"),
-        "MAXAM_KEY": str(certificates / "operator.key"),
-        "MAXAM_CA": str(certificates / "ca.pem"),
-        "MAXAM_SCHEMAS": str(folder or "/nonesuch"),
-    }
-    return CliRunner().invoke(main, ["schemas", *arguments], env=environment, input=given)
+    return running.cli("schemas", *arguments, variables={"MAXAM_SCHEMAS": str(folder or "/nonesuch")}, given=given)
 
 
 def rows(result: Result) -> dict[str, list[dict[str, Any]]]:
@@ -234,7 +225,10 @@ def test_a_plan_names_who_would_break(running: Running, candidate: Path) -> None
     """Publishers by rule, result and field, topics without rule, values that move, rejects that would pass, what is not judged."""
     result = cli(running, "plan", str(candidate), "--json")
     assert result.exit_code == 1
-    assert result.stderr == "Error: 2 publishers would break (3 topics); 1 topic would have no rule\n"
+    assert (
+        result.stderr
+        == "Error [configuration-invalid]: 2 publishers would break (3 topics); 1 topic would have no rule\n"
+    )
     found = rows(result)
     assert found["breaks"] == [
         {

@@ -8,14 +8,14 @@ import trio
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.streams.living_gateway import Living, Site, TestClient, living, until
 from tests.streams.test_freshness import Operator
+from tests.support.living_gateway import Living, Site, TestClient, living, until
 
 
 def impatient(folder: Path, *clients: str) -> Site:
     """Return a site where whoever lacks anything for longer than a microsecond is behind."""
     site = Site(folder, *clients)
-    site.settings = replace(site.settings, limits=replace(site.settings.limits, staleness_behind_s=1e-6))
+    site.settings = replace(site.settings, limits=replace(site.settings.limits, lag_threshold_s=1e-6))
     return site
 
 
@@ -75,7 +75,9 @@ def found_first(tmp_path: Path, why: str, text: str, slow: object) -> None:
             assert text in await operator.says("sessions", "show", "sub", "board 7")
             metrics = await operator.reads("/metrics")
             (measured,) = [
-                one for one in metrics.splitlines() if one.startswith('maxam_staleness_seconds{state="connected"}')
+                one
+                for one in metrics.splitlines()
+                if one.startswith('maxam_subscription_lag_seconds{state="connected"}')
             ]
             assert float(measured.split()[-1]) > 0
 
@@ -113,7 +115,7 @@ def test_who_is_away_is_named_first(tmp_path: Path) -> None:
                 await client.write(encoder.ack(VERSION_1_2, b"s", frame.headers[b"message-id"]))
                 await until(lambda: not alive.gateway.broker.sessions["sub", "away"].subscriptions[b"s"].unacked)
                 alive.gateway.staleness._kept_until_s = 0.0
-                assert "nobody has lacked anything" in await operator.says("subscriptions", "slow")
+                assert "no subscription has lacked anything" in await operator.says("subscriptions", "slow")
 
     trio.run(run)
 
@@ -123,7 +125,7 @@ def test_what_is_on_its_way_makes_nobody_behind(tmp_path: Path) -> None:
 
     async def run() -> None:
         site = Site(tmp_path, "pub", "sub")
-        site.settings = replace(site.settings, limits=replace(site.settings.limits, staleness_behind_s=3600.0))
+        site.settings = replace(site.settings, limits=replace(site.settings.limits, lag_threshold_s=3600.0))
         async with (
             living(site) as alive,
             alive.client("pub", "machine") as publisher,
@@ -133,7 +135,7 @@ def test_what_is_on_its_way_makes_nobody_behind(tmp_path: Path) -> None:
             await never_acknowledges(alive, client, publisher)
             assert await operator.says("subscriptions", "slow", "--json") == ""
             assert await operator.says("subscriptions", "slow") == (
-                "nobody has lacked anything for more than 3600 s; looked at 1 subscription\n"
+                "no subscription has lacked anything for more than 3600 s, of 1 subscription\n"
             )
             assert "nobody is behind" in await operator.says("top", "--count", "1")
             (line,) = (await operator.says("subscriptions", "slow", "--min", "0", "--json")).splitlines()
@@ -144,6 +146,8 @@ def test_what_is_on_its_way_makes_nobody_behind(tmp_path: Path) -> None:
                 assert "X/**" in said
                 assert "slow to" not in said
             assert "slow to acknowledge" in await operator.says("subscriptions", "slow", "--min", "1e-6")
-            assert "nobody lacks anything for 3000 s" in await operator.says("subscriptions", "slow", "--min", "3000")
+            assert "no subscription lacks anything for 3000 s" in await operator.says(
+                "subscriptions", "slow", "--min", "3000"
+            )
 
     trio.run(run)

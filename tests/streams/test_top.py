@@ -15,7 +15,7 @@ import trio
 
 from maxam.config import Limits
 from tests.patience import PATIENCE_S
-from tests.streams.running_gateway import Running, running_gateway
+from tests.support.running_gateway import Running, running_gateway
 
 POLICY = """
 [capabilities.publish]
@@ -33,14 +33,14 @@ fingerprints = ["{publisher}"]
 capabilities = ["publish"]
 """
 RULES = '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'
-PROGRAM = "from maxam.admin.main import main; main(prog_name='maxam-admin')"
+PROGRAM = "from maxam.cli.main import main; main(prog_name='maxam-admin')"
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a gateway with the admin listener beside it."""
     folder = tmp_path_factory.mktemp("gateway")
-    limits = Limits(staleness_behind_s=1e-6)  # whoever lacks anything for longer is behind
+    limits = Limits(lag_threshold_s=1e-6)  # whoever lacks anything for longer is behind
     with running_gateway(folder, POLICY, {"registry.toml": RULES}, "none", limits) as gateway:
         yield gateway
 
@@ -123,14 +123,14 @@ def test_keys(running: Running) -> None:
 
 
 def test_no_gateway_is_told_at_once(running: Running) -> None:
-    """Like any other verb: one line on standard error, exit code 1."""
+    """Like any other verb: one line on standard error, exit code 4."""
     result = running.cli("top", variables={"MAXAM_GATEWAY": "127.0.0.1:1"})
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (4, "", 1)
     assert "nothing listens at 127.0.0.1:1" in result.stderr
 
 
 def test_without_the_right_it_is_told(running: Running) -> None:
     """A certificate without the admin right read sees nothing."""
     result = running.cli("top", who="publisher")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "this needs the admin right read" in result.stderr

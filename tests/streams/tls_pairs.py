@@ -6,7 +6,7 @@ from pathlib import Path
 import trio
 
 from maxam.config import TlsSettings
-from maxam.gateway.tls import Authorities, ServerCertificate, server_context
+from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context
 
 Client = trio.SSLStream[trio.SocketStream]
 
@@ -24,7 +24,7 @@ def tls_settings(certificates: Path, crl: str | None = "crl.pem") -> TlsSettings
 def context_of(settings: TlsSettings) -> ssl.SSLContext:
     """The context that a gateway with these settings would serve with."""
     certificate = ServerCertificate(settings.certificate.read_bytes(), settings.key.read_bytes(), "server")
-    return server_context(certificate, Authorities(settings.client_ca.read_bytes(), "ca"))
+    return server_context(certificate, Authorities(settings.client_ca.read_bytes(), "ca"), settings.minimum)
 
 
 def client_context(certificates: Path, name: str | None) -> ssl.SSLContext:

@@ -3,11 +3,9 @@
 import json
 from itertools import pairwise
 
-import pytest
 import trio
 
-from maxam.admin import enrolment_api
-from maxam.admin.answers import Rows
+from maxam.api.answers import Rows
 
 
 def test_rows_stand_beside_other_rows_and_fields() -> None:
@@ -28,9 +26,8 @@ def test_rows_stand_beside_other_rows_and_fields() -> None:
     assert json.loads(bytes(rows.answer("x").body))["next"] == "x"
 
 
-def test_long_lists_of_enrolment_let_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two slices of a list that has no pages the event loop goes round."""
-    monkeypatch.setattr(enrolment_api, "_ROWS_PER_SLICE", 2)
+def test_long_lists_let_other_tasks_run() -> None:
+    """Between two batches of a list that has no pages the event loop runs other tasks."""
     made: list[int] = []
     seen: list[int] = []
 
@@ -43,10 +40,12 @@ def test_long_lists_of_enrolment_let_others_have_their_turn(monkeypatch: pytest.
             seen.append(len(made))
             await trio.lowlevel.checkpoint()
 
+    rows = Rows("rows")
+
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
-            rows = await enrolment_api._written("rows", range(40), row)
+            await rows.add_all(range(40), 2, row)
             nursery.cancel_scope.cancel()
         assert json.loads(bytes(rows.within().body)) == {"rows": [{"number": number} for number in range(40)]}
 

@@ -12,19 +12,24 @@ import httpx
 import pytest
 import trio
 
-from maxam.admin import api, view
-from maxam.admin.answers import ANY_CERTIFICATE, ANY_PRINCIPAL
-from maxam.admin.api import ROUTES, make_application
-from maxam.admin.listener import CARRIER, CHAIN, FINGERPRINT, Carrier
-from maxam.admin.view import View
+from maxam.api import application, view
+from maxam.api.answers import problem
+from maxam.api.application import ROUTES, make_application
+from maxam.api.http1 import CARRIER, Carrier
+from maxam.api.listener import CHAIN, FINGERPRINT
+from maxam.api.routes import sessions, topics
+from maxam.api.routing import ANY_CERTIFICATE, ANY_PRINCIPAL
+from maxam.api.view import View
 from maxam.avro.registry import load_registry
-from maxam.broker.broker import Broker, Operation
-from maxam.broker.delivery import Connection
+from maxam.broker.broker import Broker
+from maxam.broker.operations import Operation
+from maxam.broker.outbox import Outbox
 from maxam.broker.policy import load_policy
 from maxam.config import AuditSettings, JournalSettings, Limits, ListenerSettings
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
 from maxam.gateway.backups import Backups
+from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.quarantine import Quarantine, take_rejected
@@ -34,7 +39,7 @@ from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Staleness
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
-from maxam.records import Identity, SessionEndRecord
+from maxam.records import Identity, SessionEndRecord, UnsubscriptionRecord
 from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe
 
 ADMIN, READER, SENDER, SCRAPER, STRANGER = (digit * 64 for digit in "12345")
@@ -85,7 +90,7 @@ encoding = "datum"
 }
 
 
-class Committer:
+class CommitLoop:
     """Stands in for the gateway's: everything appended is durable at once."""
 
     def __init__(self, broker: Broker) -> None:
@@ -96,7 +101,7 @@ class Committer:
         self.times = CommitTimes(0.0)
 
     @property
-    def group(self) -> "Committer":
+    def group(self) -> "CommitLoop":
         """Stand in for the group commit too."""
         return self
 
@@ -105,12 +110,12 @@ class Committer:
         """Whether the disk is full."""
         return self.full
 
-    def touch(self) -> None:
+    def schedule_commit(self) -> None:
         """Commit, refuse, or do nothing."""
         if not self.stuck and self.broker.pending:
-            batch = self.broker.take()
+            batch = self.broker.take_batch()
             self.committed += [] if self.full else batch
-            (self.broker.refuse if self.full else self.broker.commit)(batch)
+            (self.broker.roll_back_batch if self.full else self.broker.apply_batch)(batch)
 
 
 class World:
@@ -119,8 +124,8 @@ class World:
     def __init__(self) -> None:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(REGISTRY))
-        self.committer = Committer(self.broker)
-        self.connected: dict[Connection, Any] = {}
+        self.committer = CommitLoop(self.broker)
+        self.connected: dict[Outbox, Any] = {}
         self.address = ("127.0.0.1", 61614)
         self.settings = self
         self.listener = ListenerSettings()
@@ -131,13 +136,14 @@ class World:
         self.watermarks = Watermarks(self.broker, lambda: None, Path(), 1_000_000, 1000)
         self.freshness = Freshness(self.broker, lambda: self.wall_us)
         self.wall_us = 0
+        self.clock = WallClock(0, 3600, 0.0)
         self.staleness = Staleness(self.broker, 5.0, lambda: self.wall_us)
         self.rates = Rates(self.broker, [])
         self.journal = JournalSettings(Path("/no/journal"))
         self.backups = Backups(self.journal.folder, None, 1)
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
-        self.broker.on_rejected = take_rejected(self.broker, self.quarantine, None)
-        self.broker.on_shadowed = self.shadows.tell
+        self.broker.publishing.on_rejected = take_rejected(self.broker, self.quarantine, None)
+        self.broker.watch_shadows(self.shadows.record)
         self.application = make_application(View(cast("Gateway", self)))
         self.publisher = self.connect("sender", "publisher")
 
@@ -145,11 +151,11 @@ class World:
         """Say that nothing is amiss."""
         return []
 
-    def objection(self, _chain: object) -> ProtocolError | None:
+    def denial(self, _chain: object) -> ProtocolError | None:
         """Refuse whoever was revoked meanwhile."""
         return self.refusal
 
-    def connect(self, principal: str, client_id: str, address: str | None = None) -> Connection:
+    def connect(self, principal: str, client_id: str, address: str | None = None) -> Outbox:
         """Connect a client."""
         event = Connect(VERSION_1_2, b"MAXVAPI", client_id, None, (0, 0))
         connection = self.broker.connect(event, Identity(principal, SENDER), "-", lambda: None, 0.0)
@@ -160,12 +166,12 @@ class World:
     def send(self, destination: str, body: bytes) -> None:
         """Publish a value, committed on return."""
         self.broker.send(self.publisher, Send(destination.encode(), body, ((b"h", b"1"),), None), 1_700_000_000_000_000)
-        self.committer.touch()
+        self.committer.schedule_commit()
 
-    def subscribe(self, connection: Connection, glob: str, durable: bool = False) -> None:
+    def subscribe(self, connection: Outbox, glob: str, durable: bool = False, id_: str = "s1") -> None:
         """Subscribe with acks, committed on return."""
-        self.broker.subscribe(connection, Subscribe(b"s1", glob.encode(), True, durable, False, None), 0)
-        self.committer.touch()
+        self.broker.subscribe(connection, Subscribe(id_.encode(), glob.encode(), True, durable, False, None), 0)
+        self.committer.schedule_commit()
 
     async def ask(
         self,
@@ -279,7 +285,7 @@ def test_a_write_needs_the_header_that_no_foreign_page_can_send(world: World, me
     async def test() -> None:
         response = await world.ask(method, concrete(path), marked=False)
         assert (response.status_code, response.json()["error"]) == (403, "missing-header")
-        assert world.broker.head == 1
+        assert world.broker.head_revision == 1
         assert len(world.broker.sessions) == 1
 
     run(test)
@@ -379,7 +385,7 @@ def test_a_body_without_schema_shows_as_base64(world: World) -> None:
 
 def test_a_large_value_is_left_to_the_caller(world: World) -> None:
     """A value that would hold the event loop comes as body with the place of its datum."""
-    length = api.DECODED_BYTES_MAX + 1
+    length = topics.DECODED_BYTES_MAX + 1
     world.send(
         "X/A.1", bytes([length * 2 & 0x7F | 0x80, length * 2 >> 7 & 0x7F | 0x80, length * 2 >> 14]) + b"x" * length
     )
@@ -403,7 +409,7 @@ def test_a_value_is_decoded_by_the_schema_that_judged_it_only(world: World) -> N
         world.broker.replace_registry(load_registry(REGISTRY | {"t/T_v1/1.0.avsc": schema_of(fields)}))
         topic = await world.json("/v1/topics/X/A.1")
         assert (topic["value_state"], topic["body"]) == ("raw", "/v////////9/")
-        assert topic["problem"] == "the schema t.T_v1 1.0 that judged it is not in force any more"
+        assert topic["problem"] == "the schema t.T_v1 1.0 that judged it is no longer in force"
 
     def schema_of(fields: list[dict[str, Any]]) -> bytes:
         return json.dumps({**SCHEMA, "fields": fields}).encode()
@@ -432,7 +438,7 @@ def test_values_are_shown_within_the_receive_rights_only(world: World) -> None:
 
 def test_bodies_can_be_asked_for_as_they_were_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """With values=raw nothing is decoded; a page ends where its bodies have enough bytes, and the next one goes on."""
-    monkeypatch.setattr(api, "RAW_PAGE_VALUE_BYTES_MAX", 10)
+    monkeypatch.setattr(topics, "RAW_PAGE_VALUE_BYTES_MAX", 10)
     for number in range(5):
         world.send(f"X/A.{number}", datum("vvvv"))
     world.send("X/B.1", datum("secret"))
@@ -456,7 +462,7 @@ def test_bodies_can_be_asked_for_as_they_were_sent(world: World, monkeypatch: py
 
 def test_headers_count_to_what_a_page_may_hold(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header of one letter, its name and their lengths are more than this body: with it a page ends after three values, not six."""
-    monkeypatch.setattr(api, "RAW_PAGE_VALUE_BYTES_MAX", 6 * len(datum("vvvv")))
+    monkeypatch.setattr(topics, "RAW_PAGE_VALUE_BYTES_MAX", 6 * len(datum("vvvv")))
     for number in range(8):
         world.send(f"X/A.{number}", datum("vvvv"))
 
@@ -495,7 +501,7 @@ def test_pages_follow_each_other_while_topics_come_and_go(world: World, monkeypa
 def test_one_page_looks_at_so_many_topics_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A glob that matches little gives short pages, empty ones too, that still lead to the end."""
     monkeypatch.setattr(view, "SLICE_TOPICS", 2)
-    monkeypatch.setattr(api, "PAGE_SLICES_MAX", 2)
+    monkeypatch.setattr(topics, "PAGE_SLICES_MAX", 2)
     for number in range(10):
         world.send(f"X/A.{number}", datum("v"))
 
@@ -568,7 +574,7 @@ def test_delete_needs_the_send_right(world: World) -> None:
 
 def test_delete_is_not_answered_before_its_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nothing can be committed there is no answer but, in the end, that it took too long."""
-    monkeypatch.setattr(api, "REQUEST_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(application, "REQUEST_TIMEOUT_S", 0.05)
     world.send("X/A.1", datum("v"))
     world.committer.stuck = True
 
@@ -682,7 +688,7 @@ def test_sessions_are_paged_by_key(world: World) -> None:
 
 def test_sessions_are_found_by_what_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """By principal and client-id exactly, by a text anywhere in them or in the address; pages of what matches follow each other."""
-    monkeypatch.setattr(view, "SLICE_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr(sessions, "SLICE_SUBSCRIPTIONS", 2)
     for principal, client_id, address in (
         ("admin", "Desk-1", "10.0.0.7:1"),
         ("admin", "desk-2", None),
@@ -751,6 +757,29 @@ def test_drop_ends_a_session_for_good(world: World) -> None:
     run(test)
 
 
+def test_drop_ends_a_subscription_that_no_connection_uses(world: World) -> None:
+    """One of its durable subscriptions is gone and the journal is told; one in use is refused, the others stay."""
+    connection = world.connect("admin", "a")
+    for id_ in ("s/1", "t"):
+        world.subscribe(connection, "X/**", durable=True, id_=id_)
+    session = world.broker.sessions["admin", "a"]
+    world.committer.committed.clear()
+
+    async def test() -> None:
+        path = "/v1/subscriptions/admin/a/s%2F1"
+        response = await world.ask("DELETE", path)
+        assert (response.status_code, response.json()["error"]) == (409, "in-use")
+        world.broker.detach(connection, 1.0)
+        world.connect("admin", "a")
+        assert (await world.ask("DELETE", path)).json() == {"dropped": True}
+        assert list(session.subscriptions) == [b"t"]
+        assert [type(operation) for operation in world.committer.committed] == [UnsubscriptionRecord]
+        assert (await world.ask("DELETE", path)).status_code == 404
+        assert (await world.ask("DELETE", "/v1/subscriptions/admin/a")).status_code == 404
+
+    run(test)
+
+
 def test_about_names_the_stomp_listener(world: World) -> None:
     """A client learns where to subscribe, as whom it is seen, and what it may."""
 
@@ -777,14 +806,14 @@ def test_schemas_are_served_to_any_principal(world: World) -> None:
 def test_a_bug_is_answered_as_internal_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody planned for tells the caller nothing but that."""
 
-    def broken(_self: View) -> dict[str, int]:
+    def broken(_self: View, _principal: str) -> frozenset[str]:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(View, "figures", broken)
+    monkeypatch.setattr(View, "admin_rights", broken)
 
     async def test() -> None:
         response = await world.ask("GET", "/v1/about")
-        assert (response.status_code, response.json()) == (500, {"error": "internal", "detail": "internal error"})
+        assert (response.status_code, response.json()) == (500, problem("internal", "internal error"))
 
     run(test)
 

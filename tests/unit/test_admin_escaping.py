@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from maxam.admin.escaping import json_line, shown
+from maxam.terminal.escaping import json_line, shown
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ def test_hostile_text_is_escaped(text: str, expected: str) -> None:
     assert shown(text) == expected
 
 
+@pytest.mark.slow
 def test_nothing_unprintable_survives() -> None:
     """No code point at all gets through that Python does not hold for printable."""
     assert all(shown(chr(code)).isprintable() for code in range(sys.maxunicode + 1))

@@ -1,10 +1,17 @@
 """Tables of `maxam-admin` on a narrow terminal: rows can be told apart."""
 
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 from rich.console import Console
 
-from maxam.admin import output
-from maxam.admin.escaping import shown
+from maxam.cli import commands
+from maxam.terminal import tables as output
+from maxam.terminal.escaping import shown
 
 COLUMNS = ["DESTINATION", "#REVISION", "ACCEPTED AT", "SCHEMA"]
 EXPENDABLE = ["SCHEMA", "ACCEPTED AT"]
@@ -119,3 +126,72 @@ def test_columns_without_anything_go_without_a_word(
         captured = capsys.readouterr()
         assert captured.out.split()[: len(titles)] == titles
         assert captured.err == ""
+
+
+def tables() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Find the tables of all commands whose titles stand in the code: where, titles, and those that a narrow terminal does without."""
+    places = {"print_table": (0, 2), "print_rows": (3, 5)}  # arguments
+    for path in sorted(Path(commands.__file__ or "").parent.glob("[!_]*.py")):
+        module = importlib.import_module(f"maxam.cli.commands.{path.stem}")
+        tree = ast.parse(path.read_text())
+        for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+            names: dict[str, list[str]] = {}
+            for node in ast.walk(function):
+                match node:
+                    case ast.Assign(targets=[ast.Name(id="columns")], value=value):
+                        names["columns"] = value_of(value, module, names) or []
+                    case ast.AugAssign(target=ast.Name(id="columns"), value=value) if "columns" in names:
+                        names["columns"] = [*names["columns"], *(value_of(value, module, names) or [])]
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in places:
+                    titles, without = (
+                        value_of(node.args[at], module, names) if at < len(node.args) else []
+                        for at in places[node.func.id]
+                    )
+                    if titles and without is not None:
+                        yield f"{path.stem}:{node.lineno}", titles, without
+
+
+def value_of(node: ast.expr, module: ModuleType, names: dict[str, list[str]]) -> list[str] | None:
+    """Evaluate a list of titles; None when it depends on more than the module."""
+    try:
+        found = eval(compile(ast.Expression(node), "titles", "eval"), vars(module) | names)  # noqa: S307 our own source
+    except NameError:
+        return None
+    return list(found)
+
+
+TABLES = list(tables())
+
+
+def test_tables_are_found() -> None:
+    """Most commands with a table are covered by the next test; a few make their titles as they go."""
+    assert len(TABLES) >= 20
+    assert {where.partition(":")[0] for where, _, _ in TABLES} >= {
+        "sessions",
+        "subscriptions",
+        "rejects",
+    }
+
+
+@pytest.mark.parametrize(("where", "titles", "without"), TABLES, ids=[where for where, _, _ in TABLES])
+def test_every_table_fits_every_terminal(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    titles: list[str],
+    without: list[str],
+) -> None:
+    """From 60 to 200 columns, with full and with empty cells; a column that a narrow terminal does without is one of the table."""
+    assert set(without) <= {title.removeprefix("#") for title in titles}, where
+    rows: list[list[object]] = [
+        [1234567 if title.startswith("#") else f"{title} some text" for title in titles],
+        ["" for _ in titles],
+    ]
+    for width in range(60, 201, 10):
+        terminal = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+        monkeypatch.setattr(output, "console", lambda terminal=terminal: terminal)
+        for some in (rows, rows[1:], []):
+            output.print_table(titles, some, without)
+        head, _, *lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= width for line in [head, *lines])

@@ -15,10 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from maxam.admin.options import Group, json_option
-from maxam.admin.output import print_json, print_table
-from maxam.admin.repeating import watch_option
+from maxam.cli.options import json_option
+from maxam.cli.repeating import watch_option
 from maxam.errors import ConfigurationError
+from maxam.terminal.groups import CommandGroup as Group
+from maxam.terminal.tables import print_json, print_table
 from tests.patience import PATIENCE_S
 
 # A verb that shows what a file holds: a table of one cell, an error while there is no file, and code 1 when it says bad.
@@ -118,7 +119,7 @@ def test_a_pipe_gets_one_after_the_other(tmp_path: Path) -> None:
         assert "\x1b" not in shown
         assert "every" not in shown
         path.unlink()
-        read_until(ours, "Error: held cannot be read\n---")
+        read_until(ours, "Error [configuration-invalid]: held cannot be read\n---")
     os.close(ours)
 
 

@@ -7,7 +7,7 @@ import time
 import fastavro
 import pytest
 
-from maxam.admin.values import ValueDecodeError, decode_value, iso_time
+from maxam.avro.json.decoding import ValueDecodeError, decode_value, iso_time
 from maxam.records import Judgement
 
 DATUM = Judgement("datum", "t.T_v1", "1.0", b"")

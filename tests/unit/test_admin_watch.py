@@ -10,10 +10,10 @@ import trio
 import trio.testing
 from rich.console import Console
 
-from maxam.admin import watch
-from maxam.admin.remote import Remote
-from maxam.admin.watch import Update, _Display, _Watcher
+from maxam.cli.screens import watch
+from maxam.cli.screens.watch import Update, _Display, _Watcher
 from maxam.client import Message
+from maxam.https_client import Remote
 
 
 def update(destination: str, revision: int, value: str) -> Update:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from maxam.admin.authority import (
+from maxam.cli.main import main
+from maxam.durable_files import replace_durably
+from maxam.errors import ConfigurationError
+from maxam.pki.authority import (
     INDEX_FILE,
     KEY_FILE,
     LIST_FILE,
@@ -20,10 +24,7 @@ from maxam.admin.authority import (
     key_digest,
     read_passphrase,
     read_request,
-    replace_durably,
 )
-from maxam.admin.main import main
-from maxam.errors import ConfigurationError
 
 NOW = dt.datetime.now(dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -139,7 +140,7 @@ def test_a_passphrase_file_is_for_few(tmp_path: Path) -> None:
     replace_durably(path, b"secret words\n", 0o600)
     assert read_passphrase(path) == "secret words"
     path.chmod(0o644)
-    with pytest.raises(ConfigurationError, match="open to everybody"):
+    with pytest.raises(ConfigurationError, match="chmod 600"):
         read_passphrase(path)
     replace_durably(path, b"\n", 0o600)
     with pytest.raises(ConfigurationError, match="is empty"):
@@ -223,3 +224,50 @@ def test_who_could_not_be_issued_a_certificate_is_left_no_key(tmp_path: Path, da
     (ca / INDEX_FILE).write_text("")
     assert runner.invoke(main, [*arguments, "--server-name", "gateway.venue"]).exit_code == 0
     assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["gateway.key", "gateway.pem"]
+
+
+def test_revocation_keeps_the_rhythm_of_the_list(authority: AuthorityFolder) -> None:
+    """What `certs crl --days` said last holds for the lists that follow, until it says something else."""
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    authority.add(authority.sign("a", key, NOW, 100), "a", NOW, "test")
+    for days in (90, 7):
+        authority.write_list(NOW, days)
+        authority.revoke(authority.entries()[0], "lost", NOW + DAY)
+        authority.write_list(NOW + 2 * DAY)
+        crl = x509.load_pem_x509_crl((authority.folder / LIST_FILE).read_bytes())
+        assert crl.next_update_utc == NOW.replace(microsecond=0) + (2 + days) * DAY
+
+
+def test_a_certificate_replaces_no_other_file(tmp_path: Path) -> None:
+    """Only an older certificate of the same name, unless forced, and never a file of the authority; one that was not written is got again."""
+    ca, csr, to = tmp_path / "ca", tmp_path / "a.csr", tmp_path / "a.pem"
+    cli("ca", ca, "--name", "Venue 12")
+    csr.write_bytes(request(ed25519.Ed25519PrivateKey.generate()))
+    files = {path: path.read_bytes() for path in ca.iterdir()}
+    runner = CliRunner(env={"MAXAM_CA_PASSPHRASE": PASSPHRASE})
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    for target in (*files, notes):
+        for force in ([], ["--force"])[: 2 if target in files else 1]:
+            done = runner.invoke(main, ["certs", "sign", str(ca), "a", str(csr), "--to", str(target), *force])
+            assert done.exit_code == 1, target
+    assert {path: path.read_bytes() for path in ca.iterdir()} == files  # and nothing is in the index
+    cli("sign", ca, "a", csr, "--to", to)
+    first = to.read_bytes()
+    cli("renew", ca, to, "--to", to)
+    assert to.read_bytes() != first
+    assert runner.invoke(main, ["certs", "sign", str(ca), "b", str(csr), "--to", str(to)]).exit_code == 1
+    cli("sign", ca, "b", csr, "--to", to, "--force")
+    done = runner.invoke(main, ["certs", "sign", str(ca), "c", str(csr), "--to", str(tmp_path / "none" / "c.pem")])
+    assert done.exit_code == 3
+    cli("get", ca, AuthorityFolder(ca).entries()[-1].serial, "--to", tmp_path / "c.pem")
+    written = x509.load_pem_x509_certificate((tmp_path / "c.pem").read_bytes())
+    assert f"{written.serial_number:x}" in done.output
+
+
+def test_of_two_that_make_an_authority_at_once_one_does(tmp_path: Path) -> None:
+    """The other one is refused: key and certificate belong together."""
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(AuthorityFolder.create, tmp_path / "ca", str(n), PASSPHRASE, NOW, 10) for n in range(4)]
+    assert sorted(one.exception() is None for one in made) == [False, False, False, True]
+    AuthorityFolder(tmp_path / "ca").unlock(PASSPHRASE)

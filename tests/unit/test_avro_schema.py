@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from maxam.avro.schema import Schema, Source, parse_schema, read_source
+from maxam.avro.schema import Schema, parse_schema
+from maxam.avro.source import Source, read_source
 from maxam.errors import SchemaError
 from tests.avro_schemas import told
 
@@ -137,8 +138,10 @@ def test_a_default_is_of_its_fields_type(of: Any, good: list[Any], bad: list[Any
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"\xff", "not UTF-8 JSON"),
-        (b"{", "not UTF-8 JSON"),
+        (b"\xff", "not UTF-8"),
+        (b"{", "not JSON"),
+        (b'{"a": [1, 2, ]}', "remove the comma before it"),
+        (b'{"a": 1, }', "remove the comma before it"),
         (b"NaN", "NaN is not JSON"),
         (b"1e999", "1e999 is out of range"),
         (b'{"type":"int","type":"long"}', "key 'type' is there twice"),
@@ -151,7 +154,7 @@ def test_a_default_is_of_its_fields_type(of: Any, good: list[Any], bad: list[Any
     ],
 )
 def test_a_text_that_is_no_schema_is_refused(text: bytes, problem: str) -> None:
-    """Bytes that are not strict JSON, or nested without end, are an error that names the file."""
+    """Bytes that are not strict JSON, or nested without end, are an error with the name of the file."""
     with pytest.raises(SchemaError, match=r"^main\.avsc(:1)?: ") as caught:
         parse_schema(read_source("main.avsc", text))
     assert problem in str(caught.value)
@@ -200,7 +203,7 @@ def test_a_pin_chooses_the_minor() -> None:
         parsed(record("A", "B"), B=minors)
     assert b'"int"' in parsed(record("A", "B", references={"n.B": "1.0"}), B=minors).text
     assert b'"long"' in parsed(record("A", "B", references={"n.B": "1.1"}), B=minors).text
-    with pytest.raises(SchemaError, match=r"main\.avsc: references\.n\.B: no minor '1\.2'; there are: 1\.0, 1\.1"):
+    with pytest.raises(SchemaError, match=r"main\.avsc: references\.n\.B: no minor '1\.2', known: 1\.0, 1\.1"):
         parsed(record("A", "B", references={"n.B": "1.2"}), B=minors)
 
 
@@ -227,7 +230,7 @@ def test_one_name_has_one_meaning_in_a_schema() -> None:
 
 
 def test_an_error_in_another_file_names_that_file() -> None:
-    """What is wrong in a referenced file is reported with that file's own name and path."""
+    """A mistake in a referenced file is reported with that file's own name and path."""
     with pytest.raises(SchemaError, match=r"^n/B/1\.0\.avsc: fields\[0\]\.type: unknown type 'x'"):
         parsed(record("A", "B"), B=record("B", "x"))
 
@@ -243,6 +246,6 @@ def test_canonical_form_keeps_only_what_bytes_depend_on() -> None:
 
 
 def test_unknown_attributes_and_logical_types_are_kept() -> None:
-    """What Avro does not define is metadata: it stays in the text and changes nothing else."""
+    """An attribute that Avro does not define is metadata: it stays in the text and changes nothing else."""
     document = {"type": "string", "logicalType": "phone-number", "unit": "none"}
     assert json.loads(parsed(document).text) == document

@@ -1,4 +1,4 @@
-"""What `maxam-bench compare` makes of what its runs found, and what it refuses; no broker is started."""
+"""What the benchmark `compare` makes of what its runs found, and what it refuses; no broker is started."""
 
 import io
 import math
@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from maxam.bench import chart, compare
 from maxam.bench.errors import LoadError
-from maxam.bench.main import main
-from maxam.bench.suite import Outcome, shared_out
+from tests.benchmarks import chart, compare
+from tests.benchmarks.main import main
+from tests.benchmarks.suite import Outcome, shared_out
 
 
 def _results() -> compare.Results:

@@ -1,4 +1,4 @@
-"""The names, lines and tables of `maxam-bench grow`; nothing is connected."""
+"""The names, lines and tables of the benchmark `grow`; nothing is connected."""
 
 import io
 from itertools import pairwise
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from maxam.bench import grow
 from maxam.bench.output import Figures
-from maxam.bench.plots import Claim, Curve, farthest, line
 from maxam.bench.syntax import MAXAM
 from maxam.config import Limits
 from maxam.globs import compile_glob
+from tests.benchmarks import grow
+from tests.benchmarks.plots import Claim, Curve, farthest, line
 
 TOPIC = MAXAM.topic(123)
 
@@ -87,6 +87,7 @@ def test_a_table_holds_medians_and_the_distance_from_the_claim() -> None:
     assert "processor us/SEND: claimed constant, +50% above it at most" in shown
 
 
+@pytest.mark.slow
 def test_the_same_figures_draw_the_same_plot(tmp_path: Path) -> None:
     """A plot holds its labels as text, and nothing of the day on which it was drawn."""
     pytest.importorskip("matplotlib")

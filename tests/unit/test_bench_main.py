@@ -1,4 +1,4 @@
-"""What `maxam-bench run` refuses, and what it says then; nothing is connected."""
+"""`maxam-bench run` refuses plans that it cannot measure; nothing is connected."""
 
 from pathlib import Path
 
@@ -16,32 +16,43 @@ TARGET = Target("127.0.0.1", 1)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "code", "says"),
     [
-        ([], "say how to connect"),
-        (["--plain", "--ca", "x"], "in one way"),
-        (["--plain", "--broker", "nowhere"], "expected HOST:PORT"),
-        (["--ca", "/nowhere/ca.pem"], "there is no file /nowhere/ca.pem"),
-        (["--plain", "--topic-template", "X/fixed", "--glob", "X/*"], "no placeholder"),
-        (["--plain", "--topic-template", "X/a.{n}"], "needs a --glob"),
-        (["--plain", "--glob", "X/other.*"], "matches none of the 1000 topics"),
-        (["--plain", "--publishers", "9", "--topics", "8"], "9 publishers share 8 topics"),
-        (["--plain", "--subscribers", "1", "--glob", "X/*", "--glob", "X/**"], "give as many as there are globs"),
-        (["--plain", "--schemas", "/nowhere"], "no schema folder"),
-        (["--plain", "--schemas", str(SCHEMAS), "--type", "egm.Nonsense"], "there is no type 'egm.Nonsense'"),
-        (["--plain", "--schemas", str(SCHEMAS), "--type", "egm.EGMStatus_v1"], "carries egm.EGMMeterReading_v1"),
-        (["--plain", "--schemas", str(SCHEMAS), "--body-bytes", "5"], "no body of 5 bytes"),
-        (["--plain", "--send-header", "destination:x"], "written by the load itself"),
-        (["--plain", "--send-header", "nonsense"], "is not NAME:VALUE"),
-        (["--plain", "--chart", "x.pdf"], "neither .svg nor .png"),
-        (["--plain", "--broker", "127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
+        ([], 2, "say how to connect"),
+        (["--plain", "--ca", "x"], 2, "in one way"),
+        (["--plain", "--broker", "nowhere"], 2, "must be HOST:PORT"),
+        (["--ca", "/nowhere/ca.pem"], 3, "/nowhere/ca.pem"),
+        (["--plain", "--topic-template", "X/fixed", "--glob", "X/*"], 1, "no placeholder"),
+        (["--plain", "--topic-template", "X/a.{n}"], 2, "needs a --glob"),
+        (["--plain", "--glob", "X/other.*"], 1, "matches none of the 1000 topics"),
+        (["--plain", "--publishers", "9", "--topics", "8"], 1, "9 publishers share 8 topics"),
+        (["--plain", "--subscribers", "1", "--glob", "X/*", "--glob", "X/**"], 1, "give as many as there are globs"),
+        (["--plain", "--schemas", "/nowhere"], 1, "no schema folder"),
+        (["--plain", "--schemas", str(SCHEMAS), "--type", "egm.Nonsense"], 1, "there is no type 'egm.Nonsense'"),
+        (["--plain", "--schemas", str(SCHEMAS), "--type", "egm.EGMStatus_v1"], 1, "carries egm.EGMMeterReading_v1"),
+        (["--plain", "--schemas", str(SCHEMAS), "--body-bytes", "5"], 1, "no body of 5 bytes"),
+        (["--plain", "--send-header", "destination:x"], 2, "written by the load itself"),
+        (["--plain", "--send-header", "nonsense"], 2, "is not NAME:VALUE"),
+        (["--plain", "--chart", "x.pdf"], 1, "neither .svg nor .png"),
+        (["--plain", "--broker", "127.0.0.1:1"], 4, "cannot connect to 127.0.0.1:1"),
     ],
 )
-def test_what_cannot_be_done_is_told(arguments: list[str], says: str) -> None:
-    """Exit code 1 or 2, and a text that says what was wrong."""
+def test_what_cannot_be_done_is_told(arguments: list[str], code: int, says: str) -> None:
+    """The exit code tells a wrong command line, a plan that cannot be run, and a broker that cannot be reached apart."""
     result = CliRunner().invoke(main, ["run", *arguments])
-    assert result.exit_code in (1, 2)
-    assert says in result.output
+    assert (result.exit_code, says in result.output) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [("suite", "bench"), ("compare", "compare"), ("grow", "grow"), ("pipeline", "pipeline-bench")],
+)
+def test_benchmarks_of_the_source_tree_are_referred_to(command: str, target: str) -> None:
+    """A command of earlier releases is a usage error that names a target of the Makefile, whatever its options."""
+    result = CliRunner().invoke(main, [command, "--seconds", "5"])
+    assert result.exit_code == 2
+    assert f"make {target}`" in result.output
+    assert f"\n{target}:" in (SCHEMAS.parent / "Makefile").read_text()
 
 
 def test_a_chart_s_folder_must_be_there(tmp_path: Path) -> None:

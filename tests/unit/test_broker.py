@@ -2,15 +2,24 @@
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from maxam.broker.broker import SCAN_TOPICS
+from maxam.broker import acknowledgements, admission, outbox
+from maxam.broker import broker as broker_module
+from maxam.broker.policy import Rights
+from maxam.broker.scans import SCAN_TOPICS
 from maxam.broker.session import SCAN_READY_MAX
 from maxam.broker.store import SWEEP_TOPICS, TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
+from maxam.gateway.holdings import Holdings
+from maxam.gateway.server import Gateway
+from maxam.globs import destination_problem
 from maxam.records import AcknowledgementRecord, Change, SessionEndRecord
 from maxam.stomp.events import Send
 from maxam.stomp.frames import Frame
@@ -623,7 +632,7 @@ def test_a_duplicate_id_on_a_live_subscription_is_an_error(durable: bool) -> Non
     assert receipts(frames) == [("sent", "accepted")]
     assert messages(frames) == []
     assert client.peer.finished
-    assert world.broker.head == 1
+    assert world.broker.head_revision == 1
 
 
 @pytest.mark.parametrize(("durable", "result"), [(True, "removed"), (False, "paused")])
@@ -768,7 +777,7 @@ def test_recovery_owes_exactly_what_was_not_acknowledged() -> None:
     client.send("X/5", b"")
     world.settle()
     world = world.restart()
-    assert world.broker.head == world.broker.revision == 8
+    assert world.broker.head_revision == world.broker.committed_revision == 8
     client = world.client(client_id="me")
     client.subscribe(durable=True)
     world.settle()
@@ -841,9 +850,9 @@ def test_a_change_lets_go_of_its_topic(refused: bool) -> None:
     batch = world.take()
     assert sys.getrefcount(topic) == before + 11
     if refused:
-        world.broker.refuse(batch)
+        world.broker.roll_back_batch(batch)
     else:
-        world.broker.commit(batch)
+        world.broker.apply_batch(batch)
         assert [operation.target for operation in batch if isinstance(operation, Change)] == [None] * 22
     del batch
     assert sys.getrefcount(topic) == before
@@ -875,7 +884,7 @@ def test_the_newest_connection_of_a_session_wins() -> None:
     world.settle()
     assert values(new.read()) == [("X/a", "value"), ("X/b", "value")]
     assert ("late", "ignored") in receipts(new.frames)
-    assert world.broker.head == 2
+    assert world.broker.head_revision == 2
 
 
 def test_the_old_connection_is_told_even_when_its_commit_hangs() -> None:
@@ -997,6 +1006,38 @@ def test_send_without_right_is_rejected_before_it_is_found_invalid() -> None:
     assert rejected[b"result"] == b"unauthorised"
 
 
+@pytest.mark.interpreted
+@pytest.mark.parametrize("tail", ["a", "b" * 480, "\u00e9" * 240])
+def test_an_unauthorised_send_costs_the_same_whether_the_topic_exists(
+    tail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unauthorised client cannot tell by time which topics exist: form and right are judged as often for both."""
+    world = World.make(anna={"send": ["X/mine.*"], "receive": ["X/**"]}, owner=EVERYTHING)
+    owner, client = world.client("owner"), world.client()
+    owner.send(f"X/{tail}")
+    world.settle()
+    judged: list[str] = []
+    matched = Rights.may_send
+
+    def check(destination: bytes, bytes_max: int) -> str | None:
+        judged.append("form")
+        return destination_problem(destination, bytes_max)
+
+    def match(rights: Rights, destination: bytes) -> bool:
+        judged.append("right")
+        return matched(rights, destination)
+
+    monkeypatch.setattr("maxam.broker.admission.destination_problem", check)
+    monkeypatch.setattr(Rights, "may_send", match)
+    costs = []
+    for destination in (f"X/{tail}", f"X/{tail[:-1]}z"):
+        judged.clear()
+        client.send(destination, receipt="r")
+        costs.append(sorted(judged))
+    assert costs[0] == costs[1] == ["form", "right"]
+    assert [answer for _, answer in receipts(client.read())] == ["rejected-unauthorised"] * 2
+
+
 def test_a_withdrawn_right_is_forgotten_when_written_and_a_granted_one_is_owed() -> None:
     """Rights are checked again when a topic is written; a reload that grants makes eager and durable subscriptions owe it."""
     world = World.make(anna={"send": ["X/**"], "receive": ["X/a.*"]})
@@ -1026,7 +1067,7 @@ def test_only_rights_that_grow_are_looked_for_in_all_topics(granted: str, walks:
     client.subscribe("X/**", "plain")
     world.settle()
     world.broker.replace_policy(policy(anna={"receive": [granted]}))
-    assert len(world.broker._scans) == walks
+    assert len(world.broker._scanner.scans) == walks
 
 
 def test_rights_that_come_back_do_not_cover_what_others_made_owed() -> None:
@@ -1061,7 +1102,7 @@ def test_a_full_disk_refuses_sends_and_gives_their_revisions_back() -> None:
     client.send("X/c", receipt="2")
     batch = world.take()
     client.send("X/d", receipt="3")
-    world.broker.refuse(batch)
+    world.broker.roll_back_batch(batch)
     frames = client.read()
     assert receipts(frames) == [("1", "rejected-unavailable")]
     assert frames[0].headers[b"result"] == b"disk-full"
@@ -1089,7 +1130,7 @@ def test_a_send_that_fails_takes_no_revision() -> None:
     broken: Any = ((b"name", 5),)  # stands for memory that ran out
     with pytest.raises(TypeError):
         world.broker.send(connection, Send(b"X/a", b"body", broken, b"1"), world.wall_us)
-    assert (world.broker.head, world.broker.pending) == (0, [])
+    assert (world.broker.head_revision, world.broker.pending) == (0, [])
     client.send("X/a", receipt="2")
     world.settle()
     assert [topic.change.revision for topic in world.broker.store.topics.values()] == [1]
@@ -1151,7 +1192,7 @@ def test_a_full_disk_fails_no_resumption_of_what_was_stored_and_is_removed() -> 
     client.subscribe(durable=True, receipt="2")
     client.unsubscribe(durable=True, receipt="3")
     world.commit(stored)
-    world.broker.refuse(world.take())
+    world.broker.roll_back_batch(world.take())
     world.settle()
     frames = client.read()
     assert [frame.command for frame in frames] == [b"RECEIPT"] * 3
@@ -1174,7 +1215,7 @@ def test_disconnect_completes_what_was_received_and_its_receipt_is_last() -> Non
     assert receipts(frames) == [("sent", "accepted"), ("bye", "")]
     assert messages(frames) == []
     assert client.peer.finished
-    assert world.broker.head == 1
+    assert world.broker.head_revision == 1
 
 
 def test_a_client_that_closes_its_side_still_gets_its_receipts() -> None:
@@ -1215,7 +1256,7 @@ def test_what_a_full_disk_keeps_is_awaited_by_later_receipts_too() -> None:
     client.read()
     client.send("X/a")
     client.unsubscribe(durable=True)
-    world.broker.refuse(world.take())
+    world.broker.roll_back_batch(world.take())
     client.unsubscribe("nobody", receipt="r")
     assert client.read() == []
     world.settle()
@@ -1260,6 +1301,7 @@ def test_topics_go_a_few_at_a_time() -> None:
     assert not store.sweep_due()
 
 
+@pytest.mark.slow
 def test_topics_that_come_and_go_by_the_hundred_at_each_look_leave_few() -> None:
     """More are looked at than come meanwhile, and what comes while others are looked at is not left lying once all is quiet."""
     world = World.make()
@@ -1310,3 +1352,341 @@ def test_what_changes_before_the_walk_of_a_right_that_came_back_is_lacked_since_
     (subscription,) = next(iter(world.broker.sessions.values())).subscriptions.values()
     assert subscription.owed
     assert subscription.owed_since_us() <= world.wall_us - 5
+
+
+@pytest.mark.interpreted
+def test_withheld_values_are_skipped_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A durable subscriber that comes back without its right costs no drain more than WITHHELD_MAX topics, and gets what follows."""
+    monkeypatch.setattr(outbox, "WITHHELD_MAX", 10)
+    world = World.make(anna=EVERYTHING, dora={"receive": ["X/**"]})
+    reader = world.client("dora", client_id="d")
+    reader.subscribe("X/**", durable=True)
+    world.settle()
+    reader.lose()
+    sender = world.client()
+    for n in range(25):
+        sender.send(f"X/a.{n:02}")
+    world.settle()
+    rights: dict[str, dict[str, Sequence[str]]] = {"anna": {"send": ["X/**"]}, "dora": {"receive": ["X/b"]}}
+    world.broker.replace_policy(policy(**rights))
+    reader = world.client("dora", client_id="d")
+    reader.subscribe("X/**", durable=True)
+    world.settle()
+    connection = reader.peer.connection
+    assert connection is not None
+    (subscription,) = connection.session.subscriptions.values()
+    looked_at = []
+    while subscription.owed:
+        before = len(subscription.owed)
+        assert values(reader.read()) == []
+        looked_at.append(before - len(subscription.owed))
+        due_s = reader.peer.next_due_s
+        assert (due_s is not None and due_s <= world.now_s) is bool(subscription.owed)
+    assert looked_at == [10, 10, 5]
+    sender.send("X/b")
+    world.settle()
+    assert values(reader.read()) != []
+
+
+@pytest.mark.interpreted
+def test_a_record_of_acknowledgements_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements of more topics than a record may hold go into several, and the RECEIPT waits for the last."""
+    monkeypatch.setattr(acknowledgements, "POSITIONS_PER_RECORD", 4)
+    world = World.make()
+    client = world.client(client_id="d")
+    client.subscribe("X/*", ack="client", durable=True)
+    for n in range(10):
+        client.send(f"X/{n}")
+    world.settle()
+    client.ack(client.read()[-1], receipt="acked")
+    world.settle()
+    assert [len(r.positions) for r in world.journal if type(r) is AcknowledgementRecord] == [4, 4, 2]
+    assert ("acked", "") in receipts(client.read())
+
+
+def test_a_restart_counts_no_replayed_changes() -> None:
+    """Neither changes nor conflated ones count that were applied before the process started."""
+    world = World.make()
+    client = world.client(client_id="d")
+    client.subscribe("X/a", "s", durable=True)
+    client.subscribe("X/a", "t", durable=True)
+    for _ in range(3):
+        client.send("X/a")
+    world.settle()
+    assert world.broker.counters.changes == 3
+    client.unsubscribe("t", durable=True)
+    world.settle()
+    world = world.restart()
+    assert world.broker.counters.changes == 0
+    assert world.broker.counters.conflated == 0
+    session = world.broker.sessions["anna", "d"]
+    assert session.subscriptions[b"s"].conflated == 0
+
+
+@pytest.mark.interpreted
+def test_expired_sessions_end_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that all expire at one moment do not end in one pass of the loop; what is left is due at once."""
+    monkeypatch.setattr(broker_module, "_EXPIRED_PER_TICK", 2)
+    world = World.make(limits=Limits(session_expiry_s=10))
+    for n in range(5):
+        client = world.client(client_id=f"d{n}")
+        client.subscribe(durable=True)
+        world.settle()
+        client.lose()
+    world.now_s += 11
+    left = []
+    while world.broker.sessions:
+        due_s = world.broker.next_due_s
+        assert due_s is not None
+        assert due_s <= world.now_s
+        world.broker.tick(world.now_s)
+        left.append(len(world.broker.sessions))
+    assert left == [3, 1, 0]
+    assert world.broker.next_due_s is None
+
+
+@pytest.mark.interpreted
+def test_deleted_topics_that_are_still_owed_count_towards_topics_max(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher that makes and deletes topics stops at the limit, and a deleted topic needs room to get a value again."""
+    monkeypatch.setattr(admission, "TOMBSTONE_SWEEP_MIN", 2)
+    world = World.make(limits=Limits(topics_max=5))
+    reader = world.client(client_id="d")
+    reader.subscribe("X/**", "s", durable=True)
+    world.settle()
+    reader.lose()
+    sender = world.client()
+    for n in range(20):
+        sender.send(f"X/{n}", receipt=f"{n}")
+        world.settle()
+        sender.send(f"X/{n}", b"")
+        world.settle()
+    assert len(world.broker.store.topics) == 7
+    assert [answer for _, answer in receipts(sender.read())] == ["accepted"] * 7 + ["rejected-unavailable"] * 13
+    for n in (0, 0, 1):
+        sender.send(f"X/{n}", receipt="again")
+        world.settle()
+    assert [answer for _, answer in receipts(sender.read())] == ["rejected-unavailable"] * 3
+    # The reader comes back: what it has read is no longer needed, and the next sweep makes room.
+    reader = world.client(client_id="d")
+    reader.subscribe("X/**", "s", durable=True, ack="auto")
+    world.settle()
+    reader.read()
+    reader.read()
+    world.now_s += 2
+    sweep(world)
+    assert len(world.broker.store.topics) == 0
+    sender.send("X/0", receipt="once more")
+    world.settle()
+    assert receipts(sender.read()) == [("once more", "accepted")]
+
+
+@pytest.mark.interpreted
+def test_a_flood_at_topics_max_sweeps_deleted_topics_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused SENDs, however many, cost no more sweeps than that."""
+    monkeypatch.setattr(admission, "TOMBSTONE_SWEEP_MIN", 0)
+    world = World.make(limits=Limits(topics_max=1))
+    reader = world.client(client_id="d")
+    reader.subscribe("X/**", durable=True)
+    sender = world.client()
+    sender.send("X/a")
+    sender.send("X/a", b"")
+    world.settle()
+    reader.lose()
+    sweeps = 0
+    for _ in range(20):
+        sender.send("X/b")
+        world.now_s += 0.1
+        swept_before = world.broker.store._swept
+        world.broker.store._swept = -1
+        world.broker.tick(world.now_s)
+        sweeps += world.broker.store._swept != -1
+        world.broker.store._swept = swept_before
+    assert 1 <= sweeps <= 3
+
+
+def test_a_principal_has_so_many_durable_subscriptions_in_all_its_sessions() -> None:
+    """One more is an ERROR that names limit, count and some ids; removed ones, resumed ones and transient ones do not count."""
+    limits = Limits(durable_subscriptions_per_principal_max=3)
+    world = World.make(limits=limits, anna=EVERYTHING, bert=EVERYTHING)
+    for n in range(3):
+        client = world.client(client_id=f"me{n}")
+        client.subscribe(id_=f"s{n}", durable=True)
+        world.settle()
+        client.lose()
+    world = world.restart()
+    client = world.client(client_id="me1")
+    client.subscribe(id_="s1", durable=True)
+    client.subscribe(id_="t", durable=False)
+    other = world.client("bert")
+    other.subscribe(durable=True)
+    world.settle()
+    assert world.broker._table.quotas.durable_of == {"anna": 3, "bert": 1}
+    client.subscribe(id_="one more", durable=True)
+    frames = client.read()
+    assert error(frames) == "too many subscriptions"
+    for part in (b"durable_subscriptions_per_principal_max", b"3 durable subscriptions", b"'s0', 's1', 's2'"):
+        assert part in frames[-1].body
+    client.lose()
+    client = world.client(client_id="me2")
+    client.unsubscribe("s2", durable=True)
+    client.subscribe(id_="one more", durable=True)
+    client.subscribe("X/other", id_="again", durable=False)
+    world.settle()
+    assert client.read() == []
+    other.unsubscribe(durable=True)
+    world.settle()
+    assert world.broker._table.quotas.durable_of == {"anna": 3}
+
+
+def test_too_many_subscriptions_names_some_that_are_not_used() -> None:
+    """Up to five durable ids that the connection does not use: left behind by earlier processes of the client."""
+    world = World.make(limits=Limits(subscriptions_per_session_max=8))
+    client = world.client(client_id="me")
+    for n in range(7):
+        client.subscribe(id_=f"old{n}", durable=True)
+    world.settle()
+    client.lose()
+    client = world.client(client_id="me")
+    client.subscribe(id_="new", durable=True)
+    client.subscribe(id_="newer", durable=True)
+    frames = client.read()
+    assert error(frames) == "too many subscriptions"
+    assert b"'old0', 'old1', 'old2', 'old3', 'old4'" in frames[-1].body
+    assert b"old5" not in frames[-1].body
+
+
+DAY_S = 86_400
+
+
+def look_at_all_sessions(world: World) -> None:
+    """Let the broker look at each session once."""
+    for _ in range(len(world.broker.sessions) + 1):
+        world.now_s += 1
+        world.broker.tick(world.now_s)
+    world.settle()
+
+
+def test_a_durable_subscription_that_its_client_no_longer_uses_ends() -> None:
+    """After session_expiry_s without a SUBSCRIBE, while the session lives on; the UNSUBSCRIBE is journalled."""
+    world = World.make(limits=Limits(session_expiry_s=7 * DAY_S))
+    client = world.client(client_id="me")
+    for id_ in ("old", "paused", "used"):
+        client.subscribe(id_=id_, durable=True)
+    world.settle()
+    client.lose()
+    for day in range(9):  # it comes back every day, with one of them
+        client = world.client(client_id="me")
+        client.subscribe(id_="used", durable=True)
+        if day < 3:
+            client.subscribe(id_="paused", durable=True)
+            client.unsubscribe("paused")
+        world.settle()
+        look_at_all_sessions(world)
+        world.now_s += DAY_S / 2
+        look_at_all_sessions(world)
+        subscriptions = world.broker.sessions["anna", "me"].subscriptions
+        assert set(subscriptions) == ({b"old", b"paused", b"used"} if day < 7 else {b"paused", b"used"})
+        client.lose()
+        world.now_s += DAY_S / 2 - 10
+    assert set(world.restart().broker.sessions["anna", "me"].subscriptions) == {b"paused", b"used"}
+    assert world.broker.counters.subscriptions_expired == 1
+
+
+def test_an_unused_subscription_stays_while_its_client_may_yet_subscribe() -> None:
+    """Not while the session is detached, whose own expiry counts then, nor in the first minutes of a connection."""
+    world = World.make(limits=Limits(session_expiry_s=7 * DAY_S))
+    client = world.client(client_id="me")
+    client.subscribe(id_="s", durable=True)
+    client.subscribe(id_="t", durable=True)
+    world.settle()
+    client.unsubscribe("s")
+    look_at_all_sessions(world)
+    world.now_s += 5 * DAY_S
+    client.lose()
+    world.now_s += 5 * DAY_S
+    look_at_all_sessions(world)
+    client = world.client(client_id="me")
+    look_at_all_sessions(world)
+    client.subscribe(id_="s", durable=True, receipt="s")
+    world.settle()
+    assert receipts(client.read()) == [("s", "resumed")]
+    world.now_s += DAY_S
+    look_at_all_sessions(world)
+    assert set(world.broker.sessions["anna", "me"].subscriptions) == {b"s", b"t"}
+
+
+def test_sessions_and_principals_near_a_limit_are_known() -> None:
+    """From 80 % of a limit of subscriptions on, until there are fewer."""
+    world = World.make(limits=Limits(subscriptions_per_session_max=5, durable_subscriptions_per_principal_max=10))
+    clients = [world.client(client_id=name) for name in "ab"]
+    for client in clients:
+        for n in range(4):
+            client.subscribe(id_=str(n), durable=True)
+    look_at_all_sessions(world)
+    assert list(world.broker.crowded) == [("anna", "a"), ("anna", "b")]
+    gateway: Any = SimpleNamespace(settings=world.settings, broker=world.broker, limits_used=list)
+    (told,) = Gateway._crowded(gateway)
+    assert told.startswith("subscriptions-many: ")
+    assert "subscriptions_per_session_max 5" in told
+    clients[0].unsubscribe("0", durable=True)
+    look_at_all_sessions(world)
+    assert list(world.broker.crowded) == [("anna", "b")]
+    world.broker.end_session(world.broker.sessions["anna", "b"])
+    assert list(world.broker.crowded) == []
+
+
+def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
+    """One line for each limit, with the principal that uses most of it if each has its own; one less, and there is none."""
+    limits = Limits(
+        topics_max=5,
+        connections_max=10,
+        subscriptions_max=15,
+        subscriptions_per_principal_max=5,
+        durable_subscriptions_per_principal_max=5,
+        sessions_per_principal_max=5,
+        frames_unfinished_bytes_max=10_000_000,
+        receipts_pending_total_bytes_max=1000,
+    )
+    others = {"ben": 3, "cora": 3, "dora": 2}
+    world = World.make(limits=limits, anna=EVERYTHING, ben=EVERYTHING, cora=EVERYTHING, dora=EVERYTHING)
+    holdings = Holdings(limits)
+    gateway: Any = SimpleNamespace(
+        settings=world.settings,
+        broker=world.broker,
+        holdings=holdings,
+        connections=range(7),
+        _connections_max=10,
+        owed_watch=SimpleNamespace(most=7, limit=10, principal="anna"),
+    )
+    gateway.limits_used = partial(Gateway.limits_used, gateway)
+    for name, count in others.items():
+        other = world.client(name)
+        for n in range(count):
+            other.subscribe(id_=str(n))
+    clients = [world.client() for _ in range(3)]
+    for n, client in enumerate(clients):
+        client.subscribe(id_=str(n), durable=True)
+        client.send(f"X/{n}")
+    holdings.count_receipts(799)
+    world.settle()
+    assert Gateway._crowded(gateway) == []
+    gateway.connections = range(8)
+    gateway.owed_watch.most = 8
+    client = world.client()
+    client.subscribe(id_="s", durable=True)
+    client.send("X/s")
+    holdings.count_receipts(1)
+    holdings.count_frame(client.peer, 8_000_000, world.now_s)
+    world.settle()
+    told = Gateway._crowded(gateway)
+    assert {line.partition(": ")[0] for line in told} == {"limit-near"}
+    used = gateway.limits_used()
+    for line, (name, *_, principal) in zip(told, used, strict=True):
+        assert name in line
+        assert ("anna" in line) == bool(principal)
+    assert {name for name, *_, principal in used if principal} == {
+        "subscriptions_per_principal_max",
+        "durable_subscriptions_per_principal_max",
+        "sessions_per_principal_max",
+        "owed_per_principal_max",
+    }

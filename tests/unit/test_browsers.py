@@ -7,15 +7,16 @@ import httpx
 import pytest
 import trio
 
-from maxam.admin import console
-from maxam.admin.api import ROUTES
-from maxam.admin.browsers import CONTENT_SECURITY_POLICY, ENTRANCES, SECURITY_HEADERS, KnownByName, is_known
-from maxam.admin.console import CONTENT_TYPES, console_files
-from maxam.admin.listener import CARRIER, CHAIN, FINGERPRINT, Carrier
+import maxam.api
+from maxam.api.application import ROUTES
+from maxam.api.browsers import CONTENT_SECURITY_POLICY, ENTRANCES, SECURITY_HEADERS, KnownByName, is_known
+from maxam.api.http1 import CARRIER, Carrier
+from maxam.api.listener import CHAIN, FINGERPRINT
+from maxam.api.routes.console import CONTENT_TYPES, console_files
 from tests.unit.test_admin_api import ADMIN, World, concrete
 
 NAMES = {"gateway.example.org", "*.venue.example", "127.0.0.1"}
-CONSOLE = Path(console.__file__).parent / "console"
+CONSOLE = Path(maxam.api.__file__).parent / "console"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_what_a_foreign_page_asks_is_refused(world: World, headers: dict[str, st
         if path not in ENTRANCES:
             response = ask(world, method, path, maxam_admin="1", **headers)
             assert (response.status_code, response.json()["error"]) == (403, "cross-site")
-    assert world.broker.head == 1
+    assert world.broker.head_revision == 1
 
 
 def test_our_own_pages_people_and_programs_are_served(world: World) -> None:
@@ -154,9 +155,10 @@ def test_every_file_is_served_as_what_it_is(world: World) -> None:
         assert response.content == file.body
         assert response.headers["content-type"] == CONTENT_TYPES[Path(name).suffix]
         assert response.headers["cache-control"] == "no-cache"
-        for known in (file.tag, f"W/{file.tag}", f'"other", {file.tag}', "*"):
+        etag = f'"{file.tag}"'
+        for known in (etag, f"W/{etag}", f'"other", {etag}', "*"):
             again = ask(world, "GET", f"/console/{name}", if_none_match=known)
-            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", file.tag)
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
         assert ask(world, "GET", f"/console/{name}", if_none_match='"other"').status_code == 200
     head = ask(world, "HEAD", "/console/")
     assert (head.status_code, head.content) == (200, b"")

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from maxam.admin.certificates import CLIENTS, Authority, Issued, fingerprint, issue_development_certificates
+from maxam.pki.certificates import CLIENTS, Authority, Issued, fingerprint, issue_development_certificates
 
 NOW = dt.datetime.now(dt.UTC)  # OpenSSL knows no other time than the machine's
 DAY = dt.timedelta(days=1)

@@ -1,4 +1,4 @@
-"""The core is machine code or Python, all of it, and does and writes the same; `deploy/test-cores` runs all tests over both."""
+"""The core is machine code or Python, all of it, and does and writes the same; `deploy/test-cores` runs tests over both."""
 
 import gc
 import os
@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from maxam import __version__, compiled
-from maxam.avro.schema import DEPTH_MAX, parse_schema, read_source
-from maxam.broker.delivery import Connection
-from maxam.broker.session import Session, Subscription
-from maxam.broker.store import Topic
+from maxam.avro.schema import DEPTH_MAX, parse_schema
+from maxam.avro.source import read_source
+from maxam.broker.outbox import Outbox
+from maxam.broker.session import Session, Subscription, Topic
 from maxam.compiled import MODULES, child_environment, core
 from maxam.config import Limits
 from maxam.errors import ProtocolError, SchemaError
 from maxam.stomp.frames import CLIENT_COMMANDS, Decoder
+from tests.cores import ONLY
 from tests.journal_process import read_journal, write_journal
 from tests.sans_io import World
 
@@ -52,6 +53,11 @@ def test_the_other_core_is_tested_too() -> None:
         pytest.skip(f"the compiled core is NOT tested: {reason}")
 
 
+def test_what_runs_over_one_core_only_exists() -> None:
+    """An entry that fits no file is out of date."""
+    assert [name for name in ONLY if not any(ROOT.glob(name.partition("::")[0].rstrip("/") + "*"))] == []
+
+
 def test_processes_that_tests_start_run_the_same_maxam(tmp_path: Path) -> None:
     """Whether started as a script or a module, and whatever folder they are started in."""
     script = tmp_path / "script"
@@ -66,7 +72,8 @@ def test_processes_that_the_gateway_starts_run_the_same_maxam() -> None:
     assert python("-m", "maxam.compiled", cwd=TREE, env=child_environment()) == [core()]
 
 
-@pytest.mark.parametrize("command", ["maxam.main import gateway", "maxam.admin.main import main"])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["maxam.main import gateway", "maxam.cli.main import main"])
 def test_commands_say_which_core_they_run(command: str, tmp_path: Path) -> None:
     """Version, core and interpreter, on one line."""
     run = f"from {command} as run; run(['--version'])"
@@ -77,9 +84,7 @@ def test_commands_say_which_core_they_run(command: str, tmp_path: Path) -> None:
 def test_half_a_compiled_core_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code and Python of different builds do not work together, and the error says what to do."""
     monkeypatch.setattr(compiled, "_origin", lambda name: Path("a.py" if name == "maxam.globs" else "a.so"))
-    with pytest.raises(
-        RuntimeError, match=r"compiled but for maxam.globs: .* remove that folder and install maxam again"
-    ):
+    with pytest.raises(RuntimeError, match=r"maxam.globs: .* install maxam again"):
         core()
 
 
@@ -120,16 +125,17 @@ def test_sessions_that_ended_leave_nothing() -> None:
 
     def count() -> Counter[type]:
         gc.collect()
-        kinds = (Connection, Session, Subscription)
+        kinds = (Outbox, Session, Subscription)
         return Counter(type(item) for item in gc.get_objects() if isinstance(item, kinds))
 
     visit()
     before = count()
     for _ in range(20):
         visit()
-    assert count() == before
+    assert not count() - before  # objects of other tests may have gone meanwhile
 
 
+@pytest.mark.slow
 def test_sessions_that_ended_leave_nothing_with_topics_that_rest() -> None:
     """Topics that do not change again route to what is left of a bounded number of subscriptions, and to no session at all."""
     world = World.make()
@@ -153,7 +159,7 @@ def test_sessions_that_ended_leave_nothing_with_topics_that_rest() -> None:
 
     def count() -> Counter[type]:
         gc.collect()
-        kinds = (Connection, Session, Subscription)
+        kinds = (Outbox, Session, Subscription)
         return Counter(type(item) for item in gc.get_objects() if isinstance(item, kinds))
 
     before = count()
@@ -164,7 +170,7 @@ def test_sessions_that_ended_leave_nothing_with_topics_that_rest() -> None:
     assert left == Counter({Subscription: len(gone)})
     assert len(gone) < 300 * 20 / 4
     held = [referent for one in gone for referent in gc.get_referents(one)]
-    assert not [referent for referent in held if isinstance(referent, Session | Connection | Topic | deque)]
+    assert not [referent for referent in held if isinstance(referent, Session | Outbox | Topic | deque)]
 
 
 def test_a_traceback_names_the_line_of_the_source() -> None:
@@ -174,8 +180,8 @@ def test_a_traceback_names_the_line_of_the_source() -> None:
     with pytest.raises(ProtocolError) as caught:
         decoder.next_frame()
     last = traceback.extract_tb(caught.value.__traceback__)[-1]
-    assert Path(last.filename).parts[-3:] == ("maxam", "stomp", "frames.py")
-    assert "raise" in (FOLDER / "maxam/stomp/frames.py").read_text().splitlines()[(last.lineno or 0) - 1]
+    assert Path(last.filename).parts[-3:] == ("maxam", "stomp", "head.py")
+    assert "raise" in (FOLDER / "maxam/stomp/head.py").read_text().splitlines()[(last.lineno or 0) - 1]
 
 
 def test_no_depth_of_a_default_exhausts_the_stack() -> None:

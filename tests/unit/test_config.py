@@ -1,4 +1,4 @@
-"""What `maxam.toml` may say, what its errors tell, and that docs/configuration.md says the same."""
+"""What `maxam.toml` may say, what its errors tell, and that docs/operate/configuration.md says the same."""
 
 import ast
 import os
@@ -6,15 +6,16 @@ import re
 from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from maxam.config import _RANGES, Limits, Settings, load_settings
+from maxam.config import _RENAMED, Limits, Settings, deprecated_keys, load_settings
 from maxam.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 TREE = Path(os.environ.get("MAXAM_TREE", ROOT))  # what is installed is tested beside a copy without sources
-PAGE = (ROOT / "docs" / "configuration.md").read_text()
+PAGE = (ROOT / "docs" / "operate" / "configuration.md").read_text()
 
 MINIMAL = """
 [tls]
@@ -106,9 +107,53 @@ def test_errors_name_file_key_fault_and_remedy(text: str, parts: list[str]) -> N
     """Whatever is wrong, the text names the file, the key, what was expected and what was found."""
     with pytest.raises(ConfigurationError) as caught:
         _load(text)
-    assert str(caught.value).startswith("maxam.toml: ")
+    assert str(caught.value).startswith("maxam.toml:")
     for part in parts:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[tls]\ncertificate = \n", 2),
+        (MINIMAL + "\n\n[limits]\n# more\nwindow = 0\n", 5),
+        (MINIMAL + "\n[limits]\nwindow = 5\nwidnow = 5\n", 4),
+        (MINIMAL + "\n[limts]\n", 2),
+        (MINIMAL + "\n[listener]\n'a b' = 1\n", 3),
+        (MINIMAL + "\n[limits]\ndestination_bytes_max = 9000\n", 3),
+        (MINIMAL + "\n[enrolment]\nfolder = 'x'\n", 3),
+    ],
+)
+def test_errors_have_the_line(text: str, line: int) -> None:
+    """The line follows the name of the file."""
+    lines = (MINIMAL.count("\n") if text.startswith(MINIMAL) else 0) + line
+    with pytest.raises(ConfigurationError, match=rf"^maxam\.toml:{lines}: "):
+        _load(text)
+
+
+@pytest.mark.parametrize("old", _RENAMED)
+def test_an_old_key_sets_the_new_one(old: str) -> None:
+    """An old key works, is reported with its new name and line, obeys the new one's range, and is an error beside it."""
+    section, _, name = old.partition(".")
+    now = _RENAMED[old]
+    text = f"{MINIMAL}[{section}]\n{name} = 1\n"
+    assert getattr(getattr(_load(text), section), now) == 1
+    lines = text.count("\n")
+    assert deprecated_keys(text) == [(f"[{section}] {name}", now, lines)]
+    assert deprecated_keys(text.replace(name, now)) == []
+    with pytest.raises(ConfigurationError, match=rf"^maxam\.toml:{lines}: \[{section}\] {name}: "):
+        _load(text.replace("= 1", "= -1"))
+    with pytest.raises(ConfigurationError, match=rf"^maxam\.toml:{lines}: \[{section}\] {name}: .*{now}"):
+        _load(text + f"{now} = 1\n")
+    assert f"| `[{section}]` `{name}` | `{now}` |" in PAGE
+
+
+def test_a_key_that_is_missing_has_the_line_of_its_section() -> None:
+    """Without the section there is no line."""
+    with pytest.raises(ConfigurationError, match=r"^maxam\.toml:2: \[tls\]"):
+        _load('\n[tls]\nkey = "k"\n')
+    with pytest.raises(ConfigurationError, match=r"^maxam\.toml: \[tls\]"):
+        _load("")
 
 
 def _row(section: str, key: str) -> str:
@@ -119,7 +164,7 @@ def _row(section: str, key: str) -> str:
 
 
 def test_every_key_is_documented() -> None:
-    """docs/configuration.md has a row for each key, with its default where that is a number or a text."""
+    """docs/operate/configuration.md has a row for each key, with its default where that is a number or a text."""
     settings = _load(MINIMAL)
     for section in fields(Settings):
         for key in fields(getattr(settings, section.name)):
@@ -131,10 +176,18 @@ def test_every_key_is_documented() -> None:
                 assert f"{key.default:g}" in row or f"{key.default}" in row
 
 
-@pytest.mark.parametrize("key", _RANGES)
+BOUNDS = {
+    f"{section}.{one.name}": one.metadata["bounds"]
+    for section, kind in get_type_hints(Settings).items()
+    for one in fields(kind)
+    if "bounds" in one.metadata
+}
+
+
+@pytest.mark.parametrize("key", BOUNDS)
 def test_every_range_is_documented(key: str) -> None:
     """The row of a key with a range of its own has both ends, the higher one in digits or as a power of two."""
-    low, high, _ = _RANGES[key]
+    low, high, _ = BOUNDS[key]
     said = re.search(rf"\b{low} to (2\^)?(\d+)\b", _row(*key.split(".")))
     assert said is not None
     assert (2 ** int(said[2]) if said[1] else int(said[2])) == high
@@ -142,8 +195,7 @@ def test_every_range_is_documented(key: str) -> None:
 
 # Where the event of a line is a variable: what it may be.
 CHOSEN = {
-    "maxam/gateway/server.py": {"connection-closed", "connection-failed"},
-    "maxam/admin/listener.py": {
+    "maxam/api/listener.py": {
         f"{listener}-connection-{end}" for listener in ("admin", "enrolment") for end in ("failed", "refused")
     },
 }

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxam.content import (
-    behind_headers,
-    behind_text,
     long,
     pack,
     read_long,
     read_text,
+    skip_headers,
+    skip_text,
     text,
     unpack_headers,
     unsigned,
@@ -39,10 +39,10 @@ def test_what_was_packed_comes_back(headers: tuple[tuple[bytes, bytes], ...], bo
     assert change.headers == headers
     assert change.body == body
     assert change.body_bytes == len(body)
-    behind = behind_headers(content, 0)
+    behind = skip_headers(content, 0)
     assert unpack_headers(content) == (headers, behind)
     assert read_text(content, behind) == (body, len(content))
-    assert behind_text(content, behind) == len(content)
+    assert skip_text(content, behind) == len(content)
     assert text(body) == content[behind:]
 
 
@@ -53,7 +53,7 @@ def test_numbers(number: int) -> None:
     assert read_long(b"\xff" + long(number) + b"\xff", 1) == (number, 1 + len(long(number)))
 
 
-@pytest.mark.parametrize("read", [unpack_headers, behind_headers])
+@pytest.mark.parametrize("read", [unpack_headers, skip_headers])
 def test_headers_that_pack_does_not_make(read: object) -> None:
     """Headers that are cut, of a negative count or length, or in two parts are refused."""
     assert callable(read)

@@ -104,3 +104,24 @@ def test_one_glob_of_many_clients_is_kept_once() -> None:
     index = filled(*["X/EGM.*"] * 1000)
     assert len(index._groups) == 1
     assert index.matches("X/EGM.Q") == list(range(1000))
+
+
+def test_the_globs_of_an_owner_that_may_not_see_a_topic_are_left_out() -> None:
+    """However many they are, none of them is tried; a glob that another owner has too is, and finds the items of both."""
+    index: MatchIndex[int] = MatchIndex()
+    for item, text in enumerate(MANY):
+        index.add(glob(text.replace("EGM", "*")), item, "insider")
+    index.add(glob("**"), 500, "insider")
+    index.add(glob("**"), 501, "honest")
+    asked: list[tuple[str, str]] = []
+
+    def may_see(owner: str, destination: str) -> bool:
+        asked.append((owner, destination))
+        return owner == "honest"
+
+    assert index.matches("X/a.b.7.c", 0, may_see) == [7, 500, 501]
+    assert asked == []  # only one of its globs holds the segment 7: it is tried at once
+    for item in range(1000, 1020):
+        index.add(glob(f"X/a*.b*.*{item}*"), item, "insider")
+    assert index.matches("X/a.b.7.1000", 0, may_see) == [7, 500, 501]
+    assert asked == [("insider", "X/a.b.7.1000")]

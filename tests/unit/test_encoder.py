@@ -37,7 +37,7 @@ def test_escape(version: int, text: bytes, escaped: bytes) -> None:
 
 
 class TestServer:
-    """What a server sends."""
+    """Frames of a server."""
 
     def test_connected(self) -> None:
         """CONNECTED carries version, session, heart-beat and server, and escapes nothing."""
@@ -47,7 +47,7 @@ class TestServer:
 
     @pytest.mark.parametrize("session", ["a\nversion:9", "a\r", "a\0"])
     def test_connected_refuses_injection(self, session: str) -> None:
-        """What would end a line or the frame is not written."""
+        """A character that would end a line or the frame is not written."""
         with pytest.raises(ValueError, match="no escapes"):
             encoder.connected(VERSION_1_2, session, (0, 0), "maxam")
 
@@ -106,14 +106,14 @@ class TestServer:
             )
 
     def test_message_of_a_delete(self) -> None:
-        """A delete is a MESSAGE with an empty body, and content-length says so."""
+        """A delete is a MESSAGE with an empty body, and has a content-length."""
         assert encoder.message_shared(VERSION_1_2, False, b"X/a", 1, *pack((), b"")) == (
             b"message-id:1\ndestination:X/a\ncontent-length:0\n\n\0"
         )
 
 
 class TestClient:
-    """What a client sends."""
+    """Frames of a client."""
 
     def test_connect(self) -> None:
         """CONNECT offers both versions and carries what is given, unescaped."""
@@ -152,13 +152,15 @@ class TestClient:
         assert read(encoder.subscribe(VERSION_1_2, b"1", b"X/**", eager=True), VERSION_1_2).headers[b"eager"] == b"true"
 
     def test_unsubscribe(self) -> None:
-        """UNSUBSCRIBE says durable:true only when asked."""
+        """UNSUBSCRIBE has durable:true only on request."""
         assert encoder.unsubscribe(VERSION_1_2, b"1") == b"UNSUBSCRIBE\nid:1\n\n\0"
         assert encoder.unsubscribe(VERSION_1_2, b"1", durable=True) == b"UNSUBSCRIBE\nid:1\ndurable:true\n\n\0"
 
     def test_ack(self) -> None:
         """ACK names subscription and message-id in 1.1 and both joined by a space as id in 1.2."""
         assert encoder.ack(VERSION_1_1, b"s 1", b"42") == b"ACK\nsubscription:s 1\nmessage-id:42\n\n\0"
+        assert encoder.ack(VERSION_1_1, b"s", b"42", identifier=b"T_1") == b"ACK\nsubscription:s\nmessage-id:42\n\n\0"
+        assert encoder.ack(VERSION_1_2, b"s", b"42", identifier=b"T:1") == b"ACK\nid:T\\c1\n\n\0"
         assert encoder.ack(VERSION_1_2, b"s 1", b"42", b"r") == b"ACK\nid:s 1 42\nreceipt:r\n\n\0"
 
     def test_disconnect(self) -> None:

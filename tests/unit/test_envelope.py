@@ -1,4 +1,4 @@
-"""GenericEnvelope: finding the items that say something to the broker."""
+"""GenericEnvelope: finding the items that matter to the broker."""
 
 import io
 import json
@@ -7,7 +7,7 @@ import fastavro
 import pytest
 
 from maxam.avro.envelope import ENVELOPE_TEXT, Envelope, EnvelopeKeys, Item, open_envelope
-from maxam.avro.walker import Fault
+from maxam.avro.explainer import Fault
 
 KEYS = EnvelopeKeys()
 
@@ -41,7 +41,7 @@ def test_golden_bytes() -> None:
 
 
 def test_items_in_any_order_and_unknown_keys_in_any_number() -> None:
-    """All four items are found wherever they stand, and other keys are passed over, repeated or not."""
+    """All four items are found wherever they stand, and other keys are skipped, repeated or not."""
     body = envelope((9, b"a"), (4, b""), (9, b"b"), (2, b"12345678"), (-5, b""), (3, b"X/A"), (1, b"datum"))
     found = opened(body)
     values = {
@@ -72,7 +72,7 @@ def test_an_empty_body_item_is_a_body_item() -> None:
 
 @pytest.mark.parametrize("key", [1, 2, 3, 4])
 def test_a_repeated_item_is_told(key: int) -> None:
-    """Each of the four items may be there once only; the first that repeats another is told."""
+    """Each of the four items may be there once only; the first that repeats another is reported."""
     assert place(opened(envelope((key, b""), (9, b""), (key, b"!"), (key, b""))).duplicate) == (2, key, 7, 1)
 
 
@@ -88,7 +88,7 @@ def test_keys_are_a_setting() -> None:
         (b"\x02\x02\x06ab", "content[0].value: expected bytes, found length 3 with 2 bytes left"),
         (b"\x00\x00", "expected the end of the value"),
         (b"\x03\x80", "content: expected array's block size"),
-        (b"\xfe\xff\xff\xff\xff\x0f\x00", "content: expected array of no more items than bytes"),
+        (b"\xfe\xff\xff\xff\xff\x0f\x00", "content: expected array of at most one item per byte"),
     ],
 )
 def test_what_is_no_envelope_is_told_with_its_place(body: bytes, reason: str) -> None:

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxam.admin.main import main
 from maxam.broker.explaining import (
     Difference,
     differences,
@@ -21,9 +20,10 @@ from maxam.broker.explaining import (
     moved_fingerprints,
 )
 from maxam.broker.policy import Policy, inspect_policies, load_policies, load_policy
-from maxam.broker.toml_lines import line_of, lines_of
+from maxam.cli.main import main
 from maxam.config import Limits
 from maxam.globs import compile_glob
+from maxam.toml_lines import line_of, lines_of, written_key
 
 LIMITS = Limits()
 BYTES_MAX = LIMITS.destination_bytes_max
@@ -372,8 +372,6 @@ def _named(value: object, place: str) -> set[str]:
 
 
 def _written(name: str) -> str:
-    from maxam.broker.policy import written_key
-
     return written_key(name)
 
 

@@ -205,13 +205,13 @@ class TestEscapes:
 
 
 class TestMalformed:
-    """What can be no part of a frame is refused with the byte that shows it."""
+    """Bytes that can be no part of a frame are refused with the first such byte."""
 
     @pytest.mark.parametrize(
         "data", [b"s", b" ", b"\0", b"\x16", b"GET ", b"SEND:", b"SEND\t", b"NACK\n\n\0x", b"\xff"]
     )
     def test_command_line(self, data: bytes) -> None:
-        """A command is upper-case letters; what is no STOMP at all ends at its first byte that says so."""
+        """A command is upper-case letters; data other than STOMP ends at its first other byte."""
         assert refusal(data).message == "malformed frame"
 
     def test_command_too_long(self) -> None:
@@ -250,7 +250,7 @@ class TestMalformed:
         assert "hunter2" not in str(error)
 
     def test_receipt(self) -> None:
-        """An error names the receipt if that header came before the fault."""
+        """An error has the receipt if that header came before the fault."""
         assert refusal(b"SEND\nreceipt:a\\cb\nx\n").receipt == b"a:b"
         assert refusal(b"SEND\nx\n").receipt is None
         assert refusal(b"NACK\nreceipt:1\n\n\0!").receipt is None
@@ -265,7 +265,7 @@ class TestBody:
         assert frame.body == b"a\0\nb"
 
     def test_first_content_length_counts(self) -> None:
-        """Of two content-lengths the first says where the body ends."""
+        """Of two content-lengths the first decides where the body ends."""
         (frame,) = decode(b"SEND\ncontent-length:1\ncontent-length:2\n\na\0")
         assert frame.body == b"a"
 
@@ -315,7 +315,7 @@ class TestBody:
 
 
 class TestLimits:
-    """Limits are counted while reading, and the error names the one that was exceeded."""
+    """Limits are counted while reading, and the error has the name of the one that was exceeded."""
 
     def test_header_line(self) -> None:
         """A header line of exactly the limit passes; one byte more is refused before the line ends."""
@@ -325,7 +325,7 @@ class TestLimits:
         assert "frame_header_line_bytes_max" in refusal(b"SEND\na:" + b"x" * 18 + b"\rx").detail
 
     def test_headers(self) -> None:
-        """A frame has at most so many header lines, repeated ones too."""
+        """The number of header lines has a limit, which counts repeated ones too."""
         assert len(decode(b"SEND\na:\na:\na:\n\n\0")) == 1
         assert "frame_headers_max" in refusal(b"SEND\na:\na:\na:\na:\n").detail
 
@@ -335,7 +335,7 @@ class TestLimits:
         assert "frame_headers_bytes_max" in refusal(b"SEND\n" + line + line + b"b:xx").detail
 
     def test_connect(self) -> None:
-        """A stranger's frame has a smaller limit, which ends with CONNECT."""
+        """The first frame of a client has a smaller limit, which ends with CONNECT."""
         line = b"a:" + b"x" * 14 + b"\n"
         assert "connect_frame_bytes_max" in refusal(b"CONNECT\n" + line + b"b:xxxx", commands=FIRST_COMMANDS).detail
         decoder = Decoder(SMALL, FIRST_COMMANDS)
@@ -344,10 +344,10 @@ class TestLimits:
         assert len(list(decoder.feed(b"SEND\n" + line + b"b:xxxx\n\n\0"))) == 1
 
     def test_first_fault_in_a_line_counts(self) -> None:
-        """A fault behind the byte that makes a line too long is not seen, one before it is."""
+        """A fault after the byte that makes a line too long is not seen, one before it is."""
         assert "too long" in refusal(b"SEND\n" + b"x" * 21).message
         assert "malformed" in refusal(b"SEND\n" + b"x" * 19 + b"\\x").message
-        # a sequence that begins before the limit and turns out bad behind it
+        # a sequence that begins before the limit and turns out bad after it
         assert "too long" in refusal(b"SEND\n" + b"x" * 19 + b"\xe2\x82").message
 
 
@@ -398,7 +398,7 @@ class TestLinear:
 
     @pytest.mark.parametrize("head", [b"SEND\n\n", b"SEND\ncontent-length:4000000\n\n"])
     def test_partial_body_is_kept_once(self, head: bytes) -> None:
-        """What has come of a body is appended to in place, never copied for a further piece."""
+        """The bytes of a body so far are appended to in place, never copied for a further piece."""
         decoder = Decoder(Limits(), CLIENT_COMMANDS)
         body = decoder._body
         for piece in (head, b"x" * 1000, b"y" * 1000):
@@ -409,10 +409,10 @@ class TestLinear:
 
     @pytest.mark.parametrize("part", [b"x", b"\\", b"\r", b"\xe2\x82"])
     def test_partial_line_is_checked_once(self, part: bytes) -> None:
-        """Of a partial line at most three undecided bytes are looked at again."""
+        """Of a partial line at most three undecided bytes are checked again."""
         decoder = Decoder(Limits(), CLIENT_COMMANDS)
         list(decoder.feed(b"SEND\na:" + b"x" * 1000 + part))
-        assert len(decoder._line) - decoder._line_bytes_good <= 3
+        assert len(decoder._head.line) - decoder._head.checked <= 3
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maxam.audit_chain import GENESIS, Anchor, Checker, Line, digest, file_name, read_folder, write_line
 from maxam.config import AuditSettings
-from maxam.gateway.audit import (
-    ADMIN,
-    CONNECTED,
-    CUT,
-    ENROLMENT,
-    LOST,
-    REFUSED,
-    RETRY_S,
-    SEND_REJECTED,
-    Audit,
-    AuditFiles,
-)
-from maxam.gateway.chain import GENESIS, Anchor, Checker, Line, digest, file_name, read_folder, write_line
+from maxam.gateway.audit import ADMIN, CONNECTED, ENROLMENT, REFUSED, SEND_REJECTED, Audit
+from maxam.gateway.audit_files import CUT, LOST, RETRY_S, AuditFiles
 from maxam.journal.disk import OsDisk
 from maxam.records import Identity, Rejection
 
@@ -191,7 +181,9 @@ def test_a_line_says_who_what_and_why_and_nothing_can_forge_one(tmp_path: Path) 
     evil = 'x"\n{"sequence":1}\u202e\x00\x7f\udc80' + "y" * 5000
 
     def tell(audit: Audit, _: Clock) -> None:
-        audit.tell(CONNECTED, "accepted", Identity(evil, "5f" * 32), "10.0.0.1:5", session=evil, nothing=None, count=3)
+        audit.record(
+            CONNECTED, "accepted", Identity(evil, "5f" * 32), "10.0.0.1:5", session=evil, nothing=None, count=3
+        )
 
     (line,) = told(tmp_path / "a" / "b", tell)
     raw = (tmp_path / "a" / "b" / file_name(1)).read_bytes()
@@ -215,10 +207,10 @@ def test_a_flood_of_strangers_is_bounded_and_counted(tmp_path: Path) -> None:
 
     def tell(audit: Audit, clock: Clock) -> None:
         for n in range(50_000):
-            audit.tell(REFUSED, "refused", address=f"10.{n % 200}.0.1:{n % 60_000}", reason=f"reason {n % 7}")
-        audit.tell(CONNECTED, "accepted", ANNA, "10.0.0.1:5")  # others have lines of their own
+            audit.record(REFUSED, "refused", address=f"10.{n % 200}.0.1:{n % 60_000}", reason=f"reason {n % 7}")
+        audit.record(CONNECTED, "accepted", ANNA, "10.0.0.1:5")  # others have lines of their own
         clock.now_s += 61
-        audit.tell(REFUSED, "refused", address="10.0.0.1:5", reason="later")
+        audit.record(REFUSED, "refused", address="10.0.0.1:5", reason="later")
 
     lines = told(tmp_path, tell)
     refused = [line for line in lines if line["event"] == REFUSED]
@@ -235,10 +227,10 @@ def test_no_flood_hides_what_became_of_tokens_and_renewals(tmp_path: Path) -> No
 
     def tell(audit: Audit, _clock: Clock) -> None:
         for n in range(1000):
-            audit.tell(ENROLMENT, "refused", address=f"10.0.0.{n % 200}:1", reason="unknown")
-            audit.tell(CONNECTED, "accepted", ANNA, "10.0.0.1:5")
-        audit.tell(ENROLMENT, "token-revoked", id="5eed", enrols="meters")
-        audit.tell(ENROLMENT, "renewed", ANNA, renews="5f" * 32)
+            audit.record(ENROLMENT, "refused", address=f"10.0.0.{n % 200}:1", reason="unknown")
+            audit.record(CONNECTED, "accepted", ANNA, "10.0.0.1:5")
+        audit.record(ENROLMENT, "token-revoked", id="5eed", enrols="meters")
+        audit.record(ENROLMENT, "renewed", ANNA, renews="5f" * 32)
 
     lines = told(tmp_path, tell)
     assert [line["id"] for line in lines if line["outcome"] == "token-revoked"] == ["5eed"]
@@ -270,7 +262,7 @@ def test_unknown_clients_count_as_strangers(tmp_path: Path) -> None:
 
     def tell(audit: Audit, _: Clock) -> None:
         for n in range(5000):
-            audit.tell(CONNECTED, "accepted", Identity(f"fingerprint:{n:064x}", f"{n:064x}"), "10.0.0.1:5")
+            audit.record(CONNECTED, "accepted", Identity(f"fingerprint:{n:064x}", f"{n:064x}"), "10.0.0.1:5")
 
     assert len(told(tmp_path, tell)) <= 61
 
@@ -280,9 +272,9 @@ def test_operators_have_more_lines_for_what_they_do_and_no_more_for_what_they_ar
 
     def tell(audit: Audit, _: Clock) -> None:
         for n in range(500):
-            audit.tell(ADMIN, "refused", ANNA, "10.0.0.1:5", "forbidden", path=f"/{n}")
+            audit.record(ADMIN, "refused", ANNA, "10.0.0.1:5", "forbidden", path=f"/{n}")
         for n in range(500):
-            audit.tell(ADMIN, "done", ANNA, "10.0.0.1:5", path=f"/{n}")
+            audit.record(ADMIN, "done", ANNA, "10.0.0.1:5", path=f"/{n}")
 
     lines = told(tmp_path, tell)
     assert sum(line["outcome"] == "refused" for line in lines) == 61
@@ -402,7 +394,7 @@ def test_without_files_nothing_is_kept(tmp_path: Path) -> None:
     """`files_max = 0` turns it off."""
     audit = Audit(AuditSettings(files_max=0), tmp_path / "none", OsDisk())
     audit.start()
-    audit.tell(CONNECTED, "accepted", ANNA)
+    audit.record(CONNECTED, "accepted", ANNA)
     audit.rejected(ANNA, b"X/a", "rejected-invalid", Rejection("invalid-value", ""))
     audit.close()
     assert not (tmp_path / "none").exists()

@@ -106,7 +106,7 @@ def test_a_refused_block_answers_all_that_was_appended_and_is_not_tried_again_at
     journal.write(block)
     group.written()
     assert receipts(client.read()) == [("3", "accepted")]
-    assert world.broker.revision == 1
+    assert world.broker.committed_revision == 1
     full.append(group.disk_full)
     assert full == [True, False]
     journal.close()

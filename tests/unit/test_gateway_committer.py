@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 
 from maxam.config import Limits
-from maxam.gateway.committer import COLLECT_CHANGES, ROOM_BYTES_MIN, ROOM_LOOK_S, SEAL_LOOK_S, Committer
+from maxam.gateway.commit_loop import COLLECT_CHANGES, ROOM_BYTES_MIN, ROOM_LOOK_S, SEAL_LOOK_S, CommitLoop
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import sealed_segments
 from tests.sans_io import World, receipts
 from tests.simulation.disk import SimulatedDisk
 
@@ -34,12 +36,12 @@ def test_stored_values_do_not_gather_among_the_youngest_objects(tmp_path: Path) 
         list(journal.recover())
         world = World.make()
         client = world.client()
-        committer = Committer(world.broker, journal, Limits())
+        committer = CommitLoop(world.broker, journal, Limits())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
             for n in range(COLLECT_CHANGES):
                 client.send(f"X/a.{n}", kind=f"header of {n}")
-            committer.touch()
+            committer.schedule_commit()
             await committer.drained()
             nursery.cancel_scope.cancel()
         journal.close()
@@ -59,11 +61,11 @@ def test_an_idle_journal_seals_its_segment(tmp_path: Path) -> None:
         journal = Journal.open(tmp_path, OsDisk(), JournalSettings(segment_age_s_max=0, durable=False), bytes(16))
         list(journal.recover())
         world = World.make()
-        committer = Committer(world.broker, journal, Limits())
+        committer = CommitLoop(world.broker, journal, Limits())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
             world.client().send("X/a")
-            committer.touch()
+            committer.schedule_commit()
             await committer.drained()
             while not sealed_segments(tmp_path, OsDisk()):  # noqa: ASYNC110 - what another thread did can only be looked for
                 await trio.sleep(SEAL_LOOK_S)
@@ -74,13 +76,39 @@ def test_an_idle_journal_seals_its_segment(tmp_path: Path) -> None:
     assert [segment.last for segment in sealed_segments(tmp_path, OsDisk())] == [1]
 
 
+def test_a_segment_ages_by_the_time_of_its_changes(tmp_path: Path) -> None:
+    """The machine's clock, which may be wrong, seals nothing."""
+    clock = trio.testing.MockClock()
+
+    async def idle() -> None:
+        journal = Journal.open(tmp_path, OsDisk(), JournalSettings(durable=False), bytes(16))
+        list(journal.recover())
+        world = World.make()
+        committer = CommitLoop(world.broker, journal, Limits(), wall_us=lambda: world.broker.accepted_at_us)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            world.client().send("X/a")
+            committer.schedule_commit()
+            await committer.drained()
+            for _ in range(10):
+                clock.jump(SEAL_LOOK_S)
+                await trio.testing.wait_all_tasks_blocked()
+                while not committer._blocks.empty():
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert not sealed_segments(tmp_path, OsDisk())
+        journal.close()
+
+    trio.run(idle, clock=clock)
+
+
 def test_a_committer_is_alive_while_its_thread_is(tmp_path: Path) -> None:
     """Before it runs and after it there is nothing that writes."""
 
     async def live() -> None:
         journal = Journal.open(tmp_path, OsDisk(), JournalSettings(durable=False), bytes(16))
         list(journal.recover())
-        committer = Committer(World.make().broker, journal, Limits())
+        committer = CommitLoop(World.make().broker, journal, Limits())
         alive = [committer.alive]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
@@ -115,15 +143,15 @@ def test_a_block_under_way_is_answered_before_the_end() -> None:
         journal = Journal.open(Path("/journal"), disk, JournalSettings(), bytes(16))
         list(journal.recover())
         world = World.make()
-        committer = Committer(world.broker, journal, Limits())
+        committer = CommitLoop(world.broker, journal, Limits())
         client = world.client()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
             client.send("X/a", receipt="1")
-            committer.touch()
+            committer.schedule_commit()
             await trio.to_thread.run_sync(disk.syncing.wait)
             client.send("X/a", receipt="2")
-            committer.touch()
+            committer.schedule_commit()
             nursery.cancel_scope.cancel()
             disk.may_sync.set()
         assert receipts(client.read()) == [("1", "accepted")]
@@ -142,7 +170,7 @@ def test_a_full_disk_is_found_to_have_room_though_nobody_sends() -> None:
         journal = Journal.open(Path("/journal"), disk, JournalSettings(reserve_bytes=4096), bytes(16))
         list(journal.recover())
         world = World.make()
-        committer = Committer(world.broker, journal, Limits())
+        committer = CommitLoop(world.broker, journal, Limits())
         client = world.client()
         body = bytes(2 * ROOM_BYTES_MIN)
 
@@ -154,7 +182,7 @@ def test_a_full_disk_is_found_to_have_room_though_nobody_sends() -> None:
             used = sum(len(file.data) for file in disk.files.values())
             disk.capacity = used + 1000
             client.send("X/a", body, receipt="1")
-            committer.touch()
+            committer.schedule_commit()
             await committer.drained()
             assert full()
             disk.capacity = used + len(body) - 4096
@@ -165,7 +193,7 @@ def test_a_full_disk_is_found_to_have_room_though_nobody_sends() -> None:
             while full():  # noqa: ASYNC110 - what another thread did can only be looked for
                 await trio.sleep(ROOM_LOOK_S)
             client.send("X/a", body, receipt="2")
-            committer.touch()
+            committer.schedule_commit()
             await committer.drained()
             assert not full()
             nursery.cancel_scope.cancel()

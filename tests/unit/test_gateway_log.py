@@ -1,10 +1,14 @@
 """Log lines: one event is one line, whatever a peer put into it."""
 
 import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from maxam.gateway.log import LogLimit, clean, log_event
+from maxam.gateway.log import LogLimit, clean, log_bug, log_event, start_logging
 
 
 @pytest.mark.parametrize(
@@ -43,3 +47,65 @@ def test_lines_are_limited_per_address_and_minute(caplog: pytest.LogCaptureFixtu
     assert limit.admit("e", "b", 100.0)
     assert limit.admit("e", "a", 161.0)
     assert caplog.messages == ["log-lines-held-back count=2"]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
+    """Start logging into a file in place of standard error; logging is as it was afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    path = tmp_path / "stderr"
+    path.touch()
+    with path.open("w") as file:
+
+        def started() -> Path:
+            monkeypatch.setattr(sys, "stderr", file)  # in the test: pytest has its own before
+            start_logging()
+            return path
+
+        yield started
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("maxam").setLevel(logging.NOTSET)
+
+
+def test_the_journal_of_systemd_gets_priorities(
+    start: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line, those of a traceback too, begins with the priority of its level."""
+    status = (tmp_path / "stderr").stat()
+    monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+    path = start()
+    log_event(logging.INFO, "started")
+    log_event(logging.WARNING, "disk-low")
+    log_bug("internal-error", ValueError("a bug"))
+    first, second, *rest = path.read_text().splitlines()
+    assert first.startswith("<6>")
+    assert second.startswith("<4>")
+    assert len(rest) > 1
+    assert all(line.startswith("<3>") for line in rest)
+
+
+@pytest.mark.parametrize("stream", ["", "1:2"])
+def test_another_standard_error_gets_no_priorities(
+    start: Callable[[], Path], monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    """Whatever systemd's journal is, if this file is not it."""
+    monkeypatch.setenv("JOURNAL_STREAM", stream)
+    path = start()
+    log_event(logging.ERROR, "disk-full")
+    [line] = path.read_text().splitlines()
+    assert not line.startswith("<")
+
+
+def test_a_library_that_repeats_itself_is_held_back(start: Callable[[], Path]) -> None:
+    """An error of the system has no traceback, and after some lines a minute a library is silent; our own lines are not counted."""
+    path = start()
+    library = logging.getLogger("trio.serve_listeners")
+    for _ in range(100):
+        library.error("accept returned EMFILE", exc_info=OSError(24, os.strerror(24)))
+    log_event(logging.INFO, "still-here")
+    found = path.read_text().splitlines()
+    assert len(found) < 20
+    assert not [line for line in found if "Errno" in line]
+    assert found[-1].endswith("still-here")

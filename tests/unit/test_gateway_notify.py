@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from maxam.gateway.notify import keep_watchdog, notify, watchdog_interval_s
+from maxam.gateway.notify import StartProgress, keep_watchdog, notify, watchdog_interval_s
 
 
 @pytest.fixture
@@ -46,6 +46,18 @@ def test_nobody_is_told_where_nobody_listens(manager: socket.socket, monkeypatch
     notify("READY=1")
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify("READY=1")
+
+
+def test_a_long_start_has_its_time_out_extended(manager: socket.socket) -> None:
+    """Each report asks for the same time from then on and says how far the start is; reports in between are left out."""
+    now_s = 50.0
+    progress = StartProgress(lambda: now_s)
+    for _ in range(12):
+        progress.report(f"at {now_s:g}")
+        now_s += 1
+    heard = _heard(manager)
+    assert [part.split(b"\n")[1] for part in heard] == [b"STATUS=at 50", b"STATUS=at 55", b"STATUS=at 60"]
+    assert {part.split(b"\n")[0] for part in heard} == {b"EXTEND_TIMEOUT_USEC=300000000"}
 
 
 @pytest.mark.parametrize(

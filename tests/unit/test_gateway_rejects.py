@@ -14,7 +14,7 @@ import pytest
 
 from maxam.avro.registry import load_registry
 from maxam.config import JournalSettings, Limits
-from maxam.gateway.rejects import RETRY_S, Allowance, Losses, RejectedEvent, RejectedSends, RejectedStore
+from maxam.gateway.rejects import RETRY_S, LossReport, RejectedEvent, RejectedSends, RejectedStore
 from maxam.journal.rejects import RejectedSettings
 from maxam.journal.verify import verify
 from maxam.metrics import Counters
@@ -50,8 +50,8 @@ class Gateway:
         self.disk.make_folder(f"{ROOT}/schemas")
         settings = replace(self.world.settings, journal=JournalSettings(folder=Path(ROOT)))
         broker = self.world.broker
-        self.rejects = RejectedSends(settings, self.disk, broker.counters, SYNC)
-        broker.on_rejected = lambda identity, send, disposition, why, at_us: self.rejects.tell(
+        self.rejects = RejectedSends(settings, self.disk, broker.counters, SYNC, lambda: NOW_US)
+        broker.publishing.on_rejected = lambda identity, send, disposition, why, at_us: self.rejects.record(
             RejectedEvent(identity, send, disposition, why, broker.registry, at_us)
         )
 
@@ -199,7 +199,7 @@ def test_a_failing_disk_leaves_the_broker_untouched(log: pytest.LogCaptureFixtur
     gateway.rejects.close(JOIN_S)
     assert gateway.world.broker.counters.rejects_failed == 20
     assert events_of(log) == ["rejected-journal-failed"]
-    assert gateway.world.broker.revision == 20
+    assert gateway.world.broker.committed_revision == 20
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
@@ -259,18 +259,6 @@ def test_a_torn_tail_is_told(log: pytest.LogCaptureFixture) -> None:
     assert path in log.text
 
 
-def test_an_allowance_owes_for_one_large_send() -> None:
-    """Whoever has anything left may store a SEND of any size, and then pays it off; a clock set back gives nothing."""
-    allowance = Allowance(Limits(rejected_principal_burst_bytes=10, rejected_principal_bytes_per_s=5), NOW_US)
-    assert allowance.full(NOW_US)
-    allowance.take(1000)
-    assert allowance.empty(NOW_US)
-    assert allowance.empty(NOW_US - 10**9)
-    assert allowance.empty(NOW_US - 10**9 + 198 * 10**6)
-    assert not allowance.empty(NOW_US - 10**9 + 199 * 10**6)
-    assert allowance.full(NOW_US + 10**12)
-
-
 def test_a_hashed_body_costs_a_share_of_its_bytes() -> None:
     """An unauthorised SEND is charged less than an invalid one, and more with a large body: somebody has to hash it."""
     invalid, small, large = (
@@ -284,7 +272,7 @@ def test_a_hashed_body_costs_a_share_of_its_bytes() -> None:
 
 def test_a_run_of_losses_is_told_at_its_ends() -> None:
     """The first loss is told, the others counted until a minute without any; then the next is a first again."""
-    losses = Losses()
+    losses = LossReport()
     minute_us = 60_000_000
     assert losses.ended(NOW_US) == 0
     assert losses.lost(NOW_US)
@@ -304,7 +292,7 @@ def test_the_rates_of_many_principals_are_remembered_within_bounds(monkeypatch: 
     for name in names:
         send, registry = Send(b"X/a", b"!", (), None), gateway.world.broker.registry
         why = Rejection("r", "w")
-        rejects.tell(RejectedEvent(Identity(name, ""), send, b"rejected-invalid", why, registry, NOW_US))
+        rejects.record(RejectedEvent(Identity(name, ""), send, b"rejected-invalid", why, registry, NOW_US))
     assert gateway.world.broker.counters.rejects_over_rate == 1  # carol took anna's place, who then took bob's
     assert len(gateway.stored()) == 4
 

@@ -13,7 +13,7 @@ from maxam.broker.policy import Policy
 from maxam.config import Limits
 from maxam.gateway import heap
 from maxam.gateway.heap import Heap, Slack
-from maxam.gateway.watermarks import Watermarks, memory_bytes, resident_bytes
+from maxam.gateway.watermarks import Watermarks, memory_bytes, resident_bytes, unwritable
 
 GIB = 2**30
 
@@ -182,3 +182,24 @@ def test_what_is_given_back_is_not_resident_any_more() -> None:
     heap.give_back()
     assert resident_bytes() < full - 40_000_000
     assert len(kept) == 240
+
+
+def test_a_folder_that_cannot_be_written_is_a_reason_until_it_can(
+    watermarks: Watermarks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once, before the next segment fails, and its end too."""
+    for name in ("segments", "snapshots"):
+        (tmp_path / name).mkdir()
+    assert unwritable(tmp_path) == ""
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda path, _: not str(path).endswith("segments"))
+        watermarks.heed_unwritable(unwritable(tmp_path))
+        watermarks.heed_unwritable(unwritable(tmp_path))
+    [reason] = watermarks.unready()
+    assert reason.startswith("journal-unwritable: ")
+    assert str(tmp_path / "segments") in reason
+    watermarks.heed_unwritable(unwritable(tmp_path))
+    assert watermarks.unready() == []
+    assert events(caplog) == ["journal-unwritable", "journal-unwritable-ended"]
+    (tmp_path / "snapshots").rmdir()
+    assert str(tmp_path / "snapshots") in unwritable(tmp_path)

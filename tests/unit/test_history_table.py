@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.table import State, Table
+from maxam.pipeline.history.table import State, Table
 
 STEPS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
 ROUNDS = 2
@@ -66,12 +66,13 @@ def expected(last: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_step_is_continued(tmp_path: Path) -> None:
     """Killed before its first, second, third ... change of the file system, then again at once: what the next writer finds is one
     of the states that were committed with exactly its files, and it ends where one that was never killed does.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["maxam.pipeline.table"])
+    context.set_forkserver_preload(["maxam.pipeline.history.table"])
     killed = 0
     for step in range(1, 500):
         folder = tmp_path / str(step)

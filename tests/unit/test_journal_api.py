@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from maxam.admin import journal_api
+from maxam.api.routes import journal as journal_api
 
 
 def test_a_disk_that_does_not_answer_takes_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_a_disk_that_does_not_answer_takes_one_thread(tmp_path: Path, monkeypatc
         answers.set()
         found = await journal_api._inventory(tmp_path)
         assert found is await journal_api._inventory(tmp_path)
-        assert (len(asked), found.disk_bytes > 0) == (1, True)
+        assert (len(asked), found["disk"]["bytes"] > 0) == (1, True)
 
     with monkeypatch.context() as patch:
         patch.setattr(journal_api, "KEPT_S", 3600.0)

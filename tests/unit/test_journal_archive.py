@@ -12,21 +12,16 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from maxam.errors import JournalError
-from maxam.journal.archive import (
-    Archive,
-    Problem,
-    Segment,
-    SegmentReader,
-    check_segment,
-    examine,
-    find_segment,
-    list_segments,
-    walk,
-)
+from maxam.journal.archive import Archive, examine
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import SYNC_BYTES
-from maxam.journal.files import Journal, JournalSettings, write_snapshot
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.listing import Problem, find_segment, list_segments
+from maxam.journal.names import Segment
+from maxam.journal.proving import check_segment, walk
+from maxam.journal.reading import SegmentReader
 from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.journal.snapshots import write_snapshot
 from maxam.records import AcknowledgementRecord, Change, Record
 from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain_all
 

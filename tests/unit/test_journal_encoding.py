@@ -13,7 +13,7 @@ from maxam.errors import JournalDamagedError
 from maxam.journal.decoding import Decoder
 from maxam.journal.encoding import SCHEMA, START, Encoder, Position, end_block, header
 from maxam.journal.scan import Scanner
-from maxam.records import Change, Identity, Judgement, Record
+from maxam.records import Change, Identity, Judgement, Record, SequencesRecord
 from tests.journal_records import DATUM, NOW_US, SYNC, change, one_of_each, plain, plain_all
 
 
@@ -196,6 +196,27 @@ def test_fastavro_writes_the_same_records() -> None:
         length, place = read_unsigned(data, place)
         assert data[place : place + (length >> 1)] == out.getvalue()
         place += (length >> 1) + 16
+
+
+def test_sources_come_back_in_a_snapshot() -> None:
+    """Between changes, at the revision of a delete that the snapshot lacks; their numbers are no revisions."""
+    records: list[Record] = [
+        change(3),
+        SequencesRecord(3, NOW_US, b"X/a", ((b"p", 7), (b"q r", 0))),
+        SequencesRecord(5, NOW_US, b"X/gone", ((b"p", 2**63 - 1),)),
+        change(6),
+    ]
+    block = Encoder(START, SYNC, gapless=False).encode(records)
+    decoder = Decoder(0, 0)
+    decoder.gapless = False
+    data = header(START, SYNC, snapshot=True) + block.data
+    scanner = Scanner("x", len(data), lambda offset, length: data[offset : offset + length])
+    found = scanner.records(decoder)
+    assert found is not None
+    told = [(one.revision, one.destination, one.sequences) for one in found if isinstance(one, SequencesRecord)]
+    assert told == [(3, b"X/a", ((b"p", 7), (b"q r", 0))), (5, b"X/gone", ((b"p", 2**63 - 1),))]
+    assert (decoder.revision, decoder.mentioned) == (6, 0)
+    assert [row["kind"] for row in rows(data)] == ["value", "sequences", "sequences", "value"]
 
 
 @pytest.mark.parametrize(

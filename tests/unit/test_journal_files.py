@@ -11,7 +11,10 @@ import pytest
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments, write_snapshot
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import sealed_segments
+from maxam.journal.replay import read_sealed
+from maxam.journal.snapshots import write_snapshot
 from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Change, Record
 from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain_all
@@ -133,6 +136,7 @@ def losses(seed: int) -> Iterator[Choose]:
         yield random.Random(seed * 10 + attempt).randrange  # noqa: S311 - repeatable, not secret
 
 
+@pytest.mark.slow
 def test_a_power_cut_at_any_call_loses_nothing_promised() -> None:
     """Whatever call the power goes at, and whatever of the unsynced is lost or torn, all that `write` returned for is found."""
     for call in range(1, CALLS + 1):
@@ -147,6 +151,7 @@ def test_a_power_cut_at_any_call_loses_nothing_promised() -> None:
             after.check(disk.restarted(choose))
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_call_loses_nothing_promised() -> None:
     """Whatever call the process is killed at, all that `write` returned for is found, and then survives a power cut too."""
     for call in range(1, CALLS + 1):
@@ -162,6 +167,7 @@ def test_a_kill_at_any_call_loses_nothing_promised() -> None:
         history.check(again.restarted(lambda _: 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "length"),
     [
@@ -271,6 +277,96 @@ def test_a_journal_is_written_by_one_process(tmp_path: Path) -> None:
         Journal.open(tmp_path / "journal", OsDisk(), SMALL, SYNC)
     journal.close()
     Journal.open(tmp_path / "journal", OsDisk(), SMALL, SYNC).close()
+
+
+@pytest.mark.parametrize("operation", ["fsync", "fsync_folder", "rename"])
+def test_schemas_that_cannot_be_stored_leave_the_journal_usable(
+    monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """The journal goes on writing, and the next attempt makes the schemas durable, whatever of the first one can be seen."""
+    disk = SimulatedDisk()
+    journal, _ = opened(disk)
+    with monkeypatch.context() as patch:
+
+        def fails(*_: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        patch.setattr(disk, operation, fails)
+        with pytest.raises(OSError, match="Input/output"):
+            journal.keep_schemas(TEXTS)
+    journal.write(journal.encode([change(1)]))
+    journal.keep_schemas(TEXTS)
+    after = disk.restarted(lambda _: 0)
+    assert after.contents()[f"{ROOT}/schemas/{TEXTS[0][0]}.avsc"] == TEXT
+    assert plain_all(opened(after)[1]) == plain_all([change(1)])
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_segments_go_on_though_no_file_can_be_opened(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The handle of the segment before is given up for the next one, so that a journal that has rolled once needs no other file."""
+    disk = SimulatedDisk()
+    journal, _ = opened(disk)
+    head = 0
+    while len(sealed_segments(ROOT, disk)) < 2:
+        head += 1
+        journal.write(journal.encode([change(head, body=b"x" * 500)]))
+    create, close, left = disk.create, disk.close, 0
+
+    def closed(handle: int) -> None:
+        nonlocal left
+        left += 1
+        close(handle)
+
+    def created(path: str) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(number, os.strerror(number))
+        left -= 1
+        return create(path)
+
+    monkeypatch.setattr(disk, "close", closed)
+    monkeypatch.setattr(disk, "create", created)
+    while len(sealed_segments(ROOT, disk)) < 5:
+        head += 1
+        journal.write(journal.encode([change(head, body=b"x" * 500)]))
+    assert [record.revision for record in opened(disk.killed())[1] if isinstance(record, Change)] == [
+        *range(1, head + 1)
+    ]
+
+
+def test_without_a_file_to_open_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first segment is refused like on a full disk, and there is room again once files can be opened."""
+    disk = SimulatedDisk()
+    journal, _ = opened(disk)
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "create", fails)
+        patch.setattr(disk, "open", fails)
+        with pytest.raises(DiskFullError, match="Too many open files"):
+            journal.write(journal.encode([change(1)]))
+        assert not journal.has_room(1000)
+    assert journal.has_room(1000)
+    journal.write(journal.encode([change(1)]))
+
+
+def test_a_folder_that_is_held_is_synced_without_opening_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no file can be opened the sync of a name does not fail for that; a handle that is closed is forgotten."""
+    disk = OsDisk()
+    handle = disk.hold_folder(str(tmp_path))
+
+    def fails(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        disk.fsync_folder(str(tmp_path))
+        disk.close(handle)
+        with pytest.raises(OSError, match="Too many"):
+            disk.fsync_folder(str(tmp_path))
+    disk.fsync_folder(str(tmp_path))
 
 
 def test_the_real_disk_behaves_as_the_simulated_one(tmp_path: Path) -> None:
@@ -385,7 +481,7 @@ def test_the_sealed_part_is_read_beside_the_writer() -> None:
     for n in range(1, 30):
         journal.write(journal.encode([change(n)]))
     before = disk.contents()
-    found = list(Journal.read_sealed(ROOT, disk))
+    found = list(read_sealed(ROOT, disk))
     assert plain_all(found) == plain_all([change(n) for n in range(1, sealed_segments(ROOT, disk)[-1].last + 1)])
     assert 0 < len(found) < 29
     assert disk.contents() == before
@@ -575,7 +671,7 @@ def test_an_idle_segment_on_a_full_disk_waits() -> None:
 def test_whatever_fails_while_an_idle_segment_is_sealed_loses_nothing() -> None:
     """For a power cut and EIO at any call of it, the next start finds what was promised."""
     for fault in (0, errno.EIO):
-        for at in range(1, 6):
+        for at in range(1, 5):
             disk = SimulatedDisk()
             journal, _ = opened(disk)
             journal.write(journal.encode([change(1), change(2)]))

@@ -7,8 +7,9 @@ import pytest
 
 from maxam.journal import index
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.history import Bounds, Page, read_page
+from maxam.journal.names import sealed_segments
 from maxam.records import Change
 from tests.journal_records import SYNC, change
 

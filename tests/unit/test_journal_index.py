@@ -10,8 +10,10 @@ from maxam.config import Limits
 from maxam.errors import DiskFullError, JournalDamagedError
 from maxam.gateway.snapshot import build_snapshot
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, SealedSegment, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.index import JournalIndexer, SegmentIndex, build, drop_strays, load, unindexed
+from maxam.journal.names import Segment, sealed_segments
+from maxam.journal.replay import read_sealed
 from maxam.records import AcknowledgementRecord, Record
 from tests.journal_records import NOW_US, SYNC, change
 from tests.simulation.disk import SimulatedDisk
@@ -21,7 +23,7 @@ SETTINGS = JournalSettings(reserve_bytes=0, durable=False)
 TOPICS = [b"X/EGM.Q.%d.%s" % (n, kind) for n in range(100, 200) for kind in (b"EGMStatus", b"EGMMeterReading")]
 
 
-def write_segment(disk: SimulatedDisk | OsDisk, folder: str, destinations: list[bytes]) -> SealedSegment:
+def write_segment(disk: SimulatedDisk | OsDisk, folder: str, destinations: list[bytes]) -> Segment:
     """Write one more sealed segment with a change of each destination, then an acknowledgement."""
     journal = Journal.open(folder, disk, SETTINGS, SYNC)
     list(journal.recover())
@@ -42,12 +44,12 @@ def disk() -> SimulatedDisk:
 
 
 @pytest.fixture
-def segment(disk: SimulatedDisk) -> SealedSegment:
+def segment(disk: SimulatedDisk) -> Segment:
     """That segment."""
     return sealed_segments(ROOT, disk)[0]
 
 
-def test_an_index_tells_what_the_segment_holds(disk: SimulatedDisk, segment: SealedSegment) -> None:
+def test_an_index_tells_what_the_segment_holds(disk: SimulatedDisk, segment: Segment) -> None:
     """Figures, bounds and every destination come back; one index in 120 may be wrong about a destination that is not there."""
     built = build(ROOT, segment, disk)
     index = load(ROOT, segment, disk)
@@ -63,7 +65,7 @@ def test_an_index_tells_what_the_segment_holds(disk: SimulatedDisk, segment: Sea
     assert 0 < wrong < 150
 
 
-def test_prefixes_are_pruned_by_their_whole_segments(disk: SimulatedDisk, segment: SealedSegment) -> None:
+def test_prefixes_are_pruned_by_their_whole_segments(disk: SimulatedDisk, segment: Segment) -> None:
     """A prefix of something held may be held, whatever its end; one of another machine is not."""
     index = build(ROOT, segment, disk)
     for topic in TOPICS:
@@ -84,7 +86,7 @@ def test_a_destination_of_hundreds_of_levels_has_few_entries(disk: SimulatedDisk
     assert index.may_hold(deep)
 
 
-def test_an_index_of_another_segment_is_ignored(disk: SimulatedDisk, segment: SealedSegment) -> None:
+def test_an_index_of_another_segment_is_ignored(disk: SimulatedDisk, segment: Segment) -> None:
     """An index is void when the segment has another size or another last check than the one it was built of."""
     build(ROOT, segment, disk)
     contents = disk.contents()[segment.path]
@@ -97,7 +99,7 @@ def test_an_index_of_another_segment_is_ignored(disk: SimulatedDisk, segment: Se
     assert load(ROOT, segment, disk) is None
 
 
-def test_a_damaged_index_is_ignored(disk: SimulatedDisk, segment: SealedSegment) -> None:
+def test_a_damaged_index_is_ignored(disk: SimulatedDisk, segment: Segment) -> None:
     """Any flipped bit and any truncation make an index void, and so does its absence."""
     assert load(ROOT, segment, disk) is None
     build(ROOT, segment, disk)
@@ -113,7 +115,7 @@ def test_a_damaged_index_is_ignored(disk: SimulatedDisk, segment: SealedSegment)
     assert pickle.loads(pickle.dumps(index)) == index  # noqa: S301 - our own: executors get it so
 
 
-def test_a_damaged_segment_gets_no_index(disk: SimulatedDisk, segment: SealedSegment) -> None:
+def test_a_damaged_segment_gets_no_index(disk: SimulatedDisk, segment: Segment) -> None:
     """A segment that is damaged, cut short or misnamed is not indexed."""
     data = disk.contents()[segment.path]
     for wrong in (data[:-1], data[:-60], data[:3000] + b"?" + data[3001:]):
@@ -121,18 +123,18 @@ def test_a_damaged_segment_gets_no_index(disk: SimulatedDisk, segment: SealedSeg
         with pytest.raises(JournalDamagedError):
             build(ROOT, segment, disk)
     disk.put(segment.path, data)
-    with pytest.raises(JournalDamagedError, match="what its name says"):
-        build(ROOT, SealedSegment(1, 199, segment.path), disk)
+    with pytest.raises(JournalDamagedError, match="its name"):
+        build(ROOT, Segment(1, 199, segment.path), disk)
     assert unindexed(ROOT, disk) == [segment]
 
 
-def test_a_full_disk_leaves_nothing_of_an_index(disk: SimulatedDisk, segment: SealedSegment) -> None:
+def test_a_full_disk_leaves_nothing_of_an_index(disk: SimulatedDisk, segment: Segment) -> None:
     """Without room an index is not built, and what is built beside it goes on."""
     disk.capacity = sum(map(len, disk.contents().values())) + 20
     with pytest.raises(DiskFullError):
         build(ROOT, segment, disk)
     indexer = JournalIndexer(ROOT, disk)
-    for record in Journal.read_sealed(ROOT, disk, indexer.begin):
+    for record in read_sealed(ROOT, disk, indexer.begin):
         indexer.add(record)
     indexer.end()
     assert isinstance(indexer.problem, DiskFullError)
@@ -153,7 +155,7 @@ def test_one_pass_over_a_journal_builds_what_single_reads_build(disk: SimulatedD
     for path in stored:
         disk.unlink(path)
     indexer = JournalIndexer(ROOT, disk)
-    for record in Journal.read_sealed(ROOT, disk, indexer.begin):
+    for record in read_sealed(ROOT, disk, indexer.begin):
         indexer.add(record)
     indexer.end()
     assert indexer.problem is None
@@ -162,7 +164,7 @@ def test_one_pass_over_a_journal_builds_what_single_reads_build(disk: SimulatedD
     assert unindexed(ROOT, disk) == []
 
 
-def test_indexes_go_with_their_segments(disk: SimulatedDisk, segment: SealedSegment) -> None:
+def test_indexes_go_with_their_segments(disk: SimulatedDisk, segment: Segment) -> None:
     """The index of a segment that was removed is removed, and so is an unfinished one; files of others stay."""
     drop_strays(ROOT, disk)
     later = write_segment(disk, ROOT, TOPICS)

@@ -12,7 +12,8 @@ import pytest
 
 from maxam.journal.decoding import decode_rejected
 from maxam.journal.encoding import START, Position, encode_rejected
-from maxam.journal.files import Journal, JournalSettings, list_segments
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import list_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.journal.scan import HEADER_BYTES, Scanner
 from maxam.journal.verify import FileReport, verify

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from maxam.broker.broker import Broker
+from maxam.broker.summary import summed_up
 from maxam.config import Limits
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
-from maxam.gateway.snapshot import summed_up
-from maxam.journal.files import Journal, JournalSettings, sealed_segments
+from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.losses import read_losses
-from maxam.journal.repair import Plan, Repair, SessionLoss
+from maxam.journal.names import sealed_segments
+from maxam.journal.repair import Repair
+from maxam.journal.repair_plan import Plan, SessionLoss
 from maxam.journal.scan import Scanner
 from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Record, SubscriptionRecord
@@ -70,7 +72,7 @@ def planned(disk: SimulatedDisk) -> Plan:
 def repaired(disk: SimulatedDisk) -> tuple[Plan, Journal, Broker]:
     """Repair, and start from the result."""
     repair = Repair.open(ROOT, disk)
-    repair.apply(summarise, "20261121T230000Z", SYNC)
+    repair.apply(summarise, "20261121T230000.588326Z", SYNC)
     assert [report for report in verify(ROOT, disk) if report.problem is not None and not report.torn] == []
     return repair.plan, *corruption.start(disk)
 
@@ -115,7 +117,7 @@ def test_a_damaged_block_of_a_sealed_segment_is_dropped_with_everything_told() -
     _, journal, broker = repaired(disk)
     assert journal.head == 10
     assert shown(broker) == {b"X/a": 9, b"X/b": 2, b"X/c": 7, b"X/d": 8, b"X/e": 10}
-    assert disk.contents()[f"{ROOT}/damaged/20261121T230000Z/segments/{path.rpartition('/')[2]}"] == before[path]
+    assert disk.contents()[f"{ROOT}/damaged/20261121T230000.588326Z/segments/{path.rpartition('/')[2]}"] == before[path]
     assert read_losses(ROOT, disk).ranges == {"segments": [(5, 6)]}
     owed = {topic.destination for topic in broker.sessions["alice", "pump"].subscriptions[b"s"].owed}
     assert owed == {b"X/a", b"X/b", b"X/c", b"X/d", b"X/e"}
@@ -236,7 +238,7 @@ def test_foreign_files_go_aside_and_a_text_that_lies_too() -> None:
     disk.put(f"{ROOT}/schemas/{'a' * 64}.avsc", b"{}")
     plan, _, _ = repaired(disk)
     assert len(plan.removed) == 2
-    assert disk.contents()[f"{ROOT}/damaged/20261121T230000Z/segments/notes.txt"] == b"do not touch"
+    assert disk.contents()[f"{ROOT}/damaged/20261121T230000.588326Z/segments/notes.txt"] == b"do not touch"
     assert f"{ROOT}/schemas/{'a' * 64}.avsc" not in disk.contents()
 
 
@@ -263,6 +265,7 @@ def test_a_journal_in_use_is_not_looked_at() -> None:
 SEEDS = range(0, 400, 16)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_call_of_a_repair_is_made_good_by_another() -> None:
     """Wherever the power goes, a start is refused or shows what the finished repair shows, and another repair comes to the same."""
     crashes = 0
@@ -312,3 +315,16 @@ def test_a_full_disk_takes_nothing_away() -> None:
     assert all(disk.contents()[name] == data for name, data in originals.items() if not name.endswith("lock"))
     disk.capacity = None
     assert repaired(disk)[1].head == 10
+
+
+def test_room_kept_for_a_snapshot_belongs_to_the_journal() -> None:
+    """The files that keep room for the next snapshots are no foreign ones: a repair leaves them where they are."""
+    disk = written([[change(1)]], [[change(2)]])
+    disk.put(f"{ROOT}/snapshots/foreign", b"1")
+    disk.put(f"{ROOT}/snapshots/reserve.0", bytes(100))
+    plan = planned(disk)
+    assert [note for note in plan.notes if "foreign" in note]
+    assert not [note for note in plan.notes if "reserve.0" in note]
+    notes = {report.path.rpartition("/")[2]: report.note for report in verify(ROOT, disk)}
+    assert "ignored" in notes["foreign"]
+    assert "ignored" not in notes["reserve.0"]

@@ -7,12 +7,15 @@ import pytest
 
 from maxam.config import Limits
 from maxam.errors import DiskFullError, JournalDamagedError
-from maxam.gateway.snapshot import build_and_expire
-from maxam.journal.archive import SegmentReader, examine, list_segments
+from maxam.gateway.snapshot import build_and_expire, lagging
+from maxam.journal.archive import examine
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import list_snapshots, sealed_segments
 from maxam.journal.index import unindexed
+from maxam.journal.listing import list_segments
+from maxam.journal.names import list_snapshots, sealed_segments
+from maxam.journal.reading import SegmentReader
 from maxam.journal.retention import Rules, due, expire
+from maxam.journal.snapshots import reserve_snapshots
 from maxam.journal.verify import verify
 from maxam.records import Change
 from tests.faults import corruption
@@ -102,6 +105,98 @@ def test_a_snapshot_for_which_there_is_no_room_gets_that_of_the_archive(capsys: 
     assert shown(disk) == before
 
 
+def full_journal() -> SimulatedDisk:
+    """Return a journal without snapshots on a disk that is full but for the room reserved for two of them."""
+    disk = journal()
+    for _, path in list_snapshots(f"{ROOT}/snapshots", disk):
+        disk.unlink(path)
+    assert reserve_snapshots(ROOT, disk, 20_000)
+    assert len([name for name in disk.names(f"{ROOT}/snapshots") if name.startswith("reserve.")]) == 2
+    disk.capacity = sum(len(data) for data in disk.contents().values())
+    return disk
+
+
+def free(disk: SimulatedDisk) -> None:
+    """Do what the gateway has done on a full disk: one snapshot a process."""
+    for _ in range(2):
+        build_and_expire(ROOT, disk, Limits(), ALL, full=True)
+
+
+def test_a_full_disk_frees_itself_with_the_room_reserved_for_snapshots() -> None:
+    """From no snapshot at all two are written into the reserved room, one at the end of the last segment but one; then segments go."""
+    disk = full_journal()
+    before, sealed = shown(disk), sealed_segments(ROOT, disk)
+    build_and_expire(ROOT, disk, Limits(), ALL, full=True)
+    assert firsts(disk) == [segment.first for segment in sealed]
+    build_and_expire(ROOT, disk, Limits(), ALL, full=True)
+    assert [revision for revision, _ in list_snapshots(f"{ROOT}/snapshots", disk)] == [sealed[-2].last, sealed[-1].last]
+    assert firsts(disk) == [sealed[-1].first]
+    assert lagging(ROOT, disk) == 0
+    assert shown(disk) == before
+    assert [report for report in verify(ROOT, disk) if report.problem is not None] == []
+
+
+def test_an_old_second_snapshot_is_brought_up_to_the_last_segment_but_one() -> None:
+    """Where the disk is full and nothing new is sealed, else the segments between the two snapshots would stay."""
+    disk = journal()
+    disk.unlink(list_snapshots(f"{ROOT}/snapshots", disk)[-1][1])
+    build_and_expire(ROOT, disk, Limits(), KEPT)
+    before, sealed = shown(disk), sealed_segments(ROOT, disk)
+    (older, _), (newer, _) = list_snapshots(f"{ROOT}/snapshots", disk)
+    assert older < sealed[-2].last < newer
+    build_and_expire(ROOT, disk, Limits(), ALL)
+    assert firsts(disk)[0] <= older + 1
+    build_and_expire(ROOT, disk, Limits(), ALL, full=True)
+    assert firsts(disk) == [sealed[-1].first]
+    assert shown(disk) == before
+
+
+def test_a_power_cut_while_a_full_disk_frees_itself_loses_nothing() -> None:
+    """At any call: a start shows the same, and the next attempt frees the disk."""
+    disk = full_journal()
+    before, begun = shown(disk), disk.calls
+    free(disk)
+    for call in range(0, disk.calls - begun, 5):
+        broken = full_journal()
+        shown(broken)
+        broken.faults = {broken.calls + call + 1: 0}
+        with pytest.raises(PowerCut):
+            free(broken)
+        after = broken.restarted(random.Random(call).randrange)  # noqa: S311 - repeatable, not secret
+        assert shown(after) == before
+        free(after)
+        assert len(firsts(after)) == 1
+        assert shown(after) == before
+
+
+def test_room_is_reserved_once_and_made_anew_where_the_size_has_changed() -> None:
+    """For two snapshots while there is none, else for one; a reserve that is about right is left alone; no room is told."""
+    disk = journal()
+    assert reserve_snapshots(ROOT, disk, 10_000)
+    reserves = [name for name in disk.names(f"{ROOT}/snapshots") if name.startswith("reserve.")]
+    assert reserves == ["reserve.0"]
+    calls = len([line for line in disk.log if line.startswith("create")])
+    assert reserve_snapshots(ROOT, disk, 12_000)
+    assert len([line for line in disk.log if line.startswith("create")]) == calls
+    assert reserve_snapshots(ROOT, disk, 30_000)
+    assert disk.size(f"{ROOT}/snapshots/reserve.0") == 30_000
+    disk.capacity = 1
+    assert not reserve_snapshots(ROOT, disk, 90_000)
+
+
+def test_a_snapshot_takes_the_larger_reserve() -> None:
+    """Where there was room for one of two reserves only, the first snapshot is written into that one, on a disk without any room."""
+    disk = journal()
+    for _, path in list_snapshots(f"{ROOT}/snapshots", disk):
+        disk.unlink(path)
+    taken = sum(len(data) for data in disk.contents().values())
+    disk.capacity = taken + 30_000
+    assert not reserve_snapshots(ROOT, disk, 20_000)
+    disk.capacity = taken + 20_000
+    build_and_expire(ROOT, disk, Limits(), KEPT, full=True)
+    assert len(list_snapshots(f"{ROOT}/snapshots", disk)) == 1
+
+
 def test_rules_take_the_oldest_first_and_no_more_than_they_must() -> None:
     """By size just as many go that the rest fits; by age those whose last record is older; 0 keeps all."""
     disk = journal()
@@ -117,6 +212,21 @@ def test_rules_take_the_oldest_first_and_no_more_than_they_must() -> None:
     assert due(ROOT, disk, Rules(1, 0), ended_at_us + DAY_US) == archive[:1]
     assert due(ROOT, disk, Rules(1, 0), ended_at_us + DAY_US + 1) == archive[:2]
     assert due(ROOT, disk, Rules(1, sum(sizes) - 1), ended_at_us + DAY_US + 1) == archive[:2]
+
+
+def test_a_snapshot_whose_name_was_not_synced_is_synced_before_anything_goes() -> None:
+    """Its builder may have been killed between the name and the sync: a power cut would leave the older snapshot without its segments."""
+    for seed in range(8):
+        disk = journal()
+        wanted = shown(disk)
+        _, (_, newest) = list_snapshots(f"{ROOT}/snapshots", disk)
+        disk.rename(newest, f"{newest}.tmp")
+        disk.fsync_folder(f"{ROOT}/snapshots")
+        disk.rename(f"{newest}.tmp", newest)
+        assert expire(ROOT, disk, ALL, NOW_US) is not None
+        assert len(list_snapshots(f"{ROOT}/snapshots", disk)) == 2
+        assert shown(disk.restarted(random.Random(seed).randrange)) == wanted  # noqa: S311 - repeatable, not secret
+        assert len(list_snapshots(f"{ROOT}/snapshots", disk.restarted(random.Random(seed).randrange))) == 2  # noqa: S311
 
 
 def test_a_power_cut_at_any_call_leaves_the_end_of_what_there_was() -> None:

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.errors import JournalError
-from maxam.journal.archive import SegmentReader, list_segments
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings, write_snapshot
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.listing import list_segments
+from maxam.journal.reading import SegmentReader
+from maxam.journal.snapshots import write_snapshot
 from maxam.journal.tail import Cursor, RevisionsLostError, advance, newest, oldest, stretches
 from maxam.records import AcknowledgementRecord, Change
 from tests.journal_records import NOW_US, SYNC, change

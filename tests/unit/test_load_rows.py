@@ -4,7 +4,9 @@ import json
 from base64 import b64encode
 from pathlib import Path
 
-from maxam.pipeline import load
+import pytest
+
+from maxam.pipeline.jobs import load
 
 
 def rows(path: Path, order: str | None = None) -> list[tuple[str | None, str | None]]:
@@ -32,6 +34,7 @@ def test_an_order_that_is_none_is_shown_in_few_words(tmp_path: Path) -> None:
     assert len(row["reason"]) < 300
 
 
+@pytest.mark.slow
 def test_large_bodies_go_in_small_batches(tmp_path: Path) -> None:
     """A batch holds no more bytes of bodies than its limit and one row."""
     path = tmp_path / "rows.jsonl"

@@ -10,7 +10,7 @@ import trio.testing
 from maxam.gateway.journal_size import JournalSize, measure
 from maxam.gateway.loop_lag import LoopLag
 from maxam.metrics import Counters, Histogram
-from tests.streams.living_gateway import Living, Site, living, until
+from tests.support.living_gateway import Living, Site, living, until
 
 
 def test_a_histogram_counts_each_observation_once() -> None:

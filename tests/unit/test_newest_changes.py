@@ -61,6 +61,7 @@ def everything(_: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_the_newest_of_each_topic_whatever_counts(segments: list[Path], changes: list[Change]) -> None:
     """Times, revisions, destinations and periods choose exactly what they say, deletes too, with all fields."""
     middle_us = changes[RECORDS // 2].accepted_at_us
@@ -89,6 +90,7 @@ def test_the_newest_of_each_topic_whatever_counts(segments: list[Path], changes:
         assert [plain(change) for change in found] == [plain(change) for change in newest]
 
 
+@pytest.mark.slow
 def test_what_is_found_names_itself_and_is_forgotten_then(segments: list[Path], changes: list[Change]) -> None:
     """Each row has destination, period and revision of its record; what is taken is not kept; the kept bytes are counted."""
     newest = NewestChanges(0, FOREVER_US, 1, FOREVER_US, DAY_US, everything)

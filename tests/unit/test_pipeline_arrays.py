@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxam.avro.schema import parse_schema, read_source
-from maxam.pipeline.arrays import Reader, Slots, UnfitError, arrow_type
-from maxam.pipeline.columns import ColumnType
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
+from maxam.pipeline.history.arrays import Reader, Slots, UnfitError, arrow_type
+from maxam.pipeline.history.columns import ColumnType
 
 LONG = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-70, 70))
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from maxam.avro.fingerprint import crc_64_avro, sha_256
-from maxam.avro.schema import parse_schema, read_source
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
 

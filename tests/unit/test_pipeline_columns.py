@@ -1,4 +1,4 @@
-"""The column of each Avro type, and of several minors of a type: docs/pipeline-types.md, row by row.
+"""The column of each Avro type, and of several minors of a type: docs/analyse/pipeline-types.md, row by row.
 
 That the values get into these columns: test_pipeline_arrays.py, and with Spark, on types by chance, tests/pipeline/test_history.py.
 """
@@ -12,11 +12,12 @@ from typing import Any
 import fastavro
 import pytest
 
-from maxam.avro.schema import parse_schema, read_source
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
 from maxam.pipeline.catalogue import Catalogue
-from maxam.pipeline.columns import NODES_MAX, ColumnType, Transcoder, read_type, unique_names
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.history import column_types
+from maxam.pipeline.history.columns import NODES_MAX, ColumnType, Transcoder, read_type, unique_names
+from maxam.pipeline.history.command import column_types
 
 ROOT = Path(__file__).parents[2]
 
@@ -164,19 +165,6 @@ def test_branches_of_one_short_name_are_told_apart() -> None:
     """By their full names, with underscores."""
     other = {**RECORD, "name": "u.R"}
     assert column([RECORD, other]) == "struct<`t_R`:struct<`x`:int>,`u_R`:struct<`x`:int>>"
-
-
-def test_what_is_as_it_should_be_is_not_touched() -> None:
-    """What is carried over unchanged is the column itself, however deep its type."""
-    deep = {"type": "array", "items": {"type": "map", "values": [RECORD, "null"]}}
-    merged = ColumnType([("1.0", text(("a", deep), ("b", ["null", logical("int", "date")])))])
-    younger = ColumnType([(minor.version, minor.text) for minor in merged.minors])
-    assert younger.carry(merged, "value") == "value"
-    assert younger.add("1.1", text(("a", deep), ("c", "int")))
-    assert not younger.add("1.1", text(("a", deep), ("c", "int")))
-    assert younger.carry(merged, "value") == (
-        "CASE WHEN value IS NOT NULL THEN named_struct('a', value.`a`, 'b', value.`b`, 'c', CAST(NULL AS int)) END"
-    )
 
 
 def test_a_type_that_grows_too_large_is_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.java import find_java
+from maxam.pipeline.spark.java import find_java
 
 
 def fake_java(folder: Path, version: str, release: bool = True) -> Path:
@@ -94,7 +94,7 @@ def test_no_java_says_what_to_install(tmp_path: Path, machine: pytest.MonkeyPatc
     """When there is none that is new enough, the error says what was looked at and what to install."""
     fake_java(tmp_path / "path", "11.0.2")
     machine.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    machine.setattr("maxam.pipeline.java.find_spec", lambda _: None)
+    machine.setattr("maxam.pipeline.spark.java.find_spec", lambda _: None)
     with pytest.raises(PipelineError) as caught:
         find_java()
     text = str(caught.value)

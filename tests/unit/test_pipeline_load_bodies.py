@@ -12,11 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxam.admin.values import decode_value
+from maxam.avro.json.decoding import decode_value
+from maxam.avro.json.encoding import encode_value
+from maxam.avro.json.errors import ValueEncodeError
 from maxam.avro.registry import Registry, load_registry
+from maxam.avro.schema import parse_schema
+from maxam.avro.source import read_source
 from maxam.bench.bodies import avro_bodies
-from maxam.pipeline.bodies import BodyEncoder, ValueMismatchError, compile_schema, read_texts
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.publish.bodies import BodyEncoder, read_texts
 from maxam.records import Judgement, Rejection
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
@@ -33,9 +37,7 @@ DESTINATIONS = {  # of each rule of the shipped schemas
 
 def written(schema: Any, value: Any) -> bytes:
     """Return a value as Avro binary."""
-    out = bytearray()
-    compile_schema(json.dumps(schema).encode())(value, out)
-    return bytes(out)
+    return encode_value(parse_schema(read_source("t", json.dumps(schema).encode())).type, value, rows=True)
 
 
 def shown(schema: Any, datum: bytes) -> Any:
@@ -126,6 +128,7 @@ def records() -> st.SearchStrategy[Any]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(records())
 def test_every_type_is_written_as_fastavro_does(value: Any) -> None:
@@ -173,45 +176,6 @@ def test_a_table_s_own_types_are_taken() -> None:
     assert written(EVERYTHING, native) == written(EVERYTHING, texts)
 
 
-@pytest.mark.parametrize(
-    ("schema", "value", "text"),
-    [
-        ("int", 2**31, "the value: expected a whole number of 32 bits, found 2147483648"),
-        ("long", True, "expected a whole number (long), found True"),
-        ("string", 1, "expected a text, found 1"),
-        ("bytes", "?", "expected bytes as base64, found '?'"),
-        ({"type": "fixed", "name": "F", "size": 2}, "AA==", "expected 2 bytes"),
-        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "C", "expected one of A, B, found 'C'"),
-        ({"type": "array", "items": "int"}, [1, "x"], "[1]: expected a whole number (int), found 'x'"),
-        (["null", "int"], "x", "expected null or int, found 'x'"),
-        (
-            {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "map", "values": "int"}}]},
-            {"a": {"k": None}},
-            "a['k']: expected a whole number (int), found None",
-        ),
-        (
-            {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]},
-            {},
-            "a: expected a value (the field has no default), found nothing",
-        ),
-        ({"type": "record", "name": "R", "fields": []}, {"z": 1}, "z: expected a field of R, found 1"),
-        (
-            {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1},
-            "1.25",
-            "expected a decimal of 3 digits, 1 of them behind the point, found '1.25'",
-        ),
-        ({"type": "long", "logicalType": "timestamp-millis"}, "2026-11-21T08:00:00", "08:00:00Z, found"),
-        ({"type": "long", "logicalType": "timestamp-millis"}, "2026-11-21T08:00:00.0001Z", "at most 3 digits"),
-        ({"type": "int", "logicalType": "date"}, "21.11.2026", "expected a date such as 2026-11-21"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_told_with_its_place(schema: Any, value: Any, text: str) -> None:
-    """The error names the place within the value, what was expected and what was found."""
-    with pytest.raises(ValueMismatchError) as caught:
-        written(schema, value)
-    assert text in str(caught.value)
-
-
 def test_absent_and_null_fields_have_their_defaults() -> None:
     """A field that is absent, or null where null cannot be, has its default, bytes ones too; members that are null are ignored."""
     schema = {
@@ -234,11 +198,12 @@ def test_a_value_may_say_which_branch_it_is() -> None:
         {"type": "record", "name": "n.A", "fields": fields},
         {"type": "record", "name": "n.B", "fields": fields},
     ]
-    assert written(schema, {"v": 1}) == b"\x02\x02"
     assert written(schema, {"n.B": {"v": 1}}) == b"\x04\x02"
     assert written(schema, {"n_A": None, "n_B": {"v": 1}}) == b"\x04\x02"
-    with pytest.raises(ValueMismatchError, match=r"\{n.B\}.v: expected a whole number"):
+    with pytest.raises(ValueEncodeError, match=r"<n.B>.v: expected a whole number"):
         written(schema, {"n.B": {"v": "x"}})
+    with pytest.raises(ValueEncodeError, match="named as in"):
+        written(schema, {"v": 1})
 
 
 def test_what_cannot_be_encoded_says_why() -> None:

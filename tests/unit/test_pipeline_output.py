@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.job import told
-from maxam.pipeline.output import _short, _write_all, csv_lines, json_lines, replacing
+from maxam.pipeline.jobs.job import told
+from maxam.pipeline.jobs.output import _short, _write_all, csv_lines, json_lines, replacing
 
 MOMENT = datetime(2026, 11, 21, 18, 30, 0, 5, UTC)
 COLUMNS = {

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("plotly", reason="plotly is part of maxam[pipeline]")
 
-from maxam.pipeline.figures import INTERVALS_MAX, DeliveryLine, Figures, interval_for
-from maxam.pipeline.page import render
+from maxam.pipeline.jobs.figures import INTERVALS_MAX, DeliveryLine, Figures, interval_for
+from maxam.pipeline.jobs.page import render
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EVIL = "X/EGM.</script><script>alert(1)</script>.\u202egnp"

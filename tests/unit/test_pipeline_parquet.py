@@ -1,6 +1,9 @@
 """Spliced rows in files: each once, whatever files are closed for others meanwhile."""
 
+import errno
 import json
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -8,10 +11,11 @@ import pytest
 
 from maxam.content import long, text
 from maxam.journal.splice import Rows
-from maxam.pipeline import parquet
-from maxam.pipeline.arrays import UnfitError
-from maxam.pipeline.columns import ColumnType
-from maxam.pipeline.parquet import DAY_US, Files
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.history import parquet
+from maxam.pipeline.history.arrays import UnfitError
+from maxam.pipeline.history.columns import ColumnType
+from maxam.pipeline.history.parquet import DAY_US, Files
 
 SCHEMA = json.dumps({"type": "record", "name": "t.A_v1", "fields": [{"name": "a", "type": ["null", "long"]}]})
 
@@ -70,3 +74,23 @@ def test_rows_that_are_not_of_their_schema_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UnfitError):
             files.finish()
         files.close()
+
+
+@pytest.mark.parametrize("fails", ["write_batch", "close"])
+def test_a_disk_without_room_is_reported_with_folder_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The error names the folder, whatever pyarrow puts around the cause; closing the file afterwards does not hide it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28]")
+
+    column = ColumnType([("1.0", SCHEMA)])
+    files = Files(tmp_path / "files")
+    rows = files.add("a", "t.A_v1", Rows(True), column, column.minors[0].root)
+    put(rows, 1, 20_000, b"\2\2")
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetWriter, fails, full)
+        with pytest.raises(PipelineError) as error, closing(files):
+            files.finish()
+    assert str(error.value).startswith(f"{tmp_path / 'files'}: {os.strerror(errno.ENOSPC)}. Free space")

@@ -10,7 +10,8 @@ from fastavro.read import SchemaResolutionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxam.pipeline.resolution import Failure, Resolution
+from maxam.avro.resolution import Failure
+from maxam.pipeline.jobs.check_schema import resolution
 
 Json = Any
 DEFAULTS: dict[str, Json] = {
@@ -118,24 +119,26 @@ def readable(writer: Json, reader: Json, datum: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(records(), records(), st.data())
 def test_fastavro_agrees(writer: Json, reader: Json, data: st.DataObject) -> None:
     """A datum has a failure exactly when fastavro cannot read it, and none has one where resolution is certain."""
     datum = encode(writer, data.draw(values(writer)))
-    resolution = Resolution(json.dumps(writer), json.dumps(reader))
-    found = resolution.failures(datum)
+    between = resolution(json.dumps(writer), json.dumps(reader))
+    found = between.failures(datum)
     assert (not found) == readable(writer, reader, datum), found
-    assert not (resolution.certain and found)
+    assert not (between.certain and found)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(records(), st.data())
 def test_a_schema_reads_itself(schema: Json, data: st.DataObject) -> None:
     """What a schema wrote, it reads, and that is certain."""
-    resolution = Resolution(json.dumps(schema), json.dumps(schema))
-    assert resolution.certain
-    assert resolution.failures(encode(schema, data.draw(values(schema)))) == []
+    between = resolution(json.dumps(schema), json.dumps(schema))
+    assert between.certain
+    assert between.failures(encode(schema, data.draw(values(schema)))) == []
 
 
 def record(*fields: dict[str, Json], name: str = "R", **more: Json) -> Json:
@@ -218,8 +221,8 @@ MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 def test_where_and_why(writer: Json, reader: Json, value: Any, failures: list[tuple[str, str]]) -> None:
     """Each kind of mismatch is named with the path of the field, once a body."""
     plain = json.loads(json.dumps(writer).replace('"logicalType": "decimal", ', ""))  # the value is the bytes
-    resolution = Resolution(json.dumps(writer), json.dumps(reader))
-    assert resolution.failures(encode(plain, value)) == [Failure(*failure) for failure in failures]
+    between = resolution(json.dumps(writer), json.dumps(reader))
+    assert between.failures(encode(plain, value)) == [Failure(*failure) for failure in failures]
 
 
 def test_a_schema_that_holds_itself() -> None:
@@ -229,8 +232,8 @@ def test_a_schema_that_holds_itself() -> None:
         return record({"name": "v", "type": of}, {"name": "next", "type": ["null", "R"]})
 
     datum = encode(tree("int"), {"v": 1, "next": {"v": 2, "next": None}})
-    assert Resolution(json.dumps(tree("int")), json.dumps(tree("long"))).certain
-    found = Resolution(json.dumps(tree("int")), json.dumps(tree("string"))).failures(datum)
+    assert resolution(json.dumps(tree("int")), json.dumps(tree("long"))).certain
+    found = resolution(json.dumps(tree("int")), json.dumps(tree("string"))).failures(datum)
     assert [failure.path for failure in found] == ["v", "next.v"]
 
 
@@ -238,8 +241,8 @@ def test_unions_grow_and_shrink() -> None:
     """A union that only grows is certain; one that shrinks is not, though a body without the lost branch is readable."""
     small = record({"name": "u", "type": ["null", "string"]})
     large = record({"name": "u", "type": ["null", "int", "string"]})
-    assert Resolution(json.dumps(small), json.dumps(large)).certain
-    shrunk = Resolution(json.dumps(large), json.dumps(small))
+    assert resolution(json.dumps(small), json.dumps(large)).certain
+    shrunk = resolution(json.dumps(large), json.dumps(small))
     assert not shrunk.certain
     assert shrunk.failures(encode(large, {"u": "x"})) == []
     assert [failure.path for failure in shrunk.failures(encode(large, {"u": 5}))] == ["u"]

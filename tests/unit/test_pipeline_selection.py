@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from maxam.pipeline.selection import Duration, GlobType, Moment, Selection
+from maxam.pipeline.spark.selection import GlobType, Selection
+from maxam.terminal.moments import Duration, Moment
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,8 @@ def test_a_time_is_iso_8601_with_a_zone(text: str, moment: datetime) -> None:
     [
         ("2026-11-21T18:30:00", "add Z for UTC, or an offset"),
         ("2026-11-21", "add Z for UTC, or an offset"),
-        ("yesterday", "not a time in ISO 8601"),
-        ("2026-13-01T00:00:00Z", "not a time in ISO 8601"),
+        ("yesterday", "nor a time in ISO 8601"),
+        ("2026-13-01T00:00:00Z", "nor a time in ISO 8601"),
         ("9999-12-31T23:59:59.999999Z", "out of range"),
         ("0001-01-01T00:00:00+23:00", "out of range"),
     ],

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.publisher import Counts, Rejected, Row
-from maxam.pipeline.sink import MaxamStreamWriter, MaxamWriter, _Numbering, _rows, check_columns, read_options
+from maxam.pipeline.publish.publisher import Counts, Rejected, Row
+from maxam.pipeline.spark.sink import MaxamStreamWriter, MaxamWriter, _Numbering, _rows, check_columns, read_options
 
 GOOD = {"gateway": "localhost:61614", "certificate": "/c", "key": "/k", "ca": "/a"}
 

@@ -20,7 +20,8 @@ from maxam.stomp.events import (
     Subscribe,
     Unsubscribe,
 )
-from maxam.stomp.protocol import HeartBeat, Protocol
+from maxam.stomp.heart_beat import HeartBeat
+from maxam.stomp.protocol import Protocol
 
 VERSIONS = [VERSION_1_1, VERSION_1_2]
 CONNECT = (
@@ -37,7 +38,7 @@ def fields(event: Event) -> tuple[object, ...]:
 
 
 def connected(version: int = VERSION_1_2, limits: Limits | None = None) -> Protocol:
-    """Return a protocol behind its CONNECT."""
+    """Return a protocol after its CONNECT."""
     protocol = Protocol(limits or Limits())
     (event,) = protocol.receive_data(CONNECT[version])
     assert isinstance(event, Connect)
@@ -51,7 +52,7 @@ def event_of(data: bytes, version: int = VERSION_1_2) -> Event:
 
 
 def described(event: Event) -> object:
-    """Return what a SEND says, its condition too, to compare."""
+    """Return the fields of a SEND, its condition too, to compare."""
     assert isinstance(event, Send)
     condition = event.condition
     compared = condition and (condition.source, condition.number, condition.expected, condition.problem)
@@ -59,7 +60,7 @@ def described(event: Event) -> object:
 
 
 def error_of(data: bytes, version: int = VERSION_1_2, skip: int = 0) -> ProtocolError:
-    """Return the error that `data` after CONNECT ends with, `skip` events on, and see that nothing is read behind it."""
+    """Return the error that `data` after CONNECT ends with, `skip` events on, and check that nothing is read after it."""
     protocol = connected(version)
     (event,) = protocol.receive_data(data + b"NACK\n\n\0")[skip:]
     assert isinstance(event, Failure)
@@ -116,7 +117,7 @@ class TestConnect:
         "headers", [b"", b"accept-version:1.0\n", b"accept-version:2.0,1.3\n", b"accept-version:\n"]
     )
     def test_no_common_version(self, headers: bytes) -> None:
-        """None in common, or no accept-version, which means 1.0: the ERROR names both versions."""
+        """None in common, or no accept-version, which means 1.0: the ERROR lists both versions."""
         error = connect_error(headers + b"host:MAXVAPI\n")
         assert error.headers == ((b"version", b"1.1,1.2"),)
         assert "1.1" in error.detail
@@ -142,6 +143,15 @@ class TestConnect:
         """Any other client-id is an ERROR."""
         assert "client-id" in connect_error(b"accept-version:1.2\nhost:MAXVAPI\nclient-id:" + value + b"\n").message
 
+    def test_rejections(self) -> None:
+        """A rejected SEND is answered with RECEIPT, or with ERROR if CONNECT asks for it; any other wish is an ERROR."""
+        assert not connect_event(b"").rejections_end
+        assert not connect_event(b"rejections:receipt\n").rejections_end
+        assert connect_event(b"rejections:error\n").rejections_end
+        for value in (b"", b"true", b"Error"):
+            error = connect_error(b"accept-version:1.2\nhost:MAXVAPI\nrejections:" + value + b"\n")
+            assert error.message == "bad rejections"
+
     @pytest.mark.parametrize(("value", "window"), [(b"1", 1), (b"100", 100), (b"007", 7)])
     def test_window(self, value: bytes, window: int) -> None:
         """A window is 1 to the limit."""
@@ -149,7 +159,7 @@ class TestConnect:
 
     @pytest.mark.parametrize("value", [b"0", b"101", b"-1", b"", b"x", b"9" * 30])
     def test_bad_window(self, value: bytes) -> None:
-        """Any other window is an ERROR that names the limit."""
+        """Any other window is an ERROR with the name of the limit."""
         error = connect_error(b"accept-version:1.2\nhost:MAXVAPI\nwindow:" + value + b"\n")
         assert "1 to 100, the limit window" in error.detail
 
@@ -186,7 +196,7 @@ class TestConnect:
         assert (error.message, error.receipt) == ("already connected", None)
 
     def test_version_holds_from_the_next_frame_on(self) -> None:
-        """What follows CONNECT in the same bytes is read by the rules of the version it negotiated."""
+        """Frames after CONNECT in the same bytes are read by the rules of the version it negotiated."""
         events = Protocol(Limits()).receive_data(CONNECT[VERSION_1_1] + b"SEND\ndestination:a\r\n\n\0")
         assert fields(events[1]) == fields(Send(b"a\r", b"", (), None))
         events = Protocol(Limits()).receive_data(CONNECT[VERSION_1_2] + b"SEND\ndestination:a\\r\r\n\r\n\0")
@@ -212,6 +222,7 @@ RESERVED = [
     "timestamp",
     "publisher",
     "schema",
+    "kind",
     "conflated",
     "if-revision",
     "kept-source",
@@ -295,7 +306,7 @@ class TestSend:
 
     @pytest.mark.parametrize("wrong", [b"receipt:r", b"destination:X/a\ntransaction:t"])
     def test_other_names_are_looked_at(self, wrong: bytes) -> None:
-        """What the names of one SEND allowed says nothing of the next that has others."""
+        """The header names of one SEND decide nothing for the next SEND with other names."""
         assert error_of(b"SEND\ndestination:X/a\n\n\0SEND\n" + wrong + b"\n\n\0", skip=1)
 
     def test_missing_destination(self) -> None:
@@ -324,7 +335,7 @@ def test_transactions(command: bytes) -> None:
 
 @pytest.mark.parametrize("headers", [b"", b"id:1 2\n", b"transaction:t\n"])
 def test_nack(headers: bytes) -> None:
-    """Spec: MaXaM "| NACK | Not implemented | Will be ignored |", whatever it says."""
+    """Spec: MaXaM "| NACK | Not implemented | Will be ignored |", whatever its headers."""
     assert fields(event_of(b"NACK\n" + headers + b"receipt:r\n\n\0")) == fields(Nack(b"r"))
 
 
@@ -366,7 +377,7 @@ class TestAck:
         ],
     )
     def test_missing(self, version: int, headers: bytes, missing: str) -> None:
-        """A missing required header is an ERROR that names it."""
+        """A missing required header is an ERROR with its name."""
         error = error_of(b"ACK\nreceipt:r\n" + headers + b"\n\0", version)
         assert (error.message, error.receipt) == ("missing header", b"r")
         assert f"no {missing} header" in error.detail
@@ -376,21 +387,21 @@ class TestSubscribe:
     """SUBSCRIBE and UNSUBSCRIBE."""
 
     @pytest.mark.parametrize(
-        ("headers", "acknowledged", "durable", "eager"),
+        ("headers", "acknowledged", "durable", "eager", "individual"),
         [
-            (b"", False, False, False),
-            (b"ack:auto\n", False, False, False),
-            (b"ack:client\n", True, False, False),
-            (b"ack:client-individual\n", True, False, False),
-            (b"durable:true\n", False, True, False),
-            (b"durable:false\neager:true\n", False, False, True),
-            (b"metadata:true\nmarkers:false\nunknown:x\n", False, False, False),
+            (b"", False, False, False, False),
+            (b"ack:auto\n", False, False, False, False),
+            (b"ack:client\n", True, False, False, False),
+            (b"ack:client-individual\n", True, False, False, True),
+            (b"durable:true\n", False, True, False, False),
+            (b"durable:false\neager:true\n", False, False, True, False),
+            (b"metadata:true\nmarkers:false\nunknown:x\n", False, False, False, False),
         ],
     )
-    def test_event(self, headers: bytes, acknowledged: bool, durable: bool, eager: bool) -> None:
+    def test_event(self, headers: bytes, acknowledged: bool, durable: bool, eager: bool, individual: bool) -> None:
         """Spec: STOMP 1.2 "If the header is not set, it defaults to auto."."""
         event = event_of(b"SUBSCRIBE\nid:1\ndestination:X/*\n" + headers + b"receipt:r\n\n\0")
-        assert fields(event) == fields(Subscribe(b"1", b"X/*", acknowledged, durable, eager, b"r"))
+        assert fields(event) == fields(Subscribe(b"1", b"X/*", acknowledged, durable, eager, b"r", individual))
 
     @pytest.mark.parametrize("name", [b"durable", b"eager", b"metadata", b"markers"])
     @pytest.mark.parametrize("value", [b"", b"True", b"1", b"yes", b" true"])
@@ -401,7 +412,7 @@ class TestSubscribe:
 
     @pytest.mark.parametrize("value", [b"", b"Client", b"none"])
     def test_ack_modes(self, value: bytes) -> None:
-        """Any other ack mode is an ERROR that names the three."""
+        """Any other ack mode is an ERROR that lists all three."""
         assert "client-individual" in error_of(b"SUBSCRIBE\nid:1\ndestination:X/*\nack:" + value + b"\n\n\0").detail
 
     @pytest.mark.parametrize("headers", [b"id:1\n", b"destination:X/*\n"])
@@ -410,7 +421,7 @@ class TestSubscribe:
         assert error_of(b"SUBSCRIBE\n" + headers + b"\n\0").message == "missing header"
 
     def test_limits(self) -> None:
-        """An id over 128 bytes or a glob over 512 is an ERROR that names the limit."""
+        """An id over 128 bytes or a glob over 512 is an ERROR with the name of the limit."""
         start = b"SUBSCRIBE\nid:"
         assert isinstance(event_of(start + b"i" * 128 + b"\ndestination:" + b"x" * 512 + b"\n\n\0"), Subscribe)
         error = error_of(start + b"i" * 129 + b"\ndestination:x\n\n\0")
@@ -433,7 +444,7 @@ class TestSubscribe:
 
 
 class TestEnd:
-    """Nothing is read behind the end."""
+    """Nothing is read after the end."""
 
     def test_disconnect(self) -> None:
         """Spec: STOMP 1.2 "Clients MUST NOT send any more frames after the DISCONNECT frame is sent."."""
@@ -444,7 +455,7 @@ class TestEnd:
         assert protocol.receive_data(b"NACK\n\n\0") == []
 
     def test_frames_before_a_failure_stand(self) -> None:
-        """What came before the fault is returned before it."""
+        """Events before the fault are returned before it."""
         events = connected().receive_data(b"NACK\n\n\0NACK\n\n\0FOO\n\n\0NACK\n\n\0")
         assert [type(event) for event in events] == [Nack, Nack, Failure]
 
@@ -509,8 +520,34 @@ class TestHeartBeat:
         beat.resume(1200)
         assert beat.dead_due_s == 1220
 
+    def test_who_takes_what_it_was_sent_is_alive(self) -> None:
+        """A silent peer that has not taken everything is checked again half an interval later, and is dead unless it took more."""
+        beat = HeartBeat((10000, 10000), (10000, 10000), 100)
+        assert not beat.is_dead(800, 5000, beat.dead_due_s)
+        assert beat.dead_due_s == 125
+        assert beat.is_dead(800, 5000, 125)
+        assert not beat.is_dead(800, 5001, 125)
+        assert beat.dead_due_s == 145  # counted from 125
+        assert not beat.is_dead(700, 6000, 145)
+        beat.received(146)
+        assert beat.dead_due_s == 166
+        assert not beat.is_dead(700, 6000, 166)
+        assert beat.is_dead(0, 6700, 171)  # it has everything, and is silent
+
+    def test_a_clock_that_runs_only_while_we_read(self) -> None:
+        """`listened_s` stands still between `pause` and `resume`, whatever is received meanwhile."""
+        beat = HeartBeat((10000, 10000), (10000, 10000), 100)
+        assert beat.listened_s(110) - beat.listened_s(100) == 10
+        beat.pause(110)
+        assert beat.listened_s(150) == beat.listened_s(110)
+        beat.received(160)
+        assert beat.listened_s(170) == beat.listened_s(160)
+        beat.resume(200)
+        assert beat.listened_s(205) - beat.listened_s(200) == 5
+        assert beat.listened_s(205) == 115
+
     def test_error(self) -> None:
-        """The ERROR names both sides' intervals, what was tolerated and the time since the last byte."""
+        """The ERROR has both sides' intervals, the tolerated silence and the time since the last byte."""
         error = HeartBeat((10000, 15000), (5000, 0), 100).error(130.5)
         for text in ("30.5 s", "15.0 s", "30.0 s", "5000 ms", "15000 ms"):
             assert text in error.detail

@@ -1,4 +1,4 @@
-"""The clauses of docs/protocol.md, each by what a client sees of it; which row each belongs to is in test_protocol_rows."""
+"""The clauses of docs/protocol.md, each by what a client sees of it."""
 
 import io
 import json
@@ -16,9 +16,10 @@ from maxam.broker.policy import Policy
 from maxam.broker.window import Window
 from maxam.config import Limits
 from maxam.content import pack
-from maxam.gateway.peer import Peer
 from maxam.gateway.server import Gateway
+from maxam.gateway.server_connection import ServerConnection
 from maxam.records import UNJUDGED, Change, Identity
+from maxam.stomp import encoder
 from maxam.stomp.frames import Frame
 from tests.sans_io import EVERYTHING, UNCHECKED, Client, World, fingerprint_of, policy, receipts, values
 
@@ -66,6 +67,11 @@ def messages(frames: list[Frame]) -> list[Frame]:
     return [frame for frame in frames if frame.command == b"MESSAGE"]
 
 
+def reading(client: Client) -> bool:
+    """Return True if the broker reads the client's frames."""
+    return client.peer.receiving
+
+
 def receipt(frames: list[Frame], receipt_id: bytes = b"r") -> dict[bytes, bytes]:
     """Return the headers of the one RECEIPT with this id, without the id."""
     (found,) = [f for f in frames if f.command == b"RECEIPT" and f.headers[b"receipt-id"] == receipt_id]
@@ -83,11 +89,14 @@ def raw(client: Client) -> bytes:
 
 def ended(client: Client) -> bool:
     """Tell whether the connection is over: nothing is read any more and nothing has an effect."""
-    head = client.world.broker.head
+    head = client.world.broker.head_revision
     client.send("X/after", receipt="after")
     client.world.settle()
     return (
-        client.peer.finished and not client.peer.receiving and client.read() == [] and client.world.broker.head == head
+        client.peer.finished
+        and not client.peer.receiving
+        and client.read() == []
+        and client.world.broker.head_revision == head
     )
 
 
@@ -119,7 +128,7 @@ class TestFrames:
         client = World.make().client(connect=False)
         client.write(command + b"\nreceipt:r\n\n\0" + CONNECT + b"\n\0")
         assert error(client.read()).headers[b"receipt-id"] == b"r"
-        assert client.world.broker.appended == 0
+        assert client.world.broker.appended_seq == 0
         assert ended(client)
 
     def test_second_connect(self) -> None:
@@ -214,7 +223,7 @@ class TestFrames:
         client = World.make().client()
         client.write(b"SEND\ndestination:X/a\nreceipt:r\n" + body)
         assert error(client.read()).headers[b"message"] == b"bad content-length"
-        assert client.world.broker.head == 0
+        assert client.world.broker.head_revision == 0
 
     @pytest.mark.parametrize(
         "command",
@@ -293,6 +302,11 @@ class TestFrames:
             "window": 100,
             "subscriptions_per_session_max": 1000,
             "sessions_per_principal_max": 1000,
+            "durable_subscriptions_per_principal_max": 10_000,
+            "subscriptions_per_principal_max": 20_000,
+            "subscriptions_max": 250_000,
+            "durable_changes_per_s_max": 200,
+            "send_bytes_per_s_max": 0,
             "takeovers_per_minute_max": 30,
             "connect_receive_bytes_max": 4096,
             "topics_max": 5_000_000,
@@ -350,7 +364,7 @@ class TestFrames:
         if message != "malformed frame":
             assert frames[-1].headers[b"receipt-id"] == b"r"
         assert receipts(frames) == []
-        assert client.world.broker.appended == 0
+        assert client.world.broker.appended_seq == 0
         assert ended(client)
 
     @pytest.mark.parametrize("headers", ["", "id:s 1\n", "id:s 1\ntransaction:t\n"])
@@ -498,7 +512,7 @@ class TestDestinations:
         client = world.restart().client()
         client.write(b"SEND\ndestination:old store/a b\nreceipt:r\n\nnew\0")
         client.world.settle()
-        assert receipt(client.read())[b"result"] == b"unauthorised"
+        assert receipt(client.read())[b"result"] == b"invalid-destination"  # as for one that does not exist
         assert client.world.broker.store.topics[b"old store/a b"].change.body == b"kept"
 
     @pytest.mark.parametrize("glob", ["**", "X/" + "?" * 200, "**.a", "X/" + "[ab]" * 20])
@@ -649,7 +663,7 @@ class TestConnect:
         world.settle()
         frames = client.read()
         assert receipt(frames)[b"disposition"] == b"rejected-unauthorised"
-        assert receipt(frames, b"s") == {b"filtered": b"true"}
+        assert receipt(frames, b"s") == {b"ack": b"auto", b"filtered": b"true"}
         assert messages(frames) == []
 
     def test_a_session_without_a_name_gets_128_random_bits(self) -> None:
@@ -658,12 +672,15 @@ class TestConnect:
         gateway = SimpleNamespace(
             broker=world.broker,
             settings=world.settings,
-            objection=lambda _: None,
-            entitlement=SimpleNamespace(connects=lambda _: None),
+            _connect_denial=lambda *_: None,
+            access=SimpleNamespace(connects=lambda _: None),
+            holdings=None,
         )
         sessions = []
         for _ in range(2):
-            peer: Peer = vars(Gateway)["_make_peer"](gateway, fingerprint_of("anna"), (), lambda: None, world.now_s)
+            peer: ServerConnection = vars(Gateway)["_make_peer"](
+                gateway, fingerprint_of("anna"), (), lambda: None, world.now_s
+            )
             peer.receive_data(CONNECT + b"\n\0", world.now_s, 0)
             found = re.search(rb"\nsession:([0-9a-f]{32})\n", b"".join(peer.data_to_send(world.now_s)))
             assert found is not None
@@ -756,14 +773,12 @@ class TestSubscribe:
     @pytest.mark.parametrize("away", [True, False])
     def test_a_grant_is_owed_to_durable_and_eager_ones(self, flags: dict[str, Any], owed: bool, away: bool) -> None:
         """When a reload grants a topic, eager and durable subscriptions owe its current value, others wait for the next."""
-        world = World.make(anna={"send": ["X/**"], "receive": []})
+        world = World.make(anna={"send": ["X/**"], "receive": ["X/other"]})
         client = world.client(client_id="me")
         client.subscribe(receipt="r", **flags)
         client.send("X/a")
         world.settle()
-        frames = client.read()
-        assert receipt(frames)[b"filtered"] == b"true"
-        assert messages(frames) == []
+        assert messages(client.read()) == []
         away = away and "durable" in flags
         if away:
             client.lose()
@@ -773,6 +788,71 @@ class TestSubscribe:
             client = world.client(client_id="me")
             client.subscribe(durable=True)
         assert values(client.read()) == ([("X/a", "value")] if owed else [])
+
+    @pytest.mark.parametrize("eager", [True, False])
+    def test_a_durable_subscribe_that_no_right_matches_is_transient(self, eager: bool) -> None:
+        """`durable:false` in the RECEIPT: nothing is journalled, it ends with its connection, and a later grant needs a new SUBSCRIBE."""
+        world = World.make(anna={"send": ["X/**"], "receive": ["X/other"]})
+        client = world.client(client_id="me")
+        client.subscribe("X/secret.*", durable=True, eager=eager, receipt="r")
+        world.settle()
+        assert receipt(client.read()) == {
+            b"ack": b"client",
+            b"result": b"created",
+            b"filtered": b"true",
+            b"durable": b"false",
+        }
+        assert world.journal == []
+        world.broker.replace_policy(granted(EVERYTHING))
+        client.send("X/secret.a")
+        world.settle()
+        assert values(client.read()) == [("X/secret.a", "value")]
+        client.unsubscribe(receipt="u")
+        assert receipt(client.read(), b"u")[b"result"] == b"removed"
+        client.subscribe("X/secret.*", durable=True, receipt="again")
+        world.settle()
+        assert receipt(client.read(), b"again") == {b"ack": b"client", b"result": b"created"}
+        client.lose()
+        assert world.restart().broker.sessions["anna", "me"].durable
+
+    def test_a_durable_subscription_whose_right_is_withdrawn_stays_durable(self) -> None:
+        """It was granted when it was made: its resumption says `filtered:true` and not `durable:false`, and journals nothing."""
+        world = World.make()
+        client = world.client(client_id="me")
+        client.subscribe(durable=True)
+        world.settle()
+        client.lose()
+        records = len(world.journal)
+        world.broker.replace_policy(granted({"send": ["X/**"], "receive": []}))
+        client = world.client(client_id="me")
+        client.subscribe(durable=True, eager=True, receipt="r")
+        world.settle()
+        assert receipt(client.read()) == {b"ack": b"client", b"result": b"resumed", b"filtered": b"true"}
+        assert len(world.journal) == records
+        assert world.restart().broker.sessions["anna", "me"].durable
+
+    def test_durable_changes_beyond_the_rate_pause_the_connection(self) -> None:
+        """Beyond `durable_changes_per_s_max` frames are not read until the rate allows it; nothing is lost or refused."""
+        limits = Limits(durable_changes_per_s_max=2, durable_subscriptions_per_principal_max=4)
+        world = World.make(limits=limits)
+        client = world.client(client_id="me")
+        for n in range(4):
+            client.subscribe(id_=str(n), durable=True)
+        assert reading(client)
+        client.unsubscribe("0", durable=True)
+        client.unsubscribe("1", durable=True, receipt="last")
+        assert not reading(client)
+        assert client.woken
+        due_s = client.peer.next_due_s
+        assert due_s == world.now_s + 1  # two too many, two a second
+        world.settle()
+        assert receipt(client.read(), b"last")[b"result"] == b"removed"
+        world.now_s += 1
+        client.peer.tick(world.now_s)
+        assert reading(client)
+        other = world.client("anna")  # the rate is the principal's
+        other.subscribe(id_="x", durable=True)
+        assert not reading(other)
 
     @pytest.mark.parametrize("eager", [True, False])
     @pytest.mark.parametrize("place", range(4))
@@ -797,10 +877,10 @@ class TestSubscribe:
         assert len(world.broker.sessions["anna", "me"].subscriptions[b"s"].owed) == len(expected)
 
     def test_ack_modes(self) -> None:
-        """Spec: MaXaM '"client-individual" is accepted but treated as "client"': an ACK covers what was sent before it."""
+        """MESSAGE has an `ack` header unless the mode is auto; an ACK of mode client covers what was sent before it."""
         client = World.make().client()
         client.write(b"SUBSCRIBE\nid:none\ndestination:X/**\n\n\0")
-        client.subscribe(id_="one", ack="client-individual")
+        client.subscribe(id_="one", ack="client")
         for n in range(3):
             client.send(f"X/{n}")
         client.world.settle()
@@ -813,12 +893,61 @@ class TestSubscribe:
         assert connection is not None
         assert connection.in_flight == 1
 
+    @pytest.mark.parametrize("individual", [True, False])
+    def test_an_individual_ack_covers_one_message(self, individual: bool) -> None:
+        """Spec: MaXaM '"client-individual" is accepted but treated as "client"': only where it is configured, and the RECEIPT says which."""
+        world = World.make()
+        world.broker.subscribing.individual_acks = individual
+        client = world.client(client_id="me")
+        client.subscribe(ack="client-individual", receipt="r", durable=True)
+        for topic in "abc":
+            client.send(f"X/{topic}", b"1")
+        world.settle()
+        frames = client.read()
+        assert receipt(frames)[b"ack"] == (b"client-individual" if individual else b"client")
+        one, two, three = messages(frames)
+        client.ack(two)
+        for topic in "abc":
+            client.send(f"X/{topic}", b"2")
+        world.settle()
+        assert values(client.read()) == ([("X/b", "2")] if individual else [("X/a", "2"), ("X/b", "2")])
+        client.ack(one, receipt="1")
+        client.ack(two, receipt="2")
+        client.ack(three, receipt="3")
+        world.settle()
+        frames = client.read()
+        assert receipts(frames) == [("1", "" if individual else "ignored"), ("2", "ignored"), ("3", "")]
+        assert values(frames) == ([("X/a", "2"), ("X/c", "2")] if individual else [("X/c", "2")])
+
+    @pytest.mark.parametrize("restart", [False, True])
+    def test_what_was_not_acknowledged_comes_again_though_a_later_one_was(self, restart: bool) -> None:
+        """With client-individual a durable subscription is owed again, in their order, just the messages without an ACK of their own."""
+        world = World.make()
+        client = world.client(client_id="me")
+        client.subscribe(ack="client-individual", durable=True)
+        for topic in "abcd":
+            client.send(f"X/{topic}", b"1")
+        world.settle()
+        got = messages(client.read())
+        client.ack(got[3], receipt="4")
+        client.ack(got[1], receipt="2")
+        world.settle()
+        assert receipts(client.read()) == [("4", ""), ("2", "")]
+        if restart:
+            world = world.restart()
+        else:
+            client.lose()
+        client = world.client(client_id="me")
+        client.subscribe(ack="client-individual", durable=True)
+        world.settle()
+        assert values(client.read()) == [("X/a", "1"), ("X/c", "1")]
+
     def test_a_receipt_of_a_transient_subscribe_has_no_result(self) -> None:
         """Only durable subscriptions are created, resumed or replaced."""
         client = World.make().client()
         client.subscribe(receipt="r")
         client.world.settle()
-        assert receipt(client.read()) == {}
+        assert receipt(client.read()) == {b"ack": b"client"}
 
     def test_resuming_may_change_ack_and_options(self) -> None:
         """Nothing is delivered before the re-SUBSCRIBE, which may change `ack`; on the same connection after a pause too."""
@@ -837,7 +966,7 @@ class TestSubscribe:
         client.subscribe(durable=True, ack="client", receipt="r")
         world.settle()
         frames = client.read()
-        assert receipt(frames) == {b"result": b"resumed"}
+        assert receipt(frames) == {b"result": b"resumed", b"ack": b"client"}
         assert values(frames) == [("X/a", "3")]
         assert messages(frames)[0].headers[b"ack"] == b"s 3"
         client.unsubscribe()
@@ -871,7 +1000,7 @@ class TestSubscribe:
         assert messages(frames) == []
         client.subscribe("X/b", receipt="again")
         client.world.settle()
-        assert receipt(client.read(), b"again") == {}
+        assert receipt(client.read(), b"again") == {b"ack": b"client"}
 
     def test_resumed_waits_for_what_made_it(self) -> None:
         """`result:resumed` is not said before the subscription is on the disk."""
@@ -883,7 +1012,7 @@ class TestSubscribe:
         client.subscribe(durable=True, receipt="r")
         assert client.read() == []
         world.settle()
-        assert receipt(client.read()) == {b"result": b"resumed"}
+        assert receipt(client.read()) == {b"result": b"resumed", b"ack": b"client"}
 
     def test_an_eager_scan_does_not_repeat_what_came_by_itself(self) -> None:
         """A change that is delivered while the scan has not reached its topic is not delivered again by the scan."""
@@ -958,7 +1087,7 @@ class TestSubscribe:
         client.send("X/a", receipt="before")
         client.subscribe(durable=True, receipt="s")
         client.write(b"NACK\nreceipt:behind\n\n\0")
-        world.broker.refuse(world.take())
+        world.broker.roll_back_batch(world.take())
         frames = client.read()
         assert receipts(frames) == [("before", "rejected-unavailable")]
         assert error(frames).headers[b"message"] == b"disk full"
@@ -968,7 +1097,7 @@ class TestSubscribe:
         client.send("X/b")
         world.settle()
         frames = client.read()
-        assert receipt(frames) == {b"result": b"created"}
+        assert receipt(frames) == {b"result": b"created", b"ack": b"client"}
         assert values(frames) == [("X/b", "value")]
 
     def test_expiry_counts_from_the_disconnect(self) -> None:
@@ -987,7 +1116,7 @@ class TestSubscribe:
         world.broker.tick(world.now_s)
         client.subscribe(durable=True, receipt="r")
         world.settle()
-        assert receipt(client.read()) == {b"result": b"resumed"}
+        assert receipt(client.read()) == {b"result": b"resumed", b"ack": b"client"}
         client.unsubscribe(durable=True)
         world.settle()
         client.lose()
@@ -1184,7 +1313,7 @@ class TestSend:
             assert text.isprintable()
             assert answer == {}
             assert [name for name, _ in values(frames)] == ["X/D.later"]
-            assert client.world.broker.head == 1
+            assert client.world.broker.head_revision == 1
         assert receipt(frames, b"later")[b"disposition"] == b"accepted"
         assert client.peer.receiving
 
@@ -1197,6 +1326,124 @@ class TestSend:
         assert client.read() == []
         counters = client.world.broker.counters
         assert (counters.sends_invalid, counters.sends_unauthorised) == (1, 1)
+
+    @pytest.mark.parametrize("asked", ["r", None])
+    @pytest.mark.parametrize(
+        ("destination", "headers", "disposition", "result"),
+        [
+            ("X/none", {}, "rejected-invalid", "no-rule"),
+            ("Y/D.a", {}, "rejected-unauthorised", "unauthorised"),
+            ("X/D.first", {"if_revision": "7"}, "rejected-invalid", "conflict"),
+            ("X/D.a", {"if_revision": "x"}, "rejected-invalid", "bad-condition"),
+        ],
+    )
+    def test_a_rejection_may_end_the_connection(
+        self, destination: str, headers: dict[str, str], disposition: str, result: str, asked: str | None
+    ) -> None:
+        """With `rejections:error` a rejected SEND is the ERROR: behind the answers of earlier frames, and nothing behind it takes effect."""
+        world = World.make(schemas=THINGS, anna=EVERYTHING)
+        client = world.client(rejections="error")
+        client.send("X/D.first", b"\x02", receipt="first")
+        data = encoder.send(
+            client.version,
+            destination.encode(),
+            b"\x02",
+            tuple((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+            asked.encode() if asked else None,
+        )
+        client.write(data + encoder.send(client.version, b"X/D.later", b"\x02", (), b"later"))
+        client.send("X/D.later", b"\x02", receipt="later")
+        assert client.read() == []
+        world.settle()
+        first, error = client.read()
+        assert (first.command, first.headers[b"receipt-id"]) == (b"RECEIPT", b"first")
+        assert error.command == b"ERROR"
+        assert error.headers.get(b"receipt-id") == (asked.encode() if asked else None)
+        assert error.headers[b"message"].decode() == f"{disposition}/{result}"
+        assert error.headers[b"disposition"] == error.headers[b"content-disposition"] == disposition.encode()
+        assert error.headers[b"result"] == result.encode()
+        assert error.headers[b"reason"]
+        assert client.peer.finished
+        assert world.broker.head_revision == 1
+
+    @pytest.mark.parametrize("asked", ["r", None])
+    def test_a_full_disk_may_end_the_connection(self, asked: str | None) -> None:
+        """With `rejections:error` a SEND for which the disk has no room is the ERROR, also without a receipt; others get theirs."""
+        world = World.make()
+        client, other, idle = (world.client(rejections="error"), world.client(), world.client(rejections="error"))
+        client.send("X/a", receipt="stored")
+        world.settle()
+        client.send("X/a", receipt=asked)
+        other.send("X/b", receipt="b")
+        world.broker.roll_back_batch(world.take())
+        stored, error = client.read()
+        assert stored.headers[b"receipt-id"] == b"stored"
+        assert (error.command, error.headers[b"message"]) == (b"ERROR", b"rejected-unavailable/disk-full")
+        assert error.headers.get(b"receipt-id") == (asked.encode() if asked else None)
+        assert client.peer.finished
+        assert receipts(other.read()) == [("b", "rejected-unavailable")]
+        assert other.peer.receiving
+        assert idle.peer.receiving
+        assert idle.read() == []
+
+    def test_what_was_superseded_is_no_rejection(self) -> None:
+        """A retry of what was accepted ends no connection, unless what it was compared with is refused."""
+        world = World.make()
+        client = world.client(rejections="error")
+        marked: dict[str, Any] = {"source": "s", "source_revision": "1"}
+        client.send("X/a", receipt="1", **marked)
+        client.send("X/a", receipt="2", **marked)
+        world.settle()
+        assert receipts(client.read()) == [("1", "accepted"), ("2", "accepted")]
+        other = world.client()
+        other.send("X/b", **marked)
+        client.send("X/b", receipt="3", **marked)
+        world.broker.roll_back_batch(world.take())
+        (error,) = client.read()
+        assert error.headers[b"message"] == b"rejected-unavailable/disk-full"
+        assert error.headers[b"receipt-id"] == b"3"
+
+    def test_too_fast(self) -> None:
+        """Beyond `send_bytes_per_s_max` a principal's SENDs are `rejected-unavailable`, deletes too, until it may send again."""
+        world = World.make(limits=Limits(send_bytes_per_s_max=10), anna=EVERYTHING, ben=EVERYTHING)
+        client, other = world.client(), world.client()
+        client.send("Y/a", b"v" * 1000, receipt="rejected")  # not accepted, so not counted
+        client.send(
+            "X/a", b"v" * 114, receipt="burst"
+        )  # 120 bytes with destination and lengths: 20 more than the burst
+        client.send("X/a", receipt="more")
+        other.send("X/a", b"", receipt="delete")  # the rate is the principal's
+        ben = world.client("ben")
+        ben.send("X/b", receipt="ben")
+        world.settle()
+        frames = client.read()
+        assert receipts(frames) == [
+            ("rejected", "rejected-unauthorised"),
+            ("burst", "accepted"),
+            ("more", "rejected-unavailable"),
+        ]
+        assert receipt(frames, b"more")[b"result"] == b"too-fast"
+        assert receipts(other.read()) == [("delete", "rejected-unavailable")]
+        assert receipts(ben.read()) == [("ben", "accepted")]
+        strict = world.client(rejections="error")
+        strict.send("X/a")
+        (failure,) = strict.read()
+        assert failure.headers[b"message"] == b"rejected-unavailable/too-fast"
+        for second in range(1, 4):
+            world.wall_us += 1_000_000
+            if second != 2:  # then the balance is 0, but for rounding
+                client.send("X/a", b"", receipt=f"{second}")
+        world.settle()
+        assert receipts(client.read()) == [("1", "rejected-unavailable"), ("3", "accepted")]
+
+    def test_without_a_rate_nobody_sends_too_fast(self) -> None:
+        """The limit is off unless it is set."""
+        world = World.make()
+        client = world.client()
+        for _ in range(50):
+            client.send("X/a", b"v" * 100_000, receipt="r")
+        world.settle()
+        assert {answer for _, answer in receipts(client.read())} == {"accepted"}
 
     def test_memory_low(self) -> None:
         """`rejected-unavailable` with `result:memory-low`: no effect; known topics and deletes go on."""
@@ -1270,7 +1517,7 @@ class TestSend:
         """Spec: STOMP 1.2 "The user defined headers MUST be passed through in the `MESSAGE` frame."."""
         world = World.make()
         reserved = "receipt transaction content-length destination message-id subscription ack receipt-id revision"
-        names = [*reserved.split(), "timestamp", "publisher", "schema", "conflated"]
+        names = [*reserved.split(), "timestamp", "publisher", "schema", "kind", "conflated"]
         lines = "".join(f"{name}:X/forged\n" for name in names if name not in {"transaction", "content-length"})
         client = world.client()
         client.write(f"SEND\ndestination:X/a\nz:1\ncontent-type:t\n{lines}schema-version:1.0\na:2\n\nbody\0".encode())
@@ -1334,7 +1581,7 @@ class TestConditions:
         numbers = ["0", "0", "5", "4", "5", "6", "18"]
         answers = [asked(client, source="s", source_revision=n, body=n) for n in numbers]
         assert answers == ["accepted", SUPERSEDED, "accepted", SUPERSEDED, SUPERSEDED, "accepted", "accepted"]
-        assert client.world.broker.head == 4
+        assert client.world.broker.head_revision == 4
         assert [body for _, body in values(client.frames)] == ["0", "5", "6", "18"]
         assert client.world.broker.counters.sends_superseded == 3
         assert asked(client, destination="X/b", source="s", source_revision="1") == "accepted"  # each topic has its own
@@ -1355,7 +1602,9 @@ class TestConditions:
         client = World.make().client()
         for source in "abcda":
             assert asked(
-                client, source=source, source_revision="5" if source != "a" else str(client.world.broker.head + 5)
+                client,
+                source=source,
+                source_revision="5" if source != "a" else str(client.world.broker.head_revision + 5),
             )
         assert asked(client, source="e", source_revision="1") == "accepted"
         assert [asked(client, source=s, source_revision="1") for s in "acde"] == [SUPERSEDED] * 4
@@ -1380,8 +1629,8 @@ class TestConditions:
             kept = 4 if marked else 3 if present else -1
 
     def test_marks_of_a_deleted_topic_end(self) -> None:
-        """After `source_retention_s` from the delete they count no more; of a topic with a value they always do."""
-        world = World.make(limits=Limits(source_retention_s=10))
+        """After `dedup_retention_s` from the delete they count no more; of a topic with a value they always do."""
+        world = World.make(limits=Limits(dedup_retention_s=10))
         client = world.client()
         asked(client, source="s", source_revision="5")
         world.wall_us += 1_000_000_000
@@ -1394,7 +1643,7 @@ class TestConditions:
 
     def test_marks_count_as_topics(self) -> None:
         """A topic that is kept for its marks alone takes the place of one, until its marks end."""
-        world = World.make(limits=Limits(topics_max=2, source_retention_s=10))
+        world = World.make(limits=Limits(topics_max=2, dedup_retention_s=10))
         client = world.client()
         for topic in ("X/a", "X/b"):
             assert asked(client, destination=topic, body="", source="s", source_revision="5") == "accepted"
@@ -1406,7 +1655,7 @@ class TestConditions:
         world.wall_us += 11_000_000
         assert asked(client, destination="X/d", body="") == "accepted"  # time is that of accepted changes
         assert asked(client, destination="X/c") == "accepted"
-        assert world.broker.marks.absent == 0
+        assert world.broker.sequences.absent == 0
 
     @pytest.mark.parametrize("committed", [True, False])
     @pytest.mark.parametrize("taken", [True, False])
@@ -1423,10 +1672,10 @@ class TestConditions:
             assert (answered(client), answered(other)) == (SUPERSEDED, "accepted")
             client.send("X/b", receipt="refused")
             assert asked(client, False, source="s", source_revision="4") == ""  # in order; what decided stands
-            world.broker.refuse(world.take())
+            world.broker.roll_back_batch(world.take())
             assert answered(client) == f"{REFUSED} {SUPERSEDED}"
         else:
-            world.broker.refuse(batch)
+            world.broker.roll_back_batch(batch)
             world.settle()
             assert (answered(client), answered(other)) == (REFUSED, REFUSED)
             assert asked(client, source="s", source_revision="1") == "accepted"
@@ -1440,7 +1689,7 @@ class TestConditions:
         asked(client, False, if_revision="7")
         asked(client, False, if_revision="1")
         asked(client, False, if_revision="2", destination="X/b")
-        world.broker.refuse(world.take())
+        world.broker.roll_back_batch(world.take())
         assert answered(client) == f"{REFUSED} {REFUSED} {REFUSED} {CONFLICT}"
         assert asked(client, if_revision="0") == "accepted 1"
 
@@ -1472,14 +1721,14 @@ class TestConditions:
         reason = client.frames[-1].headers[b"reason"].decode()
         assert "must be" in reason
         assert reason.isprintable()
-        assert client.world.broker.head == 0
+        assert client.world.broker.head_revision == 0
 
     def test_a_source_without_a_number_is_a_user_header(self) -> None:
         """`source` alone says nothing to the broker, whatever it holds."""
         client = World.make().client()
         for name in ("s", "", "x" * 500):
             assert asked(client, source=name) == "accepted"
-        assert len(client.world.broker.marks) == 0
+        assert len(client.world.broker.sequences) == 0
 
     def test_conditions_come_last_and_the_source_first(self) -> None:
         """Right, schema, source, `if-revision`: the first that fails decides."""
@@ -1537,7 +1786,8 @@ class TestConditions:
         client = World.make(anna=rights).client()
         asked(client, if_revision="5")
         nothing = client.frames[-1].headers[b"reason"]
-        client.world.broker.head = client.world.broker.revision = 4710
+        log = client.world.broker._log
+        log.head_revision = log.committed_revision = 4710
         asked(client)
         asked(client, if_revision="5")
         told = client.frames[-1].headers[b"reason"]

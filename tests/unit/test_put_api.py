@@ -8,8 +8,8 @@ import httpx
 import pytest
 import trio
 
-from maxam.admin import put_api
-from maxam.admin.put_api import BODY_TYPE, VALUE_REQUEST_BYTES_MAX
+from maxam.api.routes import put as put_api
+from maxam.api.routes.put import BODY_TYPE, VALUE_REQUEST_BYTES_MAX
 from maxam.avro.registry import load_registry
 from tests.unit.test_admin_api import ADMIN, READER, REGISTRY, SENDER, World, datum, run
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_sent_is_refused_and_nothing_is_sent(world: World, docume
         response = await put(world, "X/A.1", document)
         assert (response.status_code, response.json()["error"]) == (400, "invalid-request"), response.text
         assert len(response.json()["detail"]) < 400
-        assert world.broker.head == 0
+        assert world.broker.head_revision == 0
 
     run(test)
 
@@ -242,7 +242,7 @@ def test_parameters_are_checked_as_keys_are(world: World) -> None:
         assert response.json()["detail"] == "an empty body would delete the topic's value: DELETE does that"
         response = await world.ask("PUT", "/v1/topics/X/A.1?schema_version=1.0", content=json.dumps(BODY).encode())
         assert response.status_code == 400
-        assert world.broker.head == 0
+        assert world.broker.head_revision == 0
 
     run(test)
 
@@ -288,12 +288,12 @@ def test_bytes_that_are_no_text_are_no_other_name(world: World, method: str, nam
     async def test() -> None:
         for replaced in ("X/\N{REPLACEMENT CHARACTER}.Raw", "X/a\N{REPLACEMENT CHARACTER}.Raw"):
             assert (await put_body(world, replaced, b"value")).status_code == 200
-        head = world.broker.head
+        head = world.broker.head_revision
         response = await world.ask(method, f"/v1/topics/{name}", content=json.dumps(BODY).encode())
         assert (response.status_code, response.json()["error"]) == (400, "invalid-parameter")
         response = await put_body(world, "X/A.Raw", b"value", "?schema_version=%FF")
         assert (response.status_code, response.json()["detail"]) == (400, "the query is not UTF-8")
-        assert world.broker.head == head
+        assert world.broker.head_revision == head
 
     run(test)
 
@@ -317,6 +317,6 @@ def test_a_put_needs_the_right_and_the_mark_of_our_own_pages(world: World) -> No
         assert (await put(world, "X/A.1", BODY, SENDER)).json()["error"] == "forbidden"
         response = await world.ask("PUT", "/v1/topics/X/A.1", marked=False, content=json.dumps(BODY).encode())
         assert (response.status_code, response.json()["error"]) == (403, "missing-header")
-        assert world.broker.head == 0
+        assert world.broker.head_revision == 0
 
     run(test)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def test_bounds_hold_and_of_each_principal_the_last_ones_are_kept(
         model.check(quarantine, sent)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(8, 40),
@@ -196,7 +198,7 @@ def test_what_must_not_be_kept_is_nowhere_in_memory() -> None:
     world = World.make(schemas=RULES, anna={"send": ["X/**"], "receive": ["X/**"]}, bob={"send": [], "receive": []})
     quarantine = Quarantine(100, 1_000_000, "run")
     broker = world.broker
-    broker.on_rejected = take_rejected(broker, quarantine, None)
+    broker.publishing.on_rejected = take_rejected(broker, quarantine, None)
     anna, bob = world.client("anna"), world.client("bob")
     secret = b"\xff\xfe secret of somebody " + bytes(range(48, 58)) * 3
     bob.send("X/a.Count", secret, trace="secret of a header")

@@ -7,8 +7,8 @@ from http import HTTPStatus
 
 import pytest
 
-from maxam.admin.answers import ApiError
-from maxam.admin.refusal_page import refusal_page
+from maxam.api.answers import ApiError
+from maxam.api.refusal_page import refusal_page
 from tests.unit.test_admin_api import SENDER, STRANGER, World, run
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"

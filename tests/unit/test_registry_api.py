@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from maxam.admin import registry_api
-from maxam.admin.api import make_application
-from maxam.admin.compatibility_process import MESSAGE_CHARACTERS_MAX, MESSAGES_MAX
-from maxam.admin.confluent_api import CONFLUENT_TYPE, PARSED_BYTES_MAX
-from maxam.admin.listener import CHAIN, FINGERPRINT
-from maxam.admin.registry_api import IMMUTABLE, REVALIDATED
-from maxam.admin.view import View
+from maxam.api.answers import IMMUTABLE, REVALIDATED, problem
+from maxam.api.application import make_application
+from maxam.api.listener import CHAIN, FINGERPRINT
+from maxam.api.registry import schemas as registry_api
+from maxam.api.registry.compatibility_process import MESSAGE_CHARACTERS_MAX, MESSAGES_MAX
+from maxam.api.registry.confluent import CONFLUENT_TYPE, PARSED_BYTES_MAX
+from maxam.api.view import View
 from maxam.avro.registry import Registry, load_registry
 from maxam.avro.rule import SchemaVersion
 from maxam.broker.broker import Broker
@@ -71,7 +71,7 @@ class World:
         """The registry in force."""
         return self.broker.registry
 
-    def objection(self, _chain: object) -> None:
+    def denial(self, _chain: object) -> None:
         """Stand in for the gateway, which knows of no revocation here."""
 
     def version(self, minor: str, name: str = "t.T_v1") -> SchemaVersion:
@@ -227,7 +227,7 @@ def test_a_type_and_minor_give_the_text(world: World) -> None:
 def test_what_is_not_there_is_told(world: World, path: str, status: int, code: str, detail: str) -> None:
     """Each error has a code, and a detail that says what would be right."""
     response = world.ask(path)
-    assert (response.status_code, response.json()) == (status, {"error": code, "detail": detail})
+    assert (response.status_code, response.json()) == (status, problem(code, detail))
 
 
 PATHS = [
@@ -390,7 +390,7 @@ def test_nothing_can_be_written(world: World, method: str, path: str) -> None:
         (b"[" * 60_000, 400, 400, "expected a JSON object"),
         (b"[]", 422, 42201, "expected {"),
         (b'{"schema": 1}', 422, 42201, "expected {"),
-        (b'{"schema": "{"}', 422, 42201, "Invalid schema: schema:1: not UTF-8 JSON"),
+        (b'{"schema": "{"}', 422, 42201, "Invalid schema: schema:1: not JSON"),
         (b'{"schema": "\\"nothing\\""}', 422, 42201, "Invalid schema: schema:1: unknown type 'nothing'"),
         (b'{"schema": "\\ud800"}', 422, 42201, "Invalid schema: "),
         (b'{"schema": "\\"\\\\ud800\\""}', 422, 42201, "Invalid schema: "),
@@ -422,6 +422,7 @@ def compatibility(world: World, path: str, schema: object) -> tuple[int, Any]:
     return response.status_code, response.json()
 
 
+@pytest.mark.slow
 def test_a_schema_is_tested_as_its_types_mode_asks() -> None:
     """One version or those that registering would look at, in the directions of the mode; reasons on demand."""
     modes = b'\n[type."t.W_v1"]\ncompatibility = "FORWARD"\n'
@@ -459,6 +460,7 @@ def test_a_schema_is_tested_as_its_types_mode_asks() -> None:
     assert compatibility(world, "t.W_v1/versions/1", wide) == compatible
 
 
+@pytest.mark.slow
 def test_reasons_are_bounded() -> None:
     """However much is wrong, some reasons are told, and that there may be more."""
     fields = [{"name": f"f{n}", "type": "int"} for n in range(100)]
@@ -473,7 +475,7 @@ def test_reasons_are_bounded() -> None:
     for name, changed in (("L_v1", other), ("M_v1", few)):
         answer = compatibility(world, f"t.{name}/versions?verbose=true", FIRST | {"name": name, "fields": changed})[1]
         assert len(answer["messages"]) == MESSAGES_MAX + 1
-        assert answer["messages"][-1] == "there may be more, which are not told"
+        assert answer["messages"][-1].startswith("there may be more")
         assert max(len(message) for message in answer["messages"]) <= MESSAGE_CHARACTERS_MAX
 
 
@@ -484,7 +486,7 @@ def test_reasons_are_bounded() -> None:
         ("t.X_v1/versions", FIRST, 404, 40401, "Subject 't.X_v1' not found"),
         ("t.T_v1/versions/2", FIRST, 404, 40402, "Version 2 not found."),
         ("t.T_v1/versions/x", FIRST, 422, 42202, "The specified version 'x' is not a valid version id."),
-        ("t.T_v1/versions/1", "{", 422, 42201, "Invalid schema: schema:1: not UTF-8 JSON"),
+        ("t.T_v1/versions/1", "{", 422, 42201, "Invalid schema: schema:1: not JSON"),
         ("t.T_v1/versions/1", '"\\ud800"', 422, 42201, "Invalid schema: "),
         ("t.T_v1/versions/1", "\n\ud800", 422, 42201, "Invalid schema: "),
         ("t.T_v1/versions/1", "[" * 30_000 + "]" * 30_000, 422, 42201, "Invalid schema: schema: nested too deeply"),
@@ -497,6 +499,7 @@ def test_a_test_that_makes_no_sense_is_told(path: str, schema: object, status: i
     assert answer["message"].startswith(message)
 
 
+@pytest.mark.slow
 def test_tests_of_compatibility_hold_nobody_up(world: World) -> None:
     """While several are under way all else is answered, and each has its own answer."""
     done: list[object] = []

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from maxam.admin import rejects_api
+from maxam.api.routes import rejects as rejects_api
 from maxam.avro.registry import load_registry
 from maxam.records import Identity
 from maxam.stomp.events import Condition, Send
@@ -254,13 +254,13 @@ def test_conditions_are_kept_as_far_as_they_still_mean_something(world: World) -
         send = Send(b"X/A.2", b"!", (), None)
         world.broker.send(world.publisher, send, AT_US)
         conflict = reject(world, "X/A.2", b"mine", condition=Condition(None, -1, 77))
-        world.committer.touch()
+        world.committer.schedule_commit()
         await refused(world, f"/v1/rejects/{conflict}/resubmit", 409, "topic-changed")
         response = await world.ask("POST", f"/v1/rejects/{conflict}/resubmit?force=true")
         assert response.json()["disposition"] == "accepted"
         newer = Send(b"X/A.1", b"newer", ((b"source", b"s"), (b"source-revision", b"6")), None, Condition(b"s", 6, -1))
         world.broker.send(world.publisher, newer, AT_US)
-        world.committer.touch()
+        world.committer.schedule_commit()
         response = await world.ask("POST", f"/v1/rejects/{name}/resubmit?force=true")
         assert (response.json()["disposition"], response.json()["result"]) == ("accepted", "superseded")
         assert world.broker.store.topics[b"X/A.1"].change.body == b"newer"

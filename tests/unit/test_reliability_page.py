@@ -1,4 +1,4 @@
-"""What docs/reliability.md names exists: a promise beside a test that is gone is none."""
+"""The files, tests and make targets that the pages about reliability mention exist."""
 
 import os
 import re
@@ -10,7 +10,8 @@ from tests.simulation.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 TREE = Path(os.environ.get("MAXAM_TREE", ROOT))  # what is installed is tested beside a copy without sources
-PAGE = (ROOT / "docs/reliability.md").read_text()
+PROMISES = (ROOT / "docs/operate/reliability.md").read_text()
+PAGE = PROMISES + (ROOT / "docs/develop/reliability-tests.md").read_text()
 SPANS = [span.strip() for span in re.findall(r"`([^`\n]+)`", PAGE)]
 TESTS = {path.name: path for path in (ROOT / "tests").rglob("*.py")}
 SOURCES = "\n".join(path.read_text() for path in TESTS.values())
@@ -34,14 +35,14 @@ def test_every_target_that_is_named_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-def test_all_mutants_are_listed() -> None:
-    """Those that CI catches, and no others."""
-    listed = re.findall(r"\*(\S[^*\n]*)\*", PAGE[PAGE.index("**Is it sharp?**") :].split("\n\n")[1])
-    assert sorted(listed) == sorted(mutant.name for mutant in MUTANTS)
+def test_every_mutant_that_is_named_exists() -> None:
+    """A bug of that name is put in by CI."""
+    named = set(re.findall(r'mutant "([^"]+)"', PAGE))
+    assert named <= {mutant.name for mutant in MUTANTS}
 
 
 def test_every_section_has_an_attack() -> None:
-    """Who promises something names what attacks it."""
-    for section in PAGE.split("\n## ")[1:]:
+    """A promise has a test."""
+    for section in PROMISES.split("\n## ")[1:]:
         if "**Promise.**" in section:
-            assert re.search(r"\*\*Attack\.\*\*|what attacks it", section), section.splitlines()[0]
+            assert "**Attack.**" in section, section.splitlines()[0]

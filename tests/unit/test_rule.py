@@ -84,7 +84,7 @@ V11: Headers = ((b"schema-version", b"1.1"),)
 
 
 def test_datum_is_judged_by_the_newest_minor_that_accepts_it() -> None:
-    """Without a version the newest minor judges first, then older ones; the one that judged is told."""
+    """Without a version the newest minor judges first, then older ones; the one that judged is reported."""
     judgement = accepted("datum", NEWER)
     assert (judgement.schema, judgement.schema_version) == ("e.Thing_v1", "1.1")
     assert (judgement.encoding, judgement.value_offset, judgement.value_length) == ("datum", 0, -1)
@@ -93,7 +93,7 @@ def test_datum_is_judged_by_the_newest_minor_that_accepts_it() -> None:
 
 
 def test_a_header_that_contradicts_the_body_is_not_read() -> None:
-    """Bodies that name their schema are judged by that, whatever `schema-version` says; an envelope without fingerprint by the header."""
+    """Bodies that identify their schema are judged by that, and not by `schema-version`; an envelope without fingerprint by the header."""
     named = fingerprint("1.0")
     for headers in (V11, ((b"schema-version", b"no version"),)):
         assert accepted("single-object", b"\xc3\x01" + named + VALUE, headers).schema_version == "1.0"
@@ -113,7 +113,7 @@ def test_judgements_of_a_fixed_place_are_shared() -> None:
 
 
 def test_datum_with_a_version_is_judged_by_that_minor_alone() -> None:
-    """`schema-version` names the minor that judges; an unknown one is refused, naming the known."""
+    """`schema-version` decides which minor judges; an unknown one is refused with a list of the known ones."""
     assert accepted("datum", VALUE, V10).schema_version == "1.0"
     result, reason = rejected("datum", VALUE, V11)
     assert result == "schema-mismatch"
@@ -129,7 +129,7 @@ def test_a_rule_may_require_a_version() -> None:
     """With `require_version` a datum without one is refused, naming the known ones."""
     result, reason = rejected("datum", VALUE, require_version=True)
     assert result == "schema-version-required"
-    assert reason == "e.Thing_v1 must be sent with a schema-version header; known: 1.1, 1.0"
+    assert reason == "e.Thing_v1 must be sent with a schema-version header, known: 1.1, 1.0"
     assert accepted("datum", VALUE, V10, require_version=True).schema_version == "1.0"
 
 
@@ -174,7 +174,7 @@ def test_a_fingerprint_must_be_of_the_rules_type() -> None:
 
 
 def test_envelope_is_judged_by_its_fingerprint() -> None:
-    """A fingerprint item of 8 or 32 bytes names the minor that judges the body item."""
+    """A fingerprint item of 8 or 32 bytes decides which minor judges the body item."""
     for sha in (False, True):
         judgement = accepted("envelope", envelope((2, fingerprint("1.0", sha=sha)), (1, VALUE)), V11)
         assert judgement.schema_version == "1.0"
@@ -253,14 +253,14 @@ def test_without_a_check_everything_is_accepted() -> None:
 
 
 def test_a_reason_is_one_printable_line_of_bounded_length() -> None:
-    """Whatever a sender writes into a version or a topic, the reason stays one short printable line."""
+    """The reason stays one short printable line for any bytes in a version or a topic."""
     for text in (b"\x00\n\r\x7f\x1b[31m", "\u2028\u202e".encode(), b"x" * 5000, b"\xed\xa0\x80"):
         assert rejected("datum", VALUE, ((b"schema-version", text),))[0] == "unknown-schema-version"
         assert rejected("envelope", envelope((1, VALUE), (3, text)))[0] == "envelope-topic-mismatch"
 
 
 def rejection_of(encoding: str, body: bytes, headers: Headers = (), **settings: bool) -> Rejection:
-    """Judge a body that is rejected; give all that is told."""
+    """Judge a body that is rejected, and return all fields of the rejection."""
     rejection = judged(encoding, body, headers, **settings)
     assert isinstance(rejection, Rejection)
     return rejection
@@ -322,7 +322,7 @@ def test_a_fingerprint_that_is_nearly_right_is_told_so() -> None:
 
 
 def test_many_known_versions_are_summed_up() -> None:
-    """A reason names the newest versions and how many more there are, and keeps what matters within its length."""
+    """A reason lists the newest versions and the number of others, and keeps what matters within its length."""
     minors = {f"e/Thing_v1/1.{minor}.avsc": thing() for minor in range(30)}
     toml = b'[[rule]]\ndestination = "X/**"\nschema = "e.Thing_v1"\nencoding = "datum"\n'
     rule = load_registry({"registry.toml": toml} | minors).rules[0]
@@ -348,7 +348,7 @@ def shadowed(encoding: str = "datum") -> Registry:
 
 
 def test_a_candidate_judges_nothing() -> None:
-    """What only the candidate would accept is refused, by whatever name it goes; the reason says that it is only tried."""
+    """A body that only the candidate accepts is refused, and the reason is that the candidate is only tried."""
     registry = shadowed()
     rule = registry.rules[0]
     newest = VALUE + b"\x00\x00"
@@ -400,9 +400,9 @@ encoding = "datum"
 @pytest.mark.parametrize(
     ("toml", "files", "error"),
     [
-        ('shadow = "1.9"', {}, r"rule\[0\]\.shadow: no version '1\.9' of the rule's type; known: 1\.1, 1\.0; a new one is put there"),
+        ('shadow = "1.9"', {}, r"rule\[0\]\.shadow: no version '1\.9' of the rule's type, known: 1\.1, 1\.0\. Add a new one"),
         ("shadow = 1.1", {}, r"rule\[0\]\.shadow: expected text, found 1\.1"),
-        ('shadow = "1.0"', {"e/Thing_v1/1.1.avsc": None}, r"e\.Thing_v1 has no other version than 1\.0, so nothing would judge"),
+        ('shadow = "1.0"', {"e/Thing_v1/1.1.avsc": None}, r"e\.Thing_v1 has no other version than 1\.0, so none would judge"),
         ('store_rejected_bodies = "no"', {}, r"rule\[0\]\.store_rejected_bodies: expected true or false"),
         ("", {"e/Thing_v1/1.1.candidate.avsc": thing()}, r"1\.1\.candidate\.avsc: e\.Thing_v1 1\.1 is there as e/Thing_v1/1\.1\.avsc too"),
         ("", {"e/Thing_v1/x.candidate.avsc": thing()}, r"x\.candidate\.avsc: expected"),
@@ -410,7 +410,7 @@ encoding = "datum"
     ],
 )  # fmt: skip
 def test_mistakes_of_candidates_are_told(toml: str, files: dict[str, bytes | None], error: str) -> None:
-    """What cannot be tried is a load error with file and place."""
+    """A version that cannot be tried is a load error with file and place."""
     rule = f'[[rule]]\ndestination = "X/**"\nschema = "e.Thing_v1"\nencoding = "datum"\n{toml}\n'
     more = {"name": "more", "type": ["null", "int"], "default": None}
     texts: dict[str, bytes | None] = {

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from maxam.admin.main import main
 from maxam.avro.places import line_of
+from maxam.cli.main import main
+from tests.support.errors import code_in
 
 SHIPPED = Path(__file__).parents[2] / "schemas"
 NOTHING = dict.fromkeys(
@@ -67,10 +69,10 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refused(result: Result, *messages: str) -> None:
-    """Say that a verb ended with exit code 1 and one line that says why."""
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("Error: ")
+def refused(result: Result, *messages: str, code: int = 1) -> None:
+    """Assert that a command ended with an exit code and one line with the cause."""
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert code_in(result.stderr)
     assert result.stderr.count("\n") == 1
     for message in messages:
         assert message in result.stderr
@@ -114,7 +116,7 @@ def test_everything_wrong_is_named_at_once(cli: Cli, folder: Path) -> None:
     assert result.exit_code == 1
     places = [line.split(": ")[:2] for line in result.stdout.splitlines()]
     assert places == [
-        ["t/U_v1/1.0.avsc:2", "not UTF-8 JSON"],
+        ["t/U_v1/1.0.avsc:2", "not JSON"],
         ["t/U_v1/one.avsc", "expected <namespace path>/<type name>_v<major>/<major>.<minor>.avsc, such as egm/EGMStatus_v1/1.0.avsc"],
         ["t/T_v1/1.0.avsc:7", "fields[0].name"],
         ["t/T_v1/1.0.avsc:8", "fields[1].type"],
@@ -124,7 +126,7 @@ def test_everything_wrong_is_named_at_once(cli: Cli, folder: Path) -> None:
         ["registry.toml:21", 'type."t.T_v1".compatibility'],
         ["registry.toml:7", "rule[0].encoding"],
     ]  # fmt: skip
-    assert result.stderr == f"Error: {folder}: 9 errors\n"
+    assert result.stderr == f"Error [configuration-invalid]: {folder}: 9 errors\n"
     rows = [json.loads(line) for line in cli("check", "--json").stdout.splitlines()]
     assert [f"{row['file']}:{row['line']}" for row in rows[3:5]] == ["t/T_v1/1.0.avsc:8", "t/T_v1/1.0.avsc:9"]
     assert rows[3] == {
@@ -132,7 +134,7 @@ def test_everything_wrong_is_named_at_once(cli: Cli, folder: Path) -> None:
         "problem": "unknown type 'itn': neither defined before this place nor by a file",
     }  # fmt: skip
     assert rows[-1]["errors"] == 9
-    refused(cli("list"), "t/U_v1/1.0.avsc:2: not UTF-8 JSON", f"(8 more: maxam-admin schemas check {folder})")
+    refused(cli("list"), "t/U_v1/1.0.avsc:2: not JSON", f"(8 more: maxam-admin schemas check {folder})")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_everything_wrong_is_named_at_once(cli: Cli, folder: Path) -> None:
         (b"\n[[rule]\n", "registry.toml:2: not UTF-8 TOML"),
         (b"\xff", "registry.toml:1: not UTF-8 TOML"),
         (b"rule = 1", "registry.toml:1: rule: expected an array of tables, found 1"),
-        (b"\nrules = []", "registry.toml:2: rules: unknown key; known here: registry, rule, type"),
+        (b"\nrules = []", "registry.toml:2: rules: unknown key, known here: registry, rule, type"),
         (b"[registry]\nenvelope_keys = {body = 2, fingerprint = 2}", "registry.toml:2: registry.envelope_keys.fingerprint: body has 2"),
     ],
 )  # fmt: skip
@@ -189,7 +191,7 @@ def test_the_forms_for_ci(cli: Cli, folder: Path) -> None:
 def test_a_folder_that_is_none(cli: Cli, tmp_path: Path) -> None:
     """A path that is no schema folder is told by every verb."""
     for arguments in (["check", str(tmp_path)], ["list", "--folder", str(tmp_path)], ["check", "/nonesuch"]):
-        refused(cli(*arguments), "folder")
+        refused(cli(*arguments), "folder", code=3)
 
 
 def test_what_is_odd_is_a_warning(cli: Cli, folder: Path) -> None:
@@ -218,6 +220,66 @@ def test_what_is_odd_is_a_warning(cli: Cli, folder: Path) -> None:
     assert [row.get("severity") for row in rows] == ["warning", "warning", "warning", None]
 
 
+@pytest.mark.parametrize(
+    ("type_", "place", "releasable"),
+    [
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "fields[0].type", False),
+        ({"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["A"]}}, "fields[0].type.items", False),
+        ({"type": "long", "logicalType": "timestamp-milis"}, "fields[0].type.logicalType", False),
+        ({"type": "string", "logicalType": "our-own-kind"}, "fields[0].type.logicalType", True),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9}, "fields[0].type.logicalType", True),
+        (["null", {"type": "string", "pii": True}], "fields[0].type[1].pii", False),
+    ],
+)
+def test_what_cannot_be_undone_is_told_before_it_is_released(
+    cli: Cli, folder: Path, type_: object, place: str, releasable: bool
+) -> None:
+    """A warning of check, an error under --strict, and where it is surely a mistake no release; once it is released, nobody is told."""
+    text = RECORD % json.dumps([{"name": "x", "type": type_, "pii": False}])
+    (folder / "t/T_v1/1.0.avsc").write_text(text)
+    result = cli("check", "--json")
+    [found] = [row for row in map(json.loads, result.stdout.splitlines()) if row.get("severity")]
+    assert (result.exit_code, found["severity"], found["place"]) == (0, "warning", place)
+    assert cli("check", "--strict").exit_code == 1
+    assert cli("release", "t.T_v1").exit_code == (0 if releasable else 1)
+    assert cli("bump", "t.T_v1", "--release").exit_code == (0 if releasable else 1)
+    assert (folder / "t/T_v1/1.1.avsc").exists() is releasable
+    if releasable:
+        assert "fields[0]" not in cli("check").stderr
+
+
+def test_a_candidate_that_could_not_become_a_version_is_told(cli: Cli, folder: Path) -> None:
+    """A rule may try it all the same; a compatible one is not mentioned."""
+    for fields, told in (('[{"name": "n", "type": "string"}]', True), (FIELDS, False)):
+        (folder / "t/T_v1/1.1.candidate.avsc").write_text(RECORD % fields)
+        result = cli("check")
+        assert result.exit_code == 0, result.output
+        assert ("t/T_v1/1.1.candidate.avsc: could not become" in result.stderr) is told
+
+
+def test_an_example_shows_the_field_at_fault(cli: Cli, folder: Path) -> None:
+    """Of a long value not its beginning, but the part that cannot be read."""
+    many = [{"name": f"field{number}", "type": "string"} for number in range(20)]
+    old, new = [*many, {"name": "amount", "type": "string"}], [*many, {"name": "amount", "type": "int"}]
+    (folder / "t/T_v1/1.0.avsc").write_text(RECORD % json.dumps(old))
+    (folder / "t/T_v1/1.1.avsc").write_text(RECORD % json.dumps(new))
+    result = cli("check")
+    assert result.exit_code == 1
+    assert 'such as amount = ""' in result.output + result.stderr
+
+
+@pytest.mark.parametrize("command", [["check", "--strict"], ["release"]])
+def test_the_shipped_schemas_have_no_traps(cli: Cli, tmp_path: Path, command: list[str]) -> None:
+    """As they are, and as if none of them were released yet."""
+    for name in ("with", "without"):
+        shutil.copytree(SHIPPED, tmp_path / name)
+    (tmp_path / "without/registry.lock").unlink(missing_ok=True)
+    for name in ("with", "without"):
+        where = [str(tmp_path / name)] if command[0] == "check" else ["--folder", str(tmp_path / name)]
+        result = cli(*command, *where)
+        assert result.exit_code == 0, result.output
+
+
 def test_places_of_json_and_toml() -> None:
     """The line of a place is found in text of any layout; an unknown one is that of what is around it."""
     text = b'{"a": [\n {"b":\n 1}, "}",\n [2]],\n "references": {"x.Y_v1":\n "1.0"}}'
@@ -225,7 +287,7 @@ def test_places_of_json_and_toml() -> None:
     for place, line in places.items():
         assert line_of("x.avsc", text, place) == line
     assert line_of("x.avsc", b'{"a": ', "a.b") is None
-    toml = b'a = 1\n[t]\nb = 2\n[[r]]\n[[r]]\nc = "\n"\n[x."y.z"]\nd = 1'
+    toml = b'a = 1\n[t]\nb = 2\n[[r]]\n[[r]]\nc = """\n"""\n[x."y.z"]\nd = 1'
     for place, found in {"a": 1, "t.b": 3, "r[0]": 4, "r[1].c": 6, "r[1].q": 5, 'x."y.z".d': 9}.items():
         assert line_of("x.toml", toml, place) == found
 
@@ -251,7 +313,7 @@ def test_list_and_show(cli: Cli) -> None:
     assert json.loads(cli("show", "t.T_v1", "--json").stdout)["schema"] == json.loads(text)
     assert json.loads(cli("show", "t.T_v1", "--example").stdout) == {"text": "", "n": 0}
     refused(cli("show", "t.T_v2"), "there is no type 't.T_v2'; did you mean t.T_v1?")
-    refused(cli("show", "t.T_v1", "1.7"), "t.T_v1 has no minor '1.7'; there are: 1.0")
+    refused(cli("show", "t.T_v1", "1.7"), "t.T_v1 has no schema version '1.7', there are: 1.0")
     refused(cli("show", "q"), "known: t.T_v1")
 
 
@@ -357,17 +419,17 @@ def test_every_kind_of_difference_has_its_words(cli: Cli, folder: Path) -> None:
         "  a: int became long (Avro promotes it)",
         "  b: new symbols of t.E: W",
         "  b: symbols of t.E removed: Z",
-        "  b: symbols of t.E are in another order; bare data name them by number",
+        "  b: symbols of t.E are in another order. Bare data refer to them by number",
         "  b: default of t.E: none (was X)",
         "  c: the union may hold boolean now",
-        "  c: the union may not hold int any more",
-        "  c: the union's branches are in another order: string, null, boolean; bare data name them by number",
+        "  c: the union may no longer hold int",
+        "  c: the union's branches are in another order: string, null, boolean. Bare data refer to them by number",
         "  d[]: fixed t.F of 2 bytes became fixed t.F of 3 bytes",
         "  d[]: aliases of t.F: G",
-        "  e{}: bytes (decimal, 4 digits, 0 of them behind the point) became bytes (decimal, 5 digits, 0 of them behind the point)",
-        '  f: no default any more (was "x")',
+        "  e{}: bytes (decimal, 4 digits, 0 of them after the point) became bytes (decimal, 5 digits, 0 of them after the point)",
+        '  f: no longer has a default (was "x")',
         "  f: aliases of f: ff",
-        "  the whole: fields of t.T_v1 are in another order: b, a, c, d, e, f; bare data follow the order",
+        "  the whole: fields of t.T_v1 are in another order: b, a, c, d, e, f. Bare data follow the order",
         "backward: 1.1 cannot read all that 1.0 writes:",
     ):
         assert line in found.splitlines(), line
@@ -451,7 +513,7 @@ def test_a_frame_too_large_is_no_receipt(cli: Cli) -> None:
         (b'{"text": "x"', ["--as", "json"], "-: expected JSON, found"),
         (b'{"text": "x",}', [], "it looks like JSON (--as binary takes it as it is)"),
         (b"xyz", ["--as", "hex"], "-: expected hexadecimal text such as C3 01 5f"),
-        (b'{"text": "x"}', ["--destination", "X/B"], "no rule covers X/B, so that nothing says how to encode JSON"),
+        (b'{"text": "x"}', ["--destination", "X/B"], "no rule covers X/B"),
     ],
 )
 def test_input_that_is_no_body(cli: Cli, given: bytes, more: list[str], message: str) -> None:
@@ -461,11 +523,12 @@ def test_input_that_is_no_body(cli: Cli, given: bytes, more: list[str], message:
 
 def test_files_that_cannot_be_read_or_written(cli: Cli, tmp_path: Path) -> None:
     """A missing file and a place that cannot be written are named."""
-    refused(cli("test", "/nonesuch", "--destination", "X/A.1"), "/nonesuch cannot be read: No such file")
+    refused(cli("test", "/nonesuch", "--destination", "X/A.1"), "/nonesuch cannot be read: No such file", code=3)
     target = str(tmp_path / "none/body")
     refused(
         cli("encode", "-", "--destination", "X/A.1", "--out", target, given=b'{"text": ""}'),
         f"{target} cannot be written",
+        code=3,
     )
 
 
@@ -504,11 +567,11 @@ def test_encode_and_decode_without_schema_and_without_value(cli: Cli) -> None:
     refused(
         cli("decode", "-", "--destination", "X/B.1", given=b"\0"), "no rule covers X/B.1; name the type with --type"
     )
-    refused(cli("encode", "-", given=b"{}"), "say what the value is: with --destination D, or with --type TYPE")
-    refused(cli("encode", "-", *envelope, "--minor", "1.4", given=b"{}"), "no minor '1.4'; there are: 1.0")
+    refused(cli("encode", "-", given=b"{}"), "--destination D or --type TYPE")
+    refused(cli("encode", "-", *envelope, "--schema-version", "1.4", given=b"{}"), "no schema version '1.4'")
     refused(
         cli("encode", "-", "--type", "t.T_v1", "--encoding", "xml", given=b"{}"),
-        "there is no encoding 'xml'; there are:",
+        "there is no encoding 'xml', there are:",
     )
 
 
@@ -567,6 +630,22 @@ def test_registry_files_of_any_layout(cli: Cli, folder: Path, text: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("destination", "before"), [("X/v[ab]", False), ("X/v[a]", True), ("X/?a", True), ("X/*", False)]
+)
+def test_new_takes_no_topic_from_a_rule_that_covers_only_a_part(
+    cli: Cli, folder: Path, destination: str, before: bool
+) -> None:
+    """A rule goes before another only if that one matches all of its destinations, and `check --strict` agrees."""
+    rule = '[[rule]]\ndestination = "X/*a"\nschema = "t.T_v1"\nencoding = "datum"\n'
+    (folder / "registry.toml").write_text(rule)
+    result = cli("new", "t.Door_v1", "--destination", destination)
+    assert result.exit_code == 0, result.output
+    rules = tomllib.loads((folder / "registry.toml").read_text())["rule"]
+    assert [one["destination"] for one in rules].index(destination) == (0 if before else 1)
+    assert cli("check", "--strict").exit_code == 0
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["v.Door"], "'v.Door' is no name of a type: expected a namespace, a name and a major version, such as venue.DoorSensor_v1"),
@@ -574,7 +653,7 @@ def test_registry_files_of_any_layout(cli: Cli, folder: Path, text: str) -> None
         (["v..Door_v1"], "is no name of a type"),
         (["../v.Door_v1"], "is no name of a type"),
         (["v.Door_v01"], "is no name of a type"),
-        (["t.T_v1"], "t.T_v1 is there: t/T_v1/1.0.avsc; `maxam-admin schemas bump t.T_v1` makes its next minor"),
+        (["t.T_v1"], "t.T_v1 exists: t/T_v1/1.0.avsc. `maxam-admin schemas bump t.T_v1` makes its next version"),
         (["v.Door_v1", "--destination", "X/A.**"], "there is a rule for X/A.** already, of t.T_v1"),
         (["v.Door_v1", "--destination", "X/[A"], "'X/[A' is no good destination"),
         (["v.Door_v1", "--destination", "nothing"], "'nothing' is no good destination"),
@@ -610,7 +689,7 @@ def test_from_new_to_the_next_minor(cli: Cli, folder: Path) -> None:
     """A minor is changed until it is released, then copied to the next; the lock names what is released, and a change of that is an error."""
     refused(cli("bump", "t.T_v1"), "t/T_v1/1.0.avsc: not released yet, so it may still be changed")
     result = cli("release", "t.T_v1")
-    assert result.stdout == "registry.lock: t.T_v1 1.0 is released and may not change any more\n"
+    assert result.stdout == "registry.lock: t.T_v1 1.0 is released and must not change\n"
     assert cli("release").stdout == "everything is released already\n"
     assert "1.0*" not in cli("list").stdout
     result = cli("bump", "t.T_v1")
@@ -627,7 +706,7 @@ def test_from_new_to_the_next_minor(cli: Cli, folder: Path) -> None:
     assert set(tomllib.loads((folder / "registry.lock").read_text())["released"]["t.T_v1"]) == {"1.0", "1.1"}
     (folder / "t/T_v1/1.1.avsc").write_text(RECORD % FIELDS)
     result = cli("check")
-    assert "t/T_v1/1.1.avsc: differs from what was released" in result.stdout
+    assert "t/T_v1/1.1.avsc: differs from the released text" in result.stdout
     before = content(folder)
     for arguments in (["bump", "t.T_v1"], ["release"], ["new", "v.Door_v1"]):
         refused(cli(*arguments), "nothing was changed, as the folder is not good: t/T_v1/1.1.avsc: differs")
@@ -658,7 +737,7 @@ def test_versions_of_nothing(cli: Cli, folder: Path) -> None:
 def test_a_folder_that_cannot_be_written_loses_nothing(cli: Cli, folder: Path) -> None:
     """Where a file stands in the way nothing is changed but what stands before it, and the folder still loads."""
     (folder / "v").write_text("in the way")
-    refused(cli("new", "v.Door_v1", "--destination", "X/D.*"), "cannot be written")
+    refused(cli("new", "v.Door_v1", "--destination", "X/D.*"), "cannot be written", code=3)
     assert (folder / "registry.toml").read_text() == REGISTRY
     assert cli("check").exit_code == 0
 
@@ -674,14 +753,14 @@ def test_links_stay_links(cli: Cli, folder: Path) -> None:
 
 def test_every_verb_has_help_with_an_example() -> None:
     """--help of each verb shows a command line that works when pasted."""
-    group: Any = main.commands["schemas"]
-    for name in group.commands:
+    group: Any = main.get_command(click.Context(main), "schemas")
+    for name in group.list_commands(click.Context(group)):
         text = CliRunner().invoke(main, ["schemas", name, "--help"]).stdout
         assert f"maxam-admin schemas {name}" in text or name == "shadow", name
 
 
 def test_plan_needs_a_good_folder_and_a_gateway(cli: Cli, folder: Path) -> None:
     """A folder with mistakes is refused before anybody is asked."""
-    refused(cli("plan"), "no CA certificate of the gateway is given")
+    refused(cli("plan"), "no CA certificate of the gateway is given", code=2)
     (folder / "registry.toml").write_text("x = 1")
     refused(cli("plan"), "registry.toml:1: x: unknown key")

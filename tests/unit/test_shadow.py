@@ -64,7 +64,7 @@ class Bench:
         given = tuple((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())
         send = Send(b"X/a", body, given, None)
         verdict = rule.judge(send.destination, send.headers, body)
-        self.shadows.tell(Identity(principal, ""), send, rule, verdict, self.wall_us)
+        self.shadows.record(Identity(principal, ""), send, rule, verdict, self.wall_us)
         return verdict
 
     @property
@@ -274,7 +274,7 @@ def test_a_candidate_has_no_effect(encoding: str, sends: list[tuple[bytes, str |
         world = World.make(schemas=texts(encoding, minor))
         broker = world.broker
         shadows = Shadows(Limits().shadow_bytes_per_s_max, broker.counters, partial(getattr, broker, "registry"))
-        broker.on_shadowed = shadows.tell
+        broker.watch_shadows(shadows.record)
         client = world.client()
         for number, (body, named) in enumerate(sends):
             client.send("X/a", body, receipt=str(number), **({} if named is None else {"schema-version": named}))

@@ -1,5 +1,6 @@
 """Reading files that others write: what is refused, and what nobody gains by exchanging paths meanwhile."""
 
+import errno
 import os
 import socket
 import tempfile
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from maxam.avro.folder import read_schema_texts
 from maxam.config import Limits
 from maxam.errors import ConfigurationError
-from maxam.gateway.files import FILE_BYTES_MAX, mark_file, mark_folder, places_of_file, read_file, read_folder
-from maxam.gateway.sources import read_schema_texts
+from maxam.files import FILE_BYTES_MAX, places_of_file, read_file, read_folder, stamp_file, stamp_folder
 from tests.patience import PATIENCE_S
 
 SUFFIXES = (".avsc", ".toml")
@@ -135,7 +136,7 @@ def test_folders_in_folders_end_at_the_limit(folder: Path) -> None:
     folder.joinpath(*["b"] * 65).mkdir(parents=True)
     with pytest.raises(ConfigurationError, match="nested deeper than 64"):
         read(folder)
-    assert "nested deeper" in str(mark_folder(folder, SUFFIXES, Limits())[0])
+    assert "nested deeper" in str(stamp_folder(folder, SUFFIXES, Limits())[0])
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def test_what_nobody_may_look_into_is_told() -> None:
             closed.chmod(0)
             with pytest.raises(ConfigurationError, match=r"cannot read .*: Permission denied"):
                 read_schema_texts(schemas)
-            mark_folder(schemas, SUFFIXES, Limits())
+            stamp_folder(schemas, SUFFIXES, Limits())
             closed.chmod(0o755)
 
 
@@ -258,19 +259,19 @@ def test_a_mark_changes_with_whatever_changes(folder: Path, tmp_path: Path) -> N
     """Writing, renaming, removing and leading a link elsewhere each give another mark; reading gives the same."""
     (tmp_path / "current").symlink_to(folder.name)
     path = tmp_path / "current" / "registry.toml"
-    marks = {mark_file(path)}
-    folders = {mark_folder(tmp_path / "current", SUFFIXES, Limits())[0]}
+    marks = {stamp_file(path)}
+    folders = {stamp_folder(tmp_path / "current", SUFFIXES, Limits())[0]}
 
     def changed(by: Callable[[], object]) -> None:
         for found, mark in (
-            (marks, mark_file(path)),
-            (folders, mark_folder(tmp_path / "current", SUFFIXES, Limits())[0]),
+            (marks, stamp_file(path)),
+            (folders, stamp_folder(tmp_path / "current", SUFFIXES, Limits())[0]),
         ):
             assert mark in found  # looking changes nothing
         by()
         for found, mark in (
-            (marks, mark_file(path)),
-            (folders, mark_folder(tmp_path / "current", SUFFIXES, Limits())[0]),
+            (marks, stamp_file(path)),
+            (folders, stamp_folder(tmp_path / "current", SUFFIXES, Limits())[0]),
         ):
             assert mark not in found
             found.add(mark)
@@ -294,10 +295,28 @@ def test_every_link_on_the_way_is_watched(folder: Path, tmp_path: Path) -> None:
         str(tmp_path / "schemas" / "link.toml"),
         str(tmp_path / "schemas" / "registry.toml"),
     }
-    assert mark_folder(tmp_path / "current", SUFFIXES, Limits())[1].folders == {str(folder), str(folder / "a")}
+    assert stamp_folder(tmp_path / "current", SUFFIXES, Limits())[1].folders == {str(folder), str(folder / "a")}
 
 
 def test_where_a_mistake_is_it_is_watched(folder: Path) -> None:
     """A folder that cannot be read for what is in it is watched nevertheless: there it will be mended."""
     os.mkfifo(folder / "a" / "1.1.avsc")
-    assert mark_folder(folder, SUFFIXES, Limits())[1].folders == {str(folder), str(folder / "a")}
+    assert stamp_folder(folder, SUFFIXES, Limits())[1].folders == {str(folder), str(folder / "a")}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_folder_that_fails_while_it_is_read_is_a_state_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """An error of the file system refuses the folder, and its mark differs from that of the readable folder."""
+    before, _ = stamp_folder(folder, SUFFIXES, Limits())
+
+    def fails(_descriptor: int) -> list[str]:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "listdir", fails)
+    with pytest.raises(ConfigurationError, match=os.strerror(number)):
+        read(folder)
+    mark, places = stamp_folder(folder, SUFFIXES, Limits())
+    assert mark != before
+    assert str(folder) in places.folders

@@ -176,6 +176,7 @@ def streams(draw: st.DrawFn) -> tuple[int, list[Record]]:
     return before, records
 
 
+@pytest.mark.slow
 @given(streams(), st.integers(0, 12), st.integers(0, 12))
 def test_rows_hold_what_records_held(stream: tuple[int, list[Record]], after: int, until: int) -> None:
     """Whatever records stand in a block, in whatever order: each change within the bounds is one row of its schema, its value the
@@ -297,6 +298,7 @@ def test_a_gap_is_refused() -> None:
         Taken().splicer(4).splice(data + b"\0", count)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_bytes_that_are_no_records_raise(data: st.DataObject) -> None:
     """A flipped byte in a block gives rows or one of the two errors, never another and never an endless loop."""

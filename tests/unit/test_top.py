@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from maxam.admin.top import WHY, Look, bars, duration, screen
+from maxam.cli.screens.top import WHY, Look, bars, screen
+from maxam.https_client import RemoteError
+from maxam.terminal.units import duration
 
 
 def look(behind: int, hot: int, busy: int, name: str = "signage", degraded: tuple[str, ...] = ()) -> Look:
@@ -86,10 +88,10 @@ def test_why_is_told_and_what_is_degraded() -> None:
 def test_what_is_old_is_called_old() -> None:
     """An answer that did not come is told, with the age of what is shown instead; before the first one there is nothing else."""
     seen = look(1, 1, 1)
-    seen.problem = "nothing listens"
+    seen.error = RemoteError("nothing listens")
     seen.answered_s -= 100
     assert "NO ANSWER; what follows is 1 m 40 s old: nothing listens" in shown(seen, 100, 30)[1]
-    assert shown(Look(problem="nothing listens"), 100, 30)[1].rstrip() == "nothing listens"
+    assert shown(Look(error=RemoteError("nothing listens")), 100, 30)[1].rstrip() == "nothing listens"
 
 
 def test_trends_are_scaled_to_what_is_shown() -> None:

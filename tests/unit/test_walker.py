@@ -1,13 +1,14 @@
-"""The walker: every Avro type, and every body that is not what it says."""
+"""The walker: every Avro type, and bodies that are not of it."""
 
 import json
 import struct
 
 import pytest
 
+from maxam.avro.explainer import Fault
 from maxam.avro.schema import parse_schema as parse
-from maxam.avro.schema import read_source
-from maxam.avro.walker import Fault, Walker
+from maxam.avro.source import read_source
+from maxam.avro.walker import Walker
 
 
 def number(value: int) -> bytes:
@@ -48,7 +49,7 @@ def walker(schema: object) -> Walker:
 
 
 def fault_of(schema: object, body: bytes) -> Fault | None:
-    """Walk both ways, which must agree, with and without other bytes around."""
+    """Check in both ways, which must agree, with and without other bytes around."""
     checked = walker(schema)
     fault = checked.explain(body, 0, len(body))
     assert checked.accepts(body, 0, len(body)) == (fault is None)
@@ -159,9 +160,9 @@ def test_whatever_is_valid_is_accepted(schema: object, body: bytes) -> None:
         (NODE, b"\x02\x02" * 50_000 + b"\x02\x00", "in each other, found one more at byte 128"),
         (TREE, b"\x02" * 100_000 + b"\x00" * 100_000, "expected at most 64 records, arrays and maps in each other"),
         # lengths and counts
-        (array("int"), number(1000) + b"\x02" * 999, "array of no more items than bytes, found 1000 items with 999"),
-        (array("int"), number(2**63 - 1) + b"\x02", "expected array of no more items than bytes"),
-        (array("int"), number(-(2**63)) + number(1) + b"\x02\x00", "expected array of no more items than bytes"),
+        (array("int"), number(1000) + b"\x02" * 999, "array of at most one item per byte, found 1000 items with 999"),
+        (array("int"), number(2**63 - 1) + b"\x02", "expected array of at most one item per byte"),
+        (array("int"), number(-(2**63)) + number(1) + b"\x02\x00", "expected array of at most one item per byte"),
         (
             array("int"),
             number(-2) + number(3) + b"\x02\x02\x00",
@@ -210,9 +211,9 @@ def test_whatever_is_not_valid_is_refused_with_its_place(schema: object, body: b
 
 
 def test_types_without_bytes_cost_nothing() -> None:
-    """A value that takes no bytes is not walked, however many types without bytes its schema holds."""
+    """A value that takes no bytes costs no work, however many types without bytes its schema holds."""
     schema: dict[str, object] = record("E0")
-    for level in range(1, 40):  # walked one by one, the last would be 2**39 values
+    for level in range(1, 40):  # one by one, the last would be 2**39 values
         schema = record(f"E{level}", a=schema, b=f"E{level - 1}")
     assert fault_of(schema, b"") is None
     assert fault_of(array(schema), number(1000) + b"\x00") is None
@@ -227,7 +228,7 @@ def test_records_used_many_times_do_not_multiply() -> None:
 
 
 def test_depth_counts_records_arrays_and_maps_alike() -> None:
-    """A value may lie 64 levels deep, whether its records are walked in line or called, and not 65."""
+    """A value may lie 64 levels deep, whether its records are inlined or called, and not 65."""
     wide = record("Wide", **{f"f{i}": "long" if i % 2 else "string" for i in range(40)}, inner=["null", "Top"])
     top = record("Top", middle=record("Middle", wide=wide, also=record("Also", m=map_of("int"))))
     fields = b"\x00" * 40
@@ -252,7 +253,7 @@ def test_a_far_fault_is_not_searched_for() -> None:
     checked = walker(array("boolean"))
     body = number(40_000) + b"\x00" * 39_999 + b"\x07\x00"
     assert not checked.accepts(body, 0, len(body))
-    reason = "expected a value of the schema, found a fault behind the first 20000 values"
+    reason = "expected a value of the schema, found a fault after the first 20000 values"
     assert reason in str(checked.explain(body, 0, len(body)))
 
 
@@ -270,7 +271,7 @@ WIDE = record("Wide", **{f"f{i}": "long" if i % 2 else "string" for i in range(1
     ],
 )
 def test_repeated_values_are_limited(schema: object, item: bytes, items_max: int) -> None:
-    """About 500,000 values in arrays and maps are accepted and one more is not: nobody is served while they are walked."""
+    """About 500,000 values in arrays and maps are accepted and one more is not: no connection is served while they are checked."""
     checked = walker(schema)
     for items, accepted in ((items_max, True), (items_max + 1, False)):
         body = number(items) + item * items + b"\x00"
@@ -279,7 +280,7 @@ def test_repeated_values_are_limited(schema: object, item: bytes, items_max: int
 
 
 def test_what_is_tried_first_accepts_only_values() -> None:
-    """Interpreted, an expression judges usual values before the walk does: it knows no value that is none."""
+    """Interpreted, an expression checks usual values before the loop does, and accepts no other bytes."""
     letters = {"type": "enum", "name": "Letter", "symbols": [f"S{n}" for n in range(70)]}
     assert fault_of(["bytes"], b"") is not None
     assert fault_of(["bytes"], b"\x00\x02!") is None
@@ -294,7 +295,7 @@ def test_what_is_tried_first_accepts_only_values() -> None:
 
 
 def test_a_tree_costs_no_more_than_its_text() -> None:
-    """A record that may hold itself many times is compiled at once, and its values are walked over like any."""
+    """A record that may hold itself many times is compiled at once, and its values are checked like any."""
     fields = {f"f{index}": ["null", "Tree"] for index in range(8)}
     tree = record("Tree", **fields)
     leaf = bytes(8)

@@ -103,6 +103,7 @@ def share_of_fixed(work_s: float, round_trip_s: float, jitter: float, forgetful:
     return acked[0] / acked[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jitter", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("round_trip_s", [0.005, 0.05, 0.2])
 @pytest.mark.parametrize("work_s", [0.0, 0.0002, 0.002, 0.02])
@@ -111,6 +112,7 @@ def test_the_rate_on_a_far_link_is_that_of_a_fixed_window(work_s: float, round_t
     assert share_of_fixed(work_s, round_trip_s, jitter) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jitter", [0.0, 1.0])
 @pytest.mark.parametrize("round_trip_s", [0.005, 0.05, 0.2])
 @pytest.mark.parametrize(("work_s", "least"), [(0.0002, 0.9), (0.002, 0.9), (0.02, 0.8)])

@@ -1,1 +1,0 @@
-"""The operators' HTTP API and the `maxam-admin` command."""

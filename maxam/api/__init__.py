@@ -1,0 +1,1 @@
+"""The admin listener: JSON API, metrics, live streams and console over HTTPS."""

@@ -1,0 +1,119 @@
+/** Tables of listings that are read page by page: bounded, with rows that stay the same elements while their data changes. */
+
+import { add, el, fill } from "./dom.js";
+
+/**
+ * @template R
+ * @typedef {object} Column
+ * @property {string} title
+ * @property {(row: R) => Node | string | null} cell
+ * @property {string} [kind] class of its cells: `number`, `wide`, `extra` (left out in a narrow window)
+ */
+
+/**
+ * @template R
+ * @typedef {object} TableOptions
+ * @property {string} label
+ * @property {Column<R>[]} columns the first one identifies the row
+ * @property {(row: R) => string} key
+ * @property {(row: R) => void} [open] by a click anywhere, or by the button in the first column
+ * @property {(row: R) => string} [hint] what the button does, for those who do not see the row
+ */
+
+/**
+ * A row that is shown.
+ * @template R
+ * @typedef {object} Known
+ * @property {HTMLTableRowElement} row
+ * @property {string} json its data as text, to see whether they changed
+ * @property {R} data
+ */
+
+/** @template R */
+export class Table {
+  /** @type {Map<string, Known<R>>} */
+  #rows = new Map();
+  #body = el("tbody");
+
+  /** @param {TableOptions<R>} options */
+  constructor(options) {
+    this.options = options;
+    const heads = options.columns.map((column) => el("th", { scope: "col", class: column.kind ?? "" }, column.title));
+    this.element = el("div", { class: "table", tabindex: 0, role: "region", "aria-label": options.label }, el("table", null, el("thead", null, el("tr", null, heads)), this.#body));
+    this.#body.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  get size() {
+    return this.#rows.size;
+  }
+
+  /**
+   * Show these rows, in this order. Elements of rows that were there are kept, and with them the focus.
+   * @param {R[]} rows
+   */
+  show(rows) {
+    const { columns, key } = this.options;
+    const gone = new Set(this.#rows.keys());
+    let place = this.#body.firstElementChild;
+    for (const data of rows) {
+      const name = key(data);
+      gone.delete(name);
+      const json = JSON.stringify(data);
+      let known = this.#rows.get(name);
+      if (!known) {
+        const row = el("tr");
+        known = { row, json: "", data };
+        this.#rows.set(name, known);
+        if (this.options.open) row.addEventListener("click", (event) => this.#click(event, name));
+        columns.forEach((column, at) => add(row, el(at === 0 ? "th" : "td", { class: column.kind ?? "", scope: at === 0 ? "row" : null })));
+      }
+      known.data = data;
+      if (known.json !== json) {
+        known.json = json;
+        const { row } = known;
+        columns.forEach((column, at) => {
+          const cell = row.children[at];
+          if (!cell) return;
+          const content = column.cell(data);
+          if (at === 0 && this.options.open) this.#name(cell, content, data);
+          else fill(cell, content);
+        });
+      }
+      if (known.row === place) place = place.nextElementSibling;
+      else this.#body.insertBefore(known.row, place);
+    }
+    for (const name of gone) {
+      this.#rows.get(name)?.row.remove();
+      this.#rows.delete(name);
+    }
+  }
+
+  /** @param {Element} cell @param {Node | string | null} content @param {R} data */
+  #name(cell, content, data) {
+    const button = cell.querySelector("button.open");
+    if (button) fill(button, content);
+    else fill(cell, el("button", { type: "button", class: "open", "aria-label": this.options.hint?.(data) }, content));
+  }
+
+  /** @param {MouseEvent} event @param {string} name */
+  #click(event, name) {
+    const target = /** @type {Element} */ (event.target);
+    const button = target.closest("button, a");
+    if ((button && !button.classList.contains("open")) || getSelection()?.toString()) return;
+    const known = this.#rows.get(name);
+    if (known) this.options.open?.(known.data);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const buttons = [.../** @type {NodeListOf<HTMLElement>} */ (this.#body.querySelectorAll("button.open"))];
+    const now = buttons.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    if (now < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    /** @type {Record<string, number>} */
+    const steps = { ArrowDown: now + 1, ArrowUp: now - 1, PageDown: now + 10, PageUp: now - 10, Home: 0, End: buttons.length - 1 };
+    const wanted = steps[event.key];
+    if (wanted === undefined) return;
+    event.preventDefault();
+    buttons[Math.max(0, Math.min(wanted, buttons.length - 1))]?.focus();
+  }
+}

@@ -1,0 +1,42 @@
+/** All connections to one of the listeners, before and after their authentication. */
+
+import { nothing } from "../dialogs.js";
+import { add, badge, cut, el } from "../dom.js";
+import { Listing } from "../listing.js";
+import { age, bytes, count, plural, shownShort } from "../text.js";
+
+/** @param {import("../main.js").Place} place */
+export function show({ root }) {
+  const listing = new Listing({
+    route: "connections",
+    rows: "connections",
+    every_ms: 2000,
+    table: {
+      label: "Connections",
+      key: (row) => String(row.id),
+      open: (row) => {
+        if (row.client_id !== null && row.principal !== null) location.hash = `#/sessions?${new URLSearchParams({ principal: row.principal, client_id: row.client_id })}`;
+      },
+      hint: (row) => `Connection ${row.id} from ${shownShort(row.address, 60)}`,
+      columns: [
+        { title: "From", cell: (row) => cut(row.address) },
+        { title: "Kind", cell: (row) => (row.kind === "stomp" ? (row.stomp ? `STOMP ${row.stomp}` : "STOMP") : "operator") },
+        { title: "State", cell: (row) => badge(row.state === "connected" ? "ok" : row.state === "closing" ? "warn" : "idle", row.state) },
+        { title: "Principal", cell: (row) => (row.principal === null ? el("span", { class: "aside" }, "not said yet") : cut(row.principal)) },
+        { title: "Client-id", cell: (row) => cut(row.client_id ?? "–") },
+        { title: "Open for", kind: "number", cell: (row) => age(row.open_s) },
+        { title: "Heard", kind: "number extra", cell: (row) => (row.heard_s === null ? "–" : `${age(row.heard_s)} ago`) },
+        { title: "In", kind: "number extra", cell: (row) => bytes(row.bytes_in) },
+        { title: "Out", kind: "number extra", cell: (row) => bytes(row.bytes_out) },
+        { title: "SENDs", kind: "number extra", cell: (row) => count(row.sends) },
+        { title: "MESSAGEs", kind: "number extra", cell: (row) => count(row.messages) },
+        { title: "In flight", kind: "number extra", cell: (row) => count(row.in_flight) },
+        { title: "TLS", kind: "extra", cell: (row) => row.tls ?? "–" },
+      ],
+    },
+    summary: (_answer, rows) => `${plural(rows.length, "connection")}: ${rows.filter((row) => row.kind === "stomp").length} of clients, ${rows.filter((row) => row.kind === "admin").length} of operators`,
+    empty: () => nothing("Nobody is connected."),
+  });
+  add(root, listing.element);
+  return () => listing.stop();
+}

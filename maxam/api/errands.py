@@ -1,0 +1,129 @@
+"""Changes of the broker on behalf of an operator: each is one frame of a connection inside the process."""
+
+import secrets
+import time
+from typing import Final, final
+
+import trio
+
+from maxam.broker.session import Session
+from maxam.errors import ProtocolError
+from maxam.gateway.auto_reset_event import AutoResetEvent
+from maxam.gateway.quarantine import Quarantined
+from maxam.gateway.server import Gateway
+from maxam.records import Identity
+from maxam.stomp.events import VERSION_1_2, Condition, Connect, Send
+from maxam.stomp.frames import SERVER_COMMANDS, Decoder
+
+RESUBMISSIONS_MAX: Final = 10  # of one rejected SEND that are remembered, the last ones
+
+
+async def send(gateway: Gateway, caller: Identity, event: Send) -> dict[str, str]:
+    """Send as the caller, with a receipt. Return the headers of the RECEIPT, and `revision` if the SEND has changed the topic.
+
+    If it is cancelled, the SEND may take effect or not, as with a client that leaves before its RECEIPT.
+
+    Raises:
+        ProtocolError: The caller's principal has too many sessions.
+    """
+    with _Errand(gateway, caller) as errand:
+        return await errand.send(event)
+
+
+async def resubmit(gateway: Gateway, caller: Identity, record: Quarantined) -> dict[str, str]:
+    """Send a rejected SEND again as the caller. Return the headers of its RECEIPT.
+
+    It keeps the number of its source, so it does not undo what that source has sent since. Its `if-revision` is not checked again. It
+    is admitted before this function first yields, so the caller's own checks still hold.
+
+    Raises:
+        ProtocolError: The caller's principal has too many sessions.
+    """
+    condition = record.condition
+    if condition is not None and not condition.problem:
+        source = condition.source
+        condition = None if source is None else Condition(source, condition.number, -1)
+    answer = await send(gateway, caller, Send(record.destination, record.body, record.headers, b"resubmit", condition))
+    record.resubmitted.append((caller.principal, time.time_ns() // 1000, answer))
+    del record.resubmitted[:-RESUBMISSIONS_MAX]
+    return answer
+
+
+def kick(session: Session) -> bool:
+    """Close the live connection of a session with an ERROR. Return False if it has none."""
+    if session.connection is None:
+        return False
+    session.connection.expel(ProtocolError("closed by an operator", "an operator closed this connection"))
+    return True
+
+
+async def end_session(gateway: Gateway, caller: Identity, session: Session) -> None:
+    """End a session and its live connection, and wait until that is in the journal.
+
+    If it is cancelled, the session is ended nevertheless, but a crash may bring it back.
+    """
+    with _Errand(gateway, caller) as errand:
+        gateway.broker.end_session(session)
+        await errand.committed()
+
+
+async def end_subscription(gateway: Gateway, caller: Identity, key: tuple[str, str], id_: str) -> bool | None:
+    """End a durable subscription, and wait until that is in the journal. Return False if a connection uses it, None if it is unknown.
+
+    If it is cancelled, the subscription is ended nevertheless, but a crash may bring it back.
+    """
+    session = gateway.broker.sessions.get(key)
+    subscription = session.subscriptions.get(id_.encode()) if session is not None else None
+    if subscription is None:
+        return None
+    if subscription.connection is not None:
+        return False
+    with _Errand(gateway, caller) as errand:
+        gateway.broker.end_subscription(subscription)
+        await errand.committed()
+    return True
+
+
+@final
+class _Errand:
+    """A connection inside the process, of the caller's own principal, for one frame and its RECEIPT."""
+
+    def __init__(self, gateway: Gateway, caller: Identity) -> None:
+        self._gateway: Final = gateway
+        self._broker: Final = gateway.broker
+        self._wakeup: Final = AutoResetEvent()
+        event = Connect(VERSION_1_2, b"", None, None, (0, 0))
+        name = f"admin-{secrets.token_hex(16)}"
+        self._clock: Final = gateway.clock
+        self._connection: Final = gateway.broker.connect(event, caller, name, self._wakeup.set, trio.current_time())
+
+    def __enter__(self) -> "_Errand":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._broker.detach(self._connection, trio.current_time())
+
+    async def send(self, event: Send) -> dict[str, str]:
+        """Send with a receipt. Return the RECEIPT's headers, and `revision` of an accepted change though it was not requested."""
+        head = self._broker.head_revision
+        self._broker.send(self._connection, event, self._clock.now_us())
+        revision = self._broker.head_revision
+        answer = await self._receipt()
+        if revision > head and answer["disposition"] == "accepted":
+            answer["revision"] = str(revision)
+        return answer
+
+    async def committed(self) -> None:
+        """Wait until all that was appended so far is committed or refused."""
+        self._connection.position = self._broker.appended_seq
+        self._connection.promise(b"committed", ())
+        await self._receipt()
+
+    async def _receipt(self) -> dict[str, str]:
+        self._broker.end_of_input(self._connection)
+        self._gateway.committer.schedule_commit()
+        decoder = Decoder(self._broker.limits, SERVER_COMMANDS)
+        while True:
+            for frame in decoder.feed(b"".join(self._connection.drain(trio.current_time()))):
+                return {name.decode(): value.decode() for name, value in frame.headers.items()}
+            await self._wakeup.wait()

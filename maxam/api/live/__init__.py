@@ -1,0 +1,1 @@
+"""Live views: streams of the topics in a window."""

@@ -1,0 +1,307 @@
+"""`/metrics`: the broker's counters and gauges, for Prometheus. docs/operate/metrics.md explains each."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Final, Literal, final
+
+import trio
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from maxam.api.description import TEXT
+from maxam.api.routes.health import unready_reasons
+from maxam.api.routing import Call, Description, RouteSpec
+from maxam.gateway.measures import measures
+from maxam.metrics import Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric.
+
+    Attributes:
+        name: As it is scraped.
+        kind: Type of the metric in Prometheus.
+        help: One line.
+        labels: Their names; the values of each are few, whatever clients do.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_CURRENT: Final = (
+    Declared("maxam_build_info", "gauge", "Always 1. The labels have version and core.", ("version", "core")),
+    Declared("maxam_start_time_seconds", "gauge", "When the gateway started, seconds since the epoch."),
+    Declared("maxam_ready", "gauge", "1 while the broker is in service, as in /readyz."),
+    Declared("maxam_disk_full", "gauge", "1 while SENDs are refused because the journal has no room."),
+    Declared("maxam_disk_slow", "gauge", "1 while the journal's disk has not answered for five seconds."),
+    Declared("maxam_disk_low", "gauge", "1 while the journal's disk has less room than free_bytes_min."),
+    Declared("maxam_disk_free_bytes", "gauge", "Room on the journal's disk; -1 before it is known."),
+    Declared("maxam_disk_size_bytes", "gauge", "Size of the journal's disk; -1 before it is known."),
+    Declared(
+        "maxam_archive_limit_bytes",
+        "gauge",
+        "Bytes that the archive may have on this disk. 0 if there is no limit, or it is not known yet.",
+    ),
+    Declared("maxam_memory_low", "gauge", "1 while SENDs are refused because more than memory_bytes_max is in use."),
+    Declared("maxam_memory_limit_bytes", "gauge", "Memory in use above which SENDs are refused."),
+    Declared("maxam_connections", "gauge", "STOMP connections, by state: connected or connecting.", ("state",)),
+    Declared("maxam_connections_accepted_total", "counter", "Connections whose CONNECT was answered CONNECTED."),
+    Declared(
+        "maxam_connections_refused_total",
+        "counter",
+        "Connections that ended before, by the stage reached: accept, handshake (TLS) or connect.",
+        ("stage",),
+    ),
+    Declared(
+        "maxam_connects_over_rate_total",
+        "counter",
+        "Connections refused because their address or principal connected too often.",
+        ("over",),
+    ),
+    Declared(
+        "maxam_accept_failures_total", "counter", "Accepts, of all listeners, that failed because no sockets were left."
+    ),
+    Declared("maxam_received_bytes_total", "counter", "Bytes from clients, after decryption."),
+    Declared("maxam_sent_bytes_total", "counter", "Bytes to clients, before encryption."),
+    Declared("maxam_frames_received_total", "counter", "Frames from clients."),
+    Declared(
+        "maxam_frames_unfinished_bytes", "gauge", "Bytes held of frames that clients have begun and not finished."
+    ),
+    Declared(
+        "maxam_frames_abandoned_total",
+        "counter",
+        "Connections closed for an unfinished frame, by cause: size (of all such frames) or pace.",
+        ("cause",),
+    ),
+    Declared("maxam_receipts_pending_bytes", "gauge", "Bytes of RECEIPTs that wait for their clients or for the disk."),
+    Declared(
+        "maxam_limit_used_ratio",
+        "gauge",
+        "Share of a limit on totals that is used; of a principal's limit, by the principal that uses most.",
+        ("limit",),
+    ),
+    Declared("maxam_event_loop_lag_seconds", "histogram", "How late the event loop is, measured ten times a second."),
+    Declared(
+        "maxam_journal_commit_seconds", "histogram", "How long the journal's disk took to write and sync a block."
+    ),
+    Declared("maxam_tasks", "gauge", "Tasks of the event loop: a few, and three for each connection."),
+    Declared("maxam_task_restarts_total", "counter", "Advisory tasks that failed and were restarted.", ("task",)),
+    Declared("maxam_sessions", "gauge", "Sessions, with a connection or waiting for their client."),
+    Declared(
+        "maxam_subscriptions", "gauge", "Subscriptions, by whether their session is connected or detached.", ("state",)
+    ),
+    Declared(
+        "maxam_subscription_lag_seconds",
+        "gauge",
+        "How long a subscription has lacked something, the longest.",
+        ("state",),
+    ),
+    Declared("maxam_subscriptions_behind", "gauge", "Subscriptions that lack something longer than lag_threshold_s."),
+    Declared("maxam_topics", "gauge", "Topics that hold a value."),
+    Declared("maxam_topics_overdue", "gauge", "Topics that are older than fresh_within_s of their rule."),
+    Declared("maxam_freshness_breaches_total", "counter", "Topics that became so, each time; at the start too."),
+    Declared("maxam_tombstones", "gauge", "Deleted topics of which somebody may still be owed the delete."),
+    Declared("maxam_head_revision", "gauge", "Revision of the newest accepted change."),
+    Declared("maxam_committed_revision", "gauge", "Revision of the newest change that is on disk and visible."),
+    Declared("maxam_operations_waiting", "gauge", "Operations accepted and not on disk yet."),
+    Declared(
+        "maxam_last_change_age_seconds",
+        "gauge",
+        "Seconds since the newest change was accepted, by the gateway's time. 0 if never.",
+    ),
+    Declared(
+        "maxam_clock_ahead_seconds",
+        "gauge",
+        "How far the machine's clock is ahead of the gateway's time, below 0 if behind. Near 0 unless the clock jumped.",
+    ),
+    Declared(
+        "maxam_last_change_timestamp_seconds",
+        "gauge",
+        "When the newest change was accepted, seconds since the epoch. 0 if never.",
+    ),
+    Declared(
+        "maxam_journal_bytes",
+        "gauge",
+        "Size of the journal: segments, snapshots, rejected SENDs, other files.",
+        ("part",),
+    ),
+    Declared("maxam_journal_segments", "gauge", "Segments of the journal, the archive and the open one included."),
+    Declared(
+        "maxam_snapshot_timestamp_seconds",
+        "gauge",
+        "When the newest snapshot was written, seconds since the epoch. 0 if there is none.",
+    ),
+    Declared(
+        "maxam_snapshots_total", "counter", "Snapshots that were begun, by outcome: built or failed.", ("outcome",)
+    ),
+    Declared(
+        "maxam_backups_total", "counter", "Backups that operators asked for, by outcome: made or failed.", ("outcome",)
+    ),
+    Declared(
+        "maxam_backup_timestamp_seconds",
+        "gauge",
+        "When the newest whole backup was begun, seconds since the epoch. 0 if there is none. Absent without `[admin] backups`.",
+    ),
+    Declared("maxam_backup_bytes", "gauge", "Size of the newest whole backup; absent without `[admin] backups`."),
+    Declared(
+        "maxam_backup_verified",
+        "gauge",
+        "1 if the newest whole backup was verified when it was made; absent without `[admin] backups`.",
+    ),
+    Declared("maxam_changes_total", "counter", "Values and deletes that were committed."),
+    Declared("maxam_messages_total", "counter", "MESSAGE frames handed to connections."),
+    Declared("maxam_conflated_total", "counter", "Changes that were replaced before a subscription read them."),
+    Declared("maxam_acks_total", "counter", "ACK frames, by outcome: taken or ignored.", ("outcome",)),
+    Declared(
+        "maxam_sends_rejected_total",
+        "counter",
+        "SENDs that were rejected, by disposition and by the code of their result.",
+        ("disposition", "result"),
+    ),
+    Declared("maxam_sends_superseded_total", "counter", "SENDs accepted without effect: their source had sent newer."),
+    Declared("maxam_takeovers_total", "counter", "Sessions taken over by a newer connection."),
+    Declared("maxam_sessions_expired_total", "counter", "Sessions ended because their client stayed away."),
+    Declared(
+        "maxam_subscriptions_expired_total",
+        "counter",
+        "Durable subscriptions ended because their client came back and did not use them.",
+    ),
+    Declared(
+        "maxam_rejected_journal_total",
+        "counter",
+        "Rejected SENDs for their journal, by outcome.",
+        ("outcome",),
+    ),
+    Declared("maxam_quarantine_records", "gauge", "Rejected SENDs that operators can read."),
+    Declared("maxam_shadow_trials_total", "counter", "SENDs on which a candidate version was tried."),
+    Declared("maxam_shadow_rejections_total", "counter", "Bodies of trials that the candidate would have rejected."),
+    Declared("maxam_audit_lines_total", "counter", "Lines of the audit log that were written."),
+    Declared("maxam_audit_lost_total", "counter", "Events that could not be written to the audit log."),
+    Declared("maxam_audit_failed", "gauge", "1 while the audit log cannot be written."),
+    Declared(
+        "maxam_reloads_total", "counter", "Reloads of an item, by outcome: reloaded or refused.", ("item", "outcome")
+    ),
+    Declared(
+        "maxam_reload_last_success_timestamp_seconds",
+        "gauge",
+        "When the item in force was loaded, seconds since the epoch.",
+        ("item",),
+    ),
+    Declared(
+        "maxam_reload_failed",
+        "gauge",
+        "1 while the files on disk cannot be used and the old ones are in force.",
+        ("item",),
+    ),
+    Declared("maxam_certificate_expiry_timestamp_seconds", "gauge", "Until when the server's certificate is valid."),
+    Declared(
+        "maxam_authority_expiry_timestamp_seconds",
+        "gauge",
+        "Until when an authority that signs clients is valid.",
+        ("authority",),
+    ),
+    Declared(
+        "maxam_client_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "Earliest end of validity of the connected clients' certificates. 0 if no client is connected.",
+    ),
+    Declared(
+        "maxam_crl_expiry_timestamp_seconds",
+        "gauge",
+        "When an authority's next revocation list is due.",
+        ("authority",),
+    ),
+)
+
+
+# Names of the release before, by the name that has replaced each. Both are exported for one release.
+_RENAMED: Final = {
+    "maxam_event_loop_lag_seconds": "maxam_loop_lag_seconds",
+    "maxam_journal_commit_seconds": "maxam_commit_seconds",
+    "maxam_subscription_lag_seconds": "maxam_staleness_seconds",
+    "maxam_rejected_journal_total": "maxam_rejects_total",
+}
+METRICS: Final = (
+    *_CURRENT,
+    *(
+        replace(one, name=_RENAMED[one.name], help=f"Deprecated: use {one.name}.")
+        for one in _CURRENT
+        if one.name in _RENAMED
+    ),
+)
+
+
+@final
+class _Page(Collector):
+    """The measurements of one scrape."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families: Final = tuple(families)
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing, so that the registry need not ask for values when it is made."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Give all metrics with their values."""
+        return self._families
+
+
+_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_KINDS: Final[dict[str, type[_Family]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def _family(declared: Declared) -> _Family:
+    return _KINDS[declared.kind](declared.name, declared.help, labels=declared.labels)
+
+
+def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram) -> None:
+    if isinstance(family, HistogramMetricFamily) and isinstance(value, Histogram):
+        bounds = [*(str(bound) for bound in value.bounds), "+Inf"]
+        family.add_metric(labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.sum)
+    elif not isinstance(family, HistogramMetricFamily) and not isinstance(value, Histogram):
+        family.add_metric(labels, value)
+    else:
+        raise TypeError(f"{family.name} is a {family.type}; it was measured as {value!r}")
+
+
+@Description(
+    "Counters and gauges of the broker, for Prometheus",
+    TEXT,
+    dialect="lenient",
+    media_type="text/plain",
+    text="In the format of Prometheus, or in OpenMetrics where `Accept` asks for it (docs/operate/metrics.md).",
+)
+async def _metrics(call: Call) -> Response:
+    gateway = call.gateway
+    families = {declared.name: _family(declared) for declared in METRICS}
+    await gateway.traffic.gather()
+    await gateway.staleness.look()
+    _add(families["maxam_ready"], (), 0 if unready_reasons(gateway) else 1)
+    for name, labels, value in measures(gateway):
+        _add(families[name], labels, value)
+        if name in _RENAMED:
+            _add(families[_RENAMED[name]], labels, value)
+    await trio.lowlevel.checkpoint()
+    registry = CollectorRegistry()
+    registry.register(_Page(families.values()))
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(call.request.headers.get("accept", ""))
+    headers = {"content-type": content_type, "cache-control": "no-store", "x-content-type-options": "nosniff"}
+    # 3 ms of Python in one go: in a thread, so that the event loop runs other tasks meanwhile
+    return Response(await trio.to_thread.run_sync(encode, registry), headers=headers)
+
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (("GET", "/metrics", "metrics", _metrics),)

@@ -1,0 +1,1 @@
+"""Avro values as JSON and back: one decoder, one encoder."""

@@ -1,0 +1,175 @@
+"""The order of operations: those appended, those that the journal is writing, and how many are done.
+
+Theory of operation. An operation gets its *position* when it is appended. `take_batch` hands everything that is pending to the journal as one
+batch. A batch ends with `finish_batch`, once it was applied, or with `roll_back_batch`, if the disk had no room for it.
+
+Invariants:
+* operations are done in the order in which they were appended, a batch at a time, and `applied_seq <= appended_seq`;
+* revisions of appended changes are gapless and only grow; a refusal gives back those of the changes that it drops.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, final
+
+from maxam.broker.session import Subscription
+from maxam.records import Change, Record, SubscriptionRecord
+
+
+@final
+class TransientSubscribe:
+    """A SUBSCRIBE that takes effect in order but leaves nothing in the journal."""
+
+    __slots__ = ("eager", "subscription")
+
+    def __init__(self, subscription: Subscription, eager: bool) -> None:
+        self.subscription: Final = subscription
+        self.eager: Final = eager
+
+
+Operation = Record | TransientSubscribe
+
+
+@final
+class Refusal:
+    """The effects of a full disk on what was appended.
+
+    Attributes:
+        done: How many operations were done before.
+        changes: Changes that were dropped.
+        subscriptions: Those whose SubscriptionRecord was dropped.
+        failed: Positions of the SUBSCRIBEs that were dropped.
+        moved: New positions of the operations that stay pending, by their old ones.
+    """
+
+    __slots__ = ("changes", "done", "failed", "moved", "subscriptions")
+
+    def __init__(self, done: int) -> None:
+        self.done: Final = done
+        self.changes: Final[list[Change]] = []
+        self.subscriptions: Final[dict[Subscription, None]] = {}
+        self.failed: Final[set[int]] = set()
+        self.moved: Final[dict[int, int]] = {}
+
+
+@final
+class OperationLog:
+    """The operations of one broker, in their order.
+
+    Attributes:
+        head_revision: Revision of the newest appended change.
+        committed_revision: Revision of the newest applied change.
+        accepted_at_us: When the newest appended change was accepted; never decreases.
+        appended_seq: How many operations were appended.
+        applied_seq: How many of them were applied or refused.
+        pending: Operations not yet taken, oldest first.
+    """
+
+    __slots__ = (
+        "_pending_us",
+        "_taken",
+        "_taken_us",
+        "accepted_at_us",
+        "appended_seq",
+        "applied_seq",
+        "committed_revision",
+        "head_revision",
+        "pending",
+    )
+
+    def __init__(self) -> None:
+        self.head_revision = 0
+        self.committed_revision = 0
+        self.accepted_at_us = 0
+        self.appended_seq = 0
+        self.applied_seq = 0
+        self.pending: list[Operation] = []
+        self._taken: Final[deque[list[Operation]]] = deque()  # batches that are neither applied nor refused
+        # When the first change was accepted of those that are pending, and of each batch taken; 0 if there is none.
+        self._pending_us = 0
+        self._taken_us: Final[deque[int]] = deque()
+
+    def append(self, operation: Operation) -> int:
+        """Append an operation that has no revision; return its position."""
+        self.pending.append(operation)
+        self.appended_seq += 1
+        return self.appended_seq
+
+    def append_change(self, change: Change) -> int:
+        """Append a change, whose revision is `head_revision` + 1; return its position."""
+        self.pending.append(change)
+        if not self._pending_us:
+            self._pending_us = change.accepted_at_us
+        # Not before: if memory ran out for a large body, the next change would leave a gap, and end the process.
+        self.head_revision += 1
+        self.appended_seq += 1
+        return self.appended_seq
+
+    def take_batch(self) -> list[Operation]:
+        """Hand over everything appended since the last take, as one batch, in order."""
+        batch = self.pending
+        self.pending = []
+        self._taken.append(batch)
+        self._taken_us.append(self._pending_us)
+        self._pending_us = 0
+        return batch
+
+    def finish_batch(self, batch: list[Operation]) -> None:
+        """Count the oldest batch taken as done, now that it was applied."""
+        self.applied_seq += len(batch)
+        self._taken.popleft()
+        self._taken_us.popleft()
+
+    def roll_back_batch(self, batch: list[Operation]) -> Refusal:
+        """Undo the append of the oldest batch taken, and of all operations after it; return what that concerns.
+
+        Changes and durable SUBSCRIBEs are dropped. Operations that only free room later (ACKs, UNSUBSCRIBEs, ends of sessions) stay
+        pending, in order, and barriers too.
+        """
+        self._taken.popleft()
+        self._taken_us.popleft()
+        self._pending_us = 0
+        refusal = Refusal(self.applied_seq)
+        kept: list[Operation] = []
+        for position, operation in enumerate([*batch, *self.pending], self.applied_seq + 1):
+            if type(operation) is Change:
+                refusal.changes.append(operation)
+            elif type(operation) is SubscriptionRecord:
+                refusal.failed.add(position)
+                if isinstance(operation.target, Subscription):
+                    refusal.subscriptions[operation.target] = None
+            elif type(operation) is TransientSubscribe and _fails(operation.subscription, refusal):
+                refusal.failed.add(position)
+            else:
+                kept.append(operation)
+                refusal.moved[position] = self.appended_seq + len(kept)
+        self.pending = kept
+        self.head_revision = self.committed_revision
+        self.applied_seq = self.appended_seq
+        self.appended_seq += len(kept)
+        return refusal
+
+    def uncommitted(self) -> list[list[Operation]]:
+        """Return the operations that are not done, oldest first, batch by batch: those of the first have position `applied_seq` + 1 onwards."""
+        return [*self._taken, self.pending]
+
+    def uncommitted_values(self) -> Iterator[bytes]:
+        """Iterate over the destinations of values that are accepted and not yet applied."""
+        for batch in self.uncommitted():
+            for operation in batch:
+                if type(operation) is Change and not operation.deleted:
+                    yield operation.destination
+
+    def uncommitted_since_us(self, now_us: int) -> int:
+        """Return when the oldest change was accepted that may not be done, `now_us` if there is none."""
+        for since_us in (*self._taken_us, self._pending_us):
+            if since_us:
+                return min(now_us, since_us)
+        return now_us
+
+
+def _fails(subscription: Subscription, refusal: Refusal) -> bool:
+    """Return True if a barrier resumed a subscription that fails with its SubscriptionRecord."""
+    if not subscription.durable or subscription.applied:
+        return False
+    return subscription.removed or subscription in refusal.subscriptions

@@ -1,0 +1,235 @@
+"""SENDs: whether they take effect, and what they are answered.
+
+A SEND is judged (`admission`), compared if it has a condition (`conditions`), and then appended as a change. A rejected one is answered in
+a RECEIPT, or ends its connection where that has asked for it.
+"""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from maxam.broker.admission import UNAUTHORISED, Admission
+from maxam.broker.conditions import Conditions
+from maxam.broker.operations import OperationLog
+from maxam.broker.outbox import ConditionalReceipt, Outbox, rejection_error
+from maxam.broker.session import Topic
+from maxam.broker.store import Store
+from maxam.config import Limits
+from maxam.content import pack
+from maxam.metrics import Counters
+from maxam.records import Change, Headers, Identity, Rejection
+from maxam.stomp.events import Condition, Send, SkippedSend
+from maxam.token_bucket import TokenBucket, TokenBuckets
+
+_SEND_BURST_S: Final = 10  # seconds of `send_bytes_per_s_max` that a principal may send at once
+_ACCEPTED: Final = ((b"disposition", b"accepted"), (b"content-disposition", b"accepted"))
+_SUPERSEDED: Final = (*_ACCEPTED, (b"result", b"superseded"))
+INVALID: Final = b"rejected-invalid"
+_NOT_AUTHORISED: Final = b"rejected-unauthorised"
+UNAVAILABLE: Final = b"rejected-unavailable"
+_MEMORY_LOW: Final = Rejection("memory-low", "the broker has little memory left; try again later")
+
+OnRejected = Callable[
+    [Identity, Send, bytes, Rejection, int], None
+]  # sender, SEND, disposition, why, microseconds since the epoch
+
+
+@final
+class Publishing:
+    """The way of SENDs into the order of operations.
+
+    Attributes:
+        memory_low: Values are rejected, as little memory is left.
+        on_rejected: Called for every SEND that is answered, or would be, `rejected-invalid` or `rejected-unauthorised`; it must not call back.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_conditions",
+        "_counters",
+        "_log",
+        "_rate",
+        "_sending",
+        "_store",
+        "memory_low",
+        "on_rejected",
+    )
+
+    def __init__(
+        self,
+        limits: Limits,
+        log: OperationLog,
+        store: Store,
+        conditions: Conditions,
+        admission: Admission,
+        counters: Counters,
+    ) -> None:
+        self.memory_low = False
+        self.on_rejected: OnRejected | None = None
+        self._log: Final = log
+        self._store: Final = store
+        self._conditions: Final = conditions
+        self._admission: Final = admission
+        self._counters: Final = counters
+        self._rate: Final = limits.send_bytes_per_s_max
+        self._sending: Final = TokenBuckets(self._rate, self._rate * _SEND_BURST_S) if self._rate else None
+
+    def send(self, connection: Outbox, event: Send, wall_us: int) -> None:
+        """Admit a SEND, and append it if it is accepted.
+
+        Raises:
+            ProtocolError: It was rejected, and the connection ends with that.
+        """
+        topic = self._store.topics.get(event.destination)
+        verdict = self._admission.judge(connection.identity, connection.rights, event, topic, wall_us)
+        if type(verdict) is Rejection:
+            self._reject(connection, event, verdict, wall_us)
+            return
+        deleted = not event.body or verdict.tombstone
+        if self.memory_low and not (deleted and topic is not None):  # deletes are the way out
+            self._reject(connection, event, _MEMORY_LOW, wall_us)
+            return
+        bucket = None if self._sending is None else self._sending.of(connection.identity.principal, wall_us / 1e6)
+        if bucket is not None and bucket.empty(wall_us / 1e6):
+            self._reject(connection, event, self._too_fast(connection, bucket, wall_us / 1e6), wall_us)
+            return
+        condition = event.condition
+        if condition is not None and not self._holds(connection, event, condition, topic, deleted, wall_us):
+            return
+        log = self._log
+        if wall_us > log.accepted_at_us:
+            log.accepted_at_us = wall_us
+        content, body_at = pack(event.headers, b"" if deleted else event.body)
+        change = Change(
+            log.head_revision + 1,
+            log.accepted_at_us,
+            event.destination if topic is None else topic.destination,  # held once, not again for its value
+            deleted,
+            connection.identity,
+            verdict,
+            content,
+            body_at,
+        )
+        change.target = topic
+        position = connection.position = log.append_change(change)
+        if bucket is not None:
+            bucket.take(len(event.destination) + len(content), wall_us / 1e6)
+        if condition is not None and condition.source is not None:
+            self._conditions.expect(event.destination, condition.source, condition.number, position)
+        if event.receipt is not None:
+            if condition is None or condition.expected < 0:
+                connection.promise(event.receipt, None)
+            else:  # so that the client can go on from there
+                connection.promise(
+                    event.receipt, ConditionalReceipt((*_ACCEPTED, (b"revision", b"%d" % log.head_revision)), position)
+                )
+
+    def keeps_body(self, connection: Outbox, destination: bytes) -> bool:
+        """Return True if a SEND to this destination would get as far as its body: the form and the right are as they must be."""
+        topic = self._store.topics.get(destination)
+        rights = connection.rights
+        known = topic is not None and topic.permitted == rights.number
+        return known or self._admission.judge_head(rights, destination, topic) is None
+
+    def send_skipped(self, connection: Outbox, event: SkippedSend, wall_us: int) -> None:
+        """Reject a SEND of which `keeps_body` was False. A right that was granted since then comes too late: the body is gone."""
+        topic = self._store.topics.get(event.destination)
+        refused = self._admission.judge_head(connection.rights, event.destination, topic)
+        self._reject(connection, event, UNAUTHORISED if refused is None else refused, wall_us)
+
+    def _holds(
+        self,
+        connection: Outbox,
+        event: Send,
+        condition: Condition,
+        topic: Topic | None,
+        deleted: bool,
+        wall_us: int,
+    ) -> bool:
+        """Return True if a SEND that was found valid may take effect, and answer it if not; its source is compared first."""
+        if condition.problem:
+            self._reject(connection, event, Rejection("bad-condition", condition.problem), wall_us)
+            return False
+        destination = event.destination
+        source = condition.source
+        if (
+            source is not None
+        ):  # first: a retry of what has succeeded is to hear that, not that it is in conflict with itself
+            now_us = max(wall_us, self._log.accepted_at_us)
+            number, position = self._conditions.newest_of_source(destination, source, now_us)
+            if number >= condition.number:
+                self._counters.sends_superseded += 1
+                if event.receipt is not None:
+                    self._promise_compared(connection, event.receipt, _SUPERSEDED, position)
+                return False
+        if condition.expected >= 0:
+            revision, position = self._conditions.newest(destination, topic)
+            if revision != condition.expected:
+                reason = "the topic has changed"
+                if connection.rights.may_receive(destination):  # else it is not theirs to know
+                    reason = f"the topic has revision {revision}" if revision else "the topic has no value"
+                rejection = Rejection("conflict", f"{reason}; if-revision is {condition.expected}")
+                self._reject(connection, event, rejection, wall_us, position)
+                return False
+        if (
+            source is not None
+            and deleted
+            and (topic is None or topic.change.deleted)
+            and not self._conditions.sequences.holds(destination)
+            and self._admission.full()
+        ):
+            self._reject(connection, event, self._admission.no_room(), wall_us)
+            return False
+        return True
+
+    def _promise_compared(self, connection: Outbox, receipt_id: bytes, headers: Headers, position: int) -> None:
+        """Promise an answer that holds only if the operation at a position is done."""
+        if position > self._log.applied_seq:
+            connection.position = max(connection.position, position)
+            connection.promise(receipt_id, ConditionalReceipt(headers, position))
+        else:
+            connection.promise(receipt_id, headers)
+
+    def _too_fast(self, connection: Outbox, bucket: TokenBucket, now_s: float) -> Rejection:
+        wait_s = int(bucket.ready_s(now_s) - now_s) + 1
+        reason = (
+            f"the principal {connection.identity.principal} sends more than {self._rate} bytes/s "
+            f"(limit send_bytes_per_s_max); try again in {wait_s} s, and send less"
+        )
+        return Rejection("too-fast", reason)
+
+    def _reject(self, connection: Outbox, event: Send, rejection: Rejection, wall_us: int, position: int = 0) -> None:
+        """Answer a SEND; `position` is that of the operation it was compared with.
+
+        Raises:
+            ProtocolError: The answer is an ERROR.
+        """
+        if rejection is UNAUTHORISED:
+            disposition = _NOT_AUTHORISED
+            self._counters.sends_unauthorised += 1
+        elif rejection.result in ("memory-low", "too-fast"):
+            disposition = UNAVAILABLE
+            self._counters.sends_unavailable += 1
+        else:
+            disposition = INVALID
+            self._counters.sends_invalid += 1
+        self._counters.reject(rejection.result)
+        if self.on_rejected is not None and disposition is not UNAVAILABLE:
+            self.on_rejected(connection.identity, event, disposition, rejection, wall_us)
+        if disposition is not UNAVAILABLE:
+            connection.rejected += 1
+            if event.receipt is None and not connection.rejections_end:
+                connection.unheard += 1
+        if connection.rejections_end:
+            raise rejection_error(rejection_headers(disposition, rejection), event.receipt)
+        if event.receipt is not None:
+            self._promise_compared(connection, event.receipt, rejection_headers(disposition, rejection), position)
+
+
+def rejection_headers(disposition: bytes, rejection: Rejection) -> Headers:
+    """Return the headers of the RECEIPT for a rejected SEND, in this order."""
+    return (
+        (b"disposition", disposition),
+        (b"content-disposition", disposition),
+        (b"result", rejection.result.encode()),
+        (b"reason", rejection.reason.encode()),
+    )

@@ -1,0 +1,333 @@
+"""Scans of all topics for subscriptions that ask for current values, or that a new policy grants some.
+
+A scan goes on in parts. It rests while its subscriber has enough to read. A value that is not owed yet costs no memory, and is newer when
+it is owed later. Principals alternate, and within a principal its scans. Subscriptions whose glob no right could match are compared
+with the grants of a later policy, a few in each pass.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, final
+
+from maxam.broker.operations import OperationLog
+from maxam.broker.policy import Policy, Rights
+from maxam.broker.routing import Routing
+from maxam.broker.session import ROUTED, UNMATCHED, Session, Subscription
+from maxam.broker.store import Store
+from maxam.globs import Glob
+
+SCAN_TOPICS: Final = 1000  # topics that one part of a scan visits
+_RESTING_LOOKS: Final = 256  # resting scans that one call visits before it leaves the others to the next call
+# Subscribed globs that the grants of a policy are compared with at once, for each pair of old and new rights. Comparing and compiling one
+# takes 0.1 ms, or 1 ms for the longest.
+_RECHECKS_AT_ONCE: Final = 64
+_RECHECKS_PER_PASS: Final = 8  # subscribed globs that are compared in each later pass
+
+
+@final
+class Scan:
+    """A scan of all topics for one subscription, in parts: it owes what matches and has not changed since it began.
+
+    It owes only topics that were allowed all the time. A topic that one policy withholds and a later one grants again is owed by the scan
+    that the later one begins.
+    """
+
+    __slots__ = ("before", "began_us", "cursor", "number", "owed", "principal", "revision", "since", "subscription")
+
+    def __init__(self, subscription: Subscription, revision: int, before: Rights | None, began_us: int) -> None:
+        self.subscription: Final = subscription
+        self.principal: Final = subscription.session.principal
+        self.revision: Final = revision  # newer changes reach the subscription by themselves
+        self.before: Final = before  # only topics that these rights did not grant are owed; all if None
+        # they come by themselves, perhaps before the scan gets there; emptied when the scan is over
+        self.owed = frozenset(subscription.owed)
+        self.began_us: Final = (
+            began_us  # what it finds, and what changes meanwhile, is lacked since then at the earliest
+        )
+        self.number: Final = subscription.eager_scans
+        self.since: Final[list[Rights]] = [subscription.session.rights]  # all that were in force since it began
+        self.cursor: bytes | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether its subscription is gone, or has asked for everything since."""
+        return self.subscription.removed or self.number != self.subscription.eager_scans
+
+    def regrant(self, rights: Rights) -> None:
+        """Record that other rights are in force."""
+        for known in self.since:
+            if rights.receives_all_of(known):
+                return  # they withhold nothing that is not withheld already
+        self.since.append(rights)
+
+    def may_owe(self, name: bytes) -> bool:
+        """Return True if a topic was allowed all the time, and not before."""
+        for rights in self.since:
+            if not rights.may_receive(name):
+                return False
+        return self.before is None or not self.before.may_receive(name)
+
+
+@final
+class Grants:
+    """The difference between the old and the new rights of a principal to receive.
+
+    Attributes:
+        grown: Whether there is any.
+        changed: Whether it may receive more, or less.
+    """
+
+    __slots__ = ("_beyond", "_known", "changed", "grown")
+
+    def __init__(self, before: Rights, rights: Rights) -> None:
+        self.grown: Final = not before.receives_all_of(rights)
+        self.changed: Final = self.grown or not rights.receives_all_of(before)
+        self._beyond: Final = rights.received_beyond(before)
+        self._known: Final[dict[str, bool]] = {}
+
+    def may_concern(self, glob: Glob) -> bool | None:
+        """Return whether some of it may match a subscribed glob; None after _RECHECKS_AT_ONCE different ones."""
+        known = self._known.get(glob.text)
+        if known is None and len(self._known) < _RECHECKS_AT_ONCE:
+            known = self._known[glob.text] = self._beyond.overlaps(glob)
+        return known
+
+
+@final
+class Scans:
+    """The queue of the scans under way. Principals alternate, and within a principal its scans.
+
+    Attributes:
+        eager: The newest eager scan of each subscription, unless it has ended.
+    """
+
+    __slots__ = ("_count", "_of", "eager")
+
+    def __init__(self) -> None:
+        self.eager: Final[dict[Subscription, Scan]] = {}
+        self._of: Final[dict[str, deque[Scan]]] = {}  # by principal; the next one first
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Scan]:
+        for scans in self._of.values():
+            yield from scans
+
+    def append(self, scan: Scan) -> None:
+        """Add a scan after the others of its principal."""
+        self._of.setdefault(scan.principal, deque()).append(scan)
+        self._count += 1
+
+    def supersede(self, subscription: Subscription) -> None:
+        """Free what the eager scan of a subscription holds, as it is over. It stays in the queue until it is popped."""
+        scan = self.eager.pop(subscription, None)
+        if scan is not None:
+            scan.owed = frozenset()
+
+    def pop(self) -> Scan:
+        """Remove and return the next scan; its principal comes after all others then."""
+        principal = next(iter(self._of))
+        scans = self._of.pop(principal)
+        self._count -= 1
+        scan = scans.popleft()
+        if scans:
+            self._of[principal] = scans
+        return scan
+
+
+@final
+class Scanner:
+    """Begins scans, and carries them on together with the other work that is done in parts.
+
+    Attributes:
+        scans: Those under way.
+    """
+
+    __slots__ = ("_active", "_at_once", "_log", "_rechecks", "_routing", "_store", "scans")
+
+    def __init__(self, log: OperationLog, store: Store, routing: Routing) -> None:
+        self.scans: Final = Scans()
+        self._log: Final = log
+        self._store: Final = store
+        self._routing: Final = routing
+        # Subscriptions that are not in the index, with the rights when it was last found that none can match.
+        self._rechecks: Final[dict[Subscription, Rights]] = {}
+        self._at_once = SCAN_TOPICS  # topics that eager SUBSCRIBEs may still scan on the spot until the next commit
+        self._active = False  # a scan or a recheck has something to do now
+
+    @property
+    def scanning(self) -> bool:
+        """Whether `scan` has something to do now."""
+        return self._active or self._routing.clearing
+
+    @property
+    def resting(self) -> bool:
+        """Whether a scan is under way that may go on when its subscriber has read: call `scan` again soon."""
+        return len(self.scans) > 0
+
+    def batch_applied(self) -> None:
+        """Let the eager SUBSCRIBEs of another batch scan on the spot."""
+        self._at_once = SCAN_TOPICS
+
+    def owe_current(self, subscription: Subscription) -> None:
+        """Make an eager subscription owe the values that all topics hold now, at once or in parts."""
+        subscription.eager_scans += 1
+        self.scans.supersede(subscription)
+        began_us = self._log.uncommitted_since_us(subscription.asked_us)
+        scan = Scan(subscription, self._log.committed_revision, None, began_us)
+        # A store that one part covers is scanned on the spot, so that the first values leave with the receipt.
+        if len(self._store.topics) <= SCAN_TOPICS and self._at_once > 0:
+            seen, ended = self._scan_slice(scan, self._at_once)
+            self._at_once -= seen
+            if ended:
+                return
+        self.scans.eager[subscription] = scan
+        self._begin(scan)
+
+    def replace_policy(self, policy: Policy, sessions: Iterable[Session], now_us: int) -> None:
+        """Put another policy in force, and begin the scans for what it grants.
+
+        Args:
+            policy: The new one.
+            sessions: All sessions.
+            now_us: When it came into force, microseconds since the epoch.
+        """
+        policy.keep_rights_of(self._routing.policy)
+        self._routing.policy = policy
+        began_us = self._log.uncommitted_since_us(now_us)
+        for scan in self.scans:
+            if not scan.over:
+                scan.regrant(policy.rights(scan.principal))
+        routes_change = False
+        granted: dict[tuple[int, int], Grants] = {}
+        for session in sessions:
+            before = session.rights
+            rights = policy.rights(session.principal)
+            if rights is before:
+                continue
+            session.rights = rights
+            if session.connection is not None:
+                session.connection.rights = rights
+            changes = (before.number, rights.number)
+            grants = granted.get(changes)
+            if grants is None:
+                grants = granted[changes] = Grants(before, rights)
+            for subscription in session.subscriptions.values():
+                # Topics that it owes were found under rights that may come back, with some that others allowed.
+                subscription.checked = None if subscription.owed else rights
+                if subscription.life is ROUTED:
+                    routes_change = routes_change or grants.changed
+                    backfilled = subscription.durable or subscription.eager
+                    if grants.grown and backfilled and grants.may_concern(subscription.glob) is not False:
+                        self.owe_granted(subscription, before, began_us)
+                elif grants.grown and subscription.life is UNMATCHED:
+                    self.recheck(subscription, before, grants.may_concern(subscription.glob), began_us)
+        if routes_change:
+            self._routing.void()  # the routes of every topic are made again, under the new rights
+
+    def owe_granted(self, subscription: Subscription, before: Rights, began_us: int) -> None:
+        """Begin to owe a subscription the topics that the rights now in force grant, and those before did not.
+
+        Args:
+            subscription: It is in the index.
+            before: The rights before.
+            began_us: When the policy came into force, no later than the oldest change that is not done; microseconds since the
+                epoch.
+        """
+        self._begin(Scan(subscription, self._log.committed_revision, before, began_us))
+
+    def recheck(self, subscription: Subscription, before: Rights, possible: bool | None, began_us: int) -> None:
+        """Add a subscription to the index if a right can match it now.
+
+        Args:
+            subscription: It is not in the index.
+            before: The rights that were in force when it was last found that none can match.
+            possible: Whether one of the new rights can; None decides that in a later pass.
+            began_us: When the policy came into force, microseconds since the epoch.
+        """
+        if possible is None:
+            self._rechecks.setdefault(subscription, before)
+            self._active = True
+        elif possible:
+            before = self._rechecks.pop(subscription, before)  # not yet compared with what an earlier policy granted
+            subscription.glob.prepare()
+            self._routing.add(subscription)
+            if subscription.durable or subscription.eager:
+                self.owe_granted(subscription, before, self._log.uncommitted_since_us(began_us))
+
+    def scan(self, topics: int) -> bool:
+        """Do the next part of the work, with `topics` topics at most; return whether more is to do now."""
+        if self._routing.clearing:
+            self._routing.clear(topics // 2)
+            topics -= topics // 2
+        for subscription in list(islice(self._rechecks, _RECHECKS_PER_PASS)):
+            before = self._rechecks.pop(subscription)
+            if subscription.life is UNMATCHED:
+                possible = subscription.session.rights.can_receive_any(subscription.glob)
+                self.recheck(subscription, before, possible, self._log.accepted_at_us)
+        scans = self.scans
+        rested: set[Scan] = set()
+        looks = _RESTING_LOOKS
+        while topics > 0 and looks > 0 and len(rested) < len(scans):
+            scan = scans.pop()
+            if scan.over:
+                scan.subscription.end_scan(scan.began_us)
+                continue
+            if scan.subscription.sated:
+                looks -= 1
+                rested.add(scan)
+                scans.append(scan)
+                continue
+            seen, ended = self._scan_slice(scan, topics)
+            topics -= seen
+            if ended:
+                scan.subscription.end_scan(scan.began_us)
+                if scans.eager.get(scan.subscription) is scan:
+                    del scans.eager[scan.subscription]
+            else:
+                scans.append(scan)
+        self._active = len(self._rechecks) > 0 or (looks > 0 and len(rested) < len(scans))
+        return self.scanning
+
+    def _begin(self, scan: Scan) -> None:
+        scan.subscription.begin_scan(scan.began_us)
+        self.scans.append(scan)
+        self._active = True
+
+    def _scan_slice(self, scan: Scan, topics: int) -> tuple[int, bool]:
+        """Visit the next `topics` topics at most; return how many it were, and whether the scan has ended."""
+        subscription = scan.subscription
+        if scan.over:
+            return 0, True
+        found = self._owe_slice(scan, topics)
+        connection = subscription.connection
+        if connection is not None and subscription.ready and not subscription.queued:
+            connection.add_ready(subscription)
+        return found
+
+    def _owe_slice(self, scan: Scan, topics: int) -> tuple[int, bool]:
+        subscription = scan.subscription
+        seen = 0
+        glob = subscription.glob
+        for name in self._store.names_after(glob.prefix.encode(), scan.cursor):
+            if seen >= topics:
+                break
+            seen += 1
+            scan.cursor = name
+            topic = self._store.topics[name]
+            change = topic.change
+            if (
+                change.deleted
+                or change.revision > scan.revision
+                or topic in scan.owed
+                or not glob.matches(name.decode())
+                or not scan.may_owe(name)
+            ):
+                continue
+            subscription.owe_present(topic, scan.began_us)
+        else:
+            return max(seen, 1), True
+        return seen, False

@@ -1,0 +1,225 @@
+"""The sessions of the broker and the lives of their subscriptions: made, applied, paused, removed, expired.
+
+A subscription that a SUBSCRIBE makes is in its session at once and takes effect when its operation is done (`activate`). `remove` is the
+one way out: it ends all that other parts of the broker hold for the subscription.
+"""
+
+from collections.abc import Iterator
+from typing import Final, final
+
+from sortedcontainers import SortedDict
+
+from maxam.broker.acknowledgements import Acknowledgements
+from maxam.broker.backfill import Backfills
+from maxam.broker.quotas import Quotas
+from maxam.broker.routing import Routing
+from maxam.broker.scans import Scanner
+from maxam.broker.session import PENDING, REMOVED, ROUTED, UNMATCHED, WITHDRAWN, Session, Subscription
+from maxam.config import Limits
+from maxam.globs import Glob
+from maxam.metrics import Counters
+
+CROWDED: Final = 0.8  # of a limit, from which on operators are warned
+# Between two sessions that are searched for unused subscriptions: 100,000 take three hours.
+_LOOK_INTERVAL_S: Final = 0.1
+# A client that has connected has this long to subscribe again before durable subscriptions that it does not use expire.
+_RESUBSCRIBE_S: Final = 600.0
+
+
+@final
+class SessionTable:
+    """All sessions, with what they and their subscriptions hold in the other parts of the broker.
+
+    Attributes:
+        sessions: By (principal, client-id), in that order, so that a listing in pages need not sort.
+        quotas: How many sessions and subscriptions principals have.
+        backfills: Records that recovery has noted, by which durable subscriptions are still to owe topics.
+        crowded: Keys of sessions that were found to have nearly as many subscriptions as they may.
+    """
+
+    __slots__ = (
+        "_acknowledgements",
+        "_counters",
+        "_detached",
+        "_limits",
+        "_look_at_s",
+        "_looked_at",
+        "_routing",
+        "_scanner",
+        "backfills",
+        "crowded",
+        "quotas",
+        "sessions",
+    )
+
+    def __init__(
+        self,
+        limits: Limits,
+        routing: Routing,
+        scanner: Scanner,
+        acknowledgements: Acknowledgements,
+        counters: Counters,
+    ) -> None:
+        self.sessions: Final[SortedDict[tuple[str, str], Session]] = SortedDict()
+        self.quotas: Final = Quotas(limits, self.sessions)
+        self.backfills: Final = Backfills()
+        self.crowded: Final[dict[tuple[str, str], None]] = {}
+        self._limits: Final = limits
+        self._routing: Final = routing
+        self._scanner: Final = scanner
+        self._acknowledgements: Final = acknowledgements
+        self._counters: Final = counters
+        self._detached: Final[dict[Session, None]] = {}  # oldest first
+        self._look_at_s = 0.0  # when the next session is searched for unused subscriptions
+        self._looked_at: tuple[str, str] | None = None  # the last one that was
+
+    # Sessions.
+
+    def open(self, principal: str, client_id: str) -> Session:
+        """Make a session."""
+        session = Session(principal, client_id, self._routing.policy.rights(principal))
+        self.sessions[session.key] = session
+        self.quotas.add_session(session)
+        return session
+
+    def close(self, session: Session) -> None:
+        """Forget a session that has no subscriptions left."""
+        del self.sessions[session.key]
+        self.crowded.pop(session.key, None)
+        self._detached.pop(session, None)
+        self.quotas.remove_session(session)
+
+    def end(self, session: Session) -> None:
+        """Remove all subscriptions of a session, and forget it."""
+        for subscription in list(session.subscriptions.values()):
+            self.remove(subscription)
+        session.subscriptions.clear()
+        self.close(session)
+
+    def attached(self, session: Session) -> None:
+        """Record that a session has a connection."""
+        self._detached.pop(session, None)
+
+    def detach(self, session: Session, now_s: float) -> None:
+        """Record that a session has lost its connection, from which on it expires; one that is not durable ends."""
+        if session.durable:
+            session.detached_at_s = now_s
+            self._detached[session] = None
+        else:
+            self.close(session)
+
+    def release_all(self, session: Session) -> None:
+        """Pause the durable subscriptions of a session and remove the others."""
+        for subscription in list(session.subscriptions.values()):
+            if subscription.durable:
+                self.pause(subscription)
+            else:
+                del session.subscriptions[subscription.id]
+                self.remove(subscription)
+
+    # Subscriptions.
+
+    def find(self, principal: str, client_id: str, id_: bytes) -> Subscription | None:
+        """Return a subscription by its names, None if there is none."""
+        session = self.sessions.get((principal, client_id))
+        return session.subscriptions.get(id_) if session is not None else None
+
+    def durable_subscriptions(self) -> Iterator[Subscription]:
+        """Iterate over the durable subscriptions of all sessions."""
+        for session in self.sessions.values():
+            for subscription in session.subscriptions.values():
+                if subscription.durable:
+                    yield subscription
+
+    def add(self, session: Session, id_: bytes, glob: Glob, durable: bool) -> Subscription:
+        """Make a subscription, which has not taken effect yet."""
+        subscription = Subscription(session, id_, glob, durable)
+        session.subscriptions[id_] = subscription
+        self.quotas.add_subscription(subscription)
+        return subscription
+
+    def activate(self, subscription: Subscription, eager: bool) -> None:
+        """Have a subscription take effect: it owes the changes that come from now on, and if `eager` all current values."""
+        if subscription.life is WITHDRAWN:
+            subscription.life = REMOVED  # but it was stored: a SUBSCRIBE that resumed it meanwhile has not failed
+        if subscription.life is not PENDING:
+            return  # a resumed one took effect before
+        subscription.life = UNMATCHED
+        if not subscription.session.rights.can_receive_any(subscription.glob):
+            return  # until a policy grants something that it matches
+        self._routing.add(subscription)
+        if eager or subscription.eager:  # the latter if a resumption asked for it before it was applied
+            self._scanner.owe_current(subscription)
+
+    def pause(self, subscription: Subscription) -> None:
+        """Detach a subscription from its connection, if it has one: it owes again what is un-acked."""
+        connection = subscription.connection
+        if connection is not None:
+            connection.in_flight -= subscription.release()
+            connection.leave(subscription)
+            subscription.connection = None
+
+    def remove(self, subscription: Subscription) -> None:
+        """End a subscription that was taken out of its session, and all that it owes."""
+        self.pause(subscription)
+        routed = subscription.life is ROUTED
+        self.quotas.remove_subscription(subscription)
+        self._counters.conflated += subscription.conflated
+        subscription.conflated = 0
+        subscription.forget()
+        self._acknowledgements.drop(subscription)
+        self._scanner.scans.supersede(subscription)
+        self.backfills.drop(subscription)
+        if routed:
+            self._routing.discard(subscription)
+
+    # Time.
+
+    @property
+    def next_expiry_s(self) -> float | None:
+        """When the next session expires, None if all have connections."""
+        if not self._detached:
+            return None
+        return next(iter(self._detached)).detached_at_s + self._limits.session_expiry_s
+
+    def next_expired(self, now_s: float) -> Session | None:
+        """Return the session that was detached longest, if it has expired."""
+        if not self._detached:
+            return None
+        session = next(iter(self._detached))
+        return None if now_s < session.detached_at_s + self._limits.session_expiry_s else session
+
+    def restored(self, now_s: float) -> None:
+        """Make ready for clients after a recovery: all sessions count as detached from now on."""
+        for session in self.sessions.values():
+            session.detached_at_s = now_s
+            self._detached[session] = None
+            for subscription in session.subscriptions.values():
+                self.backfills.restore(subscription)
+
+    def find_unused(self, now_s: float) -> list[Subscription]:
+        """Search the next session, if it is time to; return its durable subscriptions that its client no longer uses."""
+        if now_s < self._look_at_s:
+            return []
+        self._look_at_s = now_s + _LOOK_INTERVAL_S
+        after = self._looked_at
+        key = next(self.sessions.irange(after, None, (False, False)), None)
+        self._looked_at = key
+        if key is None:
+            return []  # the round is over
+        session = self.sessions[key]
+        if len(session.subscriptions) >= CROWDED * self._limits.subscriptions_per_session_max:
+            self.crowded[key] = None
+        else:
+            self.crowded.pop(key, None)
+        expiry_s = self._limits.session_expiry_s
+        settled_in = session.connection is not None and now_s >= session.connected_at_s + min(_RESUBSCRIBE_S, expiry_s)
+        unused: list[Subscription] = []
+        for subscription in session.subscriptions.values():
+            if subscription.connection is not None:
+                continue
+            if subscription.unused_since_s < 0:
+                subscription.unused_since_s = now_s
+            elif settled_in and now_s >= subscription.unused_since_s + expiry_s:
+                unused.append(subscription)
+        return unused

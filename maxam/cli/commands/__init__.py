@@ -1,0 +1,1 @@
+"""The commands of `maxam-admin`, one module per group."""

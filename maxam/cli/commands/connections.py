@@ -1,0 +1,116 @@
+"""`maxam-admin connections`: the connections to the gateway's listeners, unauthenticated ones included."""
+
+from typing import Any, final
+
+import click
+
+from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.repeating import watch_option
+from maxam.exit_codes import ExitCode
+from maxam.https_client import Credentials, NotFoundError, Remote, RemoteError, session_path
+from maxam.terminal.groups import CommandGroup
+from maxam.terminal.tables import print_fields, print_json
+
+_ID = click.argument("number", metavar="ID", type=click.IntRange(1))
+
+
+@final
+class _Group(CommandGroup):
+    """Runs `list` if no command is given: the former spelling of `connections list` was `connections`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert `list`."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Group)
+def connections() -> None:
+    """List, show and close connections of clients and operators."""
+
+
+@connections.command("list")
+@limit_option()
+@json_option
+@watch_option
+@with_credentials
+def connections_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
+    """List connections of clients and of operators, in order of their opening."""
+    with Remote(credentials) as remote:
+        rows = remote.pages("/v1/connections", "connections", limit=200)
+        columns = [
+            "#ID",
+            "KIND",
+            "STATE",
+            "ADDRESS",
+            "PRINCIPAL",
+            "CLIENT-ID",
+            "SINCE",
+            "#HEARD S AGO",
+            "#SENDS",
+            "#MESSAGES",
+        ]
+        columns += ["#BYTES IN", "#BYTES OUT", "#RECEIPTS", "#UN-ACKED", "#WINDOW", "TLS"]
+        expendable = ["TLS", "WINDOW", "RECEIPTS", "BYTES IN", "BYTES OUT", "KIND", "SINCE", "HEARD S AGO", "UN-ACKED"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            columns,
+            lambda row: [
+                row["id"],
+                row["kind"],
+                row["state"],
+                row["address"],
+                row["principal"],
+                row["client_id"],
+                row["opened_at"],
+                row["heard_s"],
+                row["sends"],
+                row["messages"],
+                row["bytes_in"],
+                row["bytes_out"],
+                row["receipts_waiting"],
+                row["in_flight"],
+                row["window"],
+                row["tls"],
+            ],
+            [*expendable, "MESSAGES", "SENDS"],
+        )
+
+
+@connections.command("show")
+@_ID
+@json_option
+@with_credentials
+def connections_show(credentials: Credentials, number: int, as_json: bool) -> None:
+    """Show all facts of a connection."""
+    with Remote(credentials) as remote:
+        row = _connection(remote, number)
+    if as_json:
+        print_json(row)
+    else:
+        print_fields(row.items())
+
+
+@connections.command("close")
+@_ID
+@json_option
+@with_credentials
+def connections_close(credentials: Credentials, number: int, as_json: bool) -> None:
+    """Close a client's connection with an ERROR, as `sessions kick` does. Its durable subscriptions stay."""
+    with Remote(credentials) as remote:
+        row = _connection(remote, number)
+        if not row["client_id"]:
+            raise RemoteError(f"connection {number} has no session", "not-connected", ExitCode.CHECK_FAILED)
+        remote.post(session_path(row["principal"], row["client_id"]) + "/kick")
+    done(as_json, f"closed {number}", {"id": number, "closed": True})
+
+
+def _connection(remote: Remote, number: int) -> dict[str, Any]:
+    """Return the row of a connection; raises NotFoundError."""
+    rows: list[dict[str, Any]] = remote.get("/v1/connections", after=number - 1, limit=1)["connections"]
+    if not rows or rows[0]["id"] != number:
+        raise NotFoundError(f"there is no connection {number}: `maxam-admin connections list` lists them")
+    return rows[0]

@@ -1,0 +1,121 @@
+"""`maxam-admin rejects`: list, show and resubmit rejected SENDs."""
+
+from datetime import datetime
+
+import click
+
+from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.repeating import watch_option
+from maxam.https_client import Credentials, Remote, reject_path
+from maxam.terminal.groups import LazyGroup
+from maxam.terminal.moments import SINCE_HELP, Moment
+from maxam.terminal.options import remark
+from maxam.terminal.tables import print_fields, print_json, print_line
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "decode": (
+            "maxam.cli.commands.rejects_decode:rejects_decode",
+            "Decode the body of a rejected SEND up to its fault.",
+        )
+    },
+)
+def rejects() -> None:
+    """Show the last rejected SENDs, why they were rejected, and send them again.
+
+    They are those of this run of the gateway, of each principal the last ones. Older ones are in the journal: `maxam-pipeline rejects`.
+    """
+
+
+@rejects.command("list")
+@click.option("--principal", help="List only SENDs of this principal.")
+@click.option("--destination", metavar="GLOB", help="List only SENDs to matching destinations.")
+@click.option("--result", metavar="CODE", help="List only SENDs with this result, such as schema-mismatch.")
+@click.option("--since", type=Moment(), help=f"List what was rejected since: {SINCE_HELP}")
+@limit_option()
+@json_option
+@watch_option
+@with_credentials
+def rejects_list(
+    credentials: Credentials,
+    principal: str | None,
+    destination: str | None,
+    result: str | None,
+    since: datetime | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List rejected SENDs, the newest first."""
+    wanted = {
+        "principal": principal,
+        "destination": destination,
+        "result": result,
+        "since": None if since is None else since.isoformat(),
+    }
+    parameters = {name: text for name, text in wanted.items() if text is not None}
+    with Remote(credentials) as remote:
+        print_rows(
+            remote.pages("/v1/rejects", "rejects", limit=200, **parameters),
+            limit,
+            as_json,
+            ["ID", "REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", "#BYTES", "REASON"],
+            lambda row: [
+                row["id"],
+                row["rejected_at"],
+                row["principal"],
+                row["destination"],
+                row["result"],
+                row["body_bytes"],
+                row["reason"],
+            ],
+            ["BYTES", "REJECTED AT", "RESULT"],
+            shortened=["REASON"],
+        )
+        if as_json:
+            return
+        kept = remote.get("/v1/rejects", limit=1)
+    remark(
+        f"kept since the gateway's start at {kept['since']}: {kept['kept']}, and {kept['forgotten']} more that made room; older ones are"
+        " in the journal: maxam-pipeline rejects",
+    )
+
+
+@rejects.command("show")
+@click.argument("reject_id", metavar="ID")
+@json_option
+@with_credentials
+def rejects_show(credentials: Credentials, reject_id: str, as_json: bool) -> None:
+    """Show one rejected SEND, and its body as far as the certificate may receive the destination."""
+    with Remote(credentials) as remote:
+        row = remote.get(reject_path(reject_id))
+    if as_json:
+        print_json(row)
+        return
+    fault, headers, body = row.pop("fault") or {}, row.pop("headers", []), row.pop("body", None)
+    resubmissions = row.pop("resubmissions")
+    row.pop("resubmitted")
+    print_fields(
+        [
+            *row.items(),
+            *((f"fault {name}", value) for name, value in fault.items() if value is not None),
+            *((f"header {name}", text) for name, text in headers),
+            *(("sent again", f"{one['at']} by {one['by']}: {one['disposition']}") for one in resubmissions),
+        ]
+    )
+    if body is not None:
+        print_line(body)
+
+
+@rejects.command("resubmit")
+@click.argument("reject_id", metavar="ID")
+@click.option("--force", is_flag=True, help="Send it even if the topic has changed since.")
+@json_option
+@with_credentials
+def rejects_resubmit(credentials: Credentials, reject_id: str, force: bool, as_json: bool) -> None:
+    """Send a rejected SEND again, as this certificate's principal, to be judged by the rules and rights in force now."""
+    with Remote(credentials) as remote:
+        answer = remote.post(reject_path(reject_id) + "/resubmit", force=str(force).lower())
+    result = f" ({answer['result']})" if "result" in answer else ""
+    done(as_json, f"{answer['disposition']}{result}: {answer['destination']}", answer)

@@ -1,0 +1,131 @@
+"""`maxam-admin sessions`: who is there, what each is owed, and how to be rid of one."""
+
+import click
+
+from maxam.cli.commands.subscriptions import behind_by, why
+from maxam.cli.completion import client_ids, principals
+from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.repeating import watch_option
+from maxam.https_client import Credentials, Remote, session_path
+from maxam.terminal.groups import CommandGroup
+from maxam.terminal.tables import print_fields, print_json, print_table
+
+
+@click.group(cls=CommandGroup)
+def sessions() -> None:
+    """Show, disconnect and end sessions."""
+
+
+@sessions.command("list")
+@click.option("--principal", metavar="P", shell_complete=principals, help="List only sessions of this principal.")
+@click.option("--client-id", metavar="C", shell_complete=client_ids, help="List only sessions with this client-id.")
+@click.option("--find", metavar="TEXT", help="List only sessions with this text in principal, client-id or address.")
+@limit_option()
+@json_option
+@watch_option
+@with_credentials
+def sessions_list(
+    credentials: Credentials,
+    principal: str | None,
+    client_id: str | None,
+    find: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List all sessions, in order of principal and client-id."""
+    wanted = {"principal": principal, "client_id": client_id, "find": find}
+    parameters = {name: text for name, text in wanted.items() if text is not None}
+    with Remote(credentials) as remote:
+        rows = remote.pages("/v1/sessions", "sessions", limit=200, **parameters)
+        expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
+        columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            [*columns, "#SUBSCRIPTIONS", "#BEHIND BY", "#OWED", "#UN-ACKED", "#WINDOW"],
+            lambda row: [
+                row["principal"],
+                row["client_id"],
+                row["connected"],
+                row["durable"],
+                row["peer"],
+                row["connected_at"],
+                row["subscriptions"],
+                behind_by(row),
+                row["owed"],
+                row["unacked"],
+                row["window"],
+            ],
+            expendable,
+        )
+
+
+@sessions.command("show")
+@click.argument("principal", shell_complete=principals)
+@click.argument("client_id", shell_complete=client_ids)
+@json_option
+@watch_option
+@with_credentials
+def sessions_show(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """Show one session and its subscriptions."""
+    with Remote(credentials) as remote:
+        session = remote.get(session_path(principal, client_id))
+    if as_json:
+        print_json(session)
+        return
+    subscriptions = session.pop("subscriptions")
+    print_fields(session.items())
+    print_table(
+        [
+            "SUBSCRIPTION",
+            "GLOB",
+            "ACK",
+            "DURABLE",
+            "DELIVERING",
+            "#BEHIND BY",
+            "#OWED",
+            "#UN-ACKED",
+            "#CONFLATED",
+            "WHY",
+        ],
+        [
+            (
+                s["id"],
+                s["glob"],
+                s["ack"],
+                s["durable"],
+                s["delivering"],
+                behind_by(s),
+                s["owed"],
+                s["unacked"],
+                s["conflated"],
+                why(s),
+            )
+            for s in subscriptions
+        ],
+    )
+
+
+@sessions.command("kick")
+@click.argument("principal", shell_complete=principals)
+@click.argument("client_id", shell_complete=client_ids)
+@json_option
+@with_credentials
+def sessions_kick(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """Close the live connection of a session with an ERROR; what it owes stays."""
+    with Remote(credentials) as remote:
+        remote.post(session_path(principal, client_id) + "/kick")
+    done(as_json, f"kicked {principal} {client_id}", {"principal": principal, "client_id": client_id, "kicked": True})
+
+
+@sessions.command("drop")
+@click.argument("principal", shell_complete=principals)
+@click.argument("client_id", shell_complete=client_ids)
+@json_option
+@with_credentials
+def sessions_drop(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+    """End a session for good: its connection, its durable subscriptions and all that they owe."""
+    with Remote(credentials) as remote:
+        remote.delete(session_path(principal, client_id))
+    done(as_json, f"dropped {principal} {client_id}", {"principal": principal, "client_id": client_id, "dropped": True})

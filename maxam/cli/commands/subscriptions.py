@@ -1,0 +1,160 @@
+"""`maxam-admin subscriptions`: all subscriptions, and those that are behind."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+
+from maxam.cli.completion import client_ids, principals, subscription_ids
+from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.repeating import watch_option
+from maxam.cli.screens.top import WHY
+from maxam.counting import counted
+from maxam.https_client import Credentials, Remote, subscription_path
+from maxam.terminal.groups import CommandGroup
+from maxam.terminal.moments import Duration
+from maxam.terminal.tables import print_json, print_line, print_table
+from maxam.terminal.units import duration
+
+SHOWN: Final = 20  # slow ones without --limit
+_EXPENDABLE: Final = ["WINDOW", "CONFLATED", "UN-ACKED", "OWED"]
+
+
+@click.group(cls=CommandGroup)
+def subscriptions() -> None:
+    """List subscriptions and those that are behind; end one."""
+
+
+@subscriptions.command("list")
+@click.option("--principal", metavar="P", shell_complete=principals, help="List only subscriptions of this principal.")
+@click.option(
+    "--client-id",
+    metavar="C",
+    shell_complete=client_ids,
+    help="List only subscriptions of sessions with this client-id.",
+)
+@limit_option()
+@json_option
+@watch_option
+@with_credentials
+def subscriptions_list(
+    credentials: Credentials, principal: str | None, client_id: str | None, limit: int | None, as_json: bool
+) -> None:
+    """List all subscriptions, in order of principal, client-id and id."""
+    with Remote(credentials) as remote:
+        wanted = {"principal": principal, "client_id": client_id}
+        parameters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        rows = remote.pages("/v1/subscriptions", "subscriptions", limit=200, **parameters)
+        columns = ["PRINCIPAL", "CLIENT-ID", "ID", "GLOB", "ACK", "DURABLE", "#BEHIND BY"]
+        columns += ["#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "WHY"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            columns,
+            lambda row: [
+                row["principal"],
+                row["client_id"],
+                row["id"],
+                row["glob"],
+                row["ack"],
+                row["durable"],
+                behind_by(row),
+                row["owed"],
+                row["unacked"],
+                row["window"],
+                row["conflated"],
+                why(row),
+            ],
+            ["WHY", "DURABLE", "ACK", *_EXPENDABLE],
+        )
+
+
+@subscriptions.command("slow")
+@click.option(
+    "--min",
+    "minimum",
+    type=Duration(zero=True, bare="s"),
+    help="List who has lacked something for this long, behind or not. 0s lists who lacks anything now. [default: who is behind]",
+)
+@limit_option(default=SHOWN, most=200)
+@json_option
+@watch_option
+@with_credentials
+def subscriptions_slow(credentials: Credentials, minimum: timedelta | None, limit: int, as_json: bool) -> None:
+    """List the subscriptions that are behind, the longest lag first.
+
+    BEHIND BY is the age of the oldest change that a subscription has not received yet. A subscription is behind if that exceeds the
+    limit lag_threshold_s of the gateway, by default 5 seconds. See docs/operate/admin.md, Staleness.
+    """
+    min_s = None if minimum is None else minimum.total_seconds()
+    wanted = {} if min_s is None else {"min_s": f"{min_s:f}"}
+    with Remote(credentials) as remote:
+        found = remote.get("/v1/subscriptions/slow", limit=limit, **wanted)
+    rows = found["subscriptions"]
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    looked_at = counted(found["looked_at"], "subscription")
+    if not rows:
+        if min_s is None:
+            limit_s = f"{found['behind_after_s']:g} s"
+            print_line(f"no subscription has lacked anything for more than {limit_s}, of {looked_at}")
+        else:
+            print_line(
+                f"no subscription lacks anything {f'for {min_s:g} s or more' if min_s else 'now'}, of {looked_at}"
+            )
+        return
+    print_table(
+        ["PRINCIPAL", "CLIENT-ID", "ID", "#BEHIND BY", "WHY", "#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "GLOB"],
+        [
+            [
+                row["principal"],
+                row["client_id"],
+                row["id"],
+                duration(row["staleness_s"]),
+                WHY[row["cause"]] if min_s else why(row),
+                row["owed"],
+                row["unacked"],
+                row["window"],
+                row["conflated"],
+                row["glob"],
+            ]
+            for row in rows
+        ],
+        [*_EXPENDABLE, "GLOB"],
+    )
+    print_line(f"{found['behind']} of {looked_at} behind by more than {found['behind_after_s']:g} s")
+
+
+@subscriptions.command("drop")
+@click.argument("principal", shell_complete=principals)
+@click.argument("client_id", shell_complete=client_ids)
+@click.argument("subscription", metavar="ID", shell_complete=subscription_ids)
+@json_option
+@with_credentials
+def subscriptions_drop(
+    credentials: Credentials, principal: str, client_id: str, subscription: str, as_json: bool
+) -> None:
+    """End a durable subscription that no connection uses, and all that it owes.
+
+    The other subscriptions of the session stay.
+    """
+    with Remote(credentials) as remote:
+        remote.delete(subscription_path(principal, client_id, subscription))
+    done(
+        as_json,
+        f"dropped {principal} {client_id} {subscription}",
+        {"principal": principal, "client_id": client_id, "id": subscription, "dropped": True},
+    )
+
+
+def behind_by(row: dict[str, Any]) -> str:
+    """Return how far a subscription or session is behind, for people; empty if it is not."""
+    return duration(row["staleness_s"]) if row["behind"] else ""
+
+
+def why(row: dict[str, Any]) -> str:
+    """Return why a subscription is behind; nothing if it is not, as what is on its way needs no cause."""
+    return WHY[row["cause"]] if row["behind"] else ""

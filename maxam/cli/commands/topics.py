@@ -1,0 +1,96 @@
+"""`maxam-admin topics`: what the topics hold."""
+
+from typing import Any
+
+import click
+
+from maxam.cli.completion import destinations
+from maxam.cli.options import WHOLE, done, full_option, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.repeating import watch_option
+from maxam.https_client import Credentials, Remote, topic_path
+from maxam.terminal.groups import LazyGroup
+from maxam.terminal.tables import VALUE, cell
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "get": ("maxam.cli.commands.topics_get:topics_get", "Show one topic and its value."),
+        "history": (
+            "maxam.cli.commands.history:topics_history",
+            "Show the last changes of a topic, out of the journal.",
+        ),
+        "overdue": (
+            "maxam.cli.commands.freshness:topics_overdue",
+            "List the topics that match GLOB and are older than fresh_within_s of their rule, in order of their names.",
+        ),
+        "put": ("maxam.cli.commands.put:topics_put", "Send a value to a topic."),
+        "watch": (
+            "maxam.cli.commands.topics_watch:topics_watch",
+            "Show the values of all topics that match GLOB, and each update of them, until Ctrl-C.",
+        ),
+    },
+)
+def topics() -> None:
+    """Show, watch, put and delete topics, and see their history."""
+
+
+@topics.command("list")
+@click.argument("glob", default="**")
+@click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
+@full_option
+@limit_option()
+@json_option
+@watch_option
+@with_credentials
+def topics_list(
+    credentials: Credentials, glob: str, values: bool, full: bool, limit: int | None, as_json: bool
+) -> None:
+    """List the topics that match GLOB, in order of their names."""
+    values = values or full
+    with Remote(credentials) as remote:
+        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower())
+        columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES"]
+        expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
+        print_rows(
+            rows,
+            limit,
+            as_json,
+            [*columns, VALUE] if values else columns,
+            lambda row: [
+                row["destination"],
+                row["revision"],
+                row["accepted_at"],
+                row["publisher"],
+                f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})",
+                row["body_bytes"],
+                *([cell(_value_cell(row), None) if full else _value_cell(row)] if values else []),
+            ],
+            expendable,
+            WHOLE,
+        )
+
+
+@topics.command("delete")
+@click.argument("destination", shell_complete=destinations)
+@click.option(
+    "--if-revision", type=click.IntRange(min=1), metavar="R", help="Delete only if the value has this revision."
+)
+@json_option
+@with_credentials
+def topics_delete(credentials: Credentials, destination: str, if_revision: int | None, as_json: bool) -> None:
+    """Delete the value of a topic, as a SEND of an empty body by this certificate's principal."""
+    condition = {} if if_revision is None else {"if_revision": if_revision}
+    with Remote(credentials) as remote:
+        remote.delete(topic_path(destination), **condition)
+    done(as_json, f"deleted {destination}", {"destination": destination, "disposition": "accepted"})
+
+
+def _value_cell(row: dict[str, Any]) -> object:
+    match row["value_state"]:
+        case "decoded":
+            return row["value"]
+        case "raw":
+            return f"({row['problem']})"
+        case state:
+            return f"({state})"

@@ -1,0 +1,1 @@
+"""The commands of `maxam-admin` that keep the terminal: `top` and `topics watch`."""

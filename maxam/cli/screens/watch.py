@@ -1,0 +1,238 @@
+"""`topics watch`: an eager subscription whose values are shown as they come."""
+
+import signal
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, Literal, final
+
+import trio
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from maxam.avro.json.decoding import Json, ValueDecodeError
+from maxam.cli.options import WHOLE
+from maxam.client import Message, connect
+from maxam.https_client import Credentials, Remote, RemoteError, split_address
+from maxam.schema_tools.judging import Judge
+from maxam.terminal.escaping import shown
+from maxam.terminal.tables import GAP, VALUE, cell, console, is_cut, make_table, print_json, print_line, tell_cut
+
+TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
+VIRTUAL_HOST: Final = "MAXVAPI"  # the gateway's default
+CELL_MIN: Final = 8  # characters of a name or value, however narrow the terminal
+REFRESH_S: Final = 0.25
+RELEARN_S: Final = 5.0  # at most so often the registry is asked for again when a value does not fit it
+
+Style = Literal["table", "lines", "whole", "json"]  # a value a line is cut; whole it is not
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One value as it arrived."""
+
+    destination: str
+    revision: int
+    received_at: str
+    deleted: bool
+    schema: str
+    value: Json
+    problem: str  # why there is no value; empty when there is one or the topic was deleted
+
+
+@final
+class _Display:
+    """Puts updates on the terminal in one style."""
+
+    def __init__(self, style: Style) -> None:
+        self.style: Final = style
+        self._newest: Final[OrderedDict[str, Update]] = OrderedDict()
+        self._count = 0
+        self._told_cut = False
+
+    def put(self, update: Update) -> None:
+        """Show an update, at once or with the next refresh."""
+        self._count += 1
+        if self.style == "json":
+            print_json(
+                {
+                    "destination": update.destination,
+                    "revision": update.revision,
+                    "received_at": update.received_at,
+                    "deleted": update.deleted,
+                    "schema": update.schema,
+                    "value": update.value,
+                    "problem": update.problem,
+                }
+            )
+        elif self.style == "whole":
+            print_line(f"{update.revision} {update.destination} {cell(_text(update), None).plain}")
+        elif self.style == "lines":
+            print_line(f"{update.revision} {update.destination} {cell(_text(update)).plain}")
+            if not self._told_cut and is_cut(_text(update)):
+                self._told_cut = True
+                tell_cut([VALUE], WHOLE)
+        else:
+            self._newest[update.destination] = update
+            self._newest.move_to_end(update.destination, last=False)
+            if len(self._newest) > TOPICS_MAX:
+                self._newest.popitem()
+
+    def table(self, rows_max: int, width: int) -> Table:
+        """Return the newest updates, as many as fit, each on one line of `width` characters."""
+        rows = list(self._newest.values())[: max(rows_max, 1)]
+        cells = [(cell(row.destination).plain, str(row.revision), row.received_at[11:23], row) for row in rows]
+        # Cut here: rich would take the room away from the short columns too.
+        revision_width = max(len(text) for text in ("REV", *(revision for _, revision, *_ in cells)))
+        room = width - len("00:00:00.000") - 3 * GAP - revision_width
+        longest = max(len(text) for text in ("DESTINATION", *(name for name, *_ in cells)))
+        destination_width = max(min(longest, room // 2), CELL_MIN)
+        value_width = max(room - destination_width, CELL_MIN)
+        cut = any(len(cell(_text(row)).plain) > value_width or is_cut(_text(row)) for *_, row in cells)
+        table = make_table(
+            ["DESTINATION", "#REV", "RECEIVED", "VALUE"],
+            [
+                (shown(name, destination_width), revision, at, shown(cell(_text(row)).plain, value_width))
+                for name, revision, at, row in cells
+            ],
+        )
+        for column in table.columns:
+            column.no_wrap = True
+        table.caption = Text(
+            f"updates: {self._count}, topics: {len(self._newest)}; {f'{WHOLE}; ' if cut else ''}Ctrl-C ends",
+            style="table.caption",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+        return table
+
+
+def _text(update: Update) -> str | Json:
+    return "(deleted)" if update.deleted else f"({update.problem})" if update.problem else update.value
+
+
+@final
+class _Watcher:
+    """Decodes the messages of one glob."""
+
+    def __init__(self, remote: Remote, glob: str) -> None:
+        self._remote: Final = remote
+        self._glob: Final = glob
+        self._judge = Judge(remote, glob)
+        self._relearn_at_s = 0.0
+
+    async def update(self, message: Message) -> Update:
+        schema, value, problem = "", None, ""
+        if not message.deleted:
+            try:
+                schema, value = self._decode(message)
+            except ValueDecodeError as error:
+                problem = str(error)
+                if trio.current_time() >= self._relearn_at_s:
+                    # the gateway accepted it, so its registry may be another one by now
+                    self._relearn_at_s = trio.current_time() + RELEARN_S
+                    self._judge = await trio.to_thread.run_sync(Judge, self._remote, self._glob)
+                    try:
+                        schema, value = self._decode(message)
+                        problem = ""
+                    except ValueDecodeError as still:
+                        problem = str(still)
+        return Update(
+            destination=message.destination,
+            revision=int(message.message_id),
+            received_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            deleted=message.deleted,
+            schema=schema,
+            value=value,
+            problem=problem,
+        )
+
+    def _decode(self, message: Message) -> tuple[str, Json]:
+        headers = tuple((name.encode(), text.encode()) for name, text in message.headers.items())
+        return self._judge.decode(message.destination, headers, message.body)
+
+
+def watch(
+    credentials: Credentials, glob: str, stomp: str | None, virtual_host: str | None, style: Style, count: int | None
+) -> None:
+    """Show every value of matching topics, then each update, until SIGINT, SIGTERM or `count` updates.
+
+    Args:
+        credentials: Of the admin API; the same certificate subscribes.
+        glob: Which topics.
+        stomp: `HOST:PORT` of the STOMP listener; None asks the gateway, which needs the admin right `read`.
+        virtual_host: Of the CONNECT. None: the one that the gateway reports, or its default.
+        style: How to show them.
+        count: End after N updates. None goes on until a signal.
+
+    Raises:
+        MaxamError, OSError: It cannot go on. Also a group of them.
+    """
+    with Remote(credentials) as remote:
+        if stomp is None:
+            about = remote.get("/v1/about")["stomp"]
+            address, virtual_host = (about["host"], about["port"]), virtual_host or about["virtual_host"]
+        else:
+            address = split_address(stomp, "--server")
+        watcher = _Watcher(remote, glob)
+        display = _Display(style)
+        trio.run(partial(_watch, credentials, address, virtual_host or VIRTUAL_HOST, watcher, glob, display, count))
+
+
+async def _watch(
+    credentials: Credentials,
+    address: tuple[str, int],
+    virtual_host: str,
+    watcher: _Watcher,
+    glob: str,
+    display: _Display,
+    count: int | None,
+) -> None:
+    certificate, key, ca = credentials.certificate, credentials.key, credentials.ca
+    if certificate is None or key is None or ca is None:
+        raise RemoteError("certificate, key and CA are needed")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_until_signal, nursery.cancel_scope)
+        if display.style == "table":
+            nursery.start_soon(_refresh, display)
+        async with (
+            connect(
+                *address,
+                certificate=certificate,
+                key=key,
+                ca=ca,
+                check_name=credentials.server_name,
+                host=virtual_host,
+            ) as client,
+            client.subscribe(glob, eager=True) as subscription,
+        ):
+            if subscription.filtered:
+                print_line(f"no right of this certificate to receive anything of {glob}: nothing will come")
+            async for message in subscription:
+                display.put(await watcher.update(message))
+                if count is not None:
+                    count -= 1
+                    if count <= 0:
+                        break
+        nursery.cancel_scope.cancel()
+
+
+async def _until_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            scope.cancel()
+
+
+async def _refresh(display: _Display) -> None:
+    terminal = console()
+    with Live(console=terminal, auto_refresh=False, screen=False) as live:
+        try:
+            while True:
+                live.update(display.table(terminal.height - 5, terminal.width), refresh=True)
+                await trio.sleep(REFRESH_S)
+        finally:
+            live.update(display.table(terminal.height - 5, terminal.width), refresh=True)

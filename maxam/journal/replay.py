@@ -1,0 +1,220 @@
+"""Read back what a journal stores: the newest whole snapshot, then the segments after it, each block proven."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from maxam.errors import JournalDamagedError
+from maxam.journal.decoding import Decoder
+from maxam.journal.disk import Disk
+from maxam.journal.encoding import Position
+from maxam.journal.names import Segment, list_segments, list_snapshots
+from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner
+from maxam.journal.whole import OTHER_NAME, open_scanner, read_blocks, require_end, whole_snapshot
+from maxam.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEnd:
+    """The open segment as it was read: its bytes from `end` to `size` are the remains of one write.
+
+    Attributes:
+        segment: The file.
+        scanner: At its end; None if not even the header is whole.
+        end: Place after the last whole block.
+        size: Bytes of the file.
+    """
+
+    segment: Segment
+    scanner: Scanner | None
+    end: int
+    size: int
+
+
+@final
+class Replay:
+    """Reads a journal's folder once. It changes nothing.
+
+    Attributes:
+        incarnation: As the newest file that was read has it. Empty for none.
+        damaged_snapshots: Snapshots that were skipped in favour of older ones.
+        open_end: The open segment, once it was read. None if there is none.
+    """
+
+    def __init__(self, folder: str, disk: Disk) -> None:
+        """Prepare to read the journal of a folder."""
+        self._folder: Final = folder
+        self._disk: Final = disk
+        self._decoder: Final = Decoder(0, 0)
+        self._chain = 0
+        self._needed = 0  # revision of a damaged snapshot: the head must not be below it
+        self.incarnation = ""
+        self.damaged_snapshots: Final[list[JournalDamagedError]] = []
+        self.open_end: OpenEnd | None = None
+
+    @property
+    def position(self) -> Position:
+        """The position after all that was read."""
+        return Position(self._decoder.revision, self._decoder.accepted_at_us, self._chain)
+
+    def records(
+        self, sealed_only: bool = False, began: Callable[[Segment], None] | None = None, up_to: int | None = None
+    ) -> Iterator[Record]:
+        """Yield what is stored.
+
+        Args:
+            sealed_only: Leave out the open segment.
+            began: Called with each sealed segment before its first record.
+            up_to: Revision at which a sealed segment ends. Nothing above it is read. None reads all.
+
+        Raises:
+            JournalDamagedError: Something is not what was written, and not the remains of the last write.
+        """
+        decoder = self._decoder
+        base, path = self._choose_snapshot(up_to)
+        if path:
+            yield from self._snapshot(path, base)
+        sealed, opened = list_segments(f"{self._folder}/segments", self._disk)
+        if sealed_only:
+            opened = []
+        if up_to is not None:
+            sealed = [segment for segment in sealed if segment.last <= up_to]
+        if len(opened) > 1:
+            raise self._damaged(JournalDamagedError(opened[0].path, 0, "two open segments"), self._stake())
+        for segment in [*sealed, *opened]:
+            if segment.last <= base and not segment.open:
+                continue  # archive
+            if segment.first != decoder.revision + 1:
+                if self.damaged_snapshots:
+                    raise self.damaged_snapshots[0]
+                problem = f"it should begin with revision {decoder.revision + 1}: a segment or snapshot is missing"
+                raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake())
+            if segment.open:
+                yield from self._open_segment(segment)
+            else:
+                yield from self._sealed_segment(segment, began)
+        if decoder.revision < self._needed:
+            raise self.damaged_snapshots[0]
+        if sealed and sealed[-1].last < base == decoder.revision and not opened:
+            problem = f"it is above the last segment's end {sealed[-1].last}"
+            raise self._damaged(JournalDamagedError(path, 0, problem), self._stake())
+
+    def _choose_snapshot(self, up_to: int | None) -> tuple[int, str]:
+        """Return the newest whole snapshot that is not above a revision, or 0 and "" when there is none."""
+        for revision, path in reversed(list_snapshots(f"{self._folder}/snapshots", self._disk)):
+            if up_to is not None and revision > up_to:
+                continue
+            error = whole_snapshot(path, revision, self._disk)
+            if error is None:
+                return revision, path
+            self.damaged_snapshots.append(self._damaged(error, f"all values up to revision {revision}"))
+            self._needed = max(self._needed, revision)
+        return 0, ""
+
+    def _snapshot(self, path: str, revision: int) -> Iterator[Record]:
+        stake = "the values of all topics"
+        decoder = self._decoder
+        scanner = self._scanner(path)
+        self.incarnation = scanner.incarnation
+        decoder.gapless = False
+        yield from self._blocks(scanner, stake)
+        if max(decoder.revision, decoder.mentioned) > revision:
+            problem = f"it holds revision {max(decoder.revision, decoder.mentioned)}, which is above its own"
+            raise self._damaged(JournalDamagedError(path, scanner.size, problem), stake)
+        decoder.gapless = True
+        decoder.revision = revision
+        decoder.accepted_at_us = max(decoder.accepted_at_us, scanner.start.accepted_at_us)
+
+    def _sealed_segment(self, segment: Segment, began: Callable[[Segment], None] | None) -> Iterator[Record]:
+        scanner = self._begin(segment)
+        if began is not None:
+            began(segment)
+        yield from self._blocks(scanner, self._stake())
+        if self._decoder.revision != segment.last:
+            problem = f"it ends with revision {self._decoder.revision}"
+            raise self._damaged(JournalDamagedError(segment.path, scanner.size, problem), self._stake())
+        self._chain = scanner.chain
+
+    def _open_segment(self, segment: Segment) -> Iterator[Record]:
+        stake = self._stake()
+        size = self._disk.size(segment.path)
+        try:
+            scanner = self._begin(segment)
+        except JournalDamagedError:
+            if size > HEADER_BYTES:  # the header was synced before any block
+                raise
+            self.open_end = OpenEnd(segment, None, 0, size)
+            return
+        try:
+            yield from self._blocks(scanner, stake, sealed=False)
+        except JournalDamagedError:
+            if not scanner.torn():
+                raise
+        self._chain = scanner.chain
+        self.open_end = OpenEnd(segment, scanner, scanner.offset, scanner.size)
+
+    def _begin(self, segment: Segment) -> Scanner:
+        """Open the next segment and see that it continues the one before."""
+        scanner = self._scanner(segment.path)
+        if scanner.snapshot or scanner.start.revision != segment.first - 1:
+            raise self._damaged(JournalDamagedError(segment.path, 0, OTHER_NAME), self._stake())
+        # 0: begun when only a snapshot was there to follow
+        if self._chain and scanner.start.chain not in {0, self._chain}:
+            problem = "it does not follow the segment before it"
+            raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake())
+        self._decoder.accepted_at_us = max(self._decoder.accepted_at_us, scanner.start.accepted_at_us)
+        self.incarnation = scanner.incarnation or self.incarnation
+        return scanner
+
+    def _blocks(self, scanner: Scanner, stake: str, sealed: bool = True) -> Iterator[Record]:
+        try:
+            for records in read_blocks(scanner, self._decoder):
+                yield from records
+            if sealed:
+                require_end(scanner)
+        except JournalDamagedError as error:
+            raise self._damaged(error, stake) from error
+
+    def _scanner(self, path: str) -> Scanner:
+        try:
+            return open_scanner(path, self._disk)
+        except JournalDamagedError as error:
+            raise self._damaged(error, "every record in it") from error
+
+    def _stake(self) -> str:
+        return f"all changes from revision {self._decoder.revision + 1} on"
+
+    def _damaged(self, error: JournalDamagedError, stake: str) -> JournalDamagedError:
+        """Add to a finding what an operator needs to decide."""
+        problem = str(error).removeprefix(f"{error.path}: byte {error.offset}: ")
+        if problem == OTHER_VERSION:
+            return JournalDamagedError(error.path, error.offset, f"{problem}; start that version, or restore a backup")
+        remedy = (
+            f"at stake: {stake}. `maxam-admin journal repair {self._folder}` shows what would be lost, topic by topic, and changes "
+            "nothing without --apply. Or start from a backup (`maxam-admin journal restore`)"
+        )
+        return JournalDamagedError(error.path, error.offset, f"{problem}; {remedy}")
+
+
+def read_sealed(
+    folder: str | os.PathLike[str],
+    disk: Disk,
+    began: Callable[[Segment], None] | None = None,
+    up_to: int | None = None,
+) -> Iterator[Record]:
+    """Yield the newest whole snapshot, then the sealed segments after it: the records of the next snapshot.
+
+    Takes no lock and changes nothing; another process may write meanwhile.
+
+    Args:
+        folder: The journal's.
+        disk: Where it is.
+        began: Called with each segment before its first record, when the one before has been read to its end and found whole.
+        up_to: Revision at which a sealed segment ends. Nothing above it is read. None reads all.
+
+    Raises:
+        JournalDamagedError: Something is not what was written.
+    """
+    root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
+    return Replay(root, disk).records(sealed_only=True, began=began, up_to=up_to)

@@ -1,0 +1,1 @@
+"""The typed history: each message type as a Parquet table."""

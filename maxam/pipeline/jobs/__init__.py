@@ -1,0 +1,1 @@
+"""The commands of `maxam-pipeline`, one module per job."""

@@ -1,0 +1,72 @@
+"""Bodies as JSON, in a column of their own."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
+
+from maxam.pipeline.jobs.output import with_json, with_optional
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from maxam.pipeline.catalogue import Catalogue
+
+VALUE: Final = "value"
+_NEEDED: Final = ("schema", "schema_version", "schema_fingerprint", "encoding", "value_offset", "value_length", "body")
+
+
+def with_values(frame: "DataFrame", catalogue: "Catalogue", *, without_pii: bool = False) -> "DataFrame":
+    """Decode the datum inside each body.
+
+    Args:
+        frame: Rows with the columns of changes that describe a body: `schema`, `schema_version`, `schema_fingerprint`,
+            `encoding`, `value_offset`, `value_length` and `body`.
+        catalogue: The schemas.
+        without_pii: Leave out the fields that the schemas mark as personal.
+
+    Returns:
+        The rows with one more column `value`: JSON text as `maxam-admin topics get --json` has values. It is null for a delete, and
+        for a body without a schema, of a schema that is in no folder, or that does not decode by it.
+    """
+
+    def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values = pa.array(json_values(batch, catalogue, without_pii=without_pii), pa.string())
+            yield pa.RecordBatch.from_arrays([*batch.columns, values], [*batch.schema.names, VALUE])
+
+    columns = StructType([*frame.schema.fields, StructField(VALUE, StringType())])
+    return with_optional(with_json(frame.mapInArrow(decoded, columns), VALUE), VALUE)
+
+
+def json_values(batch: pa.RecordBatch, catalogue: "Catalogue", *, without_pii: bool = False) -> list[str | None]:
+    """Return the datum of each row as JSON text, or None; see `with_values`."""
+    from maxam.avro.json.decoding import ValueDecodeError, decode_value  # noqa: PLC0415  # likewise
+    from maxam.records import Judgement  # noqa: PLC0415  # likewise
+    from maxam.terminal.escaping import json_line  # noqa: PLC0415  # the driver has no use for fastavro
+
+    texts: dict[tuple[str, str, bytes], bytes | None] = {}
+    values: list[str | None] = []
+    for name, version, fingerprint, encoding, offset, length, body in zip(
+        *[batch.column(column).to_pylist() for column in _NEEDED], strict=True
+    ):
+        if not name or not fingerprint or not body:
+            values.append(None)
+            continue
+        key = (name, version, fingerprint)
+        if key not in texts:
+            text = catalogue.writer(*key, marked=without_pii)
+            texts[key] = None if text is None else text.encode()
+        text_bytes = texts[key]
+        if text_bytes is None:
+            values.append(None)
+            continue
+        try:
+            judgement = Judgement(encoding, name, version, fingerprint, offset, length)
+            value = decode_value(text_bytes, body, judgement, without_pii=without_pii)
+        except ValueDecodeError:
+            values.append(None)
+        else:
+            values.append(json_line(value))
+    return values

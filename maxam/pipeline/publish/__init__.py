@@ -1,0 +1,1 @@
+"""Publish rows of tables to a gateway."""

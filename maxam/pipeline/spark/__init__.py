@@ -1,0 +1,1 @@
+"""Spark sessions, the data source `maxam` and the tables of a journal."""

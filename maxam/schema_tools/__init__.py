@@ -1,0 +1,1 @@
+"""Tools for a schema folder: check, edit, compare, plan and try."""

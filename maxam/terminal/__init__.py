@@ -1,0 +1,1 @@
+"""The output of every command: escaping and tables."""

@@ -1,0 +1,1 @@
+"""Tests of documents, and the script that writes the generated ones."""
