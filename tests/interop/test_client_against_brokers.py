@@ -5,12 +5,13 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, Literal
 
 import pytest
 import trio
 
-from maxam.client import Client, ClientError, GatewayError, connect
+from maxam.client import Client, ClientError, ConnectionLostError, GatewayError, connect
 from maxam.client.resume import resume
 from maxam.client.subscription import AckMode
 from tests.benchmarks.brokers import activemq, rabbitmq
@@ -27,7 +28,7 @@ REFUSED: Final[dict[str, tuple[str, dict[str, str]]]] = {  # a SEND that gets an
     "rabbitmq": ("/nowhere/x", {}),
     "activemq": ("/queue/x", {"transaction": "none"}),
 }
-HEART_BEAT_MS: Final = 5000  # a busy machine keeps a broker from its heart-beat for some seconds
+HEART_BEATS_MS: Final = (5000, 15_000)  # a busy machine keeps a broker from its heart-beat for some seconds
 ACK_MODES: Final[tuple[AckMode, ...]] = ("auto", "client", "client-individual")
 
 pytestmark = [
@@ -192,20 +193,27 @@ def test_large_bodies_and_escaped_headers_come_back(broker: Broker, version: Ver
 
 
 def test_an_idle_connection_lives_by_its_heart_beats(broker: Broker) -> None:
-    """Both ends that promise heart-beats and hear none for twice the interval close: after a longer time both still serve."""
+    """Both ends that promise heart-beats and hear none for twice the interval close: after a longer time both still serve.
 
-    async def idle(version: Version) -> None:
-        async with connected(broker, version, HEART_BEAT_MS) as client:
-            with trio.move_on_after(2.3 * HEART_BEAT_MS / 1000):
+    A broker that the machine kept waiting too long has a second chance with a longer interval.
+    """
+
+    async def idle(version: Version, heart_beat_ms: int) -> None:
+        async with connected(broker, version, heart_beat_ms) as client:
+            with trio.move_on_after(2.3 * heart_beat_ms / 1000):
                 raise await client.ended()
             await fill(client, queue(), range(1))
 
-    async def main() -> None:
+    async def main(heart_beat_ms: int) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(idle, "1.1")
-            nursery.start_soon(idle, "1.2")
+            nursery.start_soon(idle, "1.1", heart_beat_ms)
+            nursery.start_soon(idle, "1.2", heart_beat_ms)
 
-    run(main)
+    short_ms, long_ms = HEART_BEATS_MS
+    try:
+        run(partial(main, short_ms))
+    except* ConnectionLostError:
+        run(partial(main, long_ms))
 
 
 @each_version
