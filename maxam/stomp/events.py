@@ -16,6 +16,8 @@ SOURCE: Final = b"source"  # these two of SEND are passed on; a topic's mark con
 SOURCE_REVISION: Final = b"source-revision"
 SOURCE_BYTES_MAX: Final = 128
 NUMBER_DIGITS_MAX: Final = 19  # of any number in a header: 64 bits
+INTERVAL_MS_MIN: Final = 10  # of `min-interval`
+INTERVAL_MS_MAX: Final = 3_600_000
 NUMBER_MAX: Final = 2**63 - 1  # of `source-revision` and `if-revision`: an Avro long
 
 
@@ -42,9 +44,10 @@ class Connect:
         window: The `window` header, at least 1, or None.
         heart_beat_ms: Heart-beats that the client offers and wants, `(cx, cy)`.
         rejections_end: A rejected SEND is answered with ERROR and ends the connection.
+        incarnation: CONNECTED is to have the incarnation of the journal.
     """
 
-    __slots__ = ("client_id", "heart_beat_ms", "host", "rejections_end", "version", "window")
+    __slots__ = ("client_id", "heart_beat_ms", "host", "incarnation", "rejections_end", "version", "window")
 
     def __init__(
         self,
@@ -54,8 +57,10 @@ class Connect:
         window: int | None,
         heart_beat_ms: tuple[int, int],
         rejections_end: bool = False,
+        incarnation: bool = False,
     ) -> None:
         self.version: Final = version
+        self.incarnation: Final = incarnation
         self.host: Final = host
         self.client_id: Final = client_id
         self.window: Final = window
@@ -125,6 +130,38 @@ class SkippedSend(Send):
 
 
 @final
+class SubscribeOptions:
+    """What a SUBSCRIBE asks for beyond plain delivery. A SUBSCRIBE without any of these headers has no such object.
+
+    Attributes:
+        since: The `since` header, a position that the client kept, or None.
+        markers: The `markers` header.
+        metadata: The `metadata` header.
+        interval_ms: The `min-interval` header, milliseconds; 0 if there is none.
+        selector: The `selector` header, or None.
+        changes_only: The `changes-only` header.
+    """
+
+    __slots__ = ("changes_only", "interval_ms", "markers", "metadata", "selector", "since")
+
+    def __init__(
+        self,
+        since: bytes | None = None,
+        markers: bool = False,
+        metadata: bool = False,
+        interval_ms: int = 0,
+        selector: str | None = None,
+        changes_only: bool = False,
+    ) -> None:
+        self.since: Final = since
+        self.markers: Final = markers
+        self.metadata: Final = metadata
+        self.interval_ms: Final = interval_ms
+        self.selector: Final = selector
+        self.changes_only: Final = changes_only
+
+
+@final
 class Subscribe:
     """SUBSCRIBE.
 
@@ -136,9 +173,10 @@ class Subscribe:
         eager: The `eager` header.
         receipt: The `receipt` header, or None.
         individual: Ack mode client-individual.
+        options: The headers that refine delivery, or None if there are none.
     """
 
-    __slots__ = ("acknowledged", "durable", "eager", "glob", "individual", "receipt", "subscription")
+    __slots__ = ("acknowledged", "durable", "eager", "glob", "individual", "options", "receipt", "subscription")
 
     def __init__(
         self,
@@ -149,10 +187,12 @@ class Subscribe:
         eager: bool,
         receipt: bytes | None,
         individual: bool = False,
+        options: SubscribeOptions | None = None,
     ) -> None:
         self.subscription: Final = subscription
         self.glob: Final = glob
         self.individual: Final = individual
+        self.options: Final = options
         self.acknowledged: Final = acknowledged
         self.durable: Final = durable
         self.eager: Final = eager

@@ -14,6 +14,8 @@ from typing import Final, final
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.stomp.events import (
+    INTERVAL_MS_MAX,
+    INTERVAL_MS_MIN,
     NUMBER_MAX,
     SOURCE,
     SOURCE_BYTES_MAX,
@@ -30,6 +32,7 @@ from maxam.stomp.events import (
     Send,
     SkippedSend,
     Subscribe,
+    SubscribeOptions,
     Unsubscribe,
     is_mark,
     parse_number,
@@ -185,6 +188,7 @@ class Protocol:
             _read_window(frame, self._limits.window),
             _read_heart_beat(frame),
             _read_rejections(frame),
+            _flag(frame, b"incarnation"),
         )
         self.version = version
         self._readers = _READERS[version]
@@ -275,10 +279,34 @@ def _subscribe(frame: Frame, limits: Limits) -> Event:
         raise _refusal(frame, "bad ack", "The ack of SUBSCRIBE is unknown; expected auto, client or client-individual.")
     durable = _flag(frame, b"durable")
     eager = _flag(frame, b"eager")
-    _flag(frame, b"metadata")
-    _flag(frame, b"markers")
     receipt = frame.headers.get(b"receipt")
-    return Subscribe(subscription, glob, ack != b"auto", durable, eager, receipt, ack == b"client-individual")
+    options = None if _OPTIONS.isdisjoint(frame.headers) else _read_options(frame, limits)
+    return Subscribe(subscription, glob, ack != b"auto", durable, eager, receipt, ack == b"client-individual", options)
+
+
+def _read_options(frame: Frame, limits: Limits) -> SubscribeOptions | None:
+    headers = frame.headers
+    interval_ms = 0
+    if b"min-interval" in headers:
+        interval_ms = parse_number(headers[b"min-interval"])
+        if not INTERVAL_MS_MIN <= interval_ms <= INTERVAL_MS_MAX:
+            raise _refusal(
+                frame,
+                "bad min-interval",
+                f"The min-interval of SUBSCRIBE is malformed or out of range; expected {INTERVAL_MS_MIN} to "
+                f"{INTERVAL_MS_MAX} milliseconds.",
+            )
+    since = headers.get(b"since")
+    selector = headers.get(b"selector")
+    if selector is not None:
+        _limit(frame, b"selector", selector, "selector_bytes_max", limits.selector_bytes_max)
+    markers = _flag(frame, b"markers")
+    metadata = _flag(frame, b"metadata")
+    changes_only = _flag(frame, b"changes-only")
+    if not (markers or metadata or changes_only or interval_ms) and since is None and selector is None:
+        return None
+    text = None if selector is None else selector.decode()
+    return SubscribeOptions(since, markers, metadata, interval_ms, text, changes_only)
 
 
 def _unsubscribe(frame: Frame, _limits: Limits) -> Event:
@@ -316,6 +344,7 @@ _COMMON_READERS: Final[Mapping[bytes, _Reader]] = {
     b"CONNECT": _second_connect,
     b"STOMP": _second_connect,
 }
+_OPTIONS: Final = frozenset((b"since", b"markers", b"metadata", b"min-interval", b"selector", b"changes-only"))
 _READERS: Final[tuple[Mapping[bytes, _Reader], Mapping[bytes, _Reader]]] = (
     {**_COMMON_READERS, b"ACK": _ack_1_1},
     {**_COMMON_READERS, b"ACK": _ack_1_2},

@@ -395,13 +395,42 @@ class TestSubscribe:
             (b"ack:client-individual\n", True, False, False, True),
             (b"durable:true\n", False, True, False, False),
             (b"durable:false\neager:true\n", False, False, True, False),
-            (b"metadata:true\nmarkers:false\nunknown:x\n", False, False, False, False),
+            (b"metadata:false\nmarkers:false\nchanges-only:false\nunknown:x\n", False, False, False, False),
         ],
     )
     def test_event(self, headers: bytes, acknowledged: bool, durable: bool, eager: bool, individual: bool) -> None:
         """Spec: STOMP 1.2 "If the header is not set, it defaults to auto."."""
         event = event_of(b"SUBSCRIBE\nid:1\ndestination:X/*\n" + headers + b"receipt:r\n\n\0")
         assert fields(event) == fields(Subscribe(b"1", b"X/*", acknowledged, durable, eager, b"r", individual))
+
+    @pytest.mark.parametrize(
+        ("headers", "values"),
+        [
+            (b"since:0.7.x\n", (b"0.7.x", False, False, 0, None, False)),
+            (b"since:\n", (b"", False, False, 0, None, False)),
+            (b"markers:true\nmetadata:true\n", (None, True, True, 0, None, False)),
+            (b"min-interval:10\nchanges-only:true\n", (None, False, False, 10, None, True)),
+            (b"min-interval:3600000\n", (None, False, False, 3_600_000, None, False)),
+            (b"selector:a > 1\n", (None, False, False, 0, "a > 1", False)),
+        ],
+    )
+    def test_options(self, headers: bytes, values: tuple[object, ...]) -> None:
+        """Headers that refine delivery are read into options."""
+        event = event_of(b"SUBSCRIBE\nid:1\ndestination:X/*\n" + headers + b"\n\0")
+        assert isinstance(event, Subscribe)
+        assert event.options is not None
+        options = event.options
+        read = (options.since, options.markers, options.metadata, options.interval_ms, options.selector)
+        assert (*read, options.changes_only) == values
+
+    @pytest.mark.parametrize(
+        "header", [b"min-interval:9", b"min-interval:3600001", b"min-interval:1s", b"changes-only:yes", b"markers:1"]
+    )
+    def test_an_option_out_of_range_is_an_error(self, header: bytes) -> None:
+        """The summary of the ERROR has the name of the header."""
+        event = event_of(b"SUBSCRIBE\nid:1\ndestination:X/*\n" + header + b"\n\n\0")
+        assert isinstance(event, Failure)
+        assert event.error.message == "bad " + header.partition(b":")[0].decode()
 
     @pytest.mark.parametrize("name", [b"durable", b"eager", b"metadata", b"markers"])
     @pytest.mark.parametrize("value", [b"", b"True", b"1", b"yes", b" true"])
