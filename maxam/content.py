@@ -34,6 +34,8 @@ def text(value: bytes) -> bytes:
 _LENGTHS.extend([unsigned(length << 1) for length in range(4096)])
 _BODY_ALONE: Final = [b"\0" + length for length in _LENGTHS]  # no headers, length of body
 
+EMPTY_CONTENT: Final = _BODY_ALONE[0]
+
 
 def read_unsigned(data: bytes, place: int) -> tuple[int, int]:
     """Return a base-128 number and the place after it.

@@ -110,6 +110,15 @@ class Broker:
         self.subscribing: Final = Subscribing(limits, self._log, self._table, self._scanner, self._acknowledgements)
 
     @property
+    def incarnation(self) -> str:
+        """The incarnation of the journal; empty for none."""
+        return self._log.incarnation
+
+    @incarnation.setter
+    def incarnation(self, incarnation: str) -> None:
+        self._log.incarnation = incarnation
+
+    @property
     def head_revision(self) -> int:
         """Revision of the newest appended change."""
         return self._log.head_revision
@@ -242,7 +251,7 @@ class Broker:
                 self._acknowledgements.record(subscription)
                 connection.position = self._log.appended_seq
         if event.receipt is not None:
-            connection.promise(event.receipt, ())
+            connection.promise(event.receipt, connection.position_headers(subscription))
         connection.wake_if_due()
 
     def detach(self, connection: Outbox, now_s: float) -> None:
@@ -323,9 +332,10 @@ class Broker:
             self._conditions.keep(operation)
             self._routing.deliver(operation)
         elif type(operation) is TransientSubscribe:
-            self._table.activate(operation.subscription, operation.eager)
+            self._table.activate(operation.subscription, operation.eager, operation.after)
         elif type(operation) is SubscriptionRecord and isinstance(operation.target, Subscription):
-            self._table.activate(operation.target, operation.eager)
+            after = -1 if operation.low_water is None else operation.low_water
+            self._table.activate(operation.target, operation.eager, after)
         else:
             self._recovery.apply(operation)
 

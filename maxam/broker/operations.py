@@ -20,11 +20,12 @@ from maxam.records import Change, Record, SubscriptionRecord
 class TransientSubscribe:
     """A SUBSCRIBE that takes effect in order but leaves nothing in the journal."""
 
-    __slots__ = ("eager", "subscription")
+    __slots__ = ("after", "eager", "subscription")
 
-    def __init__(self, subscription: Subscription, eager: bool) -> None:
+    def __init__(self, subscription: Subscription, eager: bool, after: int = -1) -> None:
         self.subscription: Final = subscription
         self.eager: Final = eager
+        self.after: Final = after  # changes after this revision are owed; -1 for none
 
 
 Operation = Record | TransientSubscribe
@@ -57,6 +58,7 @@ class OperationLog:
     """The operations of one broker, in their order.
 
     Attributes:
+        incarnation: Of the journal; empty for none.
         head_revision: Revision of the newest appended change.
         committed_revision: Revision of the newest applied change.
         accepted_at_us: When the newest appended change was accepted; never decreases.
@@ -74,10 +76,12 @@ class OperationLog:
         "applied_seq",
         "committed_revision",
         "head_revision",
+        "incarnation",
         "pending",
     )
 
     def __init__(self) -> None:
+        self.incarnation = ""
         self.head_revision = 0
         self.committed_revision = 0
         self.accepted_at_us = 0

@@ -17,6 +17,8 @@ from typing import Final, final
 from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.operations import OperationLog
 from maxam.broker.policy import Rights
+from maxam.broker.refined_delivery import RefinedDelivery
+from maxam.broker.refinement import Refinement
 from maxam.broker.session import NOT_OWED, Session, Subscription, Topic
 from maxam.broker.window import Window
 from maxam.broker.wire_cache import Chunk, WireCache
@@ -55,6 +57,7 @@ class Outbox:
     """The frames that one connected client is to be sent.
 
     Attributes:
+        refined: Delivery to subscriptions that have a refinement; None until there is one.
         quiet: No further value is started: the client disconnects, failed, or lost its session.
         failure: Why the broker closes it. The ERROR comes after all receipts.
         position: Of the last operation that a frame of it appended.
@@ -83,6 +86,7 @@ class Outbox:
         "ready_queue",
         "receipts",
         "receipts_bytes",
+        "refined",
         "rejected",
         "rejections_end",
         "rights",
@@ -121,6 +125,7 @@ class Outbox:
         self.version: Final = version
         self.window: Final = window
         self.rights: Rights = session.rights
+        self.refined: RefinedDelivery | None = None
         self.quiet = False
         self.failure: ProtocolError | None = None
         self.awake = False  # the writer was woken, and `drain` has handed out something ever since
@@ -169,6 +174,8 @@ class Outbox:
         if subscription.queued:
             subscription.queued = False
             self.ready_queue.remove(subscription)
+        if self.refined is not None:
+            self.refined.leave(subscription)
         if self.in_flight < self.window.size:
             self.full_since_s = -1.0
 
@@ -226,10 +233,16 @@ class Outbox:
             self._confirm(now_s)
         self.skipped_s = -1.0
         out: list[bytes] = []
+        refined = self.refined
+        if refined is not None:
+            for subscription in refined.run_timers(now_s):
+                self.add_ready(subscription)
         if self.receipts and self.receipts[0][0] <= self._log.applied_seq:
             self._drain_receipts(out)
         if not self.quiet and self.ready_queue:
             self._drain_values(out, now_s)
+        if refined is not None and refined.marking and not self.quiet:
+            refined.markers(now_s, out)
         self.awake = bool(out) or self.skipped_s >= 0
         return out
 
@@ -257,7 +270,8 @@ class Outbox:
         withheld = 0
         if len(ready_queue) == 1 and self.in_flight < self.window.size:
             alone = ready_queue[0]
-            if not alone.acknowledged and not alone.durable and alone.checked is self.rights:
+            plain = not alone.acknowledged and not alone.durable and alone.refinement is None
+            if plain and alone.checked is self.rights:
                 count = self._drain_alone(alone, out)
                 size = VALUES_BYTES_MAX
         subscription: Subscription | None = None
@@ -279,16 +293,20 @@ class Outbox:
                 ready_queue.append(current)
                 subscription = None
             # else it stays first
-            if current.checked is not self.rights and not current.permits(topic, self.rights):
+            permitted = current.checked is self.rights or current.permits(topic, self.rights)
+            if permitted and current.refinement is None:
+                shared = self._shared(topic, current.variant)
+                out.append(current.prefix)
+                out.append(shared)
+                size += len(current.prefix) + len(shared)
+            elif not permitted or (added := self._drain_refined(current, topic, out, now_s)) == 0:
                 withheld += 1
                 if withheld < WITHHELD_MAX:
                     continue
                 self.skipped_s = now_s
                 break
-            shared = self._shared(topic, current.variant)
-            out.append(current.prefix)
-            out.append(shared)
-            size += len(current.prefix) + len(shared)
+            else:
+                size += added
             count += 1
             if current.acknowledged:
                 self._hold(current, topic, now_s, subscription is None and not ready_queue)
@@ -298,6 +316,17 @@ class Outbox:
             ready_queue.appendleft(subscription)
         self.messages += count
         self._counters.messages += count
+
+    def _drain_refined(self, subscription: Subscription, topic: Topic, out: list[bytes], now_s: float) -> int:
+        """Hand out a topic of a subscription with a refinement; return how many bytes, 0 if nothing is to be sent now."""
+        if self.refined is None or subscription.refinement is None:
+            return 0  # it has both
+        parts = self.refined.frame(subscription, subscription.refinement, topic, now_s)
+        out += parts
+        if not parts and subscription.durable and topic not in subscription.owed:
+            # As if it had been written: it is settled with what was written before, and not earlier.
+            self.unwritten.append((subscription, topic, topic.change.revision, subscription.taken_since_us()))
+        return sum([len(part) for part in parts])
 
     def _drain_alone(self, subscription: Subscription, out: list[bytes]) -> int:
         """Hand out values to the only subscription that has some ready, when nothing need be noted of them; return how many."""
@@ -384,7 +413,32 @@ class Outbox:
     @property
     def due_s(self) -> float | None:
         """When `probe` and then `drain` must be called, or None."""
-        return self.skipped_s if self.skipped_s >= 0 else self._stalled_at_s
+        due_s = self.skipped_s if self.skipped_s >= 0 else self._stalled_at_s
+        if self.refined is None or self.refined.due_s < 0:
+            return due_s
+        return self.refined.due_s if due_s is None else min(due_s, self.refined.due_s)
+
+    def position_headers(self, subscription: Subscription) -> Headers:
+        """Return the header with the position of a subscription, if its client asked for positions."""
+        refinement = subscription.refinement
+        if self.refined is None or refinement is None or not refinement.markers:
+            return ()
+        position = self.refined.position(subscription, refinement)
+        return ((b"position", position.encode()),) if position else ()
+
+    def begin_initial(self, subscription: Subscription, refinement: Refinement) -> None:
+        """Record that a subscription owes all of its initial state."""
+        if self.refined is not None:
+            self.refined.begin_initial(subscription, refinement)
+            if self.refined.marking:
+                self.wake()
+
+    def refine(self, subscription: Subscription, refinement: Refinement) -> None:
+        """Have a subscription delivered as its newest SUBSCRIBE refines it."""
+        subscription.refinement = refinement
+        if self.refined is None:
+            self.refined = RefinedDelivery(self._log, self._wires, self.version)
+        self.refined.arm(subscription, refinement)
 
     @property
     def _stalled_at_s(self) -> float | None:

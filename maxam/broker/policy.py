@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import count
 from typing import Final, final
 
@@ -39,6 +40,7 @@ class Rights:
         "_owns",
         "_receive",
         "_receive_decisions",
+        "_receive_digest",
         "_receive_union",
         "_send",
         "_send_decisions",
@@ -59,6 +61,7 @@ class Rights:
         self._send: Final = send
         self._receive: Final = receive
         self._receive_union: GlobSet | None = None  # made when it is first asked
+        self._receive_digest = ""  # likewise
         self._glob_decisions: Final[dict[str, bool]] = {}
         self._owns: Final = owns
         self._bytes_max: Final = limits.destination_bytes_max
@@ -74,6 +77,14 @@ class Rights:
         """Tell whether it may receive a topic, given as UTF-8."""
         known = self._receive_decisions.get(destination)
         return self._decide_receive(destination) if known is None else known
+
+    @property
+    def receive_digest(self) -> str:
+        """16 hex digits that change when the globs change that it may receive; the same in every process."""
+        if not self._receive_digest:
+            globs = "\n".join(sorted({glob.text for glob in self._receive}))
+            self._receive_digest = blake2b(globs.encode(), digest_size=8).hexdigest()
+        return self._receive_digest
 
     def receives_all_of(self, other: "Rights") -> bool:
         """Tell whether it may surely receive whatever `other` may: it was granted the same globs, or more."""

@@ -29,16 +29,32 @@ _RECHECKS_PER_PASS: Final = 8  # subscribed globs that are compared in each late
 class Scan:
     """A scan of all topics for one subscription, in parts: it owes what matches and has not changed since it began.
 
+    After a position it owes the topics only that have changed since then, and deletes too.
+
     It owes only topics that were allowed all the time. A topic that one policy withholds and a later one grants again is owed by the scan
     that the later one begins.
     """
 
-    __slots__ = ("before", "began_us", "cursor", "number", "owed", "principal", "revision", "since", "subscription")
+    __slots__ = (
+        "after",
+        "before",
+        "began_us",
+        "cursor",
+        "number",
+        "owed",
+        "principal",
+        "revision",
+        "since",
+        "subscription",
+    )
 
-    def __init__(self, subscription: Subscription, revision: int, before: Rights | None, began_us: int) -> None:
+    def __init__(
+        self, subscription: Subscription, revision: int, before: Rights | None, began_us: int, after: int = -1
+    ) -> None:
         self.subscription: Final = subscription
         self.principal: Final = subscription.session.principal
         self.revision: Final = revision  # newer changes reach the subscription by themselves
+        self.after: Final = after  # older changes are not owed; -1 owes all values and no deletes
         self.before: Final = before  # only topics that these rights did not grant are owed; all if None
         # they come by themselves, perhaps before the scan gets there; emptied when the scan is over
         self.owed = frozenset(subscription.owed)
@@ -172,17 +188,23 @@ class Scanner:
         """Let the eager SUBSCRIBEs of another batch scan on the spot."""
         self._at_once = SCAN_TOPICS
 
-    def owe_current(self, subscription: Subscription) -> None:
-        """Make an eager subscription owe the values that all topics hold now, at once or in parts."""
+    @property
+    def floor(self) -> int:
+        """The revision after which all deletes are known."""
+        return self._store.floor
+
+    def owe_current(self, subscription: Subscription, after: int = -1) -> None:
+        """Make a subscription owe the values that all topics hold now, or all changes after a revision, at once or in parts."""
         subscription.eager_scans += 1
         self.scans.supersede(subscription)
         began_us = self._log.uncommitted_since_us(subscription.asked_us)
-        scan = Scan(subscription, self._log.committed_revision, None, began_us)
+        scan = Scan(subscription, self._log.committed_revision, None, began_us, after)
         # A store that one part covers is scanned on the spot, so that the first values leave with the receipt.
         if len(self._store.topics) <= SCAN_TOPICS and self._at_once > 0:
             seen, ended = self._scan_slice(scan, self._at_once)
             self._at_once -= seen
             if ended:
+                scan.subscription.complete_initial()
                 return
         self.scans.eager[subscription] = scan
         self._begin(scan)
@@ -287,6 +309,7 @@ class Scanner:
                 scan.subscription.end_scan(scan.began_us)
                 if scans.eager.get(scan.subscription) is scan:
                     del scans.eager[scan.subscription]
+                    scan.subscription.complete_initial()
             else:
                 scans.append(scan)
         self._active = len(self._rechecks) > 0 or (looks > 0 and len(rested) < len(scans))
@@ -320,7 +343,7 @@ class Scanner:
             topic = self._store.topics[name]
             change = topic.change
             if (
-                change.deleted
+                (change.deleted if scan.after < 0 else change.revision <= scan.after)
                 or change.revision > scan.revision
                 or topic in scan.owed
                 or not glob.matches(name.decode())

@@ -13,8 +13,9 @@ subscription takes to receive what it is owed.
 Invariants, for every subscription:
 * `queue` holds each topic of `owed - held` exactly once, and no other;
 * `queue` is the list `_front` backwards, followed by the list `_back`;
-* `sent` lists the revisions of `unacked` in the order in which they were sent, and `held` is the set of their topics;
+* `sent` lists the revisions of `unacked` in the order in which they were sent, and `held` has their topics;
 * a topic is in `held` at most once, so at most one MESSAGE of a topic is un-acked;
+* `held` has the topics in `waiting` too, which are owed and wait for the end of an interval, and not for an ACK;
 * `_front_us` and `_back_us` are no later than the time since when any topic of `_front` and of `_back` is lacked, while there is one;
 * `queued` is true exactly while the subscription stands in its connection's `ready_queue`.
 """
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i32, mypyc_attr
 
 from maxam.broker.policy import Rights
+from maxam.broker.refinement import Refinement
 from maxam.broker.window import Stamp
 from maxam.globs import Glob
 from maxam.records import Change
@@ -132,6 +134,8 @@ class Subscription:
         eager_scans: How often it has asked for all current values: an earlier scan has nothing to add then.
         conflated: Changes that replaced one that was still owed.
         held: Topics that are un-acked, each with the time since when it is owed again; NOT_OWED if it is not.
+        refinement: What its newest SUBSCRIBE asked for beyond plain delivery, or None.
+        waiting: Topics that are owed and wait for the end of an interval, by destination; None until one does.
         asked_us: When its SUBSCRIBE was read.
         scans: Scans of all topics for it, begun and not ended: it may lack what is not owed yet.
         unused_since_s: When the broker first found that no SUBSCRIBE is in force for it (durable only); negative if it has not found that.
@@ -159,6 +163,7 @@ class Subscription:
         "owed",
         "prefix",
         "queued",
+        "refinement",
         "scans",
         "sent",
         "session",
@@ -166,6 +171,7 @@ class Subscription:
         "unrecorded",
         "unused_since_s",
         "variant",
+        "waiting",
     )
     __deletable__ = ("sent", "session", "unacked", "unrecorded")
 
@@ -183,6 +189,8 @@ class Subscription:
         self.prefix = b""  # of its MESSAGEs
         self.variant = 0  # which shared bytes of a value follow the prefix
         self.queued = False
+        self.refinement: Refinement | None = None
+        self.waiting: dict[bytes, Topic] | None = None
         self.owed: Final[set[Topic]] = set()
         self._front: list[Topic] = []
         self._back: list[Topic] = []
@@ -215,9 +223,19 @@ class Subscription:
         return len(self._front) > 0 or len(self._back) > 0
 
     @property
+    def ready_count(self) -> int:
+        """How many topics may be sent now."""
+        return len(self._front) + len(self._back)
+
+    @property
+    def kept(self) -> int:
+        """How many entries it keeps for topics, those that are owed included."""
+        return len(self.owed) + (0 if self.refinement is None else len(self.refinement))
+
+    @property
     def sated(self) -> bool:
         """Whether its client has so much to read that scans for it may rest; never without a client."""
-        return self.connection is not None and len(self._front) + len(self._back) >= SCAN_READY_MAX
+        return self.connection is not None and self.ready_count >= SCAN_READY_MAX
 
     @property
     def queue(self) -> list[Topic]:
@@ -230,6 +248,8 @@ class Subscription:
         Returns:
             Whether this made the subscription ready that was not in a queue for it.
         """
+        if self.refinement is not None:
+            return self._owe_refined(topic, self.refinement)
         owed = self.owed
         before = len(owed)
         owed.add(topic)
@@ -245,15 +265,65 @@ class Subscription:
         self._back.append(topic)
         return not self.queued
 
+    def _owe_refined(self, topic: Topic, refinement: Refinement) -> bool:
+        """Do the same for a subscription with a refinement."""
+        change = topic.change
+        refinement.lacks(change)
+        waiting = self.waiting
+        if topic in self.owed:
+            self.conflated += 1
+            refinement.replaced(change.destination)
+            if waiting is None or change.destination not in waiting or not refinement.is_urgent(change):
+                return False
+            del waiting[change.destination]
+            self._to_back(topic, self.held.pop(topic))
+            return not self.queued
+        self.owed.add(topic)
+        since_us = change.accepted_at_us
+        if topic in self.held:
+            self.held[topic] = since_us
+            return False
+        if refinement.waits(change):
+            self._wait(topic, since_us)
+            return False
+        self._to_back(topic, since_us)
+        return not self.queued
+
+    def _wait(self, topic: Topic, since_us: int) -> None:
+        if self.waiting is None:
+            self.waiting = {}
+        self.waiting[topic.destination] = topic
+        self.held[topic] = since_us
+
+    def put_back(self, topic: Topic) -> None:
+        """Owe a topic that was just taken after the end of its interval."""
+        self.owed.add(topic)
+        self._wait(topic, self.taken_since_us())
+
+    def end_waits(self, destinations: list[bytes]) -> None:
+        """Make ready the topics that have waited for the end of their intervals."""
+        if self.waiting is not None:
+            for destination in destinations:
+                topic = self.waiting.pop(destination, None)
+                if topic is not None:
+                    self._to_back(topic, self.held.pop(topic))
+
     def owe_present(self, topic: Topic, since_us: int) -> None:
         """Owe what a scan has found, which is lacked since the scan began, however old it is."""
         if topic in self.owed:
             return
+        if self.refinement is not None:
+            self.refinement.lacks(topic.change)
         self.owed.add(topic)
         if topic in self.held:
             self.held[topic] = since_us
         else:
             self._to_back(topic, since_us)
+
+    def complete_initial(self) -> None:
+        """Report to a client that asked for it that all topics of the initial state are owed."""
+        if self.refinement is not None and self.connection is not None:
+            self.connection.begin_initial(self, self.refinement)
 
     def begin_scan(self, since_us: int) -> None:
         """Record that a scan begins which goes on for some time."""
@@ -311,6 +381,8 @@ class Subscription:
             self.checked = None  # it was sent under rights that may be others now
             self.owed.add(topic)
             self._to_front(topic, since_us)
+            if self.refinement is not None:
+                self.refinement.lost(topic.change)
 
     def acked(self, revision: int) -> tuple[Stamp, int]:
         """Take an ACK of a revision that is un-acked, and of all that were sent before it unless ACKs are individual.
@@ -333,6 +405,11 @@ class Subscription:
             since_us = self.held.pop(topic)
             if self.durable:
                 self.unrecorded[topic.destination] = acked
+            if self.refinement is not None:
+                self.refinement.settled(topic.destination, acked, since_us != NOT_OWED)
+                if since_us != NOT_OWED and self.refinement.waits(topic.change):
+                    self._wait(topic, since_us)
+                    continue
             if since_us != NOT_OWED:
                 self._to_back(topic, since_us)
         return stamp, covered
@@ -346,6 +423,11 @@ class Subscription:
             topic, _, since_us = self.unacked[revision]
             self.owed.add(topic)
             self._to_front(topic, since_us)
+        if self.waiting is not None:
+            for topic in self.waiting.values():
+                self._to_back(topic, self.held[topic])
+            self.waiting = None
+        self.refinement = None
         self.sent.clear()
         self.unacked.clear()
         self.held.clear()
@@ -371,8 +453,8 @@ class Subscription:
             oldest_us = earlier(oldest_us, self._front_us)
         if self._back:
             oldest_us = earlier(oldest_us, self._back_us)
-        for since_us in self.held.values():
-            if since_us != NOT_OWED:
+        for topic, since_us in self.held.items():
+            if since_us != NOT_OWED and (self.waiting is None or topic.destination not in self.waiting):
                 oldest_us = earlier(oldest_us, since_us)
         return oldest_us
 
@@ -416,6 +498,8 @@ class Subscription:
         self._front.clear()
         self._back.clear()
         self.held.clear()
+        self.waiting = None
+        self.refinement = None
         if not self.removed:
             self.life = WITHDRAWN if self.life is PENDING else REMOVED
             self.checked = None

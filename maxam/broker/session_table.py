@@ -138,18 +138,30 @@ class SessionTable:
         self.quotas.add_subscription(subscription)
         return subscription
 
-    def activate(self, subscription: Subscription, eager: bool) -> None:
-        """Have a subscription take effect: it owes the changes that come from now on, and if `eager` all current values."""
+    def activate(self, subscription: Subscription, eager: bool, after: int = -1) -> None:
+        """Have a subscription take effect: it owes the changes that come from now on.
+
+        Args:
+            subscription: Its SUBSCRIBE is done.
+            eager: It owes all current values too.
+            after: Or it owes all changes after this revision; -1 for none.
+        """
         if subscription.life is WITHDRAWN:
             subscription.life = REMOVED  # but it was stored: a SUBSCRIBE that resumed it meanwhile has not failed
         if subscription.life is not PENDING:
             return  # a resumed one took effect before
         subscription.life = UNMATCHED
         if not subscription.session.rights.can_receive_any(subscription.glob):
+            subscription.complete_initial()
             return  # until a policy grants something that it matches
         self._routing.add(subscription)
-        if eager or subscription.eager:  # the latter if a resumption asked for it before it was applied
+        # `subscription.eager` if a resumption asked for it before it was applied
+        if eager or subscription.eager:
             self._scanner.owe_current(subscription)
+        elif after >= 0:
+            self._scanner.owe_current(subscription, after)
+        else:
+            subscription.complete_initial()
 
     def pause(self, subscription: Subscription) -> None:
         """Detach a subscription from its connection, if it has one: it owes again what is un-acked."""

@@ -28,6 +28,7 @@ class Store:
         tombstones: Those whose newest change is a delete; those that were found to be needed come last.
         events: The feed of what happens to topics.
         overdue: How many topics are overdue.
+        floor: Revision of the newest delete that was forgotten.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class Store:
         "_sweep_left",
         "_swept",
         "events",
+        "floor",
         "live",
         "overdue",
         "tombstones",
@@ -50,6 +52,7 @@ class Store:
         self.live = 0
         self.events: Final = TopicEvents()
         self.overdue = 0
+        self.floor = 0
         self.tombstones: Final[dict[Topic, None]] = {}
         self._names: SortedList[bytes] = SortedList()
         self._arrivals: list[bytes] = []  # not yet in _names

@@ -5,10 +5,13 @@ from typing import Final, final
 from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.operations import OperationLog, TransientSubscribe
 from maxam.broker.outbox import Outbox
+from maxam.broker.positions import usable_revision
 from maxam.broker.quotas import shown
+from maxam.broker.refinement import Refinement
 from maxam.broker.scans import Scanner
 from maxam.broker.session import Session, Subscription
 from maxam.broker.session_table import SessionTable
+from maxam.broker.wire_cache import METADATA
 from maxam.config import Limits
 from maxam.errors import GlobError, ProtocolError
 from maxam.globs import Glob, compile_glob
@@ -20,6 +23,7 @@ from maxam.token_bucket import TokenBuckets
 _CREATED: Final = ((b"result", b"created"),)
 _RESUMED: Final = ((b"result", b"resumed"),)
 _REPLACED: Final = ((b"result", b"replaced"),)
+_SINCE_UNAVAILABLE: Final = ((b"result", b"since-unavailable"),)
 _PAUSED: Final = ((b"result", b"paused"),)
 _REMOVED: Final = ((b"result", b"removed"),)
 _UNKNOWN_SUBSCRIPTION: Final = ((b"result", b"unknown-subscription"),)
@@ -75,43 +79,40 @@ class Subscribing:
         durable = event.durable and not filtered
         old = session.subscriptions.get(event.subscription)
         self._check_subscribe(session, event, old, glob, durable)
+        after = -1
         if old is not None and old.glob == glob:
             subscription = old
             result = _RESUMED
         else:
             result = _CREATED if old is None else _REPLACED
+            if event.options is not None and event.options.since is not None:
+                after = self._usable_position(event.options.since, connection) if old is None else -1
+                if after < 0:
+                    result = _SINCE_UNAVAILABLE
             if old is not None:
                 self._record_removal(connection, old)  # stands even if there is no room for its successor
                 self._table.remove(old)
             subscription = self._table.add(session, event.subscription, glob, durable)
-        self._attach(subscription, connection, event, wall_us)
-        if not subscription.durable:
-            connection.position = self._log.append(TransientSubscribe(subscription, event.eager))
-        elif subscription is not old or (event.eager and not filtered):
-            if subscription.unrecorded:
-                self._acknowledgements.record(subscription)  # before what eager owes again, in the journal too
-            record = SubscriptionRecord(
-                self._log.accepted_at_us,
-                session.principal,
-                session.client_id,
-                event.subscription,
-                event.glob,
-                event.eager,
-            )
-            record.target = subscription
-            connection.position = self._log.append(record)
-            connection.journalled += 1
-        elif not subscription.applied:
-            connection.position = self._log.append(
-                TransientSubscribe(subscription, False)
-            )  # resumed before what made it is on the disk
-        if event.eager and subscription.applied and not filtered:
-            connection.unconfirm(subscription)
-            self._scanner.owe_current(subscription)  # at once, so that nothing it owes already comes twice
+        eager = event.eager and after < 0
+        self._attach(subscription, connection, event, eager, wall_us)
+        if event.options is not None:
+            connection.refine(subscription, Refinement(event.options, subscription is old, after))
+        if subscription.durable and (subscription is not old or (eager and not filtered)):
+            self._record(subscription, connection, eager, after)
+        elif not subscription.durable or not subscription.applied:  # or resumed before what made it is on the disk
+            transient = TransientSubscribe(subscription, eager and not subscription.durable, after)
+            connection.position = self._log.append(transient)
+        if subscription.applied:
+            if eager and not filtered:
+                connection.unconfirm(subscription)
+                self._scanner.owe_current(subscription)  # at once, so that nothing it owes already comes twice
+            else:
+                subscription.complete_initial()
         if subscription.ready and not subscription.queued:
             connection.add_ready(subscription)
         if event.receipt is not None:
-            headers: Headers = (*(result if event.durable else ()), _ack_mode(subscription))
+            reported = event.durable or result is _SINCE_UNAVAILABLE
+            headers: Headers = (*(result if reported else ()), _ack_mode(subscription))
             if filtered:
                 headers += _FILTERED if subscription.durable or not event.durable else _NOT_DURABLE
             connection.promise(event.receipt, headers)
@@ -178,7 +179,14 @@ class Subscribing:
         except GlobError as error:
             raise ProtocolError("bad destination", f"the glob {shown(text)}: {error}", receipt) from error
 
-    def _attach(self, subscription: Subscription, connection: Outbox, event: Subscribe, wall_us: int) -> None:
+    def _usable_position(self, since: bytes, connection: Outbox) -> int:
+        """Return the revision after which changes are to be owed, -1 if the position cannot be used."""
+        log = self._log
+        return usable_revision(since, log.incarnation, connection.rights, self._scanner.floor, log.committed_revision)
+
+    def _attach(
+        self, subscription: Subscription, connection: Outbox, event: Subscribe, eager: bool, wall_us: int
+    ) -> None:
         if subscription.applied or not subscription.asked_us:  # until it is applied, all wait for the first one
             subscription.asked_us = max(wall_us, self._log.accepted_at_us)
         subscription.connection = connection
@@ -186,11 +194,30 @@ class Subscribing:
         subscription.acknowledged = event.acknowledged
         subscription.individual = event.individual and self.individual_acks
         # Until it is applied, what any of its SUBSCRIBEs asked for is still to be done.
-        subscription.eager = event.eager or (subscription.eager and not subscription.applied)
-        subscription.variant = connection.version * 2 + (1 if event.acknowledged else 0)
+        subscription.eager = eager or (subscription.eager and not subscription.applied)
+        metadata = METADATA if event.options is not None and event.options.metadata else 0
+        subscription.variant = connection.version * 2 + (1 if event.acknowledged else 0) + metadata
         subscription.prefix = message_prefix(connection.version, subscription.id, event.acknowledged)
         if connection.rights.can_receive_any(subscription.glob):
             subscription.glob.prepare()  # here, not when a publisher's topic is matched with it
+
+    def _record(self, subscription: Subscription, connection: Outbox, eager: bool, after: int) -> None:
+        """Append what the journal keeps of a durable SUBSCRIBE."""
+        if subscription.unrecorded:
+            self._acknowledgements.record(subscription)  # before what eager owes again, in the journal too
+        session = subscription.session
+        record = SubscriptionRecord(
+            self._log.accepted_at_us,
+            session.principal,
+            session.client_id,
+            subscription.id,
+            subscription.glob.text.encode(),
+            eager,
+            None if after < 0 else after,
+        )
+        record.target = subscription
+        connection.position = self._log.append(record)
+        connection.journalled += 1
 
     def _record_removal(self, connection: Outbox, subscription: Subscription) -> None:
         session = subscription.session

@@ -3,9 +3,10 @@
 from typing import Final, final
 
 from maxam.broker.session import Topic
-from maxam.records import Change
-from maxam.stomp.encoder import message_shared
+from maxam.records import GATEWAY, Change
+from maxam.stomp.encoder import kind_lines, message_shared, metadata_lines
 
+METADATA: Final = 4  # added to a variant whose MESSAGEs have the metadata of their change
 # Shared bytes of MESSAGEs kept for the next subscriber. All who keep up ask within a batch or two, while a processor's cache
 # still holds them.
 _BYTES_MAX: Final = 4_194_304
@@ -48,8 +49,12 @@ class WireCache:
     def encode(self, topic: Topic, variant: int) -> bytes:
         """Return the shared bytes of a topic's MESSAGE, kept for the next subscriber while there is room."""
         change = topic.change
+        version = variant >> 1 & 1
+        metadata = (
+            b"" if variant < METADATA else change_lines(version, change, b"delete" if change.deleted else b"value")
+        )
         shared = message_shared(
-            variant >> 1, variant & 1 == 1, change.destination, change.revision, change.content, change.body_at
+            version, variant & 1 == 1, change.destination, change.revision, change.content, change.body_at, metadata
         )
         if len(topic.routes) >= _SHARED_MIN:
             if self._encoded_bytes > _BYTES_MAX:
@@ -62,8 +67,38 @@ class WireCache:
             self._encoded_bytes += len(shared)
         return shared
 
+    @staticmethod
+    def encode_kind(topic: Topic, variant: int, kind: bytes, reason: bytes, content: bytes, body_at: int) -> bytes:
+        """Return the bytes after the prefix of a MESSAGE of another kind than a value or a delete, for one subscriber.
+
+        Args:
+            topic: Its change gives revision and metadata.
+            variant: The subscriber's.
+            kind: `left` or `fresh`; empty for no metadata at all.
+            reason: Header of that name; empty for none.
+            content: User headers and body, as `pack` of maxam/content.py makes it.
+            body_at: Where in it the body begins.
+        """
+        change = topic.change
+        version = variant >> 1 & 1
+        if variant >= METADATA:
+            lines = change_lines(version, change, kind, reason)
+        else:
+            lines = kind_lines(kind, reason) if kind else b""
+        return message_shared(version, variant & 1 == 1, change.destination, change.revision, content, body_at, lines)
+
     def keep_chunk(self, chunk: Chunk) -> None:
         """Keep what was handed out until the next commit."""
         if len(self.chunks) >= _CHUNKS_MAX:
             self.chunks.clear()
         self.chunks[chunk.topics[-1]] = chunk
+
+
+def change_lines(version: int, change: Change, kind: bytes, reason: bytes = b"") -> bytes:
+    """Return the header lines with the metadata of a change."""
+    judgement = change.judgement
+    schema = f"{judgement.schema} {judgement.schema_version}" if judgement.schema else ""
+    publisher = change.publisher.principal
+    if change.deleted:
+        reason = b"expired" if publisher == GATEWAY else b"deleted"
+    return metadata_lines(version, change.accepted_at_us, publisher.encode(), schema.encode(), kind, reason)

@@ -60,7 +60,7 @@ class OwedWatch:
         owed_by: dict[str, dict[Session, int]] = {}
         counted = 0
         for session in list(self._broker.sessions.values()):
-            owed = sum([len(subscription.owed) for subscription in session.subscriptions.values()])
+            owed = sum([subscription.kept for subscription in session.subscriptions.values()])
             if owed:
                 owed_by.setdefault(session.principal, {})[session] = owed
             counted += 1 + len(session.subscriptions)

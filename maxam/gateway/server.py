@@ -501,6 +501,7 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
         log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
     # A snapshot may leave out the newest record; time runs on from there.
     broker.recovered(trio.current_time(), journal.head, journal.accepted_at_us)
+    broker.incarnation = journal.incarnation
     journal.keep_schemas(loaded.registry.texts())
     gc.collect()
     gc.freeze()  # recovered objects stay: a full collection that scans a million topics stops the loop for 50 ms

@@ -479,7 +479,10 @@ class ServerConnection(FrameHolder):
         self.client_id = connection.session.client_id
         self.version = "1.2" if event.version == VERSION_1_2 else "1.1"
         self.connected_at_s = now_s
-        self._output.append(connected(event.version, self.client_id, heart_beat_ms, f"maxam/{__version__}"))
+        incarnation = self._broker.incarnation if event.incarnation else None
+        self._output.append(
+            connected(event.version, self.client_id, heart_beat_ms, f"maxam/{__version__}", incarnation)
+        )
         self._wake()
 
     def _leave(self, now_s: float, timeout_s: float, reason: str) -> None:

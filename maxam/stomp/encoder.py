@@ -17,6 +17,7 @@ VERSION_TEXTS: Final = (b"1.1", b"1.2")  # by version
 
 # Spec: MaXaM "RECEIPTS may contain a content-disposition header", elsewhere "a disposition header": both are written
 _ACCEPTED: Final = b"\ndisposition:accepted\ncontent-disposition:accepted\n\n\0"
+_COMMAND_BYTES: Final = len(b"MESSAGE\n")
 _NUL_REPLACED: Final = "\ufffd".encode()
 _VIEWED_BYTES_MIN: Final = 16_384  # a longer body is copied once, into its MESSAGE; a view of a shorter one costs more
 _LENGTHS: Final = [b"%d\n\n" % size for size in range(1024)]  # a content-length's value and the end of its head
@@ -34,8 +35,10 @@ def escape(version: int, text: bytes) -> bytes:
     return text if version == VERSION_1_1 else text.replace(b"\r", b"\\r")
 
 
-def connected(version: int, session: str, heart_beat_ms: tuple[int, int], server: str) -> bytes:
-    """Return CONNECTED.
+def connected(
+    version: int, session: str, heart_beat_ms: tuple[int, int], server: str, incarnation: str | None = None
+) -> bytes:
+    """Return CONNECTED, with the journal's incarnation if there is one.
 
     Raises:
         ValueError: A value cannot be written, as CONNECTED has no escapes.
@@ -47,6 +50,7 @@ def connected(version: int, session: str, heart_beat_ms: tuple[int, int], server
             (b"session", session.encode()),
             (b"heart-beat", b"%d,%d" % heart_beat_ms),
             (b"server", server.encode()),
+            *(() if incarnation is None else ((b"incarnation", incarnation.encode()),)),
         ),
     )
 
@@ -81,8 +85,45 @@ def message_prefix(version: int, subscription: bytes, acknowledged: bool) -> byt
     return b"MESSAGE\nsubscription:" + name + b"\n"
 
 
+def with_conflated(prefix: bytes, skipped: int) -> bytes:
+    """Return the `message_prefix` of a MESSAGE with the number of values that were skipped before it."""
+    return b"MESSAGE\nconflated:%d\n" % skipped + prefix[_COMMAND_BYTES:]
+
+
+def metadata_lines(
+    version: int, accepted_at_us: int, publisher: bytes, schema: bytes, kind: bytes, reason: bytes
+) -> bytes:
+    """Return the header lines with the metadata of a change; an empty `schema` or `reason` has no line."""
+    lines = b"timestamp:%d\npublisher:%b\n" % (accepted_at_us // 1000, escape(version, publisher))
+    if schema:
+        lines += b"schema:%b\n" % escape(version, schema)
+    return lines + kind_lines(kind, reason)
+
+
+def kind_lines(kind: bytes, reason: bytes) -> bytes:
+    """Return the header lines with the kind of a MESSAGE; an empty `reason` has no line."""
+    return b"kind:%b\nreason:%b\n" % (kind, reason) if reason else b"kind:%b\n" % kind
+
+
+def marker(version: int, subscription: bytes, headers: Headers) -> bytes:
+    """Return a marker, a MESSAGE that no topic causes; no value has its message-id."""
+    return notice(version, subscription, b"$marker", headers)
+
+
+def notice(version: int, subscription: bytes, destination: bytes, headers: Headers) -> bytes:
+    """Return a MESSAGE about a topic that is no value and is not acknowledged."""
+    names = ((b"subscription", subscription), (b"message-id", b"0"), (b"destination", destination))
+    return _frame_with_body(version, b"MESSAGE", (*names, *headers), b"")
+
+
 def message_shared(
-    version: int, acknowledged: bool, destination: bytes, revision: int, content: bytes, body_at: int
+    version: int,
+    acknowledged: bool,
+    destination: bytes,
+    revision: int,
+    content: bytes,
+    body_at: int,
+    metadata: bytes = b"",
 ) -> bytes:
     """Return the rest of a MESSAGE, the same for each subscription with the same `version` and `acknowledged`.
 
@@ -93,6 +134,7 @@ def message_shared(
         revision: Of the value.
         content: Its user headers and body, as `pack` of maxam/content.py makes it.
         body_at: Where in it the body begins.
+        metadata: Header lines that come before the user headers, so that a client that takes the first of repeats takes these.
     """
     id_ = b"%d" % revision
     size = len(content) - body_at
@@ -107,8 +149,9 @@ def message_shared(
         content[body_at:] if size < _VIEWED_BYTES_MIN else memoryview(content)[body_at:],
         b"\0",
     ]
-    if content[0]:
-        parts[4] = b"\n" + _header_lines(version, unpack_headers(content)[0]) + b"content-length:"
+    if content[0] or metadata:
+        headers = _header_lines(version, unpack_headers(content)[0]) if content[0] else b""
+        parts[4] = b"\n" + metadata + headers + b"content-length:"
     return b"".join(parts)
 
 

@@ -131,7 +131,7 @@ class SkippedSend(Send):
 
 @final
 class SubscribeOptions:
-    """What a SUBSCRIBE asks for beyond plain delivery. A SUBSCRIBE without any of these headers has no such object.
+    """The headers of a SUBSCRIBE that refine delivery. A SUBSCRIBE without any of them has no such object.
 
     Attributes:
         since: The `since` header, a position that the client kept, or None.

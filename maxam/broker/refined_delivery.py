@@ -1,0 +1,160 @@
+"""Delivery to the subscriptions of one connection that have a refinement: their frames, their timers and their markers.
+
+Theory of operation. The outbox takes topics as for any subscription and asks here for the frame of each. Intervals and markers need
+time: each subscription has at most one timer that counts, in one heap. Markers and notices are outside the window. They follow the values
+that were taken before them.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import Final, final
+
+from maxam.broker.operations import OperationLog
+from maxam.broker.positions import position_text
+from maxam.broker.refinement import LEAVE, SKIP, WAIT, Refinement
+from maxam.broker.session import Subscription, Topic
+from maxam.broker.wire_cache import WireCache
+from maxam.content import EMPTY_CONTENT
+from maxam.stomp.encoder import marker, with_conflated
+
+_SINCE_UNAVAILABLE: Final = (b"result", b"since-unavailable")
+
+
+@final
+class RefinedDelivery:
+    """Frames, timers and markers for the refined subscriptions of one connection."""
+
+    __slots__ = ("_log", "_marking", "_numbers", "_timers", "_version", "_wires")
+
+    def __init__(self, log: OperationLog, wires: WireCache, version: int) -> None:
+        self._log: Final = log
+        self._wires: Final = wires
+        self._version: Final = version
+        self._timers: list[tuple[float, int, Subscription]] = []  # the number keeps subscriptions from being compared
+        self._numbers = 0
+        self._marking: Final[dict[Subscription, None]] = {}  # subscriptions whose markers are due
+
+    @property
+    def due_s(self) -> float:
+        """When `run_timers` must be called; negative for never."""
+        return self._timers[0][0] if self._timers else -1.0
+
+    @property
+    def marking(self) -> bool:
+        """Whether `markers` has something to hand out."""
+        return len(self._marking) > 0
+
+    def frame(self, subscription: Subscription, refinement: Refinement, topic: Topic, now_s: float) -> list[bytes]:
+        """Return the parts of the MESSAGE for a topic that was just taken; empty if nothing is sent."""
+        change = topic.change
+        if refinement.initial_left > 0:
+            refinement.initial_left -= 1
+            if refinement.initial_left == 0:
+                self.complete(subscription, refinement)
+        verdict = refinement.judge(change)
+        parts: list[bytes] = []
+        if verdict == WAIT:
+            subscription.put_back(topic)
+        elif verdict != SKIP:
+            skipped = refinement.handed_out(change, verdict, subscription.acknowledged, now_s)
+            variant = subscription.variant
+            prefix = subscription.prefix
+            wire = change.wire
+            if refinement.metadata:
+                prefix = with_conflated(prefix, skipped)
+            if verdict == LEAVE:
+                kind = b"left" if refinement.metadata or refinement.markers else b""
+                shared = self._wires.encode_kind(topic, variant, kind, b"selector", EMPTY_CONTENT, len(EMPTY_CONTENT))
+            elif wire is not None and wire[0] == variant:
+                shared = wire[1]
+            else:
+                shared = self._wires.encode(topic, variant)
+            parts = [prefix, shared]
+        else:
+            refinement.replaced(change.destination)
+            refinement.settled(change.destination, change.revision, False)
+        if refinement.markers and not subscription.owed:
+            refinement.caught_up = True
+        self.arm(subscription, refinement)
+        return parts
+
+    # Time.
+
+    def arm(self, subscription: Subscription, refinement: Refinement) -> None:
+        """Have `run_timers` called in time for a subscription."""
+        due_s = refinement.next_due_s
+        if due_s >= 0 and (refinement.armed_s < 0 or due_s < refinement.armed_s):
+            refinement.armed_s = due_s
+            self._numbers += 1
+            heappush(self._timers, (due_s, self._numbers, subscription))
+
+    def run_timers(self, now_s: float) -> list[Subscription]:
+        """Do what is due; return the subscriptions that have become ready."""
+        ready = []
+        timers = self._timers
+        while timers and timers[0][0] <= now_s:
+            due_s, _, subscription = heappop(timers)
+            refinement = subscription.refinement
+            if refinement is None or refinement.armed_s != due_s:
+                continue  # an earlier timer was set meanwhile
+            refinement.armed_s = -1.0
+            subscription.end_waits(refinement.end_intervals(now_s))
+            if subscription.ready and not subscription.queued:
+                ready.append(subscription)
+            if 0 <= refinement.marker_due_s <= now_s:
+                self._marking[subscription] = None
+            else:
+                self.arm(subscription, refinement)
+        return ready
+
+    def leave(self, subscription: Subscription) -> None:
+        """Forget a subscription."""
+        self._marking.pop(subscription, None)
+        self._timers = [timer for timer in self._timers if timer[2] is not subscription]
+        heapify(self._timers)
+
+    # Markers.
+
+    def begin_initial(self, subscription: Subscription, refinement: Refinement) -> None:
+        """Record that all topics of the initial state are owed."""
+        refinement.initial_left = subscription.ready_count
+        if refinement.initial_left == 0:
+            self.complete(subscription, refinement)
+
+    def complete(self, subscription: Subscription, refinement: Refinement) -> None:
+        """Have the marker `complete` follow the frames handed out so far."""
+        refinement.initial_left = -1
+        if refinement.markers:
+            refinement.completing = True
+            self._marking[subscription] = None
+
+    def markers(self, now_s: float, out: list[bytes]) -> None:
+        """Append the markers that are due."""
+        for subscription in self._marking:
+            refinement = subscription.refinement
+            if refinement is None:
+                continue
+            before = refinement.reported
+            position = self.position(subscription, refinement)
+            moved = position != before
+            kind = b"complete" if refinement.completing else b"position"
+            if refinement.completing or moved:
+                headers = [(b"kind", kind)]
+                if refinement.completing:
+                    headers.append((b"count", b"%d" % refinement.sent))
+                    if refinement.unavailable:
+                        headers.append(_SINCE_UNAVAILABLE)
+                if position:
+                    headers.append((b"position", position.encode()))
+                out.append(marker(self._version, subscription.id, tuple(headers)))
+            refinement.completing = False
+            refinement.caught_up = False
+            refinement.reported_s = now_s
+            self.arm(subscription, refinement)
+        self._marking.clear()
+
+    def position(self, subscription: Subscription, refinement: Refinement) -> str:
+        """Return the position of a subscription as text, which counts as reported then; the one before until the state is complete."""
+        if subscription.applied and not subscription.scans and refinement.initial_left < 0:
+            revision = refinement.position(self._log.committed_revision)
+            refinement.reported = position_text(self._log.incarnation, revision, subscription.session.rights)
+        return refinement.reported

@@ -1,0 +1,244 @@
+"""Delivery as a subscription refines it: by a selector, an interval, changes only, with metadata, with markers.
+
+Theory of operation. A plain subscription has no refinement. A refinement belongs to the newest SUBSCRIBE of its subscription, as the ack
+mode does. `judge` decides whether the change of a topic that was taken is sent. Routing asks `concerns` before, so that a topic
+that would not be sent is not owed.
+
+The *focus* of a subscription consists of the topics of which its client may hold a value. A topic in the focus that no longer satisfies the
+selector is reported once, as `left`. A new subscription has an empty focus. One that is resumed has all topics in its focus that are not known
+to be outside.
+
+The *position* of a subscription is a revision. The client has been sent everything up to there that the subscription may receive. In the
+acknowledging modes it has acknowledged that too. Each topic that is owed or un-acked is *missing* since a revision. The position lies right before the earliest of
+these.
+
+All state is kept by destination, because the store may replace a topic that was deleted.
+
+Invariants:
+* a destination is in `_due_s` exactly while its interval lasts, and once in `_pace`;
+* for each destination in `_missing` the heap has an entry with the same revision.
+"""
+
+from collections import deque
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
+from typing import Final, final
+
+from maxam.records import Change
+from maxam.stomp.events import SubscribeOptions
+
+SKIP: Final = 0  # nothing is sent
+SEND: Final = 1  # the value or the delete
+LEAVE: Final = 2  # a notice that the topic no longer satisfies the selector
+WAIT: Final = 3  # nothing before the interval is over
+
+IDLE_MARKER_S: Final = 1.0  # least time between two position markers
+MARKER_S: Final = 5.0  # time after which a position that moved is reported
+_NEVER: Final = -1.0
+_STALE_ENTRIES: Final = 64  # of the heap, beside as many as are valid
+
+
+@final
+class Refinement:
+    """The headers of one SUBSCRIBE that refine delivery, and the state that they need.
+
+    Attributes:
+        markers: The client gets marker MESSAGEs and notices.
+        metadata: Each MESSAGE has the metadata of its change.
+        unavailable: It had a position that cannot be used.
+        sent: MESSAGEs of values, deletes and topics that left, since the SUBSCRIBE.
+        initial_left: Topics that are still to be taken before the initial state is complete; -1 if it is not being sent.
+        reported: The newest position that the client was given, as text. Empty for none.
+        reported_s: When that was.
+        armed_s: When a timer is set to call for it; negative if none is.
+        completing: The marker `complete` is due.
+        caught_up: Nothing was owed at a time since the newest position was reported.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_changes_only",
+        "_due_s",
+        "_focus",
+        "_heap",
+        "_inside",
+        "_interval_s",
+        "_missing",
+        "_pace",
+        "_skipped",
+        "_tracking",
+        "armed_s",
+        "caught_up",
+        "completing",
+        "initial_left",
+        "markers",
+        "metadata",
+        "reported",
+        "reported_s",
+        "sent",
+        "unavailable",
+    )
+
+    def __init__(self, options: SubscribeOptions, resumed: bool, since: int = -1) -> None:
+        """Begin with what a SUBSCRIBE asked for.
+
+        Args:
+            options: Its headers.
+            resumed: The client may hold values of the subscription.
+            since: The position that the client gave, if it can be used; -1 for none.
+        """
+        self.markers: Final = options.markers
+        self.metadata: Final = options.metadata
+        self.unavailable: Final = options.since is not None and since < 0 and not resumed
+        self.sent = 0
+        self.initial_left = -1
+        self.reported = options.since.decode() if options.since is not None and since >= 0 else ""
+        self.reported_s = _NEVER
+        self.armed_s = _NEVER
+        self.completing = False
+        self.caught_up = False
+        self._interval_s: Final = options.interval_ms / 1000
+        self._changes_only: Final = options.changes_only
+        self._tracking: Final = options.markers
+        self._inside: Final = resumed or since >= 0
+        self._focus: Final[set[bytes]] = set()  # or, if `_inside`, the destinations that are outside
+        self._bodies: Final[dict[bytes, bytes]] = {}  # digests of the values sent last
+        self._due_s: Final[dict[bytes, float]] = {}  # when the interval of a topic ends
+        self._pace: Final[deque[tuple[float, bytes]]] = deque()  # the same, in order
+        self._skipped: Final[dict[bytes, int]] = {}  # values since the last one sent, if there are any
+        self._missing: Final[dict[bytes, int]] = {}
+        self._heap: list[tuple[int, bytes]] = []
+
+    def __len__(self) -> int:
+        """Count the entries that it keeps."""
+        kept = len(self._focus) + len(self._bodies) + len(self._due_s) + len(self._skipped) + len(self._missing)
+        return kept + len(self._heap)
+
+    # Decisions.
+
+    def judge(self, change: Change) -> int:
+        """Return SKIP, SEND, LEAVE or WAIT for a change that was taken."""
+        if change.deleted:
+            return SEND
+        destination = change.destination
+        if self._changes_only and self._bodies.get(destination) == _digest(change):
+            return SKIP
+        return WAIT if destination in self._due_s else SEND
+
+    def waits(self, change: Change) -> bool:
+        """Return True if a change has to wait for the end of an interval. A delete never does."""
+        return change.destination in self._due_s and not self.is_urgent(change)
+
+    def is_urgent(self, change: Change) -> bool:
+        """Return True if the change ends a value: no interval delays that."""
+        return change.deleted
+
+    def is_held(self, destination: bytes) -> bool:
+        """Return True if the client may hold a value of a topic."""
+        return (destination in self._focus) is not self._inside
+
+    # The outcome of changes.
+
+    def replaced(self, destination: bytes) -> None:
+        """Count a value that was not sent."""
+        if self.metadata:
+            self._skipped[destination] = self._skipped.get(destination, 0) + 1
+
+    def handed_out(self, change: Change, verdict: int, acknowledged: bool, now_s: float) -> int:
+        """Record that a change was sent; return how many values of its topic were skipped before it."""
+        destination = change.destination
+        self.sent += 1
+        if change.deleted or verdict == LEAVE:
+            self._bodies.pop(destination, None)
+            self._leave_focus(destination)
+        else:
+            if self._changes_only:
+                self._bodies[destination] = _digest(change)
+            if self._interval_s > 0:
+                due_s = now_s + self._interval_s
+                self._due_s[destination] = due_s
+                self._pace.append((due_s, destination))
+            self._enter_focus(destination)
+        if acknowledged:
+            self.lacks(change)
+        else:
+            self.settled(destination, change.revision, False)
+        return self._skipped.pop(destination, 0) if self.metadata else 0
+
+    def lost(self, change: Change) -> None:
+        """Record that a change was sent and did not arrive."""
+        self._bodies.pop(change.destination, None)
+        self.lacks(change)
+
+    def lacks(self, change: Change) -> None:
+        """Record that a change is missing from now on, unless an older one of its topic is."""
+        destination = change.destination
+        if self.markers and destination not in self._missing:
+            self._set_missing(destination, change.revision)
+
+    def settled(self, destination: bytes, revision: int, again: bool) -> None:
+        """Record that the client has the change of a revision; `again` if a newer one is missing."""
+        if again and self.markers:
+            self._set_missing(destination, revision + 1)
+        else:
+            self._missing.pop(destination, None)
+
+    def position(self, head: int) -> int:
+        """Return the position, where `head` is the revision of the newest change."""
+        heap = self._heap
+        while heap and self._missing.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] - 1 if heap else head
+
+    # Time.
+
+    def end_intervals(self, now_s: float) -> list[bytes]:
+        """End the intervals that are over; return their destinations."""
+        ended = []
+        pace = self._pace
+        while pace and pace[0][0] <= now_s:
+            destination = pace.popleft()[1]
+            del self._due_s[destination]
+            ended.append(destination)
+        return ended
+
+    @property
+    def marker_due_s(self) -> float:
+        """When a position is to be reported that has moved; negative for never."""
+        if not self.markers or self.reported_s < 0:
+            return _NEVER
+        return self.reported_s + (IDLE_MARKER_S if self.caught_up else MARKER_S)
+
+    @property
+    def next_due_s(self) -> float:
+        """When it has something to do next, negative for never."""
+        due_s = self._pace[0][0] if self._pace else _NEVER
+        marker_s = self.marker_due_s
+        return max(due_s, marker_s) if due_s < 0 or marker_s < 0 else min(due_s, marker_s)
+
+    # Pieces.
+
+    def _set_missing(self, destination: bytes, revision: int) -> None:
+        self._missing[destination] = revision
+        heappush(self._heap, (revision, destination))
+        if len(self._heap) > 2 * len(self._missing) + _STALE_ENTRIES:
+            self._heap = [(revision, destination) for destination, revision in self._missing.items()]
+            heapify(self._heap)
+
+    def _enter_focus(self, destination: bytes) -> None:
+        if self._tracking:
+            if self._inside:
+                self._focus.discard(destination)
+            else:
+                self._focus.add(destination)
+
+    def _leave_focus(self, destination: bytes) -> None:
+        if self._tracking:
+            if self._inside:
+                self._focus.add(destination)
+            else:
+                self._focus.discard(destination)
+
+
+def _digest(change: Change) -> bytes:
+    return blake2b(memoryview(change.content)[change.body_at :], digest_size=16).digest()

@@ -1,0 +1,418 @@
+"""Subscriptions with metadata, min-interval, changes-only, markers and since: one broker without I/O, frame by frame."""
+
+from itertools import product
+
+import pytest
+
+from maxam.stomp.frames import Frame
+from tests.sans_io import Client, World
+
+INCARNATION = "0123456789abcdef"
+
+
+def make(**given: object) -> World:
+    """Make a world whose journal has an incarnation."""
+    world = World.make(**given)  # type: ignore[arg-type]
+    world.broker.incarnation = INCARNATION
+    return world
+
+
+def subscribe(client: Client, *lines: str, glob: str = "X/**", ack: str = "auto", id_: str = "s") -> None:
+    """Send a SUBSCRIBE with more header lines, and commit it."""
+    head = "".join(f"{line}\n" for line in (f"id:{id_}", f"destination:{glob}", f"ack:{ack}", *lines))
+    client.write(f"SUBSCRIBE\n{head}\n\0".encode())
+    client.world.settle()
+
+
+def put(world: World, destination: str, body: bytes = b"value", publisher: Client | None = None) -> None:
+    """Have a value accepted, and committed."""
+    (publisher or world.client(client_id="publisher")).send(destination, body)
+    world.settle()
+
+
+def values(frames: list[Frame]) -> list[tuple[str, bytes]]:
+    """Return destination and body of the MESSAGEs that are no markers."""
+    return [
+        (frame.headers[b"destination"].decode(), frame.body)
+        for frame in frames
+        if frame.command == b"MESSAGE" and frame.headers[b"destination"] != b"$marker"
+    ]
+
+
+def markers(frames: list[Frame]) -> list[dict[str, str]]:
+    """Return the headers of the markers."""
+    return [
+        {name.decode(): value.decode() for name, value in frame.headers.items()}
+        for frame in frames
+        if frame.command == b"MESSAGE" and frame.headers[b"destination"] == b"$marker"
+    ]
+
+
+def positions(frames: list[Frame]) -> list[int]:
+    """Return the revisions of the positions of the markers."""
+    return [int(marker["position"].split(".")[1]) for marker in markers(frames)]
+
+
+class TestMetadata:
+    """`metadata:true`."""
+
+    def test_a_value_and_a_delete(self) -> None:
+        """Each MESSAGE has time, publisher, kind and the number of values that it replaced; the delete has its reason."""
+        world = make()
+        publisher = world.client(client_id="p")
+        client = world.client()
+        subscribe(client, "metadata:true")
+        for body in (b"1", b"2", b"3"):
+            put(world, "X/a", body, publisher)
+        put(world, "X/b", b"9", publisher)
+        first, second = client.read()
+        assert first.body == b"3"
+        assert {name: first.headers[name] for name in (b"kind", b"conflated", b"publisher", b"timestamp")} == {
+            b"kind": b"value",
+            b"conflated": b"2",
+            b"publisher": b"anna",
+            b"timestamp": b"%d" % (world.wall_us // 1000),
+        }
+        assert b"schema" not in first.headers  # nothing was checked
+        assert second.headers[b"conflated"] == b"0"
+        put(world, "X/a", b"", publisher)
+        (deleted,) = client.read()
+        assert (deleted.headers[b"kind"], deleted.headers[b"reason"]) == (b"delete", b"deleted")
+
+    def test_user_headers_cannot_pass_for_metadata(self) -> None:
+        """The broker's header comes first, and the first of repeated headers counts."""
+        world = make()
+        publisher = world.client(client_id="p")
+        client = world.client()
+        subscribe(client, "metadata:true")
+        publisher.send("X/a", b"", reason="forged")
+        publisher.send("X/b", b"1", reason="mine")
+        world.settle()
+        reasons = {frame.headers[b"destination"]: frame.headers.get(b"reason") for frame in client.read()}
+        assert reasons[b"X/b"] == b"mine"
+        assert reasons.get(b"X/a", b"deleted") == b"deleted"
+
+    def test_acknowledged_and_shared_by_two(self) -> None:
+        """The header `ack` and the number are each subscription's own; a plain subscription beside gets no metadata."""
+        world = make()
+        refined, plain = world.client(), world.client()
+        subscribe(refined, "metadata:true", ack="client")
+        subscribe(plain, ack="client")
+        put(world, "X/a", b"1")
+        (message,) = refined.read()
+        assert message.headers[b"ack"] == b"s " + message.headers[b"message-id"]
+        assert set(plain.read()[0].headers) == {
+            b"subscription",
+            b"ack",
+            b"message-id",
+            b"destination",
+            b"content-length",
+        }
+
+
+class TestMinInterval:
+    """`min-interval`."""
+
+    def test_the_last_value_comes_when_the_interval_ends(self) -> None:
+        """The first value comes at once, then none for the interval, then the newest; staleness does not count the wait."""
+        world = make()
+        client = world.client()
+        subscribe(client, "min-interval:1000")
+        put(world, "X/a", b"1")
+        assert values(client.read()) == [("X/a", b"1")]
+        for body in (b"2", b"3"):
+            put(world, "X/a", body)
+            assert values(client.read()) == []
+        subscription = next(iter(world.broker.sessions.values())).subscriptions.get(b"s") or next(
+            session.subscriptions[b"s"] for session in world.broker.sessions.values() if session.subscriptions
+        )
+        assert subscription.owed_since_us() == 0
+        world.now_s += 0.999
+        assert values(client.read()) == []
+        assert client.peer.next_due_s is not None
+        world.now_s += 0.001
+        assert client.peer.next_due_s <= world.now_s
+        assert values(client.read()) == [("X/a", b"3")]
+        world.now_s += 5
+        assert values(client.read()) == []
+
+    def test_other_topics_do_not_wait(self) -> None:
+        """Each topic has an interval of its own."""
+        world = make()
+        client = world.client()
+        subscribe(client, "min-interval:1000")
+        put(world, "X/a", b"1")
+        client.read()
+        put(world, "X/b", b"1")
+        assert values(client.read()) == [("X/b", b"1")]
+
+    def test_a_delete_does_not_wait_and_the_value_after_it_does(self) -> None:
+        """A delete overtakes the interval, also if a value waits. A value after it waits for the first value's interval."""
+        for waiting, acknowledged in product((False, True), repeat=2):
+            world = make()
+            client = world.client()
+            subscribe(client, "min-interval:1000", ack="client" if acknowledged else "auto")
+            put(world, "X/a", b"1")
+            (first,) = client.read()
+            if acknowledged:
+                client.ack(first)
+            if waiting:
+                put(world, "X/a", b"2")
+            put(world, "X/a", b"")
+            (deleted,) = client.read()
+            assert deleted.body == b""
+            if acknowledged:
+                client.ack(deleted)
+            put(world, "X/a", b"3")
+            assert values(client.read()) == []
+            world.now_s += 1
+            assert values(client.read()) == [("X/a", b"3")]
+
+    def test_delete_and_new_value_before_the_client_reads(self) -> None:
+        """A delete and a value after it conflate: the value waits for the end of the interval."""
+        world = make()
+        client = world.client()
+        subscribe(client, "min-interval:1000")
+        put(world, "X/a", b"1")
+        client.read()
+        put(world, "X/a", b"")
+        put(world, "X/a", b"2")
+        assert values(client.read()) == []
+        world.now_s += 1
+        assert values(client.read()) == [("X/a", b"2")]
+
+    def test_an_ack_ends_no_interval(self) -> None:
+        """A topic that is un-acked and whose interval lasts needs both to end, in either order."""
+        for ack_first in (True, False):
+            world = make()
+            client = world.client()
+            subscribe(client, "min-interval:1000", ack="client")
+            put(world, "X/a", b"1")
+            (first,) = client.read()
+            put(world, "X/a", b"2")
+            if ack_first:
+                client.ack(first)
+                assert values(client.read()) == []
+                world.now_s += 1
+            else:
+                world.now_s += 1
+                assert values(client.read()) == []
+                client.ack(first)
+            assert values(client.read()) == [("X/a", b"2")]
+
+    def test_a_durable_subscription_keeps_what_waits(self) -> None:
+        """A value that waits when the connection is lost is owed to the next one, and after a crash."""
+        world = make()
+        client = world.client(client_id="c")
+        subscribe(client, "min-interval:1000", "durable:true", ack="client")
+        put(world, "X/a", b"1")
+        client.ack(client.read()[0], receipt="r")
+        world.settle()
+        put(world, "X/a", b"2")
+        assert values(client.read()) == []
+        client.lose()
+        world.settle()
+        again = world.client(client_id="c")
+        subscribe(again, "durable:true")
+        assert values(again.read()) == [("X/a", b"2")]
+        after = world.restart().client(client_id="c")
+        subscribe(after, "durable:true")
+        assert values(after.read()) == [("X/a", b"2")]
+
+
+class TestChangesOnly:
+    """`changes-only:true`."""
+
+    def test_equal_bodies_are_not_sent_again(self) -> None:
+        """A value whose body equals the one delivered last is skipped; one after a delete is not."""
+        world = make()
+        client = world.client()
+        subscribe(client, "changes-only:true", "metadata:true")
+        sent = []
+        for body in (b"1", b"1", b"2", b"2", b"1", b"", b"1"):
+            put(world, "X/a", body)
+            sent += values(client.read())
+        assert [body for _, body in sent] == [b"1", b"2", b"1", b"", b"1"]
+
+    def test_what_did_not_arrive_is_sent_again(self) -> None:
+        """A durable subscription forgets what it sent when the connection is lost before the ACK."""
+        world = make()
+        client = world.client(client_id="c")
+        subscribe(client, "changes-only:true", "durable:true", ack="client")
+        put(world, "X/a", b"1")
+        client.read()
+        client.lose()
+        again = world.client(client_id="c")
+        subscribe(again, "changes-only:true", "durable:true", ack="client")
+        assert values(again.read()) == [("X/a", b"1")]
+
+    def test_what_is_skipped_is_settled(self) -> None:
+        """A skipped value of a durable subscription is not owed after a restart."""
+        for ack in ("auto", "client"):
+            world = make()
+            client = world.client(client_id="c")
+            subscribe(client, "changes-only:true", "durable:true", ack=ack)
+            put(world, "X/a", b"1")
+            (message,) = client.read()
+            if ack == "client":
+                client.ack(message, receipt="r")
+            put(world, "X/a", b"1")
+            assert values(client.read()) == []
+            client.read()
+            world.broker.record_acknowledgements()
+            world.settle()
+            (subscription,) = [
+                s for session in world.restart().broker.sessions.values() for s in session.subscriptions.values()
+            ]
+            assert not subscription.owed
+
+
+class TestMarkers:
+    """`markers:true`."""
+
+    def test_complete_ends_the_snapshot(self) -> None:
+        """`complete` comes after all values of an eager SUBSCRIBE, with their number and a position."""
+        world = make()
+        for topic in "abc":
+            put(world, f"X/{topic}")
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true")
+        frames = client.read()
+        assert len(values(frames)) == 3
+        (marker,) = markers(frames)
+        assert frames[-1].headers[b"destination"] == b"$marker"
+        assert (marker["kind"], marker["count"], marker["message-id"]) == ("complete", "3", "0")
+        assert positions(frames) == [3]
+        assert "ack" not in marker
+
+    @pytest.mark.parametrize("glob", ["X/**", "Z/**"])
+    def test_complete_comes_without_any_topic(self, glob: str) -> None:
+        """A snapshot of nothing is complete at once, also where no right matches the glob."""
+        client = make().client()
+        subscribe(client, "markers:true", "eager:true", glob=glob)
+        (marker,) = markers(client.read())
+        assert (marker["kind"], marker["count"]) == ("complete", "0")
+
+    def test_a_marker_is_outside_the_window(self) -> None:
+        """Markers come when the window is full, are not un-acked, and a position stops before what is un-acked."""
+        world = make()
+        client = world.client(window="1")
+        subscribe(client, "markers:true", ack="client")
+        client.read()
+        put(world, "X/a")
+        put(world, "X/b")
+        put(world, "X/c")
+        (first,) = client.read()
+        world.now_s += 5
+        client.peer.tick(world.now_s)
+        assert markers(client.read()) == []  # it did not move
+        client.ack(first, receipt="1")
+        receipt, second = client.read()
+        assert receipt.headers[b"position"].split(b".")[1] == b"1"
+        world.now_s += 5
+        assert client.peer.next_due_s is not None
+        assert client.peer.next_due_s <= world.now_s
+        client.ack(second)
+        assert positions(client.read()) == [2]
+
+    def test_a_position_comes_when_nothing_is_owed(self) -> None:
+        """At most once a second when all was sent, and not at all while nothing has changed."""
+        world = make()
+        client = world.client()
+        subscribe(client, "markers:true")
+        assert positions(client.read()) == [0]
+        world.now_s += 1
+        put(world, "X/a")
+        assert positions(client.read()) == [1]
+        put(world, "X/a")
+        assert positions(client.read()) == []
+        world.now_s += 1
+        assert positions(client.read()) == [2]
+        world.now_s += 60
+        assert markers(client.read()) == []
+
+
+class TestSince:
+    """`since`."""
+
+    def known(self, world: World, *lines: str) -> tuple[Client, str]:
+        """Return a client that has read everything, and its newest position."""
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true", *lines)
+        return client, markers(client.read())[-1]["position"]
+
+    def test_what_changed_meanwhile_comes(self) -> None:
+        """Values and deletes after the position, and nothing that had not changed."""
+        world = make()
+        for topic in "abc":
+            put(world, f"X/{topic}", b"old")
+        client, position = self.known(world)
+        client.lose()
+        put(world, "X/a", b"new")
+        put(world, "X/b", b"")
+        put(world, "X/d", b"new")
+        back = world.client()
+        subscribe(back, f"since:{position}", "markers:true", "receipt:r")
+        frames = back.read()
+        assert sorted(values(frames)) == [("X/a", b"new"), ("X/b", b""), ("X/d", b"new")]
+        (marker,) = markers(frames)
+        assert "result" not in marker
+        (receipt,) = [frame for frame in frames if frame.command == b"RECEIPT"]
+        assert b"result" not in receipt.headers
+
+    @pytest.mark.parametrize(
+        "position",
+        ["", "x", "1.2", "0123456789abcdee.1.{rights}", "0123456789abcdef.99.{rights}", "0123456789abcdef.1.0"],
+    )
+    @pytest.mark.parametrize("eager", [False, True])
+    def test_an_unusable_position_is_reported(self, position: str, eager: bool) -> None:
+        """With another incarnation, other rights, above the head or malformed: the whole state with `eager`, else what comes."""
+        world = make()
+        put(world, "X/a")
+        rights = world.broker.policy.rights("anna").receive_digest
+        client = world.client()
+        flags = ["eager:true"] if eager else []
+        subscribe(client, f"since:{position.format(rights=rights)}", "markers:true", "receipt:r", *flags)
+        frames = client.read()
+        (receipt,) = [frame for frame in frames if frame.command == b"RECEIPT"]
+        assert receipt.headers[b"result"] == b"since-unavailable"
+        assert values(frames) == ([("X/a", b"value")] if eager else [])
+        (marker,) = markers(frames)
+        assert marker["result"] == "since-unavailable"
+
+    def test_a_durable_subscription_uses_it_when_it_is_created(self) -> None:
+        """The catch-up of a durable subscription survives a crash; a resumed one takes no notice of the position."""
+        world = make()
+        put(world, "X/a", b"1")
+        client, position = self.known(world)
+        client.lose()
+        put(world, "X/a", b"2")
+        durable = world.client(client_id="d")
+        subscribe(durable, "durable:true", f"since:{position}", "receipt:r", ack="client")
+        receipt, message = durable.read()
+        assert receipt.headers[b"result"] == b"created"
+        assert message.body == b"2"
+        world = world.restart()
+        world.broker.incarnation = INCARNATION
+        again = world.client(client_id="d")
+        subscribe(again, "durable:true", f"since:{position}", "receipt:r", ack="client")
+        receipt, message = again.read()
+        assert receipt.headers[b"result"] == b"resumed"
+        assert message.body == b"2"
+
+    def test_other_rights_make_a_position_unusable(self) -> None:
+        """A client that may receive more has not seen the older values of that."""
+        world = make(anna={"send": ["X/**", "Y/*"], "receive": ["X/**"]})
+        _, position = self.known(world)
+        more = make(anna={"send": ["X/**", "Y/*"], "receive": ["X/**", "Y/*"]})
+        client = more.client()
+        subscribe(client, f"since:{position}", "receipt:r")
+        assert client.read()[0].headers[b"result"] == b"since-unavailable"
+
+
+def test_connected_has_the_incarnation_if_asked() -> None:
+    """`incarnation:true` of CONNECT; without it CONNECTED is as before."""
+    world = make()
+    asked = world.client(connect=False).connect(incarnation="true")
+    assert asked.headers[b"incarnation"] == INCARNATION.encode()
+    assert b"incarnation" not in world.client(connect=False).connect().headers
