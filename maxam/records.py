@@ -34,6 +34,10 @@ class Identity:
         self.encoded: bytes | None = None  # cache: the journal's bytes of both fields
 
 
+GATEWAY: Final = Identity("$gateway", "")
+"""The publisher of changes that the gateway makes by itself. No principal of a policy has this name."""
+
+
 @final
 @mypyc_attr(acyclic=True)
 class Judgement:

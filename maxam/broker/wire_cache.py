@@ -100,5 +100,5 @@ def change_lines(version: int, change: Change, kind: bytes, reason: bytes = b"")
     schema = f"{judgement.schema} {judgement.schema_version}" if judgement.schema else ""
     publisher = change.publisher.principal
     if change.deleted:
-        reason = b"expired" if publisher == GATEWAY else b"deleted"
+        reason = b"expired" if publisher == GATEWAY.principal else b"deleted"
     return metadata_lines(version, change.accepted_at_us, publisher.encode(), schema.encode(), kind, reason)
