@@ -12,9 +12,6 @@ from mypy_extensions import i32, mypyc_attr
 
 from maxam.content import unpack_headers
 
-GATEWAY: Final = (
-    "$gateway"  # publisher of the changes that the gateway makes by itself; no principal of a policy is called so
-)
 REVISION_NONE: Final = 0  # the first change of a broker has revision 1
 
 
