@@ -55,7 +55,7 @@ def command(
             if check:
                 for further in checks:
                     further(settings, loaded)
-                click.echo(f"{path}: good")
+                click.echo(f"{path}: valid")
                 return
             trio.run(partial(_serve, settings, loaded, services))
         except (ConfigurationError, JournalError) as error:

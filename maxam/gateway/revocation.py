@@ -224,7 +224,7 @@ def load_revocations(pem: bytes, source: str, authorities: Sequence[x509.Certifi
     """
     blocks = _PEM.findall(pem)
     if not blocks:
-        raise ConfigurationError(f"[tls] crl {source}: holds none; expected PEM revocation lists (BEGIN X509 CRL)")
+        raise ConfigurationError(f"[tls] crl {source}: the file has no CRL. It must be PEM with BEGIN X509 CRL")
     lists = [_load(block, f"[tls] crl {source}: list {at}", authorities) for at, block in enumerate(blocks, 1)]
     seen: set[tuple[bytes, bytes]] = set()
     for at, one in enumerate(lists, 1):

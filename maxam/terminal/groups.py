@@ -42,6 +42,17 @@ class CommandGroup(click.Group):
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command by its name. The error for an unknown name lists the commands of the group."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            names = ", ".join(name for name, _ in self.summaries(ctx))
+            text = f"{error.format_message()} The commands are {names}."
+            raise click.UsageError(text, ctx) from None
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the chosen command."""
         try:

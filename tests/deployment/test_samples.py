@@ -44,7 +44,7 @@ def test_a_gateway_takes_the_sample(certificates: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, "--config", str(path), "--check"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (0, f"{path}: good\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"{path}: valid\n"), done.stderr
 
 
 def test_what_is_commented_out_in_the_sample_policy_is_good_too(certificates: Path, tmp_path: Path) -> None:

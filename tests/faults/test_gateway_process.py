@@ -141,7 +141,7 @@ def test_a_snapshot_replaces_the_segments_before_it(files: GatewayFolder) -> Non
 def test_check_tells_good_from_bad(files: GatewayFolder) -> None:
     """`--check` serves nothing: it exits 0 for good files, 1 and a line that names the fault for bad ones."""
     good = files.run("--check")
-    assert (good.returncode, good.stdout) == (0, f"{files.config}: good\n")
+    assert (good.returncode, good.stdout) == (0, f"{files.config}: valid\n")
     files.configure(limits="windw = 5")
     bad = files.run("--check")
     assert bad.returncode == 1

@@ -448,9 +448,9 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
         assert bad in result.stderr
 
     schemas, policy = running.folder / "schemas", running.folder / "policy.toml"
-    assert cli("schemas", "check", str(schemas)).stdout == f"{schemas}: good, 2 rules, 1 type\nt.T_v1  1.0\n"
+    assert cli("schemas", "check", str(schemas)).stdout == f"{schemas}: valid, 2 rules, 1 type\nt.T_v1  1.0\n"
     assert json.loads(cli("schemas", "check", str(schemas), "--json").stdout)["types"] == {"t.T_v1": ["1.0"]}
-    assert cli("policy", "check", str(policy)).stdout == f"{policy}: good, 2 principals, 2 capabilities\n"
+    assert cli("policy", "check", str(policy)).stdout == f"{policy}: valid, 2 principals, 2 capabilities\n"
     (tmp_path / "bad.toml").write_text("[capability.x]")
     result = cli("policy", "check", str(tmp_path / "bad.toml"))
     assert result.exit_code == 1

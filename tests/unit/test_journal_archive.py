@@ -20,7 +20,7 @@ from maxam.journal.listing import Problem, find_segment, list_segments
 from maxam.journal.names import Segment
 from maxam.journal.proving import check_segment, walk
 from maxam.journal.reading import SegmentReader
-from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.journal.scan import Scanner
 from maxam.journal.snapshots import write_snapshot
 from maxam.records import AcknowledgementRecord, Change, Record
 from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain_all
@@ -178,13 +178,13 @@ def test_any_flipped_bit_is_told_and_costs_one_block(sample: Sample, data: st.Da
 def test_any_truncation_leaves_what_is_before_it(sample: Sample, data: st.DataObject) -> None:
     """Wherever a file ends, all whole blocks are read; a sealed one is said to be cut, an open one to be torn unless a block ends there."""
     end = data.draw(st.integers(0, len(sample.data) - 1))
-    whole = end in {HEADER_BYTES, *(stop for _, stop, _ in sample.blocks)}
+    whole = end in {sample.blocks[0][0], *(stop for _, stop, _ in sample.blocks)}
     harmed = [block for _, stop, block in sample.blocks if stop > end]
     check_damaged(sample, sample.data[:end], harmed, told=sample is SEALED or not whole)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sets(st.integers(HEADER_BYTES, len(SEALED.data) - 1), min_size=1, max_size=6))
+@given(st.sets(st.integers(SEALED.blocks[0][0], len(SEALED.data) - 1), min_size=1, max_size=6))
 @example({SEALED.blocks[2][0], SEALED.blocks[3][1] - 16})  # a head, and the marker of the block behind
 def test_damage_in_several_places_costs_the_blocks_that_it_is_in(places: set[int]) -> None:
     """Any number of damaged bytes are told, and all blocks without one are read, as long as head or marker of each tells where the next begins."""

@@ -217,7 +217,7 @@ def test_lists_that_prove_nothing_are_not_loaded() -> None:
     of_clients = x509.IssuingDistributionPoint(None, None, True, False, None, False, False)
     good = root.crl()
     for pem, told in (
-        (b"", "holds none"),
+        (b"", "the file has no CRL"),
         (b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "list 1: not a revocation list"),
         (impostor.crl(), "list 1: is not signed by root"),
         (good + stranger.crl(), "list 2: its issuer stranger is not in client_ca"),

@@ -86,7 +86,7 @@ def test_a_good_folder(cli: Cli, folder: Path) -> None:
     result = cli("check")
     assert (result.exit_code, result.stdout, result.stderr) == (
         0,
-        f"{folder}: good, 2 rules, 1 type\nt.T_v1  1.0\n",
+        f"{folder}: valid, 2 rules, 1 type\nt.T_v1  1.0\n",
         "",
     )
     assert json.loads(cli("check", str(folder), "--json").stdout) == {
@@ -333,7 +333,7 @@ def test_explain(cli: Cli) -> None:
 
 def test_diff(cli: Cli, folder: Path) -> None:
     """Field by field, with both directions of compatibility and a value that proves what cannot be read."""
-    refused(cli("diff", "t.T_v1"), "t.T_v1 has one minor only, 1.0")
+    refused(cli("diff", "t.T_v1"), "t.T_v1 has one version only, 1.0")
     refused(cli("diff", "t.V_v1", "1.0"), "there is no type 't.V_v1'")
     fields = json.loads(FIELDS)
     (folder / "t/T_v1/1.1.avsc").write_text(

@@ -84,7 +84,7 @@ def policy_check(files: tuple[Path, ...], schemas: Path | None, strict: bool, as
         print_json({"file": name, "good": not errors, "errors": len(errors), "warnings": warnings, **counts})
     elif not errors:
         held = counted(len(loaded.principals), "principal"), counted(len(loaded.capabilities), "capability")
-        print_line(f"{name}: good, {held[0]}, {held[1]}")
+        print_line(f"{name}: valid, {held[0]}, {held[1]}")
     if errors:
         raise ConfigurationError(f"{name}: {counted(len(errors), 'error')}")
     if strict and warnings:

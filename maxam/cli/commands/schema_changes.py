@@ -48,7 +48,7 @@ def schemas_new(
     _change(folder, as_json, lambda texts: new_type(texts, type_name, destination, encoding, like))
 
 
-@click.command("bump", short_help="Copy the newest minor to the next one.")
+@click.command("bump", short_help="Copy the newest version of a type to the next one.")
 @click.argument("type_name", metavar="TYPE")
 @click.option("--release", is_flag=True, help="Release the newest minor in the same step.")
 @click.option(
@@ -57,10 +57,10 @@ def schemas_new(
 @folder_option
 @json_option
 def schemas_bump(type_name: str, release: bool, candidate: bool, folder: Path, as_json: bool) -> None:
-    """Copy the newest minor of TYPE to the next one, to be changed there, and list what has changed so far.
+    """Copy the newest version of TYPE to the next minor version, and list the changes since the version before.
 
-    Refused while the newest is not released, as then it may still be changed itself; --release puts it into registry.lock
-    first. Nothing is written unless the folder is good before and after.
+    Edit the copy. The command is refused while the newest version is not released: edit that one, or release it first with
+    --release. Nothing is written unless the folder is valid before and after.
 
     \b
     maxam-admin schemas bump egm.EGMStatus_v1
@@ -68,14 +68,15 @@ def schemas_bump(type_name: str, release: bool, candidate: bool, folder: Path, a
     _change(folder, as_json, lambda texts: next_minor(texts, type_name, release, candidate))
 
 
-@click.command("release", short_help="Put minors into registry.lock.")
+@click.command("release", short_help="Put schema versions into registry.lock.")
 @click.argument("type_names", metavar="[TYPE]...", nargs=-1)
 @folder_option
 @json_option
 def schemas_release(type_names: tuple[str, ...], folder: Path, as_json: bool) -> None:
-    """Put all minors of these types, or of all types, into registry.lock: from then on a changed text is an error.
+    """Put all versions of these types, or of all types, into registry.lock. A change of their text is an error from then on.
 
-    Do it when a minor goes into use, and commit the lock with it. There is no way back: correct a released minor by the next.
+    Release a version when it goes into use, and commit the lock with it. A release cannot be undone: correct a released
+    version with the next one.
 
     \b
     maxam-admin schemas release egm.EGMStatus_v1

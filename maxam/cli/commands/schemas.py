@@ -32,8 +32,11 @@ from maxam.terminal.tables import print_fields, print_json, print_line, print_ta
         "encode": ("maxam.cli.commands.schema_bodies:schemas_encode", "Make a body of JSON."),
         "decode": ("maxam.cli.commands.schema_bodies:schemas_decode", "Show a body as JSON."),
         "new": ("maxam.cli.commands.schema_changes:schemas_new", "Make a new type, and a rule for it."),
-        "bump": ("maxam.cli.commands.schema_changes:schemas_bump", "Copy the newest minor to the next one."),
-        "release": ("maxam.cli.commands.schema_changes:schemas_release", "Put minors into registry.lock."),
+        "bump": (
+            "maxam.cli.commands.schema_changes:schemas_bump",
+            "Copy the newest version of a type to the next one.",
+        ),
+        "release": ("maxam.cli.commands.schema_changes:schemas_release", "Put schema versions into registry.lock."),
         "plan": ("maxam.cli.commands.schema_changes:schemas_plan", "Show what a folder would do to a running gateway."),
         "shadow": (
             "maxam.cli.commands.shadow:shadow",
@@ -100,7 +103,7 @@ def schemas_check(folder: Path, strict: bool, form: str, as_json: bool) -> None:
             else:
                 click.echo(shown(f"warning: {finding}"), err=True)
         if registry is not None:
-            print_line(f"{folder}: good, {counted(len(registry.rules), 'rule')}, {counted(len(minors), 'type')}")
+            print_line(f"{folder}: valid, {counted(len(registry.rules), 'rule')}, {counted(len(minors), 'type')}")
             if minors:
                 print_fields((name, " ".join(found)) for name, found in minors.items())
     if errors:
@@ -122,10 +125,10 @@ def schemas_check(folder: Path, strict: bool, form: str, as_json: bool) -> None:
 def schemas_list(
     credentials: Credentials, folder: Path, live: bool, rules: bool, limit: int | None, as_json: bool
 ) -> None:
-    """List the types with their minors, newest first, and how they are carried.
+    """List the types with their versions, newest first, and the encodings of their values.
 
-    A minor with a `*` is not released: `registry.lock` does not name it, and it may still be changed. One in brackets is a
-    candidate, which judges nothing; a gateway does not list them.
+    A version with a `*` is not released: it is not in `registry.lock`, and may still be changed. One in brackets is a
+    candidate, which no SEND is validated against. A gateway does not list candidates.
 
     \b
     maxam-admin schemas list --folder schemas
@@ -215,7 +218,7 @@ def schemas_show(
     example: bool,
     as_json: bool,
 ) -> None:
-    """Show a type: its minors and their fingerprints, who carries it, and the fields of its newest minor, or of MINOR.
+    """Show a type: its versions, their fingerprints, the rules that use it, and the fields of its newest version, or of MINOR.
 
     \b
     maxam-admin schemas show egm.EGMStatus_v1
@@ -318,7 +321,7 @@ def _version(registry: Registry, type_name: str, minor: str | None) -> SchemaVer
 @json_option
 @with_credentials
 def schemas_explain(credentials: Credentials, destination: str, folder: Path, live: bool, as_json: bool) -> None:
-    """Show what a SEND to DESTINATION must hold: the rule that decides, its encoding, its schema and which minors judge.
+    """Show what a SEND to DESTINATION must hold: the rule that decides, its encoding, its schema and the versions in force.
 
     Exit code 1 when no rule covers it: such a SEND is rejected.
 
@@ -335,7 +338,7 @@ def schemas_explain(credentials: Credentials, destination: str, folder: Path, li
         raise ConfigurationError(found.problem)
 
 
-@schemas.command("diff", short_help="Show what differs between two minors.")
+@schemas.command("diff", short_help="Show the differences between two versions of a schema.")
 @click.argument("type_name", metavar="TYPE")
 @click.argument("old", required=False)
 @click.argument("new", required=False)
@@ -351,11 +354,11 @@ def schemas_diff(
     live: bool,
     as_json: bool,
 ) -> None:
-    """Show field by field what differs between two minors of TYPE, and whether each can read what the other writes.
+    """Show the differences between two versions of TYPE field by field, and whether each can read the data of the other.
 
-    Without OLD and NEW it compares the newest minor with the one before, with OLD alone the newest with that. A minor of another
-    major, such as 2.0, is one of the type of that major. A value proves each part that cannot be read. Exit code 0
-    whatever differs: `schemas check` judges.
+    Without OLD and NEW it compares the newest version with the one before, with OLD alone the newest version with OLD. A
+    version of another major, such as 2.0, is one of the type of that major. An example value shows each part that cannot be
+    read. The exit code is 0 whether or not there are differences; use `schemas check` to validate a folder.
 
     \b
     maxam-admin schemas diff egm.EGMMeterReading_v1 1.0 1.1
@@ -364,7 +367,7 @@ def schemas_diff(
     versions = registry.versions(type_name)
     if old is None and len(versions) == 1:
         raise ConfigurationError(
-            f"{type_name} has one minor only, {versions[0].minor}: there is nothing to compare it with"
+            f"{type_name} has one version only, {versions[0].minor}: there is nothing to compare it with"
         )
     newer = _version(registry, type_name, new)
     older = versions[1] if old is None and versions else _version(registry, type_name, old)

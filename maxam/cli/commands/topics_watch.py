@@ -11,7 +11,7 @@ from maxam.https_client import Credentials
 
 
 @click.command("watch")
-@click.argument("glob")
+@click.argument("glob", default="**")
 @server_option("--stomp", default="the one that the gateway reports")
 @click.option("--virtual-host", metavar="NAME", help="Header host of CONNECT. [default: one that the gateway accepts]")
 @click.option("--count", type=click.IntRange(min=1), help="End after N updates.")
@@ -29,7 +29,7 @@ def topics_watch(
 ) -> None:
     """Show the values of all topics that match GLOB, and each update of them, until Ctrl-C.
 
-    With --server it needs no admin right, only the right to receive.
+    Without GLOB it shows all topics. With --server it needs no admin right, only the right to receive.
     """
     style: Style = "json" if as_json else "whole" if full else "table" if sys.stdout.isatty() else "lines"
     watch(credentials, glob, server, virtual_host, style, count)

@@ -210,7 +210,7 @@ async def _watch(
             client.subscribe(glob, eager=True) as subscription,
         ):
             if subscription.filtered:
-                print_line(f"no right of this certificate to receive anything of {glob}: nothing will come")
+                print_line(f"this certificate may receive no topic that matches {glob}: no value will arrive")
             async for message in subscription:
                 display.put(await watcher.update(message))
                 if count is not None:
