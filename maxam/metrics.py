@@ -1,4 +1,7 @@
-"""Counts of the broker's work since it started: plain integers and histograms, each written by one thread."""
+"""Counts of the broker's work since it started: plain integers and histograms, each written by one thread.
+
+`gateway/measures` reads them for /metrics, beside values that it asks other objects for.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence

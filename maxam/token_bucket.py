@@ -9,7 +9,7 @@ _KEYS_MAX: Final = 1024  # buckets kept at a time, unless the caller sets anothe
 class TokenBucket:
     """An amount that refills at a constant rate, up to a burst.
 
-    A bucket that is not empty grants any amount and may owe for it. The caller waits until `ready_s` before it grants more. Times are
+    A bucket that is not empty grants any amount, so its balance may become negative. The caller waits until `ready_s` before it grants more. Times are
     seconds of any one clock; a clock that is set back refills nothing.
     """
 
@@ -22,7 +22,7 @@ class TokenBucket:
         self._since_s = now_s
 
     def take(self, amount: float, now_s: float) -> None:
-        """Take an amount, and owe what is not there."""
+        """Take an amount. The balance becomes negative if there is less."""
         self._refill(now_s)
         self._balance -= amount
 
@@ -37,7 +37,7 @@ class TokenBucket:
         return self._balance >= self._burst
 
     def ready_s(self, now_s: float) -> float:
-        """Return when nothing is owed any longer; `now_s` if that is so already."""
+        """Return when the balance is no longer negative: `now_s` if it is not."""
         self._refill(now_s)
         return now_s if self._balance >= 0 else now_s - self._balance / self._per_s
 

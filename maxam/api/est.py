@@ -58,7 +58,7 @@ def make_est(
         failures_per_minute_max: Of one address, one certificate that counts, or one known token.
         log_limit: Of lines about refusals.
     """
-    # A bucket grants until it owes: so it grants `failures_per_minute_max` failures at once, and then as many a minute.
+    # A bucket grants until its balance is negative: `failures_per_minute_max` failures at once, then the same number each minute.
     failures = TokenBuckets(failures_per_minute_max / 60, failures_per_minute_max - 1)
 
     def party(request: Request) -> str:

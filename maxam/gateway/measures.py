@@ -1,4 +1,4 @@
-"""The broker's counters and gauges at this moment, for scrapers. docs/operate/metrics.md explains each."""
+"""The present value of each metric. `api/routes/metrics` declares name, kind, labels and help of each, in any order."""
 
 from collections.abc import Iterable, Iterator
 

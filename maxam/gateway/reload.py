@@ -268,7 +268,7 @@ class Reloader:
                 state.loaded_at_s = self._wall_us() / 1e6
                 log_event(logging.INFO, "reloaded", item=one.item, trigger=trigger, note=one.detail or None)
             elif state.failure:
-                log_event(logging.INFO, "reload-mended", item=one.item, trigger=trigger)
+                log_event(logging.INFO, "reload-repaired", item=one.item, trigger=trigger)
             state.failure = ""
 
 

@@ -8,7 +8,7 @@ never tried. A trial has one of these results:
 * `older`: the candidate would not accept it, because the body is of an older version. All of it can be read as the candidate, by
   Avro's schema resolution. Such a SEND is accepted for as long as the older version stays, and its publisher has yet to move;
 * `rejected`: the datum is no value of the candidate, or the SEND claims the candidate and is none;
-* `mended`: the SEND is rejected today, and the candidate would accept it.
+* `newly_accepted`: the SEND is rejected today, and the candidate would accept it.
 
 A SEND that is rejected today for another reason does not concern the candidate and is not counted as tried. Figures are of this run. A
 reload keeps those of a rule whose destination, encoding and candidate stay the same. Belongs to the event loop.
@@ -49,7 +49,7 @@ class Tally:
     fits: int = 0
     older: int = 0
     rejected: int = 0
-    mended: int = 0
+    newly_accepted: int = 0
     aside: int = 0
 
     @property
@@ -207,7 +207,7 @@ class Shadows:
             return False
         if used or len(self._used) < PRINCIPALS_MAX:
             self._used[principal] = used + cost
-        self._left -= cost  # a large body may be owed for
+        self._left -= cost  # below 0 after a large body
         return True
 
     def _try(
@@ -229,8 +229,8 @@ class Shadows:
                 tally.fits += 1
                 total.fits += 1
             else:
-                tally.mended += 1
-                total.mended += 1
+                tally.newly_accepted += 1
+                total.newly_accepted += 1
         elif isinstance(verdict, Rejection):
             if verdict.result not in _UNKNOWN or alone.result != "schema-mismatch":
                 tally.aside += 1

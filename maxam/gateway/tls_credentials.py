@@ -92,7 +92,7 @@ class Authorities:
         self._roots: Final = frozenset([(one.subject, one.public_key) for one in found if one.subject == one.issuer])
         if not self._roots:
             raise ConfigurationError(
-                f"[tls] client_ca {where}: holds no self-signed authority, so nobody could connect; add it"
+                f"[tls] client_ca {where}: the file has no self-signed CA certificate, so no client could connect. Add one"
             )
 
         # An authority may have several certificates over one key: it is renewed by adding another.

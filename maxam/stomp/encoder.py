@@ -149,7 +149,7 @@ def message_shared(
         content[body_at:] if size < _VIEWED_BYTES_MIN else memoryview(content)[body_at:],
         b"\0",
     ]
-    if content[0] or metadata:
+    if content[0] or metadata:  # these come before content-length, which is parts[4]
         headers = _header_lines(version, unpack_headers(content)[0]) if content[0] else b""
         parts[4] = b"\n" + metadata + headers + b"content-length:"
     return b"".join(parts)

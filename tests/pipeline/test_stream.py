@@ -166,7 +166,7 @@ def test_a_stream_that_fell_behind_retention_fails(
 
 
 class Follower:
-    """Takes micro-batches as Spark does: from one offset to the next, in tasks that are pickled. `take` starts it anew each time."""
+    """Takes micro-batches as Spark does: from one offset to the next, in tasks that are pickled. Each `take` starts it again."""
 
     def __init__(self, writer: Writer, **options: str) -> None:
         self._options = {"path": str(writer.folder), **options}

@@ -72,7 +72,7 @@ def test_a_bad_item_leaves_the_old_in_force_and_the_others_swap(
     site: Site, item: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each item by itself: one is bad, all others are new. The bad one is named, with its file, in answer, log and health until it is
-    mended; what it was is served on.
+    repaired; what it was is served on.
     """
     certificates = site.certificates
     paths = {
@@ -123,7 +123,7 @@ def test_what_is_restored_is_mended(site: Site, caplog: pytest.LogCaptureFixture
             site.policy_file.write_text(good)
             assert (await gateway.reload())["policy"].outcome == UNCHANGED
             assert gateway.gateway.degraded_reasons() == []
-            assert "reload-mended item=policy" in caplog.text
+            assert "reload-repaired item=policy" in caplog.text
             assert "reloaded item" not in caplog.text
 
     with caplog.at_level(logging.INFO, "maxam"):
@@ -350,7 +350,7 @@ def test_new_connections_meet_the_new_certificate_on_both_listeners(site: Site) 
         (lambda site: (site.certificates / "ca.pem").write_text(""), "holds none"),
         (
             lambda site: (site.certificates / "ca.pem").write_bytes((site.certificates / "anna.pem").read_bytes()),
-            "no self-signed authority",
+            "no self-signed CA certificate",
         ),
         (lambda site: site.revoke("anna", number=-3600), "is older"),
         (

@@ -104,7 +104,7 @@ def envelope(*items: bytes) -> bytes:
 
 @pytest.mark.parametrize("encoding", [DATUM, SINGLE_OBJECT, CONFLUENT, ENVELOPE])
 def test_each_outcome_in_each_encoding(encoding: str) -> None:
-    """What fits, what is older and readable, what is no value of the candidate, what would be mended, and what has nothing to do with it."""
+    """What fits, what is older and readable, what is no value of the candidate, what would be newly accepted, and what has nothing to do with it."""
     registry = load_registry(texts(encoding))
     bench = Bench(registry)
 
@@ -122,19 +122,21 @@ def test_each_outcome_in_each_encoding(encoding: str) -> None:
 
     assert outcome("1.0", OLD_A) == "older"
     assert outcome("1.0", OLD_C) == "rejected"
-    assert outcome("1.1", NEW_A) == "mended"
+    assert outcome("1.1", NEW_A) == "newly_accepted"
     assert outcome("1.1", BAD) == "rejected"
     assert outcome("1.0", BAD) == "aside"
     if encoding in (DATUM, ENVELOPE):  # where a body need not name its version
         plain = (lambda datum: datum) if encoding == DATUM else (lambda datum: envelope(item(KEYS.body, datum)))
-        assert bench.outcome(plain(NEW_A)) == "mended"  # 1.0 does not take it, the candidate would
+        assert bench.outcome(plain(NEW_A)) == "newly_accepted"  # 1.0 does not take it, the candidate would
         assert bench.outcome(plain(OLD_A)) == "older"
         assert bench.outcome(plain(OLD_C)) == "rejected"
         assert bench.outcome(plain(BAD)) == "aside"
     else:
         assert bench.outcome(b"nonsense") == "aside"
     total = bench.trials.total
-    assert total.tried == total.fits + total.older + total.rejected + total.mended == bench.counters.shadow_trials
+    assert (
+        total.tried == total.fits + total.older + total.rejected + total.newly_accepted == bench.counters.shadow_trials
+    )
     assert total.seen == total.tried + total.aside
     assert bench.counters.shadow_rejections == total.rejected
 

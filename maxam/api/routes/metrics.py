@@ -1,4 +1,7 @@
-"""`/metrics`: the broker's counters and gauges, for Prometheus. docs/operate/metrics.md explains each."""
+"""`/metrics`: declares each metric, and serves the values of `gateway/measures` to Prometheus.
+
+docs/operate/metrics.md has a row for each. A test compares it with `METRICS`.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -108,7 +111,9 @@ _CURRENT: Final = (
     Declared("maxam_topics", "gauge", "Topics that hold a value."),
     Declared("maxam_topics_overdue", "gauge", "Topics that are older than fresh_within_s of their rule."),
     Declared("maxam_freshness_breaches_total", "counter", "Topics that became so, each time; at the start too."),
-    Declared("maxam_tombstones", "gauge", "Deleted topics of which somebody may still be owed the delete."),
+    Declared(
+        "maxam_tombstones", "gauge", "Deleted topics, kept while the delete is owed or a source's number is kept."
+    ),
     Declared("maxam_head_revision", "gauge", "Revision of the newest accepted change."),
     Declared("maxam_committed_revision", "gauge", "Revision of the newest change that is on disk and visible."),
     Declared("maxam_operations_waiting", "gauge", "Operations accepted and not on disk yet."),

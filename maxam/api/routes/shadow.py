@@ -12,7 +12,7 @@ from maxam.avro.json.decoding import iso_time
 from maxam.gateway.shadow import Reason, Tally, Trials
 
 TRIAL_ROWS_MAX: Final = 100  # of principals and of reasons, each, that one rule shows: those with most
-_TALLY: Final = dict.fromkeys(("seen", "tried", "fits", "older", "rejected", "mended"), COUNT)
+_TALLY: Final = dict.fromkeys(("seen", "tried", "fits", "older", "rejected", "newly_accepted"), COUNT)
 
 
 @Description(

@@ -38,11 +38,11 @@ def _print_trials(rule: dict[str, Any]) -> None:
     share = rule["rejected_share"]
     print_line(
         f"{rule['seen']} seen, {rule['tried']} tried: {100 * share:.3g} % would be rejected; {rule['fits']} fit, {rule['older']} are of an"
-        f" older version and readable, {rule['mended']} are rejected now and would not be"
+        f" older version and readable, {rule['newly_accepted']} are rejected now and would not be"
     )
-    counts = ["seen", "tried", "fits", "older", "rejected", "mended"]
+    counts = ["seen", "tried", "fits", "older", "rejected", "newly_accepted"]
     print_table(
-        ["PRINCIPAL", *(f"#{name.upper()}" for name in counts)],
+        ["PRINCIPAL", *(f"#{name.upper().replace('_', ' ')}" for name in counts)],
         [[row["principal"], *(row[name] for name in counts)] for row in rule["principals"]],
         remedy="--json shows all",
     )
