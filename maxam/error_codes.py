@@ -71,6 +71,10 @@ CODES: Final[dict[str, Entry]] = {
     "outcome-unknown": Entry(
         "The connection was lost before the RECEIPT of a SEND.", "Read the topic before you send again."
     ),
+    "position-unavailable": Entry(
+        "The gateway cannot resume a subscription from the position in `since`.",
+        "Drop the values that were kept with it, and subscribe with `eager`.",
+    ),
     "protocol-error": Entry("The other side broke the STOMP protocol.", "Correct the other program."),
     "value-unreadable": Entry("A body does not belong to its schema.", "Check which schema the topic had then."),
     "job-failed": Entry("A job of the pipeline cannot do what it was asked to.", "Read the text of the error."),

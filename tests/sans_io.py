@@ -150,7 +150,7 @@ class Client:
         )
 
     def subscribe(
-        self, glob: str = "X/**", id_: str = "s", ack: str = "client", receipt: str | None = None, **flags: bool
+        self, glob: str = "X/**", id_: str = "s", ack: str = "client", receipt: str | None = None, **flags: Any
     ) -> None:
         """Send a SUBSCRIBE."""
         self.write(

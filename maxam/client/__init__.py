@@ -10,11 +10,13 @@ from maxam.client.errors import (
     ConnectionLostError,
     GatewayError,
     OutcomeUnknownError,
+    PositionUnavailableError,
     TlsError,
     UnreachableError,
     VersionError,
 )
 from maxam.client.link import Posted
+from maxam.client.progress import Kind
 from maxam.client.resume import OnLoss, ResumingClient, ResumingSubscription, resume
 from maxam.client.subscription import Message, Subscription
 from maxam.client.transport import dial
@@ -28,8 +30,10 @@ __all__ = [
     "ClientError",
     "ConnectionLostError",
     "GatewayError",
+    "Kind",
     "Message",
     "OutcomeUnknownError",
+    "PositionUnavailableError",
     "Posted",
     "Receipt",
     "ResumingClient",

@@ -1,6 +1,6 @@
 """One connection: requests that await their RECEIPT, and the handshake that opens it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal, final
 
@@ -8,13 +8,14 @@ import trio
 
 from maxam.client.errors import ConnectionLostError, OutcomeUnknownError, UnreachableError, VersionError
 from maxam.client.link import RECEIVE_BYTES_MAX, Link, Posted, background, refusal_error
-from maxam.client.subscription import AckMode, Subscription
+from maxam.client.progress import Progress
+from maxam.client.subscription import AckMode, Subscription, read_options
 from maxam.client.transport import loss
 from maxam.config import Limits
 from maxam.errors import ClientError, ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.answers import Connected, Receipt, Refusal, read_answer
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, SubscribeOptions
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
 Headers = Mapping[str, str]
@@ -41,12 +42,14 @@ class Client:
         session: The client-id with which this session can be resumed.
         server: Name and version of the server, from CONNECTED.
         version: `1.1` or `1.2`.
+        incarnation: Identifies the journal of the gateway: positions of another one are unavailable. Empty for other servers.
     """
 
     def __init__(self, link: Link, connected: Connected) -> None:
         self.session: Final = connected.session
         self.server: Final = connected.server
         self.version: Final = encoder.VERSION_TEXTS[connected.version].decode()
+        self.incarnation: Final = connected.incarnation
         self._link: Final = link
 
     async def send(
@@ -115,6 +118,13 @@ class Client:
         automatic: bool = True,
         eager: bool = False,
         durable: bool = False,
+        metadata: bool = False,
+        markers: bool = False,
+        since: str | None = None,
+        values: MutableMapping[str, bytes] | None = None,
+        selector: str | None = None,
+        min_interval_s: float | None = None,
+        changes_only: bool = False,
     ) -> Subscription:
         """Return a subscription to enter with `async with`.
 
@@ -129,9 +139,40 @@ class Client:
             automatic: Acknowledge each message when the next is asked for. If False, call `Message.ack`.
             eager: Deliver the current value of each matching topic first.
             durable: Let it outlive this connection. The next connection must have the same client-id.
+            metadata: Messages have `accepted_at`, `publisher`, `schema`, `conflated`, `kind` and `reason`.
+            markers: Keep `position` of the subscription up to date. Topics that are overdue, or may no longer be received, are
+                reported as messages of the kinds `stale` and `left`.
+            since: A `position` that was kept: deliver all values and deletes that came after it. Implies `markers`. If the
+                gateway no longer knows all of them, and there is no `values`, entering raises PositionUnavailableError.
+            values: A mapping that the subscription keeps equal to the gateway's values. It has those of the position
+                `since`. Each message is applied when it is handed out. Topics that are gone come as messages of kind
+                `left`. Implies `markers`. Without `since`, or if `since` is unavailable, all values are delivered first.
+            selector: Condition on the values of the topics to deliver, in the syntax of docs/protocol.md.
+            min_interval_s: Minimum time between two values of one topic, 0.01 to 3600 s. The newest value always arrives.
+            changes_only: Do not deliver a value with the body that the topic's last delivered value had.
+
+        Raises:
+            ClientError: `min_interval_s` is out of range.
         """
         name = self._link.new_id().decode() if id is None else id
-        return Subscription(self._link, glob, name, ack, automatic and ack != "auto", eager, durable)
+        marked = markers or since is not None or values is not None
+        options = read_options(marked, metadata, selector, min_interval_s, changes_only)
+        progress = Progress(since, values, False) if marked else None
+        return self.subscribe_as(glob, name, ack, automatic, eager, durable, options, progress)
+
+    def subscribe_as(
+        self,
+        glob: str,
+        name: str,
+        ack: AckMode,
+        automatic: bool,
+        eager: bool,
+        durable: bool,
+        options: SubscribeOptions | None,
+        progress: Progress | None,
+    ) -> Subscription:
+        """Return a subscription that continues from `progress`, which it has exactly if the options have markers."""
+        return Subscription(self._link, glob, name, ack, automatic and ack != "auto", eager, durable, options, progress)
 
     async def disconnect(self) -> None:
         """Leave gracefully, so that everything sent before takes effect. Await the RECEIPT for at most 5 s. Raise nothing.
@@ -170,7 +211,7 @@ async def converse(
     """Speak STOMP over `stream`, which stays the caller's to close; the arguments are those of `connect`."""
     offered = VERSIONS[version]
     try:
-        request = encoder.connect(host, offered, heart_beat_ms, client_id, window)
+        request = encoder.connect(host, offered, heart_beat_ms, client_id, window, incarnation=True)
     except ValueError as error:
         raise ClientError(str(error)) from error
     decoder = Decoder(_LIMITS, SERVER_COMMANDS)

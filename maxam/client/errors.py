@@ -59,6 +59,16 @@ class ConnectionLostError(ClientError):
 
 
 @final
+class PositionUnavailableError(ClientError):
+    """The gateway cannot resume a subscription from the position in `since`, and the client does not know the kept topics.
+
+    The subscription has ended, and the connection goes on. Values that were kept with the position may lack deletes.
+    """
+
+    code = "position-unavailable"
+
+
+@final
 class OutcomeUnknownError(ClientError):
     """The connection went while a SEND had no RECEIPT yet. The SEND may have taken effect or not.
 

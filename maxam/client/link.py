@@ -18,6 +18,7 @@ from typing import Final, final
 import trio
 
 from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError
+from maxam.client.progress import Progress, is_position, position_marker
 from maxam.client.transport import loss
 from maxam.errors import ClientError, ProtocolError
 from maxam.stomp import encoder
@@ -40,11 +41,13 @@ class Inbox:
         deliveries: The messages, oldest first.
         limited: True if the connection is not read while this is full.
         arrived: Set when there is a message, or when subscription or connection may have ended.
+        progress: Of a subscription with markers; None for any other.
     """
 
-    __slots__ = ("_bytes", "arrived", "deliveries", "limited")
+    __slots__ = ("_bytes", "arrived", "deliveries", "limited", "progress")
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress: Final = progress
         self.deliveries: Final[deque[Delivery]] = deque()
         self.limited = False
         self.arrived = trio.Event()
@@ -56,7 +59,9 @@ class Inbox:
         return self.limited and (len(self.deliveries) >= UNREAD_MESSAGES_MAX or self._bytes >= UNREAD_BYTES_MAX)
 
     def put(self, delivery: Delivery) -> None:
-        """Add a message."""
+        """Add a message or marker. A position replaces the position just before it."""
+        if self.progress is not None and is_position(delivery) and self.deliveries and is_position(self.deliveries[-1]):
+            self.deliveries.pop()
         self.deliveries.append(delivery)
         self._bytes += len(delivery.body)
         self.arrived.set()
@@ -67,6 +72,17 @@ class Inbox:
         self._bytes -= len(delivery.body)
         return delivery
 
+    def clear(self) -> None:
+        """Drop all messages."""
+        self.deliveries.clear()
+        self._bytes = 0
+
+    def wake(self) -> None:
+        """Let all tasks that wait check whether subscription or connection has ended."""
+        self.arrived.set()
+        if self.progress is not None:
+            self.progress.notify()
+
 
 @final
 class Link:
@@ -74,6 +90,7 @@ class Link:
 
     Attributes:
         version: VERSION_1_1 or VERSION_1_2.
+        incarnation: Of the server's journal. Empty if the server does not know the options of SUBSCRIBE that we ask for.
         inboxes: Those of all subscriptions, by id. A MESSAGE of an unknown subscription is dropped.
         leaving: True once DISCONNECT was put into the queue: nothing may follow it.
         failure: The reason why the connection ended, or None.
@@ -84,6 +101,7 @@ class Link:
         self, stream: trio.abc.Stream, decoder: Decoder, connected: Connected, heart_beat_ms: tuple[int, int]
     ) -> None:
         self.version: Final = connected.version
+        self.incarnation: Final = connected.incarnation
         self.inboxes: Final[dict[bytes, Inbox]] = {}
         self.leaving = False
         self.failure: ClientError | None = None
@@ -145,7 +163,7 @@ class Link:
         for posted in self._posted.values():
             posted.answered.set()
         for inbox in self.inboxes.values():
-            inbox.arrived.set()
+            inbox.wake()
         self._scope.cancel()
 
     async def run(self) -> None:
@@ -215,6 +233,8 @@ class Link:
             case Receipt():
                 posted = self._posted.pop(answer.receipt_id, None)
                 if posted is not None:
+                    if answer.position is not None and posted.inbox is not None:
+                        posted.inbox.put(position_marker(b"", answer.position))
                     posted.answer = answer
                     posted.answered.set()
             case Refusal():
@@ -225,9 +245,15 @@ class Link:
 
 @final
 class Posted:
-    """A frame that is on its way and asks for a RECEIPT, such as a SEND of `Client.post`."""
+    """A frame that is on its way and asks for a RECEIPT, such as a SEND of `Client.post`.
 
-    __slots__ = ("_link", "_lost", "_receipt_id", "answer", "answered")
+    Attributes:
+        answered: Set when there is a RECEIPT, or when the connection has ended.
+        answer: The RECEIPT, once it has come.
+        inbox: Where a position of the RECEIPT goes, among the messages before and after it.
+    """
+
+    __slots__ = ("_link", "_lost", "_receipt_id", "answer", "answered", "inbox")
 
     def __init__(self, link: Link, receipt_id: bytes, lost: type[ClientError] = OutcomeUnknownError) -> None:
         self._link: Final = link
@@ -235,6 +261,7 @@ class Posted:
         self._lost: Final = lost
         self.answered: Final = trio.Event()
         self.answer: Receipt | None = None
+        self.inbox: Inbox | None = None
 
     @property
     def settled(self) -> bool:

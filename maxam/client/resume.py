@@ -1,12 +1,13 @@
 """A client that survives its connections: it dials again, resumes its subscriptions, and never repeats a SEND unasked.
 
-Each subscription is made again with the same id and options. A durable one continues with its owed topics. An eager one
-delivers all current values again. Any other misses the changes that came meanwhile.
+Each subscription is made again with the same id and options. A durable one continues with its owed topics. One with markers
+continues from its position. If the gateway cannot do that, it gets all values again and drops the topics that are gone. An eager
+one delivers all current values again. Any other misses the changes that came meanwhile.
 """
 # ruff: noqa: SLF001 - client and subscription share their state
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from types import TracebackType
@@ -15,9 +16,10 @@ from typing import Final, Self, final
 import trio
 
 from maxam.client.connection import Client, Headers, Source
-from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError
+from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError, PositionUnavailableError
 from maxam.client.link import background
-from maxam.client.subscription import AckMode, Message, Subscription
+from maxam.client.progress import Progress
+from maxam.client.subscription import AckMode, Message, Subscription, read_options
 from maxam.errors import ClientError
 from maxam.stomp.answers import SESSION_TAKEN_OVER, Receipt
 
@@ -113,14 +115,29 @@ class ResumingClient:
         automatic: bool = True,
         eager: bool = False,
         durable: bool = False,
+        metadata: bool = False,
+        markers: bool = False,
+        since: str | None = None,
+        values: MutableMapping[str, bytes] | None = None,
+        selector: str | None = None,
+        min_interval_s: float | None = None,
+        changes_only: bool = False,
     ) -> "ResumingSubscription":
-        """Return a subscription like `Client.subscribe`, which continues after lost connections."""
+        """Return a subscription like `Client.subscribe`, which continues after lost connections.
+
+        With markers (`markers`, `since` or `values`) it continues from its position. If that is unavailable, it gets all values
+        again. Messages of kind `left` follow for the topics that the application holds and the gateway no longer has. With
+        `since` and without `values` these topics are unknown: the next message then raises PositionUnavailableError.
+        """
         name = f"resuming-{next(self._ids)}" if id is None else id
+        marked = markers or since is not None or values is not None
+        options = read_options(marked, metadata, selector, min_interval_s, changes_only)
+        progress = Progress(since, values, since is None) if marked else None
 
-        def subscribe(client: Client) -> Subscription:
-            return client.subscribe(glob, id=name, ack=ack, automatic=automatic, eager=eager, durable=durable)
+        def subscribe(client: Client, afresh: bool) -> Subscription:
+            return client.subscribe_as(glob, name, ack, automatic, eager or afresh, durable, options, progress)
 
-        return ResumingSubscription(self, subscribe)
+        return ResumingSubscription(self, subscribe, progress, durable)
 
     async def disconnect(self) -> None:
         """Leave gracefully and do not connect again."""
@@ -150,6 +167,9 @@ class ResumingClient:
         if self._failure is None:
             self._failure = failure
         self._set(None)
+        for subscription in self._subscriptions:
+            if subscription._progress is not None:
+                subscription._progress.notify()
 
     async def _serve(self, task_status: trio.TaskStatus[ClientError | None]) -> None:
         pause_s = PAUSE_MIN_S
@@ -159,7 +179,7 @@ class ResumingClient:
                 async with self._dial(self.session) as client:
                     self.session = self.session or client.session or None
                     for subscription in list(self._subscriptions):
-                        await subscription._resume(client)
+                        await subscription._continue(client)
                     self.connections += 1
                     self._set(client)
                     if self.connections == 1:
@@ -194,10 +214,20 @@ class ResumingSubscription:
     topics are owed again. After a resume, the value of a topic may be one that was seen already.
     """
 
-    def __init__(self, owner: ResumingClient, subscribe: Callable[[Client], Subscription]) -> None:
+    def __init__(
+        self,
+        owner: ResumingClient,
+        subscribe: Callable[[Client, bool], Subscription],
+        progress: Progress | None,
+        durable: bool,
+    ) -> None:
         self._owner: Final = owner
-        self._subscribe: Final = subscribe
+        self._subscribe: Final = subscribe  # True as the second argument asks for all values
+        self._progress: Final = progress
+        self._durable: Final = durable
         self._inner: Subscription | None = None
+        self._incarnation = ""
+        self._failure: ClientError | None = None  # it does not continue, although the connection does
 
     @property
     def result(self) -> str:
@@ -213,6 +243,7 @@ class ResumingSubscription:
         """Subscribe, on the next connection if this one is lost.
 
         Raises:
+            PositionUnavailableError: The position in `since` cannot be used, and there is no `values`.
             GatewayError: The gateway refused this very SUBSCRIBE and ended the connection.
             ClientError: We will not connect again, or the id is in use.
         """
@@ -235,6 +266,32 @@ class ResumingSubscription:
         if self._inner is not None:
             await self._inner.__aexit__(kind, error, traceback)
 
+    @property
+    def position(self) -> str | None:
+        """Like `Subscription.position`; it is kept from connection to connection."""
+        return None if self._progress is None else self._progress.position
+
+    @property
+    def caught_up(self) -> bool:
+        """Like `Subscription.caught_up`. False again while a later connection delivers what was missed."""
+        return self._progress is not None and self._progress.caught_up
+
+    async def complete(self) -> None:
+        """Wait until `caught_up`; see `Subscription.complete`.
+
+        Raises:
+            ClientError: There are no `markers`, or we will not connect again.
+        """
+        await self._entered()._marked().complete(self._ending)
+
+    async def position_after(self, position: str | None) -> str:
+        """Wait until `self.position` is another one than `position`, and return it.
+
+        Raises:
+            ClientError: There are no `markers`, or we will not connect again.
+        """
+        return await self._entered()._marked().position_after(position, self._ending)
+
     def __aiter__(self) -> Self:
         return self
 
@@ -242,21 +299,53 @@ class ResumingSubscription:
         """Return the next message, of this connection or a later one.
 
         Raises:
+            PositionUnavailableError: It cannot continue without a gap: see `ResumingClient.subscribe`.
             ClientError: We will not connect again.
         """
         while True:
-            inner = self._inner
-            if inner is None:
-                raise ClientError("enter the subscription with `async with` before iterating it")
+            inner = self._entered()
             try:
                 return await inner.__anext__()
             except ClientError:
                 while self._inner is inner:
-                    if self._owner._failure is not None:
-                        raise self._owner._failure from None
+                    failure = self._ending()
+                    if failure is not None:
+                        raise failure from None
                     await self._owner._changed.wait()
 
+    def _entered(self) -> Subscription:
+        if self._inner is None:
+            raise ClientError("enter the subscription with `async with` before iterating it")
+        return self._inner
+
+    def _ending(self) -> ClientError | None:
+        return self._failure or self._owner._failure
+
+    async def _continue(self, client: Client) -> None:
+        """Resume on the next connection, unless a gap would remain that the application has to know of."""
+        if self._failure is not None:
+            return
+        try:
+            await self._resume(client)
+        except PositionUnavailableError as error:
+            self._failure = error
+            if self._progress is not None:
+                self._progress.notify()
+
     async def _resume(self, client: Client) -> None:
-        inner = self._subscribe(client)
-        await inner.__aenter__()
+        progress, afresh = self._progress, False
+        if progress is not None and self._inner is not None:
+            self._inner.drop_unread()  # all that comes after the position comes again
+            if self._durable and progress.tracking and client.incarnation != self._incarnation:
+                # The session may be that of a backup. It does not owe all that differs from the values that we hold.
+                progress.position, afresh = None, True
+        inner = self._subscribe(client, afresh)
+        try:
+            await inner.__aenter__()
+        except PositionUnavailableError:
+            if progress is None or not progress.tracking:
+                raise
+            inner = self._subscribe(client, True)
+            await inner.__aenter__()
+        self._incarnation = client.incarnation
         self._inner = inner

@@ -5,27 +5,55 @@ its limit the connection is not read until a message is taken from it, and the g
 """
 # ruff: noqa: SLF001 - a message and its subscription share their state
 
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self, final
 
 import trio
 
-from maxam.client.errors import ConnectionLostError
+from maxam.client.errors import ConnectionLostError, PositionUnavailableError
 from maxam.client.link import Inbox, Link
+from maxam.client.progress import Kind, Progress, kind_of
 from maxam.errors import ClientError
 from maxam.stomp import encoder
-from maxam.stomp.answers import Delivery, Receipt
+from maxam.stomp.answers import MARKER, SINCE_UNAVAILABLE, Delivery, Receipt
+from maxam.stomp.events import INTERVAL_MS_MAX, INTERVAL_MS_MIN, SubscribeOptions, parse_number
 
 AckMode = Literal["client", "auto", "client-individual"]
 
 # An iteration goes through the messages that have arrived without letting other tasks run, up to this time. So the ACKs of a
 # quick consumer leave in one write. A slow one yields between any two messages, and each of its ACKs leaves at once.
 YIELD_S: Final = 0.001
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+def read_options(
+    markers: bool, metadata: bool, selector: str | None, min_interval_s: float | None, changes_only: bool
+) -> SubscribeOptions | None:
+    """Return the options of a SUBSCRIBE, without `since`, or None if there are none.
+
+    Raises:
+        ClientError: The interval is out of range. The gateway would end the connection for it.
+    """
+    interval_ms = 0
+    if min_interval_s is not None:
+        interval_ms = round(min_interval_s * 1000)
+        if not INTERVAL_MS_MIN <= interval_ms <= INTERVAL_MS_MAX:
+            raise ClientError(
+                f"min_interval_s of {min_interval_s:g} s is out of range; "
+                f"expected {INTERVAL_MS_MIN / 1000:g} to {INTERVAL_MS_MAX / 1000:g} s"
+            )
+    if not (markers or metadata or changes_only or interval_ms) and selector is None:
+        return None
+    return SubscribeOptions(None, markers, metadata, interval_ms, selector, changes_only)
 
 
 @final
 class Message:
-    """The value of a topic as it was when the gateway wrote it. An empty `body` means that the topic was deleted."""
+    """The value of a topic as it was when the gateway wrote it, or what became of it: see `kind`.
+
+    The properties that need `metadata=True` of the subscription are empty, None or 0 without it.
+    """
 
     __slots__ = ("_delivery", "_number", "_settled", "_subscription")
 
@@ -33,7 +61,8 @@ class Message:
         self._subscription: Final = subscription
         self._delivery: Final = delivery
         self._number: Final = number  # among those of its subscription
-        self._settled = subscription._ack == "auto"  # acknowledged, or of a subscription that needs no ACK
+        # acknowledged, or in need of no ACK: in mode `auto`, and notices of the gateway
+        self._settled = subscription._ack == "auto" or (subscription._refined and b"ack" not in delivery.headers)
 
     @property
     def destination(self) -> str:
@@ -47,8 +76,50 @@ class Message:
 
     @property
     def deleted(self) -> bool:
-        """True if the topic has no value."""
-        return not self._delivery.body
+        """True if the topic has no value for this subscription: its kind is `delete` or `left`."""
+        return not self._delivery.body and self.kind != "stale"
+
+    @property
+    def kind(self) -> Kind:
+        """The meaning of this message.
+
+        `value`: a new value. `delete`: the topic was deleted. `left`: the topic may no longer be received, or no longer
+        satisfies the selector. `stale`: its value is overdue and stays the newest. `fresh`: the first value after that.
+        Subscriptions with neither `metadata` nor `markers` have only the first two.
+        """
+        if self._subscription._refined:
+            return kind_of(self._delivery)
+        return "value" if self._delivery.body else "delete"
+
+    @property
+    def reason(self) -> str:
+        """The reason for the kind, or empty.
+
+        Of `delete`: `deleted` or `expired`. Of `left`: `rights`, `selector`, or `not-in-snapshot` if the topic went while we
+        were away. Of `stale`: `overdue`.
+        """
+        return self._text(b"reason")
+
+    @property
+    def accepted_at(self) -> datetime | None:
+        """The time at which the gateway accepted the value, in UTC. Needs `metadata=True`."""
+        ms = parse_number(self._text(b"timestamp").encode())
+        return None if ms < 0 else _EPOCH + timedelta(milliseconds=ms)
+
+    @property
+    def publisher(self) -> str:
+        """The principal that sent the value. Needs `metadata=True`."""
+        return self._text(b"publisher")
+
+    @property
+    def schema(self) -> str:
+        """Type and version that the body was checked against, such as `egm.EGMStatus_v1 1.0`. Needs `metadata=True`."""
+        return self._text(b"schema")
+
+    @property
+    def conflated(self) -> int:
+        """Number of values of the topic that were skipped since the last one on this subscription. Needs `metadata=True`."""
+        return max(parse_number(self._text(b"conflated").encode()), 0)
 
     @property
     def message_id(self) -> str:
@@ -84,6 +155,10 @@ class Message:
         if subscription._ack == "client" and self._number > subscription._acknowledged_to:
             subscription._acknowledged_to = self._number
 
+    def _text(self, name: bytes) -> str:
+        """Return a header that the gateway adds on request. A publisher's header of this name does not count."""
+        return self._delivery.headers.get(name, b"").decode() if self._subscription._refined else ""
+
 
 @final
 class Subscription:
@@ -97,7 +172,8 @@ class Subscription:
     Attributes:
         id: Its name within the session.
         glob: Pattern of the topics that it listens to.
-        result: Once entered: `result` of the RECEIPT, of durable ones `created`, `resumed` or `replaced`.
+        result: Once entered: `result` of the RECEIPT, of durable ones `created`, `resumed` or `replaced`. With `values` it
+            may be `since-unavailable`.
         filtered: Once entered: True if no right of ours can match any topic of the glob.
     """
 
@@ -110,6 +186,8 @@ class Subscription:
         automatic: bool,
         eager: bool,
         durable: bool,
+        options: SubscribeOptions | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._link: Final = link
         self.id: Final = id
@@ -121,7 +199,10 @@ class Subscription:
         self._automatic: Final = automatic
         self._eager: Final = eager
         self._durable: Final = durable
-        self._inbox: Final = Inbox()
+        self._options: Final = options
+        self._progress: Final = progress
+        self._refined: Final = options is not None and (options.markers or options.metadata)
+        self._inbox: Final = Inbox(progress)
         self._last: Message | None = None
         self._taken = 0  # messages
         self._acknowledged_to = 0  # number of the newest that an ACK of mode `client` was sent for
@@ -131,14 +212,22 @@ class Subscription:
         """Subscribe and wait for the RECEIPT. Messages may have arrived by then.
 
         Raises:
+            PositionUnavailableError: The position in `since` cannot be used, and there is no `values`.
             GatewayError: The gateway refused it and ended the connection.
-            ClientError: The connection is gone.
+            ClientError: The connection is gone, or the server does not know the options.
         """
         link, receipt_id = self._link, self._link.new_id()
         if self._name in link.inboxes:
             raise ClientError(f"the subscription id {self.id} is in use on this connection; choose another")
+        options = self._options_now()
+        if options is not None and not link.incarnation:
+            raise ClientError(
+                "this server knows none of since, markers, values, metadata, selector, min_interval_s and changes_only; "
+                "update the gateway or leave them out"
+            )
+        eager = self._eager_now()
         frame = encoder.subscribe(
-            link.version, self._name, self.glob.encode(), self._ack.encode(), self._durable, self._eager, receipt_id
+            link.version, self._name, self.glob.encode(), self._ack.encode(), self._durable, eager, receipt_id, options
         )
         posted = await link.post(frame, receipt_id)
         link.inboxes[self._name] = self._inbox
@@ -152,6 +241,8 @@ class Subscription:
         self._inbox.limited = (
             self._ack == "auto"
         )  # only now: the RECEIPT had to be read, however many messages came first
+        if self._progress is not None and options is not None:
+            await self._begin(self._progress, options.since, eager)
         return self
 
     async def __aexit__(
@@ -174,6 +265,35 @@ class Subscription:
             raise ConnectionLostError(f"not known to be removed: {self._link.reason()}")
         return receipt.result
 
+    @property
+    def position(self) -> str | None:
+        """Position that covers all messages before the current one, for `since` of a later subscription.
+
+        None without `markers`, and while none is known. Keep it together with the values.
+        """
+        return None if self._progress is None else self._progress.position
+
+    @property
+    def caught_up(self) -> bool:
+        """True if no snapshot or catch-up is under way. False without `markers`."""
+        return self._progress is not None and self._progress.caught_up
+
+    async def complete(self) -> None:
+        """Wait until the snapshot, or the changes after `since`, have been taken from the iteration in another task.
+
+        Raises:
+            ClientError: There are no `markers`, or the connection has ended.
+        """
+        await self._marked().complete(self._ending)
+
+    async def position_after(self, position: str | None) -> str:
+        """Wait until `self.position` is another one than `position`, and return it.
+
+        Raises:
+            ClientError: There are no `markers`, or the connection has ended.
+        """
+        return await self._marked().position_after(position, self._ending)
+
     def __aiter__(self) -> Self:
         return self
 
@@ -192,6 +312,7 @@ class Subscription:
         else:
             await trio.lowlevel.checkpoint()
             self._yielded_s = trio.current_time()
+        self._pass_markers()
         while not inbox.deliveries:
             if self._link.leaving or not self._listening:
                 raise StopAsyncIteration
@@ -199,15 +320,84 @@ class Subscription:
                 raise self._link.failure
             inbox.arrived = trio.Event()
             await inbox.arrived.wait()
+            self._pass_markers()
         self._taken += 1
-        self._last = message = Message(self, inbox.pop(), self._taken)
+        delivery = inbox.pop()
+        if self._progress is not None:
+            self._progress.take(delivery)
+        self._last = message = Message(self, delivery, self._taken)
         if inbox.limited:
             self._link.resume_reading()
         return message
 
+    def drop_unread(self) -> None:
+        """Drop all messages that have not been taken, once the connection has ended."""
+        self._inbox.clear()
+
     @property
     def _listening(self) -> bool:
         return self._link.inboxes.get(self._name) is self._inbox
+
+    def _marked(self) -> Progress:
+        if self._progress is None:
+            raise ClientError("the subscription has no markers; pass markers=True to `subscribe`")
+        return self._progress
+
+    def _ending(self) -> ClientError | None:
+        if self._link.failure is not None or self._listening:
+            return self._link.failure
+        return ClientError("the subscription is not entered, or has ended")
+
+    def _options_now(self) -> SubscribeOptions | None:
+        """Return the options with the position that is known now."""
+        options, position = self._options, self.position
+        if options is None or position is None:
+            return options
+        return SubscribeOptions(
+            position.encode(),
+            options.markers,
+            options.metadata,
+            options.interval_ms,
+            options.selector,
+            options.changes_only,
+        )
+
+    def _eager_now(self) -> bool:
+        """Return whether to ask for all values: also if they are needed in case that the position is unavailable."""
+        progress = self._progress
+        if self._eager or progress is None or not progress.tracking:
+            return self._eager
+        if progress.position is not None:
+            return not self._durable  # a durable one uses it only if the session is lost: then it subscribes again
+        return progress.values is not None or bool(progress.topics)
+
+    async def _begin(self, progress: Progress, since: bytes | None, eager: bool) -> None:
+        """Prepare for what comes after the RECEIPT."""
+        unavailable = self.result == SINCE_UNAVAILABLE
+        if unavailable and not (eager and progress.tracking):
+            progress.position = None
+            await self._unsubscribe(self._durable)
+            raise PositionUnavailableError(
+                f"the gateway cannot resume {self.glob} from the position {(since or b'').decode()}: its journal was restored, "
+                "deletes since then are forgotten, or the receive rights were widened. Drop the values that you keep, and "
+                "subscribe with eager=True and without since"
+            )
+        resumed = self.result == "resumed"  # what the session owes takes the place of `since`
+        continued = since is not None and not unavailable and not resumed
+        progress.begin(eager or continued, eager and not continued)
+
+    def _pass_markers(self) -> None:
+        """Take the markers that come before the next message."""
+        inbox, progress = self._inbox, self._progress
+        if progress is None:
+            return
+        while inbox.deliveries and inbox.deliveries[0].destination == MARKER:
+            marker = inbox.pop()
+            gone = progress.pass_marker(marker)
+            if gone:
+                inbox.deliveries.extendleft(reversed([*gone, marker]))
+            if inbox.limited:
+                self._link.resume_reading()
 
     async def _unsubscribe(self, for_good: bool) -> Receipt | None:
         """End it if it has not ended yet. Return the RECEIPT, or None if there is none."""
@@ -231,7 +421,7 @@ class Subscription:
         if not self._listening:
             return False
         del self._link.inboxes[self._name]
-        self._inbox.arrived.set()
+        self._inbox.wake()
         self._link.resume_reading()
         return True
 
@@ -243,7 +433,10 @@ class Subscription:
         identifier = delivery.headers.get(b"ack")
         frame = encoder.ack(link.version, self._name, delivery.message_id, receipt_id, identifier)
         if receipt_id is not None:
-            await (await link.post(frame, receipt_id)).receipt()
+            posted = await link.post(frame, receipt_id)
+            posted.inbox = None if self._progress is None else self._inbox
+            await posted.receipt()
+            self._pass_markers()
             return
         try:
             await link.put(frame)

@@ -11,17 +11,22 @@ from maxam.stomp.encoder import VERSION_TEXTS
 from maxam.stomp.events import parse_number
 from maxam.stomp.frames import Frame
 
+MARKER: Final = b"$marker"  # destination of the MESSAGEs that have no value: no topic can have this name
+SINCE_UNAVAILABLE: Final = "since-unavailable"  # `result` of a SUBSCRIBE whose `since` cannot be used
 SESSION_TAKEN_OVER: Final = "session taken over by a newer connection"  # `message` of the ERROR to the older connection
 
 
 @final
 class Connected:
-    """CONNECTED. `session` is the client-id to resume with, empty if the server sends none."""
+    """CONNECTED. `session` is the client-id to resume with. It and `incarnation` are empty if the server sends none."""
 
-    __slots__ = ("heart_beat_ms", "server", "session", "version")
+    __slots__ = ("heart_beat_ms", "incarnation", "server", "session", "version")
 
-    def __init__(self, version: int, session: str, heart_beat_ms: tuple[int, int], server: str) -> None:
+    def __init__(
+        self, version: int, session: str, heart_beat_ms: tuple[int, int], server: str, incarnation: str = ""
+    ) -> None:
         self.version: Final = version
+        self.incarnation: Final = incarnation
         self.session: Final = session
         self.heart_beat_ms: Final = heart_beat_ms
         self.server: Final = server
@@ -56,9 +61,10 @@ class Receipt:
         reason: One line of text for people, or empty.
         filtered: Of a SUBSCRIBE: True if no right of the client can match any topic of the glob.
         revision: Next revision to expect, after an accepted SEND with `if-revision`. None for any other frame.
+        position: Of an ACK on a subscription with markers: the position from which it is safe to resume. Otherwise None.
     """
 
-    __slots__ = ("disposition", "filtered", "reason", "receipt_id", "result", "revision")
+    __slots__ = ("disposition", "filtered", "position", "reason", "receipt_id", "result", "revision")
 
     def __init__(
         self,
@@ -68,6 +74,7 @@ class Receipt:
         reason: str,
         filtered: bool,
         revision: int | None = None,
+        position: str | None = None,
     ) -> None:
         self.receipt_id: Final = receipt_id
         self.disposition: Final = disposition
@@ -75,6 +82,7 @@ class Receipt:
         self.reason: Final = reason
         self.filtered: Final = filtered
         self.revision: Final = revision
+        self.position: Final = position
 
     @property
     def accepted(self) -> bool:
@@ -91,6 +99,8 @@ class Receipt:
         ]
         if self.revision is not None:
             shown.append(f"revision={self.revision}")
+        if self.position is not None:
+            shown.append(f"position={self.position!r}")
         return f"Receipt({', '.join(shown)})"
 
 
@@ -129,6 +139,7 @@ def read_answer(frame: Frame) -> Answer:
         case b"RECEIPT":
             # Spec: MaXaM calls it "a content-disposition header" in one place and "a disposition header" in another
             disposition = headers.get(b"disposition") or headers.get(b"content-disposition", b"accepted")
+            position = headers.get(b"position")
             return Receipt(
                 _required(frame, b"receipt-id"),
                 disposition.decode(),
@@ -136,6 +147,7 @@ def read_answer(frame: Frame) -> Answer:
                 headers.get(b"reason", b"").decode(),
                 headers.get(b"filtered") == b"true",
                 _read_revision(frame),
+                None if position is None else position.decode(),
             )
         case b"ERROR":
             return Refusal(
@@ -174,6 +186,7 @@ def _read_connected(frame: Frame) -> Connected:
         headers.get(b"session", b"").decode(),
         heart_beat_ms,
         headers.get(b"server", b"").decode(),
+        headers.get(b"incarnation", b"").decode(),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from maxam.content import unpack_headers
 from maxam.errors import ProtocolError
 from maxam.records import Headers
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, SubscribeOptions
 
 HEART_BEAT: Final = b"\n"
 _NUL: Final = 0
@@ -161,8 +161,9 @@ def connect(
     heart_beat_ms: tuple[int, int] = (0, 0),
     client_id: str | None = None,
     window: int | None = None,
+    incarnation: bool = False,
 ) -> bytes:
-    """Return CONNECT.
+    """Return CONNECT. With `incarnation` it asks for the incarnation of the journal.
 
     Raises:
         ValueError: A value cannot be written, as CONNECT has no escapes.
@@ -176,6 +177,7 @@ def connect(
         headers.append((b"client-id", client_id.encode()))
     if window is not None:
         headers.append((b"window", b"%d" % window))
+    headers += _flag_header(b"incarnation", incarnation)
     return _unescaped_frame(b"CONNECT", tuple(headers))
 
 
@@ -196,9 +198,10 @@ def subscribe(
     durable: bool = False,
     eager: bool = False,
     receipt_id: bytes | None = None,
+    options: SubscribeOptions | None = None,
 ) -> bytes:
     """Return SUBSCRIBE; `ack` is `auto`, `client` or `client-individual`."""
-    flags = (*_flag_header(b"durable", durable), *_flag_header(b"eager", eager))
+    flags = (*_flag_header(b"durable", durable), *_flag_header(b"eager", eager), *_option_headers(options))
     headers = ((b"id", subscription), (b"destination", glob), (b"ack", ack), *flags, *_receipt_header(receipt_id))
     return _frame(version, b"SUBSCRIBE", headers)
 
@@ -244,6 +247,20 @@ def _receipt_header(receipt_id: bytes | None) -> Headers:
 
 def _flag_header(name: bytes, flag: bool) -> Headers:
     return ((name, b"true"),) if flag else ()
+
+
+def _option_headers(options: SubscribeOptions | None) -> Headers:
+    if options is None:
+        return ()
+    since, selector, interval_ms = options.since, options.selector, options.interval_ms
+    return (
+        *(() if since is None else ((b"since", since),)),
+        *_flag_header(b"markers", options.markers),
+        *_flag_header(b"metadata", options.metadata),
+        *(((b"min-interval", b"%d" % interval_ms),) if interval_ms else ()),
+        *(() if selector is None else ((b"selector", selector.encode()),)),
+        *_flag_header(b"changes-only", options.changes_only),
+    )
 
 
 def _header_lines(version: int, headers: Headers) -> bytes:

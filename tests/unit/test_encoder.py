@@ -6,8 +6,9 @@ from maxam.config import Limits
 from maxam.content import pack
 from maxam.errors import ProtocolError
 from maxam.stomp import encoder
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Connect, Subscribe, SubscribeOptions
 from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, SERVER_COMMANDS, Decoder, Frame
+from maxam.stomp.protocol import Protocol
 
 VERSIONS = [VERSION_1_1, VERSION_1_2]
 AWKWARD = b"a\\b:c\nd"
@@ -126,6 +127,9 @@ class TestClient:
             b"client-id": b"c:1",
             b"window": b"5",
         }
+        data = encoder.connect("MAXVAPI", incarnation=True)
+        (frame,) = Decoder(Limits(), FIRST_COMMANDS).feed(data)
+        assert frame.headers[b"incarnation"] == b"true"
 
     def test_connect_refuses_injection(self) -> None:
         """A client-id cannot add a header to CONNECT."""
@@ -150,6 +154,26 @@ class TestClient:
             b"receipt": b"r",
         }
         assert read(encoder.subscribe(VERSION_1_2, b"1", b"X/**", eager=True), VERSION_1_2).headers[b"eager"] == b"true"
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_subscribe_with_options(self, version: int) -> None:
+        """Each option is a header that the protocol reads as it was. An option that is not set adds none."""
+        texts = []
+        for options in (
+            SubscribeOptions(b"i.7:r", True, True, 250, "a = 'x:y\n'", True),
+            SubscribeOptions(markers=True),
+            SubscribeOptions(selector="a > 1"),
+        ):
+            texts.append(encoder.subscribe(version, b"1", b"X/**", receipt_id=b"r", options=options))
+            protocol = Protocol(Limits())
+            (event,) = protocol.receive_data(encoder.connect("MAXVAPI", (version,)))
+            assert isinstance(event, Connect)
+            (event,) = protocol.receive_data(texts[-1])
+            assert isinstance(event, Subscribe)
+            assert event.options is not None
+            for name in SubscribeOptions.__slots__:
+                assert getattr(event.options, name) == getattr(options, name)
+        assert list(read(texts[2], version).headers) == [b"id", b"destination", b"ack", b"selector", b"receipt"]
 
     def test_unsubscribe(self) -> None:
         """UNSUBSCRIBE has durable:true only on request."""
