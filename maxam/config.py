@@ -44,7 +44,7 @@ class Limits:
     connect_frame_bytes_max: int = _bounded(8192, 1024, 65_536, "an unauthenticated client may not make us hold more")
     destination_bytes_max: int = 512  # SEND destination and SUBSCRIBE glob, each
     subscription_id_bytes_max: int = 128  # SUBSCRIBE id
-    # The `selector` of a SUBSCRIBE: its text, its comparisons and operands, and different texts in use by one principal
+    # The `selector` of a SUBSCRIBE: its text, the uses of fields and headers in it, and different texts in use by one principal
     selector_bytes_max: int = _bounded(1024, 16, 8192, "each distinct text is compiled and kept")
     selector_terms_max: int = _bounded(32, 1, 1000, "each is evaluated for every value that the glob matches")
     selectors_per_principal_max: int = 64

@@ -89,6 +89,9 @@ CODES: Final[dict[str, Entry]] = {
         "A parameter is unknown, or its value is not valid.", "See the description of the route."
     ),
     "invalid-glob": Entry("A glob is malformed, too complex, or can match no destination.", "Correct the glob."),
+    "invalid-selector": Entry(
+        "A selector is malformed, too long, or does not fit the schemas.", "Correct it at the position in the text."
+    ),
     "invalid-destination": Entry("A destination is malformed.", "Correct the destination."),
     "invalid-request": Entry("A header or the body of the request is not valid.", "Correct the request."),
     "invalid-value": Entry("A value does not fit its schema.", "Correct the field that the text names."),

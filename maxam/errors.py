@@ -94,6 +94,25 @@ class GlobError(MaxamError):
     code: ClassVar[str] = "invalid-glob"
 
 
+@final
+class SelectorError(MaxamError):
+    """A selector is malformed, exceeds a limit, or does not fit the schemas of the destinations.
+
+    Attributes:
+        problem: Description of the fault.
+        position: Character of the selector at which it lies, from 1.
+        hint: Remedy, as a sentence.
+    """
+
+    code: ClassVar[str] = "invalid-selector"
+
+    def __init__(self, problem: str, position: int, hint: str) -> None:
+        super().__init__(f"character {position} of the selector: {problem}. {hint}")
+        self.problem: Final = problem
+        self.position: Final = position
+        self.hint: Final = hint
+
+
 class JournalError(MaxamError):
     """The journal cannot be read or written."""
 

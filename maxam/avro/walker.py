@@ -131,6 +131,17 @@ class Walker:
         except IndexError:
             return False
 
+    def skip(self, body: bytes, start: int, end: int, count: int = 1) -> int:
+        """Return the position after `count` values that follow each other from `start`. The bytes end at `end`.
+
+        Raises:
+            IndexError: They are not there.
+        """
+        pos = _walk(self._frame, body, start, end, 0, count, [EMPTY_ITEMS_MAX, REPEATED_VALUES_MAX])
+        if pos < 0 or pos > end:
+            raise IndexError
+        return pos
+
     def explain(self, body: bytes, start: int, end: int) -> Fault | None:
         """Return why `accepts` refused `body[start:end]`. Offsets count from the start of `body`.
 

@@ -20,8 +20,8 @@ RELEASED = """
     audit-broken backup-off backup-running bad bad-request beyond-maker body-not-kept busy certificate-invalid certificate-refused
     certificate-request-invalid client-failed configuration-invalid connection-lost cross-site disk-full enrolment-off
     enrolment-refused expired failed file-forbidden file-not-found forbidden gateway-unreachable in-use input-incomplete
-    input-output internal invalid-destination invalid-glob invalid-parameter invalid-request invalid-token invalid-value
-    job-failed journal-damaged journal-failed journal-incarnation journal-other journal-unreadable key-known key-revoked
+    input-output internal invalid-destination invalid-glob invalid-parameter invalid-request invalid-selector invalid-token
+    invalid-value job-failed journal-damaged journal-failed journal-incarnation journal-other journal-unreadable key-known key-revoked
     load-failed maker method-not-allowed missing-header no-certificate no-common-version no-rule no-token not-connected
     not-found not-in-force outcome-unknown policy-invalid position-unavailable principal-exists protocol-error publish-failed revisions-lost
     revoked schema-invalid stomp-error tls-failed token-exists too-large too-many too-many-streams too-often too-slow

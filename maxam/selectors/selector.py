@@ -1,0 +1,196 @@
+"""Selectors: compiled once for each text, evaluated once for each change, shared by all subscriptions with that text."""
+
+from typing import Final, final
+
+from maxam.avro.registry import Registry
+from maxam.config import Limits
+from maxam.content import unpack_headers
+from maxam.globs import Glob
+from maxam.records import Change
+from maxam.selectors.checking import check
+from maxam.selectors.expressions import Operands, Row, build
+from maxam.selectors.fields import Plan
+from maxam.selectors.parser import parse_selector
+
+REMEMBERED_MAX: Final = 256  # results of a selector: some 30 KiB
+
+
+@final
+class Selector:
+    """A condition on the values of topics.
+
+    It depends on its text alone, so that subscriptions with different globs share it. The schema of a value is the one that
+    judged it, found by its fingerprint. A plan for a schema is made when the first value of that schema is evaluated.
+
+    Attributes:
+        text: As in the header.
+        headers_only: The selector uses no field, so it evaluates values of every encoding.
+    """
+
+    __slots__ = (
+        "_fields",
+        "_headers",
+        "_last_matched",
+        "_last_revision",
+        "_newer",
+        "_older",
+        "_places",
+        "_plans",
+        "_registry",
+        "_root",
+        "_syntax",
+        "headers_only",
+        "text",
+    )
+
+    def __init__(self, text: str, registry: Registry, limits: Limits) -> None:
+        """Parse and compile a selector. Call `check` before a subscription uses it.
+
+        Raises:
+            SelectorError: The text is not a selector, or exceeds a limit.
+        """
+        operands = Operands()
+        self.text: Final = text
+        self._syntax: Final = parse_selector(text, limits)
+        self._root: Final = build(self._syntax, operands)
+        self._fields: Final = operands.fields
+        self._headers: Final = operands.headers
+        self._places: Final[int] = operands.count
+        self.headers_only: Final = not operands.fields
+        self._registry = registry
+        self._plans: Final[dict[bytes, Plan | None]] = {}
+        self._newer: dict[int, bool] = {}  # results by revision, in two generations
+        self._older: dict[int, bool] = {}
+        self._last_revision = 0
+        self._last_matched = False
+
+    def check(self, glob: Glob) -> None:
+        """Check fields and types against the schemas that the glob can reach.
+
+        Raises:
+            SelectorError: A field exists in none of them, or unlike types are compared.
+        """
+        check(self._syntax, self._registry, glob)
+
+    def reload(self, registry: Registry) -> None:
+        """Use another registry for the values from now on. This never fails.
+
+        A field that a schema no longer has is NULL, and so is a comparison of types that have become unlike. A value whose schema
+        the registry no longer has does not match.
+        """
+        self._registry = registry
+        self._plans.clear()
+        self._newer = {}
+        self._older = {}
+        self._last_revision = 0
+
+    def matches(self, change: Change) -> bool:
+        """Return True if the condition is true for the value of a change. Unknown is no match, and neither is a delete."""
+        revision = change.revision
+        if revision == self._last_revision:
+            return self._last_matched
+        matched = self._newer.get(revision)
+        if matched is None:
+            matched = self._older.get(revision)
+            if matched is None:
+                matched = self.evaluate(change)
+            if 2 * len(self._newer) >= REMEMBERED_MAX:
+                self._older = self._newer
+                self._newer = {}
+            self._newer[revision] = matched
+        self._last_revision = revision
+        self._last_matched = matched
+        return matched
+
+    def evaluate(self, change: Change) -> bool:
+        """Return what `matches` returns, without the remembered results."""
+        if change.deleted:
+            return False
+        row: Row = [None] * self._places
+        if not self.headers_only:
+            judgement = change.judgement
+            fingerprint = judgement.schema_fingerprint
+            plan = self._plans.get(fingerprint)
+            if plan is None and (not fingerprint or (plan := self._plan(fingerprint)) is None):
+                return False
+            start = change.body_at + judgement.value_offset
+            length = judgement.value_length
+            try:
+                plan.read(change.content, start, len(change.content) if length < 0 else start + length, row)
+            except IndexError:  # the journal holds other bytes than those that were judged
+                return False
+        if self._headers and change.content[0]:
+            headers, _ = unpack_headers(change.content)
+            for name, value in reversed(headers):  # of a header that is there twice, the first counts
+                place = self._headers.get(name)
+                if place is not None:
+                    row[place] = value
+        return self._root.value(row) is True
+
+    def _plan(self, fingerprint: bytes) -> Plan | None:
+        """Return the plan for a schema. Versions with one fingerprint have the same bytes."""
+        if fingerprint in self._plans:
+            return None
+        versions = self._registry.by_fingerprint(fingerprint)
+        plan = Plan(versions[0].schema.type, self._fields) if versions else None
+        if plan is not None or len(self._plans) < REMEMBERED_MAX:
+            self._plans[fingerprint] = plan
+        return plan
+
+
+@final
+class SelectorTable:
+    """The selectors in use, one for each text."""
+
+    __slots__ = ("_limits", "_registry", "_selectors", "_uses")
+
+    def __init__(self, registry: Registry, limits: Limits) -> None:
+        self._registry = registry
+        self._limits: Final = limits
+        self._selectors: Final[dict[str, Selector]] = {}
+        self._uses: Final[dict[str, int]] = {}
+
+    @property
+    def count(self) -> int:
+        """The number of selectors in use."""
+        return len(self._selectors)
+
+    def take(self, text: str, glob: Glob) -> Selector:
+        """Return the selector of a text for a subscription, and count its use.
+
+        Raises:
+            SelectorError: The text is not a selector, or does not fit the schemas that the glob can reach.
+        """
+        selector = self._selectors.get(text)
+        if selector is None:
+            selector = Selector(text, self._registry, self._limits)
+        selector.check(glob)
+        self._selectors[text] = selector
+        self._uses[text] = self._uses.get(text, 0) + 1
+        return selector
+
+    def release(self, selector: Selector) -> None:
+        """Count the end of a use. A selector without uses is forgotten."""
+        left = self._uses[selector.text] - 1
+        if left:
+            self._uses[selector.text] = left
+        else:
+            del self._uses[selector.text]
+            del self._selectors[selector.text]
+
+    def reload(self, registry: Registry) -> None:
+        """Use another registry in all selectors."""
+        self._registry = registry
+        for selector in self._selectors.values():
+            selector.reload(registry)
+
+
+def compile_selector(text: str, registry: Registry, glob: Glob, limits: Limits) -> Selector:
+    """Compile a selector and check it against the schemas that a glob can reach.
+
+    Raises:
+        SelectorError: The text is not a selector, exceeds a limit, or does not fit the schemas.
+    """
+    selector = Selector(text, registry, limits)
+    selector.check(glob)
+    return selector
