@@ -42,6 +42,7 @@ MODULES: Final = (
     "maxam.broker.backfill",
     "maxam.broker.broker",
     "maxam.broker.conditions",
+    "maxam.broker.expiry",
     "maxam.broker.outbox",
     "maxam.broker.destinations",
     "maxam.broker.producer_sequences",

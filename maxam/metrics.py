@@ -34,6 +34,7 @@ class Counters:
         "snapshots_failed",
         "subscriptions_expired",
         "takeovers",
+        "topics_expired",
     )
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class Counters:
         self.snapshots_built = 0
         self.snapshots_failed = 0
         self.takeovers = 0
+        self.topics_expired = 0  # deletes that the gateway appended, as a rule sets `expire_after_s`
         self.sessions_expired = 0
         self.subscriptions_expired = 0  # durable ones that their client did not use, though it came back
 

@@ -20,9 +20,9 @@ from maxam.avro.registry_file import (
     checked_keys,
     checked_value,
     parse_toml,
+    read_ages,
     read_envelope_keys,
     read_fingerprint,
-    read_fresh_within_s,
     read_mode,
     read_rule,
 )
@@ -51,6 +51,8 @@ class Registry:
         rejected_bodies_stored: True if no rule forbids keeping rejected bodies.
         fresh_within_s: For each rule, the age in seconds at which the newest value of its destinations is stale. None allows any
             age. The broker does not act on it: `gateway/freshness.py` reports it.
+        expire_after_s: For each rule, the age in seconds at which a topic is deleted. None allows any age. `broker/expiry.py`
+            decides on it.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class Registry:
         "_compatibility",
         "_types",
         "envelope_keys",
+        "expire_after_s",
         "fingerprint",
         "fresh_within_s",
         "rejected_bodies_stored",
@@ -73,12 +76,13 @@ class Registry:
         compatibility: Mapping[str, str],
         fingerprint: str,
         envelope_keys: EnvelopeKeys,
-        fresh_within_s: tuple[float | None, ...],
+        ages: tuple[tuple[float | None, float | None], ...],
         candidates: Mapping[str, tuple[SchemaVersion, ...]],
     ) -> None:
         self.rules: Final = rules
         self.rejected_bodies_stored: Final = all(rule.rejected_bodies_stored for rule in rules)
-        self.fresh_within_s: Final = fresh_within_s
+        self.fresh_within_s: Final = tuple([fresh_s for fresh_s, _ in ages])
+        self.expire_after_s: Final = tuple([expire_s for _, expire_s in ages])
         self.fingerprint: Final = fingerprint
         self.envelope_keys: Final = envelope_keys
         self._types: Final = types
@@ -226,7 +230,7 @@ class _Loader:
         compatibility = self._compatibility(document.get("type", {}), types)
 
         rules: list[Rule] = []
-        fresh_within_s: list[float | None] = []
+        ages: list[tuple[float | None, float | None]] = []
         bare: dict[str, list[str]] = {}  # for each type, rules that take data without the version that wrote them
         entries: list[Any] = []
         with self._noted():
@@ -240,13 +244,13 @@ class _Loader:
                 rules.append(rule)
                 if rule.encoding in {DATUM, ENVELOPE} and not rule.version_required:
                     bare.setdefault(rule.schema, []).append(place)
-                fresh_within_s.append(read_fresh_within_s(place, table))
+                ages.append(read_ages(place, table))
         for name, minors in types.items():
             if not self._is_broken(name, types):
                 self._check_compatibility(minors, compatibility.get(name, COMPATIBILITY_DEFAULT), sources[name])
                 if name in bare:
                     self._check_meanings(minors, bare[name])
-        return Registry(tuple(rules), types, known, compatibility, fingerprint, keys, tuple(fresh_within_s), candidates)
+        return Registry(tuple(rules), types, known, compatibility, fingerprint, keys, tuple(ages), candidates)
 
     def _is_broken(self, name: str, types: Versions) -> bool:
         """Return True if a file that a type needs cannot be used: comparing anything with its replacement would be wrong."""

@@ -17,11 +17,12 @@ REGISTRY_FILE: Final = "registry.toml"
 LOCK_FILE: Final = "registry.lock"
 FINGERPRINTS: Final = {"CRC-64-AVRO": CRC_BYTES, "SHA-256": SHA_BYTES}
 CANDIDATE_SUFFIX: Final = ".candidate.avsc"  # of a minor that is not released: it judges nothing, a rule may try it
-FRESH_WITHIN_S_MAX: Final = 1e10  # three centuries; infinity and nan are no limits
+AGE_S_MAX: Final = 1e10  # three centuries; infinity and nan are no limits
 _ENVELOPE_KEYS: Final = ("body", "fingerprint", "topic", "tombstone")
 _RULE_KEYS: Final = (
     "destination",
     "encoding",
+    "expire_after_s",
     "fresh_within_s",
     "require_version",
     "schema",
@@ -181,11 +182,24 @@ def _candidate(place: str, minor: str, versions: Sequence[SchemaVersion]) -> Sch
     )
 
 
-def read_fresh_within_s(place: str, table: Toml) -> float | None:
-    """Read the age in seconds at which values of a rule are stale, or None without one."""
-    value = table.get("fresh_within_s")
+def read_ages(place: str, table: Toml) -> tuple[float | None, float | None]:
+    """Read `fresh_within_s` and `expire_after_s` of a rule: ages of a value in seconds, None for an absent one."""
+    fresh_within_s = _age(place, table, "fresh_within_s")
+    expire_after_s = _age(place, table, "expire_after_s")
+    if fresh_within_s is not None and expire_after_s is not None and expire_after_s <= fresh_within_s:
+        raise SchemaError(
+            f"{expire_after_s:g} s is not above fresh_within_s, {fresh_within_s:g} s, so its topics would be deleted before "
+            "they are overdue. Set a larger expire_after_s, or remove fresh_within_s",
+            REGISTRY_FILE,
+            f"{place}.expire_after_s",
+        )
+    return fresh_within_s, expire_after_s
+
+
+def _age(place: str, table: Toml, key: str) -> float | None:
+    value = table.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < FRESH_WITHIN_S_MAX:
-        raise _mistaken(REGISTRY_FILE, f"{place}.fresh_within_s", "a number of seconds above zero", value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < AGE_S_MAX:
+        raise _mistaken(REGISTRY_FILE, f"{place}.{key}", "a number of seconds above zero", value)
     return float(value)

@@ -32,6 +32,7 @@ from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.admission import Admission, OnShadowed
 from maxam.broker.backfill import Backfills
 from maxam.broker.conditions import Conditions
+from maxam.broker.expiry import Expiry
 from maxam.broker.operations import Operation, OperationLog, TransientSubscribe
 from maxam.broker.outbox import SUBSCRIPTION_REFUSED, Outbox, rejection_error
 from maxam.broker.policy import Policy
@@ -82,6 +83,7 @@ class Broker:
         counters: Counts since the start.
         publishing: The way of SENDs into the order of operations; set its `on_rejected`.
         subscribing: The way of subscriptions in and out; set its `individual_acks`.
+        expiry: Deletes of topics that have expired.
         sampled: The newest batch committed, once an empty one was put here; None keeps none.
     """
 
@@ -107,6 +109,7 @@ class Broker:
         self.publishing: Final = Publishing(
             limits, self._log, self.store, self._conditions, self._admission, self.counters
         )
+        self.expiry: Final = Expiry(self._log, self._conditions, self._admission, self.counters)
         self.subscribing: Final = Subscribing(limits, self._log, self._table, self._scanner, self._acknowledgements)
 
     @property

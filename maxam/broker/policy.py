@@ -12,6 +12,7 @@ from maxam.config import Limits
 from maxam.errors import GlobError, PolicyError
 from maxam.glob_sets import GlobSet, find_destination
 from maxam.globs import Glob, compile_glob
+from maxam.records import GATEWAY
 from maxam.toml_lines import written_key
 
 ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol"})
@@ -400,9 +401,12 @@ class _Loader:
     def _principal_name(self, value: object, key: str) -> str:
         """Return the name, empty if it is none."""
         if isinstance(value, str) and 0 < len(value) <= _PRINCIPAL_CHARACTERS_MAX and value.isprintable():
-            if not value.startswith(ANONYMOUS_PREFIX):
+            if value == GATEWAY.principal:
+                expected = f"another name than {value!r}, which the gateway has"
+            elif not value.startswith(ANONYMOUS_PREFIX):
                 return value
-            expected = f"a name that does not start with {ANONYMOUS_PREFIX!r} (unknown clients are called so)"
+            else:
+                expected = f"a name that does not start with {ANONYMOUS_PREFIX!r} (unknown clients are called so)"
         else:
             expected = f"1 to {_PRINCIPAL_CHARACTERS_MAX} printable characters"
         self._problem(key, expected, _found(value))

@@ -1,10 +1,15 @@
-"""Topics that are older than their rule allows: `fresh_within_s` of the schema registry, checked for every topic that it covers.
+"""Topics that are older than their rule allows, checked for every topic that it covers. A topic is *overdue* after `fresh_within_s` of
+the rule in the schema registry, and is deleted after `expire_after_s`.
 
 Theory of operation. A topic under a contract has one entry in a wheel. The wheel has a list for each stretch of time, of the topics
 whose deadline is within it. At the end of a stretch its topics are checked. A topic that has changed moves to its new deadline; one
 that has not is *overdue*, and has no entry until it changes. So an update costs nothing, and a topic is checked about once in
 `fresh_within_s`. That it is overdue is a mark on the topic. The store removes the mark with the change that ends it, so listings and
 counts are always current. The store also reports topics that got a value and had none.
+
+A topic that expires has its entry at the earlier of its two deadlines. An overdue one has a *late* entry at the second deadline. If it
+changes, it gets another entry, and the late one is dropped at its time. `broker/expiry.py` decides whether a topic is deleted. The
+topic is checked again soon after, in case that the disk had no room for the delete. No topic is deleted while `may_expire` is False.
 
 Another registry brings other contracts. Then overdue topics are checked again, and the wheel is dropped. The topics that the new
 contracts may cover are scanned in batches. `settled` is false meanwhile, as it is after a start. A topic remembers the number of the
@@ -43,6 +48,8 @@ _REST: Final = 2.0  # times the duration of a batch, until the next: under load 
 _DROPPED_AT_A_TIME: Final = 2500  # entries that are dropped at once, which takes as long as a batch of checks
 _DEAD_MAX: Final = 10_000  # entries of topics that are gone, beyond as many as there are topics
 _SUMMARY_INTERVAL_S: Final = 60.0
+_AGAIN_US: Final = 1_000_000  # after a delete of an expired topic was appended, or had to wait
+EXPIRING_MAX: Final = 2000  # operations that are not on disk: no topic is deleted while there are more
 
 
 def _wall_us() -> int:
@@ -72,17 +79,34 @@ class Freshness:
         breaches: How often a topic was found to have become overdue since the start; what was so at the start is counted too.
     """
 
-    def __init__(self, broker: Broker, wall_us: Callable[[], int] = _wall_us) -> None:
-        """Make one that has not checked anything yet. `wall_us` returns microseconds since the epoch."""
+    def __init__(
+        self,
+        broker: Broker,
+        wall_us: Callable[[], int] = _wall_us,
+        schedule_commit: Callable[[], None] = lambda: None,
+        may_expire: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Make one that has not checked anything yet.
+
+        Args:
+            broker: The broker.
+            wall_us: Returns microseconds since the epoch.
+            schedule_commit: Called after deletes were appended.
+            may_expire: Returns False while deletes would be refused, as on a full disk.
+        """
         self._broker: Final = broker
         self._wall_us: Final = wall_us
+        self._schedule_commit: Final = schedule_commit
+        self._may_expire: Final = may_expire
         self._registry: Registry | None = None
-        self._contracts: list[tuple[str, float | None]] = []
+        self._contracts: list[tuple[str, float | None, float | None]] = []
         self._number = 0  # of the contracts in force
         self._wheel: dict[int, list[Topic]] = {}  # by the end of a stretch, in stretches since the epoch
         self._ends: list[int] = []  # the same, a heap
         self._ended: list[Topic] = []  # those of a stretch that has ended, which are checked
-        self._entries = 0
+        self._entries = 0  # without the late ones
+        self._late: dict[Topic, int] = {}  # the late entries, with the end of their stretch
+        self._stretch = 0  # the end of that of `_ended`
         self._discarded: Final[list[list[Topic]]] = []  # entries of other contracts, until they are let go
         self._feed: TopicReader | None = None  # while there are contracts
         self._heard = 0  # events of it that were taken
@@ -95,7 +119,8 @@ class Freshness:
         self._checked_at_us = 0  # by the broker's time
         self.breaches = 0
         self._logged = self._logged_fresh = 0  # lines in this minute
-        self._breached = self._recovered = 0  # in this minute
+        self._breached = self._recovered = self._expired = 0  # in this minute
+        self._expiring = False  # a delete was appended in this batch
         self._summary_at_s = 0.0
 
     @property
@@ -185,6 +210,9 @@ class Freshness:
         left = self._check_due(left, now_us)
         left = self._check_again(left, now_us)
         left = self._scan(left, now_us)
+        if self._expiring:
+            self._expiring = False
+            self._schedule_commit()
         while left > 0 and self._discarded:
             left -= BATCH_TOPICS
             entries = self._discarded[-1]
@@ -201,7 +229,10 @@ class Freshness:
     def _update_contracts(self) -> None:
         registry = self._registry = self._broker.registry
         contracts = [
-            (rule.glob.text, limit_s) for rule, limit_s in zip(registry.rules, registry.fresh_within_s, strict=True)
+            (rule.glob.text, fresh_s, expire_s)
+            for rule, fresh_s, expire_s in zip(
+                registry.rules, registry.fresh_within_s, registry.expire_after_s, strict=True
+            )
         ]
         if contracts != self._contracts:  # else no topic has another contract than before
             self._contracts = contracts
@@ -213,11 +244,11 @@ class Freshness:
         self._number += 1
         self._discarded.extend(self._wheel.values())
         self._discarded.append(self._ended)
-        self._wheel, self._ends, self._ended, self._entries = {}, [], [], 0
+        self._wheel, self._ends, self._ended, self._entries, self._late = {}, [], [], 0, {}
         covered = [
             rule.glob.prefix.encode()
-            for rule, (_, limit_s) in zip(self._broker.registry.rules, self._contracts, strict=True)
-            if limit_s is not None
+            for rule, (_, fresh_s, expire_s) in zip(self._broker.registry.rules, self._contracts, strict=True)
+            if fresh_s is not None or expire_s is not None
         ]
         self._covered = []
         for prefix in sorted(covered):
@@ -293,16 +324,22 @@ class Freshness:
 
     def _check_due(self, left: int, now_us: int) -> int:
         """Check topics whose deadline has passed unless they have changed."""
-        if self._entries > 2 * self._broker.store.live + _DEAD_MAX:
+        if max(self._entries, len(self._late)) > 2 * self._broker.store.live + _DEAD_MAX:
             self._begin()  # most are of topics that are gone, and hold on to them
         while left > 0:
             if not self._ended:
                 if not self._ends or self._ends[0] * STRETCH_US > now_us:
                     break
-                self._ended = self._wheel.pop(heappop(self._ends))
+                self._stretch = heappop(self._ends)
+                self._ended = self._wheel.pop(self._stretch)
             topic = self._ended.pop()
             left -= 1
-            self._entries -= 1
+            if self._late and self._late.get(topic) == self._stretch:
+                del self._late[topic]
+                if topic.freshness == self._number:
+                    continue  # it has changed, and has an entry of its own
+            else:
+                self._entries -= 1
             self._check(topic, now_us)
         return left
 
@@ -312,25 +349,47 @@ class Freshness:
         topic.freshness = UNWATCHED
         change = topic.change
         limit_s = None if change.deleted else self.limit_s(topic)
-        if limit_s is not None:
-            due_us = change.accepted_at_us + int(limit_s * 1e6)
-            if due_us < now_us:
-                topic.freshness = OVERDUE
-                if not overdue:
-                    self._note_overdue(change, limit_s, now_us)
-                return
+        due_us = -1 if limit_s is None else change.accepted_at_us + int(limit_s * 1e6)
+        expire_us = self._broker.expiry.due_us(topic)
+        if 0 <= expire_us < now_us:
+            self._expire(topic, now_us)
+            expire_us = now_us + _AGAIN_US
+        if limit_s is not None and due_us < now_us:
+            topic.freshness = OVERDUE
+            if expire_us >= 0 and topic not in self._late:
+                self._late[topic] = self._enter(topic, expire_us)
+            if not overdue:
+                self._note_overdue(change, limit_s, now_us)
+            return
+        if due_us < 0 or 0 <= expire_us < due_us:
+            due_us = expire_us
+        if due_us >= 0:
             topic.freshness = self._number
-            end = due_us // STRETCH_US + 1
-            entries = self._wheel.get(end)
-            if entries is None:
-                self._wheel[end] = [topic]
-                heappush(self._ends, end)
-            else:
-                entries.append(topic)
             self._entries += 1
+            self._enter(topic, due_us)
         if overdue:  # no longer, by other contracts or another clock
             self._broker.store.overdue -= 1
             self._overdue.discard(topic.destination)
+
+    def _enter(self, topic: Topic, due_us: int) -> int:
+        """Enter a topic into the wheel; return the end of the stretch."""
+        end = due_us // STRETCH_US + 1
+        entries = self._wheel.get(end)
+        if entries is None:
+            self._wheel[end] = [topic]
+            heappush(self._ends, end)
+        else:
+            entries.append(topic)
+        return end
+
+    def _expire(self, topic: Topic, now_us: int) -> None:
+        """Delete a topic that has expired, unless that must wait."""
+        broker = self._broker
+        if broker.appended_seq - broker.applied_seq >= EXPIRING_MAX or not self._may_expire():
+            return
+        if broker.expiry.expire(topic, now_us):
+            self._expiring = True
+            self._expired += 1
 
     # Reports.
 
@@ -370,6 +429,9 @@ class Freshness:
 
     def _summarise(self) -> None:
         """Log the number of events that were not logged in the minute that ends."""
+        if self._expired:
+            log_event(logging.INFO, "topics-expired", topics=self._expired)
+            self._expired = 0
         silent = self._breached - self._logged + self._recovered - self._logged_fresh
         if silent:
             log_event(

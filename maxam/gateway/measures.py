@@ -91,6 +91,7 @@ def _state(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_topics", (), broker.store.live
     yield "maxam_topics_overdue", (), gateway.freshness.count
     yield "maxam_freshness_breaches_total", (), gateway.freshness.breaches
+    yield "maxam_topics_expired_total", (), gateway.broker.counters.topics_expired
     yield "maxam_tombstones", (), len(broker.store.tombstones)
     yield "maxam_head_revision", (), broker.head_revision
     yield "maxam_committed_revision", (), broker.committed_revision

@@ -102,7 +102,7 @@ class Gateway:
         snapshots: Keeps the archive and the room for snapshots within the disk.
         supervisor: Keeps the advisory tasks running.
         staleness: Which subscriptions are behind, and by how much.
-        freshness: Which topics are older than their rule allows.
+        freshness: Which topics are older than their rule allows; deletes those that have expired.
         rates: Rates of the broker, topics and sessions.
         traffic: Totals of all connections.
         connect_rates: How often addresses and principals may connect.
@@ -153,7 +153,9 @@ class Gateway:
         self.holdings_watch: Final = HoldingsWatch(self.holdings)
         self.backups: Final = Backups(settings.journal.folder, settings.admin.backups, settings.admin.backups_kept)
         self.journal_size: Final = JournalSize(settings.journal.folder)
-        self.freshness: Final = Freshness(broker, self.clock.now_us)
+        self.freshness: Final = Freshness(
+            broker, self.clock.now_us, self.committer.schedule_commit, lambda: not self.committer.group.disk_full
+        )
         self.staleness: Final = Staleness(broker, limits.lag_threshold_s, self.clock.now_us)
         self.rates: Final = Rates(broker, self.connections)
         self._rejects: RejectedSends | None = None

@@ -296,6 +296,10 @@ def explain(registry: Registry, destination: str) -> Explanation:
     if fresh_within_s is not None:
         lines.append(("fresh within", f"{fresh_within_s:g} s"))
         facts["fresh_within_s"] = fresh_within_s
+    expire_after_s = registry.expire_after_s[index]
+    if expire_after_s is not None:
+        lines.append(("expires after", f"{expire_after_s:g} s"))
+        facts["expire_after_s"] = expire_after_s
     lines += [
         (f"rule[{other}]", f"{registry.rules[other].glob.text} matches too, and comes later") for other in matching[1:]
     ]

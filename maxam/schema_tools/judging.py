@@ -56,7 +56,7 @@ def fetch_registry(remote: Remote, glob: str = EVERYTHING) -> Registry:
         )
         for matching, row in rows
     ]
-    unknown = (None,) * len(rules)
+    unknown = ((None, None),) * len(rules)
     return Registry(tuple(rules), types, known, listing["compatibility"], listing["fingerprint"], keys, unknown, {})
 
 

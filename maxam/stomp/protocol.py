@@ -62,6 +62,7 @@ DROPPED_HEADERS: Final = frozenset(
         b"conflated",
         b"if-revision",
         b"kept-source",
+        b"reason",
     )
 )
 

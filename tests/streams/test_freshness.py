@@ -18,7 +18,7 @@ CONTRACTS = """
 [[rule]]
 destination = "X/EGM.*"
 encoding = "none"
-fresh_within_s = {limit_s}
+{ages}
 [[rule]]
 destination = "X/**"
 encoding = "none"
@@ -54,10 +54,10 @@ class Operator:
 
 
 @asynccontextmanager
-async def venue(folder: Path, limit_s: float = 60) -> AsyncIterator[tuple[Living, Operator]]:
-    """Run a gateway whose machines must report in so many seconds."""
+async def venue(folder: Path, ages: str = "fresh_within_s = 60") -> AsyncIterator[tuple[Living, Operator]]:
+    """Run a gateway whose machines must report in time."""
     site = Site(folder, "pub", "sub")
-    (site.schemas / "registry.toml").write_text(CONTRACTS.format(limit_s=limit_s))
+    (site.schemas / "registry.toml").write_text(CONTRACTS.format(ages=ages))
     async with living(site) as alive:
         yield alive, Operator(alive)
 
@@ -98,10 +98,42 @@ def test_what_is_overdue_is_listed_counted_and_told(tmp_path: Path) -> None:
             page = await operator.asks("/v1/overdue")
             assert [row["destination"] for row in page["overdue"]] == ["X/EGM.0", "X/EGM.2", "X/EGM.3", "X/EGM.4"]
             assert page["count"] == 4
-            (alive.site.schemas / "registry.toml").write_text(CONTRACTS.format(limit_s=7200))
+            (alive.site.schemas / "registry.toml").write_text(CONTRACTS.format(ages="fresh_within_s = 7200"))
             await alive.reload()
             await until(lambda: freshness.settled)
             assert (await operator.asks("/v1/overdue")) == {"overdue": [], "next": None, "count": 0, "settled": True}
+
+    trio.run(run)
+
+
+def test_a_topic_that_expires_is_deleted_for_everybody(tmp_path: Path) -> None:
+    """A subscriber gets the delete with its reason, and the journal has it: it is gone after a restart, and counted."""
+
+    async def run() -> None:
+        async with (
+            venue(tmp_path, "fresh_within_s = 60\nexpire_after_s = 1800") as (alive, operator),
+            alive.client("pub") as publisher,
+            alive.client("sub") as reader,
+        ):
+            await reader.subscribe("X/**")
+            await publisher.send("X/EGM.1", b"value")
+            await publisher.send("X/other", b"value")
+            assert await reader.values(2) == {"X/EGM.1": b"value", "X/other": b"value"}
+            let_an_hour_pass(alive)
+            frame = await reader.frame()
+            assert (frame.headers[b"destination"], frame.headers[b"reason"], frame.body) == (
+                b"X/EGM.1",
+                b"expired",
+                b"",
+            )
+            row = (await operator.asks("/v1/topics"))["topics"]
+            assert [topic["destination"] for topic in row] == ["X/other"]
+            assert "\nmaxam_topics_expired_total 1" in await operator.reads("/metrics")
+            await until(lambda: alive.gateway.freshness.count == 0)
+        async with living(alive.site) as again:
+            assert {name for name, topic in again.gateway.broker.store.topics.items() if not topic.change.deleted} == {
+                b"X/other"
+            }
 
     trio.run(run)
 

@@ -1,5 +1,6 @@
-"""Topics held to their freshness contracts: the overdue ones are those that a naive look at all topics finds, whatever happens."""
+"""Topics held to their freshness contracts: the overdue and the expired ones are those that a naive search of all topics finds."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -14,27 +15,42 @@ from maxam.config import Limits
 from maxam.gateway import freshness
 from maxam.gateway.freshness import LINES_PER_MINUTE_MAX, STRETCH_US, Freshness
 from maxam.globs import compile_glob
+from maxam.records import Change
 from tests.sans_io import World
 
 EVERY = compile_glob("**", Limits())
 SECOND_US = 1_000_000
 NAMES = ["X/a.1", "X/a.2", "X/a.1.b", "X/b.1", "X/b.2", "X/c"]
+Ages = float | tuple[float | None, float] | None  # fresh_within_s; or fresh_within_s and expire_after_s
 # Registries: globs in the order of their rules, and seconds.
-CONTRACTS: list[dict[str, float | None]] = [
+CONTRACTS: list[dict[str, Ages]] = [
     {"X/**": None},
     {"X/**": 2},
     {"X/a.*": 1, "X/**": 3},
     {"X/a.1": None, "X/a.*": 0.5, "X/**": None},
     {"X/b.*": 20, "X/*.1": 1, "X/**": None},
+    {"X/a.*": (1, 2), "X/b.1": (None, 1), "X/**": (0.5, 20)},
+    {"X/a.1": (None, 2.5), "X/b.*": 1, "X/**": (1, 1.5)},
 ]
 
 
-def registry(contracts: Mapping[str, float | None]) -> Registry:
+def ages(limits: Ages) -> tuple[float | None, float | None]:
+    """Return fresh_within_s and expire_after_s."""
+    return limits if isinstance(limits, tuple) else (limits, None)
+
+
+def registry(contracts: Mapping[str, Ages]) -> Registry:
     """Make a registry of rules that check nothing."""
     rules = [
         f'[[rule]]\ndestination = "{glob}"\nencoding = "none"\n'
-        + ("" if limit is None else f"fresh_within_s = {limit}\n")
-        for glob, limit in contracts.items()
+        + "".join(
+            [
+                f"{key} = {limit}\n"
+                for key, limit in zip(("fresh_within_s", "expire_after_s"), ages(limits), strict=True)
+                if limit is not None
+            ]
+        )
+        for glob, limits in contracts.items()
     ]
     return load_registry({"registry.toml": "".join(rules).encode()})
 
@@ -42,16 +58,23 @@ def registry(contracts: Mapping[str, float | None]) -> Registry:
 class Venue:
     """A broker, somebody who publishes, and the one who looks."""
 
-    def __init__(self, contracts: Mapping[str, float | None]) -> None:
+    def __init__(self, contracts: Mapping[str, Ages]) -> None:
         self.world = World.make()
         self.world.broker.replace_registry(registry(contracts))
         self.wall_us = self.world.wall_us
+        self.full = False
+        self.asked = 0
         self.begin()
 
     def begin(self) -> None:
         """Connect, and look for the first time."""
         self.publisher = self.world.client()
-        self.fresh = Freshness(self.world.broker, lambda: self.wall_us)
+        self.fresh = Freshness(self.world.broker, lambda: self.wall_us, self.asks_for_commit, lambda: not self.full)
+
+    def asks_for_commit(self) -> None:
+        """Count that deletes were appended."""
+        self.asked += 1
+        assert self.world.broker.pending
 
     def send(self, name: str, body: bytes = b"value") -> None:
         """Have a value accepted and committed."""
@@ -65,9 +88,9 @@ class Venue:
         self.world.now_s += max(us, 0) / 1e6
 
     def settle(self) -> None:
-        """Let the one who looks do all that there is to do."""
-        while self.fresh.step(self.world.now_s):
-            pass
+        """Let the one who looks do all that there is to do, and commit it."""
+        while self.fresh.step(self.world.now_s) or self.world.broker.pending:
+            self.world.commit()
         assert self.fresh.settled
 
     def restart(self) -> None:
@@ -102,9 +125,23 @@ class Venue:
                     found.append(topic.name)
         return sorted(found)
 
+    def expired(self) -> list[str]:
+        """Search every topic for those that should be gone."""
+        broker = self.world.broker
+        now_us = max(self.wall_us, broker.accepted_at_us)
+        found = []
+        for topic in broker.store.topics.values():
+            rule = broker.registry.rule_for(topic.name)
+            limit_s = None if rule is None else broker.registry.expire_after_s[broker.registry.rules.index(rule)]
+            age_us = now_us - topic.change.accepted_at_us
+            if limit_s is not None and not topic.change.deleted and age_us > limit_s * 1e6:
+                found.append(topic.name)
+        return found
+
     def check(self) -> None:
         """Hold list and count against the naive look."""
         self.settle()
+        assert self.expired() == []
         stale = self.stale()
         assert self.listed() == stale
         assert [
@@ -113,7 +150,10 @@ class Venue:
         assert self.fresh.count == len(stale)
         topics = self.world.broker.store.topics.values()
         assert sorted(topic.name for topic in topics if topic.freshness == OVERDUE) == stale
-        entries = [topic for stretch in self.fresh._wheel.values() for topic in stretch]
+        placed = Counter([(topic, end) for end, some in self.fresh._wheel.items() for topic in some])
+        placed.subtract(list(self.fresh._late.items()))
+        assert min(placed.values(), default=0) >= 0
+        entries = [topic for topic, _ in placed.elements()]
         assert len(entries) == len(set(entries)) == self.fresh._entries
         assert {topic for topic in topics if topic.freshness == self.fresh._number} <= set(entries)
 
@@ -153,7 +193,7 @@ UNTOLD = [("send", "X/a.1"), ("send", "X/c"), ("time", 12), CHECK, ("contracts",
     st.lists(STEPS, max_size=40),
 )
 def test_what_is_overdue_is_what_a_look_at_all_topics_finds(
-    contracts: dict[str, float | None],
+    contracts: dict[str, Ages],
     slice_topics: int,
     dead_max: int,
     events_max: int,
@@ -382,3 +422,142 @@ def test_it_looks_by_itself() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def deleted(venue: Venue) -> list[tuple[str, str, tuple[tuple[bytes, bytes], ...]]]:
+    """Return the deletes in the journal, with their publisher and headers."""
+    found = [one for one in venue.world.journal if isinstance(one, Change) and one.deleted]
+    return [(one.destination.decode(), one.publisher.principal, one.headers) for one in found]
+
+
+EXPIRED = ((b"reason", b"expired"),)
+
+
+def test_a_topic_expires_by_an_ordinary_delete_with_a_reason() -> None:
+    """It happens after its time, once. A subscriber receives it, and a new value lives as long again."""
+    venue = Venue({"X/**": (1, 2)})
+    reader = venue.world.client()
+    reader.subscribe(ack="auto")
+    venue.send("X/a.1")
+    venue.world.settle()
+    reader.read()
+    venue.pass_time(2 * SECOND_US)
+    venue.check()
+    assert venue.listed() == ["X/a.1"]
+    assert deleted(venue) == []
+    venue.pass_time(STRETCH_US)
+    venue.check()
+    assert deleted(venue) == [("X/a.1", "$gateway", EXPIRED)]
+    (frame,) = reader.read()
+    assert (frame.headers[b"destination"], frame.headers[b"reason"], frame.body) == (b"X/a.1", b"expired", b"")
+    venue.pass_time(60 * SECOND_US)
+    venue.check()
+    assert len(deleted(venue)) == venue.asked == venue.world.broker.counters.topics_expired == 1
+    venue.send("X/a.1")
+    venue.pass_time(2 * SECOND_US)
+    venue.check()
+    assert len(deleted(venue)) == 1
+    venue.pass_time(STRETCH_US)
+    venue.check()
+    assert deleted(venue) == [("X/a.1", "$gateway", EXPIRED)] * 2
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_value_wins_over_the_expiry_of_the_one_before_it(committed: bool) -> None:
+    """It wins if it is accepted first, though not on disk. After the delete it makes the topic again."""
+    venue = Venue({"X/**": (None, 2)})
+    venue.send("X/a.1", b"old")
+    venue.settle()
+    venue.pass_time(3 * SECOND_US)
+    venue.world.wall_us = venue.wall_us
+    if committed:
+        while venue.fresh.step(venue.world.now_s):
+            pass
+        assert venue.world.broker.pending
+    venue.publisher.send("X/a.1", b"new")
+    venue.settle()
+    assert venue.world.broker.store.topics[b"X/a.1"].change.body == b"new"
+    assert len(deleted(venue)) == committed
+    venue.check()
+
+
+def test_a_restart_and_a_reload_count_from_the_value() -> None:
+    """A topic whose time ended while the gateway was down expires at once. A changed rule applies at once too."""
+    venue = Venue({"X/a.*": (None, 10), "X/**": None})
+    for name in ("X/a.1", "X/b.1"):
+        venue.send(name)
+    venue.pass_time(60 * SECOND_US)
+    venue.restart()
+    venue.check()
+    assert [name for name, _, _ in deleted(venue)] == ["X/a.1"]
+    for age_s, gone in ((100, []), (61, []), (None, []), (59, ["X/b.1"])):
+        venue.world.broker.replace_registry(registry({"X/b.*": (None, age_s) if age_s else None, "X/**": None}))
+        venue.check()
+        assert [name for name, _, _ in deleted(venue)] == ["X/a.1", *gone]
+
+
+def test_a_delete_that_the_disk_refuses_is_tried_again() -> None:
+    """On a full disk none is appended, and a refused one leaves the value; both are repeated within two seconds."""
+    venue = Venue({"X/a.1": (None, 2), "X/**": (1, 2)})
+    for name in ("X/a.1", "X/b.1"):
+        venue.send(name)
+    venue.settle()
+    venue.pass_time(3 * SECOND_US)
+    while venue.fresh.step(venue.world.now_s):
+        pass
+    batch = venue.world.take()
+    assert len(batch) == 2
+    venue.world.broker.roll_back_batch(batch)
+    assert venue.world.broker.store.live == 2
+    venue.full = True
+    venue.pass_time(2 * SECOND_US)
+    venue.settle()
+    assert venue.world.broker.store.live == 2
+    assert venue.listed() == ["X/b.1"]
+    venue.full = False
+    venue.pass_time(2 * SECOND_US)
+    venue.check()
+    assert venue.world.broker.store.live == 0
+
+
+def test_low_memory_does_not_keep_expired_topics() -> None:
+    """Deletes are the way out."""
+    venue = Venue({"X/**": (None, 2)})
+    venue.send("X/a.1")
+    venue.world.broker.memory_low = True
+    venue.pass_time(3 * SECOND_US)
+    venue.check()
+    assert venue.world.broker.store.live == 0
+
+
+def test_many_topics_expire_in_passes_and_in_step_with_the_disk() -> None:
+    """A batch appends a bounded number, and no more than EXPIRING_MAX and a batch wait for the disk; all go in the end."""
+    venue = Venue({"X/**": (None, 2)})
+    many = 3 * freshness.EXPIRING_MAX
+    for number in range(many):
+        venue.publisher.send(f"X/m.{number}")
+    venue.settle()
+    venue.pass_time(3 * SECOND_US)
+    before = 0
+    while venue.fresh.step(venue.world.now_s):
+        waiting = len(venue.world.broker.pending)
+        assert waiting - before <= freshness.BATCH_TOPICS
+        before = waiting
+    assert freshness.EXPIRING_MAX <= before < freshness.EXPIRING_MAX + freshness.BATCH_TOPICS
+    for _ in range(4):
+        venue.pass_time(2 * SECOND_US)
+        venue.settle()
+    venue.check()
+    assert venue.world.broker.store.live == 0
+
+
+def test_marks_of_sources_outlive_the_expiry() -> None:
+    """A late older value of a source does not come back."""
+    venue = Venue({"X/**": (None, 2)})
+    venue.publisher.send("X/a.1", source="s", source_revision="7")
+    venue.settle()
+    venue.pass_time(3 * SECOND_US)
+    venue.check()
+    venue.publisher.send("X/a.1", receipt="r", source="s", source_revision="6")
+    venue.settle()
+    assert venue.world.broker.store.live == 0

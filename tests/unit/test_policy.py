@@ -178,6 +178,7 @@ PRINCIPAL = '[[principals]]\nname = "p"\n'
         ("[[principals]]\nname = ''", ["principals[0].name", "1 to 128 printable"]),
         ("[[principals]]\nname = 'a\tb'", ["principals[0].name", "1 to 128 printable"]),
         (f"[[principals]]\nname = '{'a' * 129}'", ["principals[0].name", "1 to 128 printable"]),
+        ("[[principals]]\nname = '$gateway'", ["principals[0].name", "which the gateway has"]),
         ("[[principals]]\nname = 'fingerprint:ab'", ["principals[0].name", "does not start with 'fingerprint:'"]),
         ("[[principals]]\nname = 1979-05-27", ["principals[0].name", "found a date"]),
         (PRINCIPAL, ["principals[0] ('p').fingerprints: expected an array, found nothing"]),

@@ -226,6 +226,7 @@ RESERVED = [
     "conflated",
     "if-revision",
     "kept-source",
+    "reason",
 ]
 
 

@@ -97,6 +97,8 @@ def test_settings_are_taken() -> None:
     assert registry.compatibility("e.A_v1") == "BACKWARD"
     assert registry.fresh_within_s == (None,)
     assert loaded(A_RULE + "fresh_within_s = 2.5\n" + A_RULE + "fresh_within_s = 60").fresh_within_s == (2.5, 60)
+    expiring = loaded(A_RULE + "fresh_within_s = 2\nexpire_after_s = 2.5\n" + A_RULE + "expire_after_s = 60\n" + A_RULE)
+    assert (expiring.expire_after_s, expiring.fresh_within_s) == ((2.5, 60, None), (2, None, None))
     judgement = registry.rules[0].judge(b"X/A.b", (), b"\x00")
     assert isinstance(judgement, Judgement)
     assert judgement.schema_fingerprint == registry.versions("e.A_v1")[0].sha_256
@@ -140,6 +142,8 @@ def test_settings_are_taken() -> None:
             A_RULE + 'fresh_within_s = "1m"',
             "rule[0].fresh_within_s: expected a number of seconds above zero, found '1m'",
         ),
+        (A_RULE + "expire_after_s = -1", "rule[0].expire_after_s: expected a number of seconds above zero, found -1"),
+        (A_RULE + "fresh_within_s = 2\nexpire_after_s = 2", "rule[0].expire_after_s: 2 s is not above fresh_within_s"),
         (A_RULE.replace("e.A_v1", "e.B_v1"), "registry.toml: rule[0].schema: no such type 'e.B_v1', known: e.A_v1"),
         (
             A_RULE.replace("datum", "json"),

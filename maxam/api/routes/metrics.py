@@ -111,6 +111,7 @@ _CURRENT: Final = (
     Declared("maxam_topics", "gauge", "Topics that hold a value."),
     Declared("maxam_topics_overdue", "gauge", "Topics that are older than fresh_within_s of their rule."),
     Declared("maxam_freshness_breaches_total", "counter", "Topics that became so, each time; at the start too."),
+    Declared("maxam_topics_expired_total", "counter", "Deletes by the gateway of topics older than expire_after_s."),
     Declared(
         "maxam_tombstones", "gauge", "Deleted topics, kept while the delete is owed or a source's number is kept."
     ),

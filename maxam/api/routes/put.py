@@ -241,7 +241,7 @@ def _of_parameters(call: Call, content: bytes, limits: Limits) -> _Request:
         raise _bad(str(error)) from error
     reason = mismatch(HEADERS, pairs, "`headers`")
     if reason:
-        raise _bad(f'{reason}: a list of pairs, such as [["reason", "test"]]')
+        raise _bad(f'{reason}: a list of pairs, such as [["note", "test"]]')
     given = call[_SCHEMA_VERSION], call[_SOURCE], call[_SOURCE_REVISION], call[_IF_REVISION]
     return _made(content, None, _pairs(pairs), *given, limits)
 

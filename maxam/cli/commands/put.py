@@ -62,7 +62,7 @@ def topics_put(
 
     \b
     maxam-admin topics put X/EGM.Q.12345.EGMStatus status.json
-    echo '{"venueId": 7}' | maxam-admin topics put X/Venue.7.VenueStatus - --if-revision 0 --header 'reason:test'
+    echo '{"venueId": 7}' | maxam-admin topics put X/Venue.7.VenueStatus - --if-revision 0 --header 'note:test'
     """  # noqa: D301 a mark of click's: the lines stay as they are
     data = read_input(file)
     form = form or form_of(data)
