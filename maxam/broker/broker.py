@@ -40,6 +40,7 @@ from maxam.broker.producer_sequences import ProducerSequences
 from maxam.broker.publishing import UNAVAILABLE, Publishing, rejection_headers
 from maxam.broker.receipt_waits import ReceiptWaits
 from maxam.broker.recovery import Recovery
+from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
 from maxam.broker.scans import SCAN_TOPICS, Scanner
 from maxam.broker.session import PENDING, Session, Subscription, Topic
@@ -100,7 +101,10 @@ class Broker:
         self.sequences: Final[ProducerSequences] = self._conditions.sequences
         self._routing: Final = Routing(self.store, policy)
         self._scanner: Final = Scanner(self._log, self.store, self._routing)
-        self._table: Final = SessionTable(limits, self._routing, self._scanner, self._acknowledgements, self.counters)
+        self._refinements: Final = RefinementTable(registry, limits)
+        self._table: Final = SessionTable(
+            limits, self._routing, self._scanner, self._acknowledgements, self._refinements, self.counters
+        )
         self.sessions: Final[SortedDict[tuple[str, str], Session]] = self._table.sessions
         self.backfills: Final[Backfills] = self._table.backfills
         self.crowded: Final[dict[tuple[str, str], None]] = self._table.crowded
@@ -482,9 +486,20 @@ class Broker:
         """Have every SEND with a body reported that was judged by a rule with a candidate version; the callee must not call back."""
         self._admission.on_shadowed = on_shadowed
 
+    def report_overdue(self, topic: Topic) -> None:
+        """Have the clients that asked for it sent a notice that a topic was not updated in time."""
+        if self._refinements.markers:
+            self._routing.complete(topic)
+            for subscription in topic.routes:
+                connection = subscription.connection
+                refinement = subscription.refinement
+                if connection is not None and refinement is not None and refinement.overdue(topic.destination):
+                    connection.notify(subscription)
+
     def replace_registry(self, registry: Registry) -> None:
         """Judge every SEND from now on by another registry."""
         self._admission.replace_registry(registry)
+        self._refinements.replace_registry(registry)
 
     def replace_policy(self, policy: Policy, wall_us: int = 0) -> None:
         """Put another policy in force at once, for sends and deliveries; a scan then owes what it grants in addition.

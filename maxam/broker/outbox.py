@@ -426,6 +426,12 @@ class Outbox:
         position = self.refined.position(subscription, refinement)
         return ((b"position", position.encode()),) if position else ()
 
+    def notify(self, subscription: Subscription) -> None:
+        """Have the notices of a subscription sent."""
+        if self.refined is not None:
+            self.refined.notify(subscription)
+            self.wake()
+
     def begin_initial(self, subscription: Subscription, refinement: Refinement) -> None:
         """Record that a subscription owes all of its initial state."""
         if self.refined is not None:

@@ -10,12 +10,13 @@ from typing import Final, final
 
 from maxam.broker.operations import OperationLog
 from maxam.broker.positions import position_text
-from maxam.broker.refinement import LEAVE, SKIP, WAIT, Refinement
-from maxam.broker.session import Subscription, Topic
+from maxam.broker.refinement import LEAVE, SKIP, WAIT, WITHDRAWN, Refinement
+from maxam.broker.session import OVERDUE, Subscription, Topic
 from maxam.broker.wire_cache import WireCache
 from maxam.content import EMPTY_CONTENT
-from maxam.stomp.encoder import marker, with_conflated
+from maxam.stomp.encoder import marker, notice, with_conflated
 
+NOTICES_MAX: Final = 1000  # handed out at a time: 1 ms
 _SINCE_UNAVAILABLE: Final = (b"result", b"since-unavailable")
 
 
@@ -55,6 +56,7 @@ class RefinedDelivery:
         if verdict == WAIT:
             subscription.put_back(topic)
         elif verdict != SKIP:
+            fresh = change.destination in refinement.stale
             skipped = refinement.handed_out(change, verdict, subscription.acknowledged, now_s)
             variant = subscription.variant
             prefix = subscription.prefix
@@ -64,11 +66,15 @@ class RefinedDelivery:
             if verdict == LEAVE:
                 kind = b"left" if refinement.metadata or refinement.markers else b""
                 shared = self._wires.encode_kind(topic, variant, kind, b"selector", EMPTY_CONTENT, len(EMPTY_CONTENT))
+            elif fresh and not change.deleted:
+                shared = self._wires.encode_kind(topic, variant, b"fresh", b"", change.content, change.body_at)
             elif wire is not None and wire[0] == variant:
                 shared = wire[1]
             else:
                 shared = self._wires.encode(topic, variant)
             parts = [prefix, shared]
+            if topic.freshness == OVERDUE and refinement.overdue(change.destination):
+                self._marking[subscription] = None
         else:
             refinement.replaced(change.destination)
             refinement.settled(change.destination, change.revision, False)
@@ -112,7 +118,11 @@ class RefinedDelivery:
         self._timers = [timer for timer in self._timers if timer[2] is not subscription]
         heapify(self._timers)
 
-    # Markers.
+    # Markers and notices.
+
+    def notify(self, subscription: Subscription) -> None:
+        """Hand out the notices of a subscription with the next markers."""
+        self._marking[subscription] = None
 
     def begin_initial(self, subscription: Subscription, refinement: Refinement) -> None:
         """Record that all topics of the initial state are owed."""
@@ -128,29 +138,48 @@ class RefinedDelivery:
             self._marking[subscription] = None
 
     def markers(self, now_s: float, out: list[bytes]) -> None:
-        """Append the markers that are due."""
-        for subscription in self._marking:
+        """Append the notices and markers that are due; `marking` is still true if that was not all."""
+        left = NOTICES_MAX
+        for subscription in list(self._marking):
             refinement = subscription.refinement
-            if refinement is None:
+            if refinement is not None:
+                left = self._notices(subscription, refinement, left, out)
+                if left <= 0:
+                    return
+                if refinement.completing or 0 <= refinement.marker_due_s <= now_s:
+                    self._marker(subscription, refinement, now_s, out)
+            del self._marking[subscription]
+
+    def _notices(self, subscription: Subscription, refinement: Refinement, left: int, out: list[bytes]) -> int:
+        """Append the notices of a subscription, `left` at most; return how many more may follow."""
+        notices = refinement.notices
+        while notices and left > 0:
+            destination = next(iter(notices))
+            headers = notices.pop(destination)
+            if headers is WITHDRAWN and subscription.session.rights.may_receive(destination):
+                refinement.restored(destination)  # the right came back
                 continue
-            before = refinement.reported
-            position = self.position(subscription, refinement)
-            moved = position != before
-            kind = b"complete" if refinement.completing else b"position"
-            if refinement.completing or moved:
-                headers = [(b"kind", kind)]
-                if refinement.completing:
-                    headers.append((b"count", b"%d" % refinement.sent))
-                    if refinement.unavailable:
-                        headers.append(_SINCE_UNAVAILABLE)
-                if position:
-                    headers.append((b"position", position.encode()))
-                out.append(marker(self._version, subscription.id, tuple(headers)))
-            refinement.completing = False
-            refinement.caught_up = False
-            refinement.reported_s = now_s
-            self.arm(subscription, refinement)
-        self._marking.clear()
+            out.append(notice(self._version, subscription.id, destination, headers))
+            left -= 1
+        return left
+
+    def _marker(self, subscription: Subscription, refinement: Refinement, now_s: float, out: list[bytes]) -> None:
+        """Append a marker, unless it would repeat the position before."""
+        before = refinement.reported
+        position = self.position(subscription, refinement)
+        if refinement.completing or position != before:
+            headers = [(b"kind", b"complete" if refinement.completing else b"position")]
+            if refinement.completing:
+                headers.append((b"count", b"%d" % refinement.sent))
+                if refinement.unavailable:
+                    headers.append(_SINCE_UNAVAILABLE)
+            if position:
+                headers.append((b"position", position.encode()))
+            out.append(marker(self._version, subscription.id, tuple(headers)))
+        refinement.completing = False
+        refinement.caught_up = False
+        refinement.reported_s = now_s
+        self.arm(subscription, refinement)
 
     def position(self, subscription: Subscription, refinement: Refinement) -> str:
         """Return the position of a subscription as text, which counts as reported then; the one before until the state is complete."""

@@ -24,7 +24,8 @@ from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from typing import Final, final
 
-from maxam.records import Change
+from maxam.records import Change, Headers
+from maxam.selectors.selector import Selector
 from maxam.stomp.events import SubscribeOptions
 
 SKIP: Final = 0  # nothing is sent
@@ -34,6 +35,8 @@ WAIT: Final = 3  # nothing before the interval is over
 
 IDLE_MARKER_S: Final = 1.0  # least time between two position markers
 MARKER_S: Final = 5.0  # time after which a position that moved is reported
+STALE: Final = ((b"kind", b"stale"), (b"reason", b"overdue"))  # notices
+WITHDRAWN: Final = ((b"kind", b"left"), (b"reason", b"rights"))
 _NEVER: Final = -1.0
 _STALE_ENTRIES: Final = 64  # of the heap, beside as many as are valid
 
@@ -45,6 +48,9 @@ class Refinement:
     Attributes:
         markers: The client gets marker MESSAGEs and notices.
         metadata: Each MESSAGE has the metadata of its change.
+        selector: The condition on values, or None.
+        notices: Topics about which the client is to be sent a notice, in order.
+        stale: Topics that were reported as stale, until their next value.
         unavailable: It had a position that cannot be used.
         sent: MESSAGEs of values, deletes and topics that left, since the SUBSCRIBE.
         initial_left: Topics that are still to be taken before the initial state is complete; -1 if it is not being sent.
@@ -73,17 +79,21 @@ class Refinement:
         "initial_left",
         "markers",
         "metadata",
+        "notices",
         "reported",
         "reported_s",
+        "selector",
         "sent",
+        "stale",
         "unavailable",
     )
 
-    def __init__(self, options: SubscribeOptions, resumed: bool, since: int = -1) -> None:
-        """Begin with what a SUBSCRIBE asked for.
+    def __init__(self, options: SubscribeOptions, selector: Selector | None, resumed: bool, since: int = -1) -> None:
+        """Begin with the headers of a SUBSCRIBE.
 
         Args:
-            options: Its headers.
+            options: The headers.
+            selector: Its selector, compiled; None for none.
             resumed: The client may hold values of the subscription.
             since: The position that the client gave, if it can be used; -1 for none.
         """
@@ -99,7 +109,10 @@ class Refinement:
         self.caught_up = False
         self._interval_s: Final = options.interval_ms / 1000
         self._changes_only: Final = options.changes_only
-        self._tracking: Final = options.markers
+        self.selector: Final = selector
+        self.notices: Final[dict[bytes, Headers]] = {}
+        self.stale: Final[set[bytes]] = set()
+        self._tracking: Final = options.markers or selector is not None
         self._inside: Final = resumed or since >= 0
         self._focus: Final[set[bytes]] = set()  # or, if `_inside`, the destinations that are outside
         self._bodies: Final[dict[bytes, bytes]] = {}  # digests of the values sent last
@@ -112,15 +125,24 @@ class Refinement:
     def __len__(self) -> int:
         """Count the entries that it keeps."""
         kept = len(self._focus) + len(self._bodies) + len(self._due_s) + len(self._skipped) + len(self._missing)
-        return kept + len(self._heap)
+        return kept + len(self._heap) + len(self.notices) + len(self.stale)
 
     # Decisions.
 
+    def concerns(self, change: Change) -> bool:
+        """Return False if a change would not be sent, and its topic is outside the focus."""
+        selector = self.selector
+        return selector is None or selector.matches(change) or self.is_held(change.destination)
+
     def judge(self, change: Change) -> int:
         """Return SKIP, SEND, LEAVE or WAIT for a change that was taken."""
+        destination = change.destination
+        if self.selector is not None and not self.selector.matches(change):
+            if not self.is_held(destination):
+                return SKIP
+            return SEND if change.deleted else LEAVE
         if change.deleted:
             return SEND
-        destination = change.destination
         if self._changes_only and self._bodies.get(destination) == _digest(change):
             return SKIP
         return WAIT if destination in self._due_s else SEND
@@ -130,8 +152,8 @@ class Refinement:
         return change.destination in self._due_s and not self.is_urgent(change)
 
     def is_urgent(self, change: Change) -> bool:
-        """Return True if the change ends a value: no interval delays that."""
-        return change.deleted
+        """Return True if the change ends a value or takes it out of the focus: no interval delays that."""
+        return change.deleted or (self.selector is not None and not self.selector.matches(change))
 
     def is_held(self, destination: bytes) -> bool:
         """Return True if the client may hold a value of a topic."""
@@ -148,6 +170,8 @@ class Refinement:
         """Record that a change was sent; return how many values of its topic were skipped before it."""
         destination = change.destination
         self.sent += 1
+        self.notices.pop(destination, None)
+        self.stale.discard(destination)
         if change.deleted or verdict == LEAVE:
             self._bodies.pop(destination, None)
             self._leave_focus(destination)
@@ -175,6 +199,28 @@ class Refinement:
         destination = change.destination
         if self.markers and destination not in self._missing:
             self._set_missing(destination, change.revision)
+
+    def overdue(self, destination: bytes) -> bool:
+        """Have the client sent a notice that a value was not updated in time; return False if it does not get any."""
+        if not self.markers or not self.is_held(destination):
+            return False
+        self.notices[destination] = STALE
+        self.stale.add(destination)
+        return True
+
+    def withdrawn(self, destination: bytes) -> bool:
+        """Have the client sent a notice that it may no longer receive a topic; return False if it does not get any."""
+        if not self.markers or not self.is_held(destination):
+            return False
+        self.notices[destination] = WITHDRAWN
+        self.stale.discard(destination)
+        self._bodies.pop(destination, None)
+        self._leave_focus(destination)
+        return True
+
+    def restored(self, destination: bytes) -> None:
+        """Record that a right came back before the client was sent the notice."""
+        self._enter_focus(destination)
 
     def settled(self, destination: bytes, revision: int, again: bool) -> None:
         """Record that the client has the change of a revision; `again` if a newer one is missing."""

@@ -29,7 +29,8 @@ _RECHECKS_PER_PASS: Final = 8  # subscribed globs that are compared in each late
 class Scan:
     """A scan of all topics for one subscription, in parts: it owes what matches and has not changed since it began.
 
-    After a position it owes the topics only that have changed since then, and deletes too.
+    After a position it owes the topics only that have changed since then, and deletes too. Or it owes nothing, and withdraws the topics that
+    the client may no longer receive.
 
     It owes only topics that were allowed all the time. A topic that one policy withholds and a later one grants again is owed by the scan
     that the later one begins.
@@ -46,14 +47,22 @@ class Scan:
         "revision",
         "since",
         "subscription",
+        "withdrawn",
     )
 
     def __init__(
-        self, subscription: Subscription, revision: int, before: Rights | None, began_us: int, after: int = -1
+        self,
+        subscription: Subscription,
+        revision: int,
+        before: Rights | None,
+        began_us: int,
+        after: int = -1,
+        withdrawn: bool = False,
     ) -> None:
         self.subscription: Final = subscription
         self.principal: Final = subscription.session.principal
         self.revision: Final = revision  # newer changes reach the subscription by themselves
+        self.withdrawn: Final = withdrawn  # topics that `before` granted and the rights in force do not are withdrawn
         self.after: Final = after  # older changes are not owed; -1 owes all values and no deletes
         self.before: Final = before  # only topics that these rights did not grant are owed; all if None
         # they come by themselves, perhaps before the scan gets there; emptied when the scan is over
@@ -240,6 +249,9 @@ class Scanner:
             for subscription in session.subscriptions.values():
                 # Topics that it owes were found under rights that may come back, with some that others allowed.
                 subscription.checked = None if subscription.owed else rights
+                refinement = subscription.refinement
+                if refinement is not None and refinement.markers and grants.changed:
+                    self._begin(Scan(subscription, self._log.committed_revision, before, began_us, withdrawn=True))
                 if subscription.life is ROUTED:
                     routes_change = routes_change or grants.changed
                     backfilled = subscription.durable or subscription.eager
@@ -315,6 +327,18 @@ class Scanner:
         self._active = len(self._rechecks) > 0 or (looks > 0 and len(rested) < len(scans))
         return self.scanning
 
+    @staticmethod
+    def _withdraw(scan: Scan, name: bytes) -> None:
+        """Have the client sent a notice of a topic that it may no longer receive, if it may hold a value."""
+        subscription = scan.subscription
+        refinement = subscription.refinement
+        connection = subscription.connection
+        if refinement is None or connection is None or scan.before is None:
+            return
+        lost = scan.before.may_receive(name) and not subscription.session.rights.may_receive(name)
+        if lost and subscription.glob.matches(name.decode()) and refinement.withdrawn(name):
+            connection.notify(subscription)
+
     def _begin(self, scan: Scan) -> None:
         scan.subscription.begin_scan(scan.began_us)
         self.scans.append(scan)
@@ -342,6 +366,9 @@ class Scanner:
             scan.cursor = name
             topic = self._store.topics[name]
             change = topic.change
+            if scan.withdrawn:
+                self._withdraw(scan, name)
+                continue
             if (
                 (change.deleted if scan.after < 0 else change.revision <= scan.after)
                 or change.revision > scan.revision

@@ -268,6 +268,8 @@ class Subscription:
     def _owe_refined(self, topic: Topic, refinement: Refinement) -> bool:
         """Do the same for a subscription with a refinement."""
         change = topic.change
+        if not refinement.concerns(change):
+            return False
         refinement.lacks(change)
         waiting = self.waiting
         if topic in self.owed:
@@ -313,6 +315,8 @@ class Subscription:
         if topic in self.owed:
             return
         if self.refinement is not None:
+            if not self.refinement.concerns(topic.change):
+                return
             self.refinement.lacks(topic.change)
         self.owed.add(topic)
         if topic in self.held:

@@ -12,6 +12,7 @@ from sortedcontainers import SortedDict
 from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.backfill import Backfills
 from maxam.broker.quotas import Quotas
+from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
 from maxam.broker.scans import Scanner
 from maxam.broker.session import PENDING, REMOVED, ROUTED, UNMATCHED, WITHDRAWN, Session, Subscription
@@ -49,6 +50,7 @@ class SessionTable:
         "backfills",
         "crowded",
         "quotas",
+        "refinements",
         "sessions",
     )
 
@@ -58,11 +60,13 @@ class SessionTable:
         routing: Routing,
         scanner: Scanner,
         acknowledgements: Acknowledgements,
+        refinements: RefinementTable,
         counters: Counters,
     ) -> None:
         self.sessions: Final[SortedDict[tuple[str, str], Session]] = SortedDict()
         self.quotas: Final = Quotas(limits, self.sessions)
         self.backfills: Final = Backfills()
+        self.refinements: Final = refinements
         self.crowded: Final[dict[tuple[str, str], None]] = {}
         self._limits: Final = limits
         self._routing: Final = routing
@@ -166,6 +170,8 @@ class SessionTable:
     def pause(self, subscription: Subscription) -> None:
         """Detach a subscription from its connection, if it has one: it owes again what is un-acked."""
         connection = subscription.connection
+        if subscription.refinement is not None:
+            self.refinements.remove(subscription.session.principal, subscription.refinement)
         if connection is not None:
             connection.in_flight -= subscription.release()
             connection.leave(subscription)

@@ -79,6 +79,7 @@ class Subscribing:
         durable = event.durable and not filtered
         old = session.subscriptions.get(event.subscription)
         self._check_subscribe(session, event, old, glob, durable)
+        selector = self._table.refinements.selector(session.principal, event, glob)
         after = -1
         if old is not None and old.glob == glob:
             subscription = old
@@ -96,7 +97,9 @@ class Subscribing:
         eager = event.eager and after < 0
         self._attach(subscription, connection, event, eager, wall_us)
         if event.options is not None:
-            connection.refine(subscription, Refinement(event.options, subscription is old, after))
+            refinement = Refinement(event.options, selector, subscription is old, after)
+            self._table.refinements.add(refinement)
+            connection.refine(subscription, refinement)
         if subscription.durable and (subscription is not old or (eager and not filtered)):
             self._record(subscription, connection, eager, after)
         elif not subscription.durable or not subscription.applied:  # or resumed before what made it is on the disk

@@ -360,6 +360,7 @@ class Freshness:
                 self._late[topic] = self._enter(topic, expire_us)
             if not overdue:
                 self._note_overdue(change, limit_s, now_us)
+                self._broker.report_overdue(topic)
             return
         if due_us < 0 or 0 <= expire_us < due_us:
             due_us = expire_us

@@ -4,8 +4,10 @@ from itertools import product
 
 import pytest
 
+from maxam.broker.session import OVERDUE
+from maxam.config import Limits
 from maxam.stomp.frames import Frame
-from tests.sans_io import Client, World
+from tests.sans_io import EVERYTHING, Client, World, policy
 
 INCARNATION = "0123456789abcdef"
 
@@ -416,3 +418,200 @@ def test_connected_has_the_incarnation_if_asked() -> None:
     asked = world.client(connect=False).connect(incarnation="true")
     assert asked.headers[b"incarnation"] == INCARNATION.encode()
     assert b"incarnation" not in world.client(connect=False).connect().headers
+
+
+class TestSelector:
+    """`selector`."""
+
+    def world(self) -> World:
+        """Make a world whose topics hold headers alone, which any encoding has."""
+        return make()
+
+    def send(self, world: World, destination: str, kind: str | None) -> None:
+        """Have a value accepted with a header `kind`, or a delete."""
+        publisher = world.client(client_id="publisher")
+        if kind is None:
+            publisher.send(destination, b"")
+        else:
+            publisher.send(destination, kind.encode(), grade=kind)
+        world.settle()
+
+    @pytest.mark.parametrize("ack", ["auto", "client"])
+    def test_only_what_matches_comes_and_a_topic_leaves_once(self, ack: str) -> None:
+        """A topic that no longer matches is reported once; one that never matched is not, nor is its delete."""
+        world = self.world()
+        client = world.client()
+        subscribe(client, "selector:header('grade') = 'a'", "metadata:true", ack=ack)
+        seen = []
+        kinds: tuple[str | None, ...] = ("b", None, "a", "a", "b", "b", None, "b", "a", None)
+        for kind in kinds:
+            self.send(world, "X/a", kind)
+            for frame in client.read():
+                seen.append((frame.headers[b"kind"], frame.headers.get(b"reason"), frame.body))
+                if ack == "client":
+                    client.ack(frame)
+        assert seen == [
+            (b"value", None, b"a"),
+            (b"value", None, b"a"),
+            (b"left", b"selector", b""),
+            (b"value", None, b"a"),
+            (b"delete", b"deleted", b""),
+        ]
+
+    def test_a_match_that_passed_unseen_is_not_sent(self) -> None:
+        """The newest value decides: one that matched for a moment before the client reads is nothing to it."""
+        world = self.world()
+        client = world.client()
+        subscribe(client, "selector:header('grade') = 'a'")
+        for topic, kind in (("X/a", "a"), ("X/a", "b"), ("X/b", "a"), ("X/b", None)):
+            self.send(world, topic, kind)
+        assert client.read() == []
+
+    def test_left_without_metadata_looks_like_a_delete(self) -> None:
+        """A client that asked for no metadata gets an empty body and no new header."""
+        world = self.world()
+        client = world.client()
+        subscribe(client, "selector:header('grade') = 'a'")
+        self.send(world, "X/a", "a")
+        client.read()
+        self.send(world, "X/a", "b")
+        (left,) = client.read()
+        assert left.body == b""
+        assert set(left.headers) == {b"subscription", b"message-id", b"destination", b"content-length"}
+
+    def test_an_eager_snapshot_has_only_what_matches(self) -> None:
+        """Topics that the client cannot have are not mentioned."""
+        world = self.world()
+        for topic, kind in (("a", "a"), ("b", "b")):
+            self.send(world, f"X/{topic}", kind)
+        client = world.client()
+        subscribe(client, "selector:header('grade') = 'a'", "eager:true", "markers:true")
+        frames = client.read()
+        assert values(frames) == [("X/a", b"a")]
+        assert markers(frames)[0]["count"] == "1"
+
+    def test_since_reports_every_changed_topic(self) -> None:
+        """As value or as `left`, because the broker no longer knows the client's state."""
+        world = self.world()
+        self.send(world, "X/a", "a")
+        self.send(world, "X/b", "b")
+        client = world.client()
+        subscribe(client, "selector:header('grade') = 'a'", "eager:true", "markers:true")
+        position = markers(client.read())[-1]["position"]
+        client.lose()
+        self.send(world, "X/a", "b")
+        self.send(world, "X/b", "b")
+        self.send(world, "X/c", "a")
+        back = world.client()
+        subscribe(back, "selector:header('grade') = 'a'", f"since:{position}", "markers:true")
+        frames = [frame for frame in back.read() if frame.headers[b"destination"] != b"$marker"]
+        assert sorted((frame.headers[b"destination"], frame.headers.get(b"kind"), frame.body) for frame in frames) == [
+            (b"X/a", b"left", b""),
+            (b"X/b", b"left", b""),
+            (b"X/c", None, b"a"),
+        ]
+
+    def test_left_does_not_wait_for_an_interval(self) -> None:
+        """It overtakes a value that waits; a value after it waits."""
+        world = self.world()
+        client = world.client()
+        subscribe(client, "selector:header('grade') <> 'b'", "min-interval:1000")
+        self.send(world, "X/a", "a")
+        assert values(client.read()) == [("X/a", b"a")]
+        self.send(world, "X/a", "c")
+        assert values(client.read()) == []
+        self.send(world, "X/a", "b")
+        assert values(client.read()) == [("X/a", b"")]
+        self.send(world, "X/a", "a")
+        assert values(client.read()) == []
+        world.now_s += 1
+        assert values(client.read()) == [("X/a", b"a")]
+
+    @pytest.mark.parametrize("selector", ["", "header('x') =", "nowhere = 1", "header('x')"])
+    def test_a_wrong_selector_is_an_error(self, selector: str) -> None:
+        """The ERROR is `bad selector`, and the connection ends."""
+        client = make().client()
+        subscribe(client, f"selector:{selector}", "receipt:r")
+        (error,) = client.read()
+        assert error.command == b"ERROR"
+        assert error.headers[b"message"] == b"bad selector"
+        assert error.headers[b"receipt-id"] == b"r"
+
+    def test_a_principal_has_a_number_of_selectors(self) -> None:
+        """Subscriptions that share a text count once; the end of one makes room."""
+        world = make(limits=Limits(selectors_per_principal_max=2))
+        client = world.client()
+        for id_, grade in (("1", "a"), ("2", "a"), ("3", "b")):
+            subscribe(client, f"selector:header('grade') = '{grade}'", id_=id_)
+        client.unsubscribe("3")
+        subscribe(client, "selector:header('grade') = 'c'", id_="4")
+        assert client.read() == []
+        subscribe(client, "selector:header('grade') = 'd'", id_="5")
+        (error,) = client.read()
+        assert error.headers[b"message"] == b"too many selectors"
+
+
+class TestNotices:
+    """Notices of values that are no longer true."""
+
+    def test_stale_and_fresh(self) -> None:
+        """A topic that is overdue is reported once, to subscriptions with markers; its next value has the kind `fresh`."""
+        world = make()
+        client, plain = world.client(), world.client()
+        subscribe(client, "markers:true")
+        subscribe(plain, "metadata:true")
+        put(world, "X/a", b"1")
+        put(world, "X/b", b"1")
+        client.read()
+        plain.read()
+        topic = world.broker.store.topics[b"X/a"]
+        topic.freshness = OVERDUE
+        world.broker.store.overdue += 1
+        world.broker.report_overdue(topic)
+        assert plain.read() == []
+        (notice,) = client.read()
+        names = (b"destination", b"kind", b"reason", b"message-id", b"content-length")
+        assert [notice.headers[name] for name in names] == [b"X/a", b"stale", b"overdue", b"0", b"0"]
+        put(world, "X/a", b"2")
+        put(world, "X/b", b"2")
+        kinds = {frame.headers[b"destination"]: frame.headers.get(b"kind") for frame in client.read()}
+        assert kinds.pop(b"$marker", b"position") == b"position"
+        assert kinds == {b"X/a": b"fresh", b"X/b": None}
+
+    def test_a_topic_that_is_overdue_is_so_for_a_new_subscriber(self) -> None:
+        """An eager snapshot has the value and then the notice."""
+        world = make()
+        put(world, "X/a", b"1")
+        world.broker.store.topics[b"X/a"].freshness = OVERDUE
+        world.broker.store.overdue += 1
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true")
+        kinds = [frame.headers.get(b"kind") for frame in client.read()]
+        assert kinds == [None, b"stale", b"complete"]
+
+    def test_a_right_that_is_withdrawn(self) -> None:
+        """Each topic of which the client has a value leaves, and no other."""
+        world = make(anna={"send": ["X/**"], "receive": ["X/**"]})
+        client = world.client()
+        subscribe(client, "markers:true")
+        put(world, "X/a", b"1")
+        put(world, "X/b", b"1")
+        client.read()
+        put(world, "X/c", b"1")  # not read
+        world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/b"]}), world.wall_us)
+        world.settle()
+        left = [frame for frame in client.read() if frame.headers[b"destination"] != b"$marker"]
+        names = (b"destination", b"kind", b"reason")
+        assert [[frame.headers[name] for name in names] for frame in left] == [[b"X/a", b"left", b"rights"]]
+
+    def test_a_right_that_comes_back_before_the_notice(self) -> None:
+        """Nothing is reported."""
+        world = make(anna=EVERYTHING)
+        client = world.client()
+        subscribe(client, "markers:true")
+        put(world, "X/a", b"1")
+        client.read()
+        for receive in (["X/b"], ["X/**"]):
+            world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": receive}), world.wall_us)
+            world.settle()
+        assert values(client.read()) == []

@@ -1,0 +1,74 @@
+"""The refinements in use: their selectors, one for each text, and how many each principal has."""
+
+from typing import Final, final
+
+from maxam.avro.registry import Registry
+from maxam.broker.refinement import Refinement
+from maxam.config import Limits
+from maxam.errors import ProtocolError, SelectorError
+from maxam.globs import Glob
+from maxam.selectors.selector import Selector, SelectorTable
+from maxam.stomp.events import Subscribe
+
+
+@final
+class RefinementTable:
+    """The refinements of all subscriptions of one broker.
+
+    Attributes:
+        markers: How many have markers.
+    """
+
+    __slots__ = ("_limit", "_selectors", "_texts", "markers")
+
+    def __init__(self, registry: Registry, limits: Limits) -> None:
+        self.markers = 0
+        self._selectors: Final = SelectorTable(registry, limits)
+        self._limit: Final = limits.selectors_per_principal_max
+        self._texts: Final[dict[str, dict[str, int]]] = {}  # by principal: subscriptions with each text
+
+    def selector(self, principal: str, event: Subscribe, glob: Glob) -> Selector | None:
+        """Return the compiled selector of a SUBSCRIBE, None for none. It is in use until `remove`.
+
+        Raises:
+            ProtocolError: The selector is wrong, or the principal has too many.
+        """
+        text = None if event.options is None else event.options.selector
+        if text is None:
+            return None
+        texts = self._texts.get(principal, {})
+        if text not in texts and len(texts) >= self._limit:
+            raise ProtocolError(
+                "too many selectors",
+                f"the principal {principal} has {len(texts)} different selectors in use (limit selectors_per_principal_max); "
+                "UNSUBSCRIBE one, or use one of them",
+                event.receipt,
+            )
+        try:
+            selector = self._selectors.take(text, glob)
+        except SelectorError as error:
+            raise ProtocolError("bad selector", str(error), event.receipt) from error
+        texts[text] = texts.get(text, 0) + 1
+        self._texts[principal] = texts
+        return selector
+
+    def add(self, refinement: Refinement) -> None:
+        """Count a refinement, whose selector was taken before."""
+        self.markers += refinement.markers
+
+    def remove(self, principal: str, refinement: Refinement) -> None:
+        """Let go of a refinement and its selector."""
+        self.markers -= refinement.markers
+        selector = refinement.selector
+        if selector is not None:
+            self._selectors.release(selector)
+            texts = self._texts[principal]
+            texts[selector.text] -= 1
+            if not texts[selector.text]:
+                del texts[selector.text]
+            if not texts:
+                del self._texts[principal]
+
+    def replace_registry(self, registry: Registry) -> None:
+        """Read the fields of selectors by the schemas of another registry."""
+        self._selectors.reload(registry)
