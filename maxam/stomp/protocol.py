@@ -62,7 +62,6 @@ DROPPED_HEADERS: Final = frozenset(
         b"conflated",
         b"if-revision",
         b"kept-source",
-        b"reason",
     )
 )
 

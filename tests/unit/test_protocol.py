@@ -226,7 +226,6 @@ RESERVED = [
     "conflated",
     "if-revision",
     "kept-source",
-    "reason",
 ]
 
 
