@@ -33,7 +33,7 @@ def codes() -> Iterator[str]:
 
 def test_every_code_of_health_has_a_row() -> None:
     """And no row has another one."""
-    section = PAGE.partition("\n### What health says\n")[2].partition("\n### ")[0]
+    section = PAGE.partition("\n### Codes of health\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (`.*?) \| `(?:reasons|degraded)` \|", section, re.MULTILINE)
     assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row)} == set(codes())
 
