@@ -85,6 +85,8 @@ class Plan:
 
 def _reader(of: Type, needs: _Needs, last: bool) -> "_Reader":
     """Return a reader of a type. If it is the `last` one, no reader follows, so it may stop after what it needs."""
+    if of.kind == "null":
+        return _SkipReader(None, -1)
     if of.kind == "union":
         return _UnionReader([_reader(branch, needs, last) for branch in of.branches])
     if of.kind == "record" and any(field.name in needs.fields for field in of.fields):
@@ -99,7 +101,13 @@ def _reader(of: Type, needs: _Needs, last: bool) -> "_Reader":
         return _SkipReader(None if last else Walker(of), needs.place)
     if of.kind == "enum":
         return _EnumReader(of, needs.place)
-    return _PrimitiveReader(of.kind, needs.place)
+    if of.kind in {"int", "long"}:
+        return _NumberReader(needs.place)
+    if of.kind == "string":
+        return _StringReader(needs.place)
+    if of.kind == "boolean":
+        return _BooleanReader(needs.place)
+    return _RealReader(of.kind == "float", needs.place)
 
 
 class _Reader:
@@ -129,37 +137,66 @@ class _SkipReader(_Reader):
 
 
 @final
-class _PrimitiveReader(_Reader):
-    __slots__ = ("_kind", "_place")
+class _NumberReader(_Reader):
+    """Reads an int or a long."""
 
-    def __init__(self, kind: str, place: int) -> None:
-        self._kind: Final = kind
+    __slots__ = ("_place",)
+
+    def __init__(self, place: int) -> None:
+        self._place: Final = place
+
+    def read(self, data: bytes, pos: int, end: int, row: Row) -> int:  # noqa: ARG002 - of the base
+        pos, number = read_number(data, pos)
+        if pos < 0:
+            raise IndexError
+        row[self._place] = number
+        return pos
+
+
+@final
+class _StringReader(_Reader):
+    __slots__ = ("_place",)
+
+    def __init__(self, place: int) -> None:
         self._place: Final = place
 
     def read(self, data: bytes, pos: int, end: int, row: Row) -> int:
-        kind = self._kind
-        if kind in {"int", "long"}:
-            pos, number = read_number(data, pos)
-            row[self._place] = number
-        elif kind == "string":
-            pos, length = read_number(data, pos)
-            if pos < 0 or length < 0 or length > end - pos:
-                raise IndexError
-            row[self._place] = data[pos : pos + length]
-            pos += length
-        elif kind == "boolean":
-            row[self._place] = data[pos] != 0
-            pos += 1
-        elif kind in {"float", "double"}:
-            size = 4 if kind == "float" else 8
-            if size > end - pos:
-                raise IndexError
-            real: float = (_FLOAT if size == 4 else _DOUBLE).unpack_from(data, pos)[0]
-            row[self._place] = real if real == real else None  # noqa: PLR0124 - NaN differs from itself
-            pos += size
-        if pos < 0:
+        pos, length = read_number(data, pos)
+        if pos < 0 or length < 0 or length > end - pos:
             raise IndexError
-        return pos
+        row[self._place] = data[pos : pos + length]
+        return pos + length
+
+
+@final
+class _BooleanReader(_Reader):
+    __slots__ = ("_place",)
+
+    def __init__(self, place: int) -> None:
+        self._place: Final = place
+
+    def read(self, data: bytes, pos: int, end: int, row: Row) -> int:  # noqa: ARG002 - of the base
+        row[self._place] = data[pos] != 0
+        return pos + 1
+
+
+@final
+class _RealReader(_Reader):
+    """Reads a float or a double."""
+
+    __slots__ = ("_place", "_single")
+
+    def __init__(self, single: bool, place: int) -> None:
+        self._single: Final = single
+        self._place: Final = place
+
+    def read(self, data: bytes, pos: int, end: int, row: Row) -> int:
+        size = 4 if self._single else 8
+        if size > end - pos:
+            raise IndexError
+        real: float = (_FLOAT if self._single else _DOUBLE).unpack_from(data, pos)[0]
+        row[self._place] = real if real == real else None  # noqa: PLR0124 - NaN differs from itself
+        return pos + size
 
 
 @final

@@ -29,6 +29,7 @@ class Selector:
 
     __slots__ = (
         "_fields",
+        "_fitting",
         "_headers",
         "_last_matched",
         "_last_revision",
@@ -59,6 +60,7 @@ class Selector:
         self.headers_only: Final = not operands.fields
         self._registry = registry
         self._plans: Final[dict[bytes, Plan | None]] = {}
+        self._fitting: Final[set[str]] = set()  # globs that were checked
         self._newer: dict[int, bool] = {}  # results by revision, in two generations
         self._older: dict[int, bool] = {}
         self._last_revision = 0
@@ -70,7 +72,12 @@ class Selector:
         Raises:
             SelectorError: A field exists in none of them, or unlike types are compared.
         """
+        if glob.text in self._fitting:
+            return
         check(self._syntax, self._registry, glob)
+        if len(self._fitting) >= REMEMBERED_MAX:
+            self._fitting.clear()
+        self._fitting.add(glob.text)
 
     def reload(self, registry: Registry) -> None:
         """Use another registry for the values from now on. This never fails.
@@ -80,6 +87,7 @@ class Selector:
         """
         self._registry = registry
         self._plans.clear()
+        self._fitting.clear()
         self._newer = {}
         self._older = {}
         self._last_revision = 0
