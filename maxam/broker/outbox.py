@@ -299,7 +299,7 @@ class Outbox:
                 out.append(current.prefix)
                 out.append(shared)
                 size += len(current.prefix) + len(shared)
-            elif not permitted or (added := self._drain_refined(current, topic, out, now_s)) == 0:
+            elif (added := self._drain_refined(current, topic, out, now_s, permitted)) == 0:
                 withheld += 1
                 if withheld < WITHHELD_MAX:
                     continue
@@ -317,10 +317,15 @@ class Outbox:
         self.messages += count
         self._counters.messages += count
 
-    def _drain_refined(self, subscription: Subscription, topic: Topic, out: list[bytes], now_s: float) -> int:
-        """Hand out a topic of a subscription with a refinement; return how many bytes, 0 if nothing is to be sent now."""
+    def _drain_refined(
+        self, subscription: Subscription, topic: Topic, out: list[bytes], now_s: float, permitted: bool
+    ) -> int:
+        """Hand out a topic with all that its subscription asked for; return how many bytes, 0 if nothing is to be sent now."""
         if self.refined is None or subscription.refinement is None:
-            return 0  # it has both
+            return 0  # a plain one, not permitted
+        if not permitted:
+            self.refined.withhold(subscription, subscription.refinement, topic)
+            return 0
         parts = self.refined.frame(subscription, subscription.refinement, topic, now_s)
         out += parts
         if not parts and subscription.durable and topic not in subscription.owed:

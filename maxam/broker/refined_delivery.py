@@ -47,10 +47,6 @@ class RefinedDelivery:
     def frame(self, subscription: Subscription, refinement: Refinement, topic: Topic, now_s: float) -> list[bytes]:
         """Return the parts of the MESSAGE for a topic that was just taken; empty if nothing is sent."""
         change = topic.change
-        if refinement.initial_left > 0:
-            refinement.initial_left -= 1
-            if refinement.initial_left == 0:
-                self.complete(subscription, refinement)
         verdict = refinement.judge(change)
         parts: list[bytes] = []
         if verdict == WAIT:
@@ -78,10 +74,22 @@ class RefinedDelivery:
         else:
             refinement.replaced(change.destination)
             refinement.settled(change.destination, change.revision, False)
+        self._note_taken(subscription, refinement)
+        return parts
+
+    def withhold(self, subscription: Subscription, refinement: Refinement, topic: Topic) -> None:
+        """Record that a topic was taken that the client may not receive."""
+        refinement.settled(topic.destination, topic.change.revision, False)
+        self._note_taken(subscription, refinement)
+
+    def _note_taken(self, subscription: Subscription, refinement: Refinement) -> None:
+        if refinement.initial_left > 0:
+            refinement.initial_left -= 1
+            if refinement.initial_left == 0:
+                self.complete(subscription, refinement)
         if refinement.markers and not subscription.owed:
             refinement.caught_up = True
         self.arm(subscription, refinement)
-        return parts
 
     # Time.
 

@@ -100,14 +100,16 @@ class Grants:
 
     Attributes:
         grown: Whether there is any.
+        shrunk: Whether the old rights allow something that the new ones do not.
         changed: Whether it may receive more, or less.
     """
 
-    __slots__ = ("_beyond", "_known", "changed", "grown")
+    __slots__ = ("_beyond", "_known", "changed", "grown", "shrunk")
 
     def __init__(self, before: Rights, rights: Rights) -> None:
         self.grown: Final = not before.receives_all_of(rights)
-        self.changed: Final = self.grown or not rights.receives_all_of(before)
+        self.shrunk: Final = not rights.receives_all_of(before)
+        self.changed: Final = self.grown or self.shrunk
         self._beyond: Final = rights.received_beyond(before)
         self._known: Final[dict[str, bool]] = {}
 
@@ -250,7 +252,7 @@ class Scanner:
                 # Topics that it owes were found under rights that may come back, with some that others allowed.
                 subscription.checked = None if subscription.owed else rights
                 refinement = subscription.refinement
-                if refinement is not None and refinement.markers and grants.changed:
+                if refinement is not None and refinement.markers and grants.shrunk:
                     self._begin(Scan(subscription, self._log.committed_revision, before, began_us, withdrawn=True))
                 if subscription.life is ROUTED:
                     routes_change = routes_change or grants.changed

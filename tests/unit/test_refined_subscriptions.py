@@ -333,6 +333,19 @@ class TestMarkers:
         world.now_s += 60
         assert markers(client.read()) == []
 
+    def test_a_withheld_topic_holds_nothing_up(self) -> None:
+        """A topic that is withheld counts as taken: `complete` comes, and the position passes it."""
+        world = make(anna=EVERYTHING)
+        for topic in "abc":
+            put(world, f"X/{topic}")
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true")
+        world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/a"]}), world.wall_us)
+        world.settle()
+        frames = client.read()
+        assert values(frames) == [("X/a", b"value")]
+        assert positions(frames) == [3]
+
 
 class TestSince:
     """`since`."""
