@@ -117,6 +117,11 @@ class Limits:
     session_expiry_s: float = 604_800.0  # a detached session with durable subscriptions
     clock_jump_s_max: float = 3600.0  # that the clock may jump ahead: accepted values keep their time for ever
     dedup_retention_s: float = 604_800.0  # sequences of the sources of a deleted topic: no retry comes later
+    # Deletes that are remembered, so that a client that resumes from a position learns of them
+    delete_retention_s: float = _bounded(
+        86_400.0, 0, 31_536_000, "0 remembers only deletes that a subscription is owed"
+    )
+    delete_retention_topics_max: int = _bounded(100_000, 1, 10_000_000, "each takes some 600 bytes of memory")
     acknowledgement_delay_s: float = 0.1  # an ACK without receipt is journalled within this time
     # The gateway's sockets and passes of its event loop
     handshakes_per_pass_max: int = 4  # TLS handshake steps (about 1 ms of CPU each) in one pass of the event loop
@@ -128,6 +133,11 @@ class Limits:
     log_lines_per_minute_max: int = 60  # of one kind of event from one peer address; the rest is counted
     # A graceful stop. The remaining connections are cut then.
     stop_timeout_s: float = _bounded(8.0, 1, 8, "the whole stop stays below 10 s")
+
+    @property
+    def deletes_retained_max(self) -> int:
+        """How many deletes are remembered: no more than there may be topics."""
+        return min(self.delete_retention_topics_max, self.topics_max)
 
 
 @dataclass(frozen=True, slots=True)

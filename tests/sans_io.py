@@ -9,6 +9,7 @@ from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
 from maxam.broker.operations import Operation, TransientSubscribe
 from maxam.broker.policy import Policy, load_policy
+from maxam.broker.store import Store
 from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
 from maxam.gateway.server_connection import ServerConnection
 from maxam.records import Record
@@ -102,6 +103,13 @@ class World:
         world = replace(self, broker=broker)
         world.journal = self.journal
         return world
+
+
+def forget_deletes(store: Store) -> None:
+    """Forget all deletes, retained or not."""
+    store.release_soon()
+    store.retire(0, len(store.retained))
+    store.sweep(set(store.tombstones), set())
 
 
 def forget_target(record: Record) -> Record:

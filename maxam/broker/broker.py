@@ -90,7 +90,7 @@ class Broker:
 
     def __init__(self, limits: Limits, policy: Policy, registry: Registry) -> None:
         self.limits: Final = limits
-        self.store: Final = Store()
+        self.store: Final = Store(limits.delete_retention_s, limits.deletes_retained_max)
         self.counters: Final = Counters()
         self.sampled: list[Operation] | None = None
         self._log: Final = OperationLog()
@@ -357,17 +357,19 @@ class Broker:
         if record.accepted_at_us > self._log.accepted_at_us:
             self._log.accepted_at_us = record.accepted_at_us
 
-    def recovered(self, now_s: float, revision: int, accepted_at_us: int = 0) -> None:
+    def recovered(self, now_s: float, revision: int, accepted_at_us: int = 0, floor: int = 0) -> None:
         """Make ready for clients after the last record of a recovery: all sessions count as detached from now on.
 
         Args:
             now_s: Monotonic seconds.
             revision: Of the newest stored change; a snapshot leaves out deletes that no subscription needs, even the newest.
             accepted_at_us: Of that change, microseconds since the epoch; 0 if that of the newest record replayed will do.
+            floor: Revision above which all deletes are known from the records.
         """
         self._recovery.finish(now_s, revision)
         self.counters.conflated = 0
         self._log.accepted_at_us = max(self._log.accepted_at_us, accepted_at_us)
+        self.store.raise_floor(floor)
 
     def snapshot(self) -> Iterator[Record]:
         """Yield records that, replayed by an empty broker, make one that owes and holds the same; changes in order of revision.
@@ -375,6 +377,10 @@ class Broker:
         The broker must not change meanwhile.
         """
         return self._recovery.snapshot()
+
+    def snapshot_floor(self) -> int:
+        """Return the revision above which `snapshot` holds all deletes."""
+        return self._recovery.snapshot_floor()
 
     # Time.
 
@@ -414,6 +420,8 @@ class Broker:
             self.counters.subscriptions_expired += 1
             self.end_subscription(subscription)
         self._admission.sweep_if_full(now_s)
+        if self.store.retained:
+            self.store.retire(self._log.accepted_at_us)
         if self.store.sweep_due():
             self._sweep()
 

@@ -4,7 +4,9 @@ Theory of operation. A snapshot holds one change for each topic, in order of rev
 has a *low water*: it owes every matching change above it, except those that the records after it list. Records of segments follow the snapshot.
 Effects of a record that the running broker has when it reads a frame, such as the end of a subscription, take place here.
 
-Invariant: a snapshot lists changes before sessions, so that a delete that comes before any session is one that a subscription is owed.
+A snapshot also holds the deletes that are retained, whether a subscription is owed them or not.
+
+Invariant: a snapshot lists changes before sessions, so that a delete that comes before any session is one to keep.
 """
 
 from bisect import bisect_left
@@ -60,7 +62,7 @@ class Recovery:
         if self._table.sessions:
             self._note_before(change.destination)
         if change.deleted and not self._table.sessions and change.destination not in self._store.topics:
-            self._log.committed_revision = change.revision  # a snapshot's tombstone: a later subscription is owed it
+            self._log.committed_revision = change.revision  # a snapshot's tombstone: retained, or owed
             self._sequences.keep(change)
             self._store.add(change, NO_ROUTES)
             return None
@@ -155,10 +157,8 @@ class Recovery:
 
     def snapshot(self) -> Iterator[Record]:
         """Yield the records of a snapshot; the broker must not change meanwhile."""
-        needed: set[Topic] = set()
-        for subscription in self._table.durable_subscriptions():
-            needed |= subscription.owed & self._store.tombstones.keys()
-        topics = [t for t in self._store.topics.values() if not t.change.deleted or t in needed]
+        left_out = self._left_out()
+        topics = [topic for topic in self._store.topics.values() if topic not in left_out]
         topics.sort(key=_revision_of)
         records: list[Change | SequencesRecord] = [topic.change for topic in topics]
         if self._sequences:
@@ -172,10 +172,21 @@ class Recovery:
         for glob, subscriptions in by_glob.items():
             names = self._store.names_slice(glob.prefix.encode(), None, len(self._store.topics))
             matching = [self._store.topics[name] for name in names if glob.matches(name.decode())]
-            matching = [topic for topic in matching if not topic.change.deleted or topic in needed]
+            matching = [topic for topic in matching if topic not in left_out]
             matching.sort(key=_revision_of)
             for subscription in subscriptions:
                 yield from _snapshot_of(subscription, matching, self._log.accepted_at_us)
+
+    def snapshot_floor(self) -> int:
+        """Return the revision above which `snapshot` holds all deletes."""
+        return max([self._store.floor, *(topic.change.revision for topic in self._left_out())])
+
+    def _left_out(self) -> set[Topic]:
+        """Return the deleted topics that a snapshot leaves out: they are not retained, and no durable subscription is owed them."""
+        needed: set[Topic] = set()
+        for subscription in self._table.durable_subscriptions():
+            needed |= subscription.owed & self._store.tombstones.keys()
+        return self._store.tombstones.keys() - needed
 
 
 def _snapshot_of(subscription: Subscription, matching: list[Topic], accepted_at_us: int) -> Iterator[Record]:

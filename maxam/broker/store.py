@@ -1,5 +1,15 @@
-"""One value per topic, and the topics in order of their names."""
+"""One value per topic, and the topics in order of their names.
 
+Theory of operation. A deleted topic stays as a *tombstone*. It is *retained* for a time, so that a client that resumes from a position
+learns of the delete. Then a sweep forgets it, unless a subscription is still owed the delete. Deletes are retained up to a
+number. Beyond it, the oldest is no longer retained.
+
+Invariants:
+* `retained` lists deletes in the order of their revisions;
+* the newest change of each topic that is above `floor` is known here, deletes included.
+"""
+
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final, final
@@ -25,16 +35,20 @@ class Store:
     Attributes:
         topics: By destination, tombstones included.
         live: How many hold a value.
-        tombstones: Those whose newest change is a delete; those that were found to be needed come last.
+        retained: Those whose newest change is a delete that is retained, oldest first.
+        tombstones: Those whose newest change is any other delete; those that were found to be needed come last.
+        floor: Revision of the newest delete that was forgotten; 0 if none was.
         events: The feed of what happens to topics.
         overdue: How many topics are overdue.
-        floor: Revision of the newest delete that was forgotten.
     """
 
     __slots__ = (
         "_arrivals",
         "_kept",
         "_names",
+        "_releasing",
+        "_retained_max",
+        "_retention_us",
         "_sorted",
         "_sweep_at",
         "_sweep_left",
@@ -43,17 +57,28 @@ class Store:
         "floor",
         "live",
         "overdue",
+        "retained",
         "tombstones",
         "topics",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, retention_s: float = 0.0, retained_max: int = 0) -> None:
+        """Begin without topics.
+
+        Args:
+            retention_s: How long a delete is retained; seconds.
+            retained_max: How many deletes are retained.
+        """
         self.topics: Final[dict[bytes, Topic]] = {}
         self.live = 0
         self.events: Final = TopicEvents()
         self.overdue = 0
-        self.floor = 0
+        self.retained: Final[OrderedDict[Topic, None]] = OrderedDict()
         self.tombstones: Final[dict[Topic, None]] = {}
+        self.floor = 0
+        self._retention_us: Final = int(retention_s * 1_000_000)
+        self._retained_max: Final = retained_max if self._retention_us else 0
+        self._releasing = False  # memory is short: nothing is retained
         self._names: SortedList[bytes] = SortedList()
         self._arrivals: list[bytes] = []  # not yet in _names
         self._sorted = False
@@ -70,7 +95,7 @@ class Store:
         if self._sorted and len(self._arrivals) >= ARRIVALS_MAX:
             self.sort()
         if change.deleted:
-            self.tombstones[topic] = None
+            self._retain(topic)
         else:
             self.live += 1
             self.events.emit(topic, APPEARED)
@@ -84,12 +109,15 @@ class Store:
             self.events.emit(topic, UPDATED, topic.change.accepted_at_us)
         if change.deleted is not topic.change.deleted:
             if change.deleted:
-                self.tombstones[topic] = None
+                self._retain(topic)
                 topic.registry = 0  # so that the next SEND asks whether there is room for one topic more
                 self.live -= 1
                 self.events.emit(topic, GONE)
             else:
-                self.tombstones.pop(topic, None)
+                if topic in self.retained:
+                    del self.retained[topic]
+                else:
+                    self.tombstones.pop(topic, None)
                 self.live += 1
                 self.events.emit(topic, APPEARED)
         topic.change = change
@@ -126,10 +154,33 @@ class Store:
             names.pop()
         return names
 
+    def raise_floor(self, revision: int) -> None:
+        """Record that deletes up to a revision may be unknown."""
+        self.floor = max(self.floor, revision)
+
+    def retire(self, now_us: int, most: int = SWEEP_TOPICS_MAX) -> None:
+        """Stop retaining deletes that are old enough at a time, or all if memory is short; `most` of them at most."""
+        retained = self.retained
+        while retained and most > 0:
+            topic = next(iter(retained))
+            if not self._releasing and now_us - topic.change.accepted_at_us <= self._retention_us:
+                return
+            del retained[topic]
+            self.tombstones[topic] = None
+            most -= 1
+        if self._releasing:
+            self._sweep_at = 0
+            self._releasing = len(retained) > 0
+
+    def release_soon(self) -> None:
+        """Retain no delete made until now, and have all tombstones checked: memory is short."""
+        self._releasing = True
+        self.sweep_soon()
+
     @property
     def sweeping(self) -> bool:
         """Whether tombstones are being checked: `sweep` has more to do at once."""
-        return self._sweep_left > 0
+        return self._sweep_left > 0 or self._releasing
 
     def sweep_due(self) -> bool:
         """Return True if enough tombstones have gathered to search for unneeded ones, or are being checked."""
@@ -158,8 +209,21 @@ class Store:
             else:
                 del self.topics[topic.destination]
                 self._names.remove(topic.destination)
+                if topic.change.revision > self.floor:  # not in order: needed ones were moved
+                    self.floor = topic.change.revision
         self._swept = len(self.tombstones)
         self._sweep_left = min(self._sweep_left - len(checked), self._swept)
         if self._sweep_left <= 0:
             self._sweep_left = 0
             self._sweep_at = max(TOMBSTONE_SWEEP_MIN, 2 * self._kept)  # those that came meanwhile were not checked
+
+    def _retain(self, topic: Topic) -> None:
+        """Keep a topic whose newest change is a delete from now on."""
+        if self._retained_max <= 0:
+            self.tombstones[topic] = None
+            return
+        self.retained[topic] = None
+        if len(self.retained) > self._retained_max:
+            oldest = next(iter(self.retained))
+            del self.retained[oldest]
+            self.tombstones[oldest] = None

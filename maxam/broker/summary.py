@@ -21,4 +21,5 @@ def summed_up(records: Iterable[Record], limits: Limits) -> Broker:
     for record in records:
         broker.replay(record)
     broker.backfills.run(broker.store)
+    broker.store.retire(broker.accepted_at_us, len(broker.store.retained))
     return broker

@@ -93,6 +93,7 @@ def _state(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_freshness_breaches_total", (), gateway.freshness.breaches
     yield "maxam_topics_expired_total", (), gateway.broker.counters.topics_expired
     yield "maxam_tombstones", (), len(broker.store.tombstones)
+    yield "maxam_deletes_retained", (), len(broker.store.retained)
     yield "maxam_head_revision", (), broker.head_revision
     yield "maxam_committed_revision", (), broker.committed_revision
     yield "maxam_operations_waiting", (), broker.appended_seq - broker.applied_seq

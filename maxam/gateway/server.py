@@ -502,7 +502,7 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
     for damage in journal.damaged_snapshots:
         log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
     # A snapshot may leave out the newest record; time runs on from there.
-    broker.recovered(trio.current_time(), journal.head, journal.accepted_at_us)
+    broker.recovered(trio.current_time(), journal.head, journal.accepted_at_us, journal.floor)
     broker.incarnation = journal.incarnation
     journal.keep_schemas(loaded.registry.texts())
     gc.collect()

@@ -1,7 +1,7 @@
 """Build snapshots, and remove the segments that they make needless, in a process of its own.
 
-Usage: `python -m maxam.gateway.snapshot FOLDER [SECONDS [DAYS BYTES [RESERVE NOW [full]]]]`. SECONDS is `dedup_retention_s`, DAYS is
-`retention_days_max`, and BYTES the archive's limit. RESERVE is the room to reserve for the next snapshot, and NOW the gateway's time in
+Usage: `python -m maxam.gateway.snapshot FOLDER [DEDUP DELETE DELETES [DAYS BYTES [RESERVE NOW [full]]]]`. DEDUP is `dedup_retention_s`,
+DELETE `delete_retention_s`, and DELETES the number of deletes to retain. DAYS is `retention_days_max`, and BYTES the archive's limit. RESERVE is the room to reserve for the next snapshot, and NOW the gateway's time in
 microseconds since the epoch. `full` means that the disk is full: the older of the two snapshots is brought up to the last segment but
 one.
 
@@ -34,7 +34,7 @@ from maxam.journal import retention
 from maxam.journal.disk import Disk, OsDisk
 from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
 from maxam.journal.names import list_snapshots, sealed_segments
-from maxam.journal.replay import read_sealed
+from maxam.journal.replay import sealed_replay
 from maxam.journal.snapshots import SNAPSHOTS_KEPT, reserve_snapshots, write_snapshot
 from maxam.records import Record
 
@@ -83,21 +83,26 @@ def build_snapshot(folder: str, disk: Disk, limits: Limits, full: bool = False) 
         end = lagging(folder, disk) if full else 0
         if not end:
             return None
-        broker = summed_up(read_sealed(folder, disk, up_to=end), limits)
-        return write_snapshot(
-            folder, disk, broker.committed_revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
-        )
+        replay = sealed_replay(folder, disk)
+        return _write(folder, disk, summed_up(replay.records(sealed_only=True, up_to=end), limits), replay.floor)
     indexer = JournalIndexer(folder, disk)
-    broker = summed_up(_indexed(read_sealed(folder, disk, indexer.begin), indexer), limits)
+    replay = sealed_replay(folder, disk)
+    broker = summed_up(_indexed(replay.records(sealed_only=True, began=indexer.begin), indexer), limits)
     indexer.end()
-    path = write_snapshot(
-        folder, disk, broker.committed_revision, broker.snapshot(), secrets.token_bytes(16), broker.accepted_at_us
-    )
+    path = _write(folder, disk, broker, replay.floor)
     if indexer.problem is None:
         _index_archive(folder, disk)
     else:
         sys.stderr.write(f"no index of a segment: {indexer.problem}\n")
     return path
+
+
+def _write(folder: str, disk: Disk, broker: Broker, floor: int) -> str:
+    """Write the snapshot of a broker that was summed up from records whose deletes are all known above `floor`; return its path."""
+    broker.store.raise_floor(floor)
+    revision, at_us = broker.committed_revision, broker.accepted_at_us
+    marker = secrets.token_bytes(16)
+    return write_snapshot(folder, disk, revision, broker.snapshot(), marker, at_us, broker.snapshot_floor())
 
 
 def _indexed(records: Iterable[Record], indexer: JournalIndexer) -> Iterator[Record]:
@@ -245,7 +250,9 @@ class Snapshots:
         self.no_room = 0 if reserved else size
 
     async def _build(self, rules: retention.Rules, full: bool) -> "subprocess.CompletedProcess[bytes]":
-        arguments = [self._folder, str(self._limits.dedup_retention_s), str(rules.days_max), str(rules.bytes_max)]
+        limits = self._limits
+        retentions = (limits.dedup_retention_s, limits.delete_retention_s, limits.deletes_retained_max)
+        arguments = [self._folder, *map(str, retentions), str(rules.days_max), str(rules.bytes_max)]
         return await trio.run_process(
             [
                 sys.executable,
@@ -325,13 +332,13 @@ def main() -> int:
     try:
         # A gateway that was killed leaves its build running, and the next gateway may start another: two would write one file.
         OsDisk().lock(f"{folder}/snapshots/lock")
-        limits = Limits(dedup_retention_s=float(sys.argv[2])) if len(sys.argv) > 2 else Limits()
-        rules = retention.Rules(float(sys.argv[3]), int(sys.argv[4])) if len(sys.argv) > 4 else retention.Rules(0, 0)
+        limits = _limits(*sys.argv[2:5]) if len(sys.argv) > 4 else Limits()
+        rules = retention.Rules(float(sys.argv[5]), int(sys.argv[6])) if len(sys.argv) > 6 else retention.Rules(0, 0)
         build_and_expire(
-            folder, OsDisk(), limits, rules, int(sys.argv[6]) if len(sys.argv) > 6 else 0, FULL in sys.argv[7:]
+            folder, OsDisk(), limits, rules, int(sys.argv[8]) if len(sys.argv) > 8 else 0, FULL in sys.argv[9:]
         )
-        if len(sys.argv) > 5:  # at once: what was removed has made room that publishers want too
-            reserve_snapshots(folder, OsDisk(), int(sys.argv[5]))
+        if len(sys.argv) > 7:  # at once: what was removed has made room that publishers want too
+            reserve_snapshots(folder, OsDisk(), int(sys.argv[7]))
     except BlockingIOError:
         sys.stderr.write(f"{folder}: another process is building a snapshot\n")
         return 1
@@ -339,6 +346,13 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def _limits(dedup_s: str, delete_s: str, deletes: str) -> Limits:
+    """Return the limits of the arguments."""
+    return Limits(
+        dedup_retention_s=float(dedup_s), delete_retention_s=float(delete_s), delete_retention_topics_max=int(deletes)
+    )
 
 
 def build_and_expire(

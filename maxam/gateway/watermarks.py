@@ -215,7 +215,7 @@ class Watermarks:
             with suppress(OSError):  # not one more file can be open: then what is known of memory stays as it is
                 used_bytes = resident_bytes()
                 if (self.memory_low or used_bytes > self.memory_bytes_max) and now_s >= return_s:
-                    self._broker.store.sweep_soon()  # of deleted topics, those that no subscription is owed
+                    self._broker.store.release_soon()  # of deleted topics, those that no subscription is owed
                     await trio.to_thread.run_sync(heap.give_back)
                     used_bytes = resident_bytes()
                     return_s = trio.current_time() + _RETURN_INTERVAL_S

@@ -3,13 +3,15 @@
 docs/develop/journal-format.md has the layout byte by byte: offsets, sizes, endianness, checks. `layout` finds the fields of
 records, `scan` reads blocks and headers.
 
-A file is a standard Avro object container (null codec). Four additions are invisible to other Avro readers:
+A file is a standard Avro object container (null codec). Five additions are invisible to other Avro readers:
 
 * The metadata entry `maxam.position` is the place in the stream where the file starts. It holds revision and accepted_at of the
   record before the first one, and the chain value there. `maxam.check`, the last entry, is a CRC-32 (eight hex digits). It covers all
   bytes of the header except those eight digits.
 * The metadata entry `maxam.incarnation`, 16 hex digits, identifies the journal. A restore, and a repair that lost revisions,
   replace it: revisions of two incarnations cannot be compared. Files of older releases do not have it.
+* The metadata entry `maxam.floor` of a snapshot is a revision: all deletes above it are in the snapshot, unless the topic has a newer
+  change. Without it, nothing is known of the deletes that the snapshot lacks.
 * The last record of each block carries `check`: a CRC-32, then its seed, both big-endian. The CRC-32 covers the block's count,
   its size and all bytes before the check. Its seed is the check of the block before. So each block proves itself, and the
   chain proves that none is missing. The chain runs on across files: the committer may roll without the encoder knowing.
@@ -144,7 +146,7 @@ class Block:
         self.settling: Final = settling
 
 
-def header(position: Position, sync_marker: bytes, snapshot: bool, incarnation: str = "") -> bytes:
+def header(position: Position, sync_marker: bytes, snapshot: bool, incarnation: str = "", floor: int = -1) -> bytes:
     """Return the header of a file that starts at a position; in a snapshot, that stands for it.
 
     Args:
@@ -152,6 +154,7 @@ def header(position: Position, sync_marker: bytes, snapshot: bool, incarnation: 
         sync_marker: 16 random bytes.
         snapshot: The file is a snapshot, not a segment.
         incarnation: Of the journal, 16 hex digits; empty for none.
+        floor: Revision above which a snapshot holds all deletes; negative if that is not known.
     """
     entries = [
         (b"avro.schema", SNAPSHOT_SCHEMA if snapshot else SCHEMA),
@@ -161,6 +164,8 @@ def header(position: Position, sync_marker: bytes, snapshot: bool, incarnation: 
     ]
     if incarnation:
         entries.append((b"maxam.incarnation", incarnation.encode()))
+    if floor >= 0:
+        entries.append((b"maxam.floor", b"%020d" % floor))
     before = MAGIC + long(len(entries) + 1) + b"".join([text(name) + text(value) for name, value in entries])
     before += text(b"maxam.check") + long(8)
     after = b"\0" + sync_marker

@@ -91,6 +91,7 @@ class Journal:
     Attributes:
         incarnation: Identifies the journal once `recover` is exhausted. Empty in a journal of an older release that was opened
             without a new one.
+        floor: Revision above which `recover` yields all deletes, once it is exhausted.
         torn_tails: Ends that `recover` cut off, to be logged.
         damaged_snapshots: Snapshots that `recover` skipped in favour of older ones, to be logged.
     """
@@ -118,6 +119,7 @@ class Journal:
         self._uncut = False  # the open segment has more than what is committed
         self._new_incarnation: Final = incarnation
         self.incarnation = ""
+        self.floor = 0
         self.torn_tails: Final[list[TornTail]] = []
         self.damaged_snapshots: list[JournalDamagedError] = []
 
@@ -195,6 +197,7 @@ class Journal:
         self.damaged_snapshots = replay.damaged_snapshots
         yield from replay.records()
         self.incarnation = replay.incarnation
+        self.floor = replay.floor
         self._committed = replay.position
         if replay.open_end is not None:
             self._continue(replay.open_end)

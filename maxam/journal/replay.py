@@ -38,6 +38,7 @@ class Replay:
 
     Attributes:
         incarnation: As the newest file that was read has it. Empty for none.
+        floor: Revision above which all deletes are among the records, unless the topic has a newer change.
         damaged_snapshots: Snapshots that were skipped in favour of older ones.
         open_end: The open segment, once it was read. None if there is none.
     """
@@ -50,6 +51,7 @@ class Replay:
         self._chain = 0
         self._needed = 0  # revision of a damaged snapshot: the head must not be below it
         self.incarnation = ""
+        self.floor = 0
         self.damaged_snapshots: Final[list[JournalDamagedError]] = []
         self.open_end: OpenEnd | None = None
 
@@ -117,6 +119,7 @@ class Replay:
         decoder = self._decoder
         scanner = self._scanner(path)
         self.incarnation = scanner.incarnation
+        self.floor = scanner.floor
         decoder.gapless = False
         yield from self._blocks(scanner, stake)
         if max(decoder.revision, decoder.mentioned) > revision:
@@ -197,6 +200,11 @@ class Replay:
         return JournalDamagedError(error.path, error.offset, f"{problem}; {remedy}")
 
 
+def sealed_replay(folder: str | os.PathLike[str], disk: Disk) -> Replay:
+    """Return a replay of a journal that another process may write meanwhile, as long as it reads sealed segments only."""
+    return Replay(os.path.abspath(folder), disk)  # noqa: PTH100 - a string is wanted
+
+
 def read_sealed(
     folder: str | os.PathLike[str],
     disk: Disk,
@@ -216,5 +224,4 @@ def read_sealed(
     Raises:
         JournalDamagedError: Something is not what was written.
     """
-    root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
-    return Replay(root, disk).records(sealed_only=True, began=began, up_to=up_to)
+    return sealed_replay(folder, disk).records(sealed_only=True, began=began, up_to=up_to)

@@ -36,6 +36,7 @@ _HEADER_BYTES_MAX: Final = 1 << 16
 OTHER_VERSION: Final = "written by another version of maxam, with another schema"  # what is wrong with a whole header
 _CHECK_ENTRY: Final = b"\x16maxam.check\x10"  # name, and the length of the eight digits
 _INCARNATION: Final = re.compile(rb"[0-9a-f]{16}|")
+_REVISION: Final = re.compile(rb"[0-9]{20}")
 _KINDS: Final = {b"segment": False, b"snapshot": True}
 _SNAPSHOT_SCHEMAS: Final = {SCHEMA, SNAPSHOT_SCHEMA}  # that of versions before 0.2.0, and of this one
 
@@ -51,6 +52,7 @@ class Scanner:
         start: Position in the header.
         first_offset: Of the first block.
         incarnation: Of the journal, as the header has it; empty in files of older releases.
+        floor: Revision above which a snapshot holds all deletes: its own if the header does not have it. Of a segment, 0.
         sync_marker: Of this file.
         offset: Of the next block.
         chain: Check of the block before.
@@ -65,6 +67,7 @@ class Scanner:
         "chain",
         "ended",
         "first_offset",
+        "floor",
         "incarnation",
         "offset",
         "path",
@@ -99,15 +102,21 @@ class Scanner:
             self.start: Final = Position(int(revision), int(accepted_at_us), int(chain, 16))
             self.snapshot: Final = _KINDS[entries[b"maxam.file"]]
             incarnation = entries.get(b"maxam.incarnation", b"")
+            floor = entries.get(b"maxam.floor", b"%020d" % (self.start.revision if self.snapshot else 0))
         except (ValueError, LookupError):
             raise JournalDamagedError(path, 0, "unknown metadata in the header") from None
         schema = entries.get(b"avro.schema")
         if schema not in _SNAPSHOT_SCHEMAS or (schema != SCHEMA and not self.snapshot):
             raise JournalDamagedError(path, 0, OTHER_VERSION)
         self._old_snapshot: Final = self.snapshot and schema == SCHEMA
-        if entries.get(b"avro.codec") != b"null" or not _INCARNATION.fullmatch(incarnation):
+        if (
+            entries.get(b"avro.codec") != b"null"
+            or not _INCARNATION.fullmatch(incarnation)
+            or not _REVISION.fullmatch(floor)
+        ):
             raise JournalDamagedError(path, 0, "unknown metadata in the header")
         self.incarnation: Final = incarnation.decode()
+        self.floor: Final = int(floor)
         self.sync_marker: Final = head[end - SYNC_BYTES : end]
         self.first_offset: Final = end
         self.offset = end

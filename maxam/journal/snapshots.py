@@ -23,6 +23,7 @@ def write_snapshot(
     records: Iterable[Record],
     sync_marker: bytes,
     accepted_at_us: int = 0,
+    floor: int = -1,
 ) -> str:
     """Store all that is needed to start without the segments up to a revision, and drop all but the two newest snapshots.
 
@@ -35,6 +36,7 @@ def write_snapshot(
         records: Changes with rising revisions, then session records.
         sync_marker: 16 random bytes.
         accepted_at_us: Of the last record of all that it stands for, which need not be among `records`.
+        floor: Revision above which `records` have all deletes; negative if that is not known.
 
     Returns:
         The path of the snapshot.
@@ -61,7 +63,7 @@ def write_snapshot(
     reserve = max(((disk.size(path), path) for path in reserves), default=(0, ""))[1]
     incarnation = next((incarnation_of(one.path, disk) for one in sealed if one.last == revision), "")
     end = Position(revision, accepted_at_us, 0)
-    path = put_snapshot(root, disk, end, records, sync_marker, incarnation, reserve)
+    path = put_snapshot(root, disk, end, records, sync_marker, incarnation, reserve, floor)
     found = list_snapshots(snapshots, disk)
     olds, (kept, kept_path) = found[:-SNAPSHOTS_KEPT], found[-SNAPSHOTS_KEPT:][0]
     # One that is damaged by now makes up for nothing: what this one was made of stays, in case that this one is damaged later.
@@ -79,21 +81,24 @@ def put_snapshot(
     sync_marker: bytes,
     incarnation: str,
     reserve: str = "",
+    floor: int = -1,
 ) -> str:
     """Store a snapshot as `write_snapshot` does, wherever segments end, and drop none; return its path.
 
-    `reserve` is a file beside it that becomes the snapshot, and whose room it takes.
+    `reserve` is a file beside it that becomes the snapshot, and whose room it takes. A negative `floor` is not known.
     """
     path = f"{root}/snapshots/{end.revision:020}{SEALED}"
     encoder = Encoder(START, sync_marker, gapless=False)
-    write_file(disk, path, _snapshot_parts(end, records, encoder, incarnation), reserve)
+    write_file(disk, path, _snapshot_parts(end, records, encoder, incarnation, floor), reserve)
     disk.fsync_folder(f"{root}/snapshots")
     return path
 
 
-def _snapshot_parts(end: Position, records: Iterable[Record], encoder: Encoder, incarnation: str) -> Iterator[bytes]:
+def _snapshot_parts(
+    end: Position, records: Iterable[Record], encoder: Encoder, incarnation: str, floor: int
+) -> Iterator[bytes]:
     """Yield the bytes of a snapshot, a block at a time."""
-    yield header(end, encoder.sync_marker, snapshot=True, incarnation=incarnation)
+    yield header(end, encoder.sync_marker, snapshot=True, incarnation=incarnation, floor=floor)
     batch: list[Record] = []
     length = 0
     for record in records:

@@ -21,7 +21,9 @@ from tests.sans_io import UNCHECKED, fingerprint_of, forget_target, policy
 from tests.simulation import model
 
 REGISTRY = load_registry(UNCHECKED)
-LIMITS = Limits(takeovers_per_minute_max=1_000_000, dedup_retention_s=100)
+LIMITS = Limits(
+    takeovers_per_minute_max=1_000_000, dedup_retention_s=100, delete_retention_s=70, delete_retention_topics_max=2
+)
 SOURCES = tuple("pqrst")  # one more than a topic keeps marks of
 PADDING = b"." * outbox.VALUES_BYTES_MAX  # so that one drain hands out one value
 
@@ -80,6 +82,7 @@ class Driver:
         self.model = model.Model(dict(rights), int(LIMITS.dedup_retention_s * 1e6))
         self.broker = Broker(LIMITS, self._policy(), REGISTRY)
         self.journal: list[Record] = []
+        self.floor = 0  # of the snapshot with which the journal begins
         self.connections: dict[str, tuple[outbox.Outbox, model.Connection]] = {}
         self.old: list[tuple[outbox.Outbox, model.Connection]] = []  # taken over or expelled, not gone yet
         self.writing: list[Operation] | None = None
@@ -281,7 +284,10 @@ class Driver:
     def snapshot(self) -> None:
         """Crash, and start from the snapshot that the gateway makes of all that was stored, not from the journal itself."""
         self.crash(found=False)
-        self.journal = list(summed_up(map(forget_target, self.journal), LIMITS).snapshot())
+        broker = summed_up(map(forget_target, self.journal), LIMITS)
+        broker.store.raise_floor(self.floor)
+        self.floor = broker.snapshot_floor()
+        self.journal = list(broker.snapshot())
         self.broker = self.recovered(self.journal)
         self.compare()
 
@@ -290,6 +296,14 @@ class Driver:
         self.now_s += 1.0
         self.model.record()
         self.broker.tick(self.now_s)
+
+    def forget(self, short: bool) -> None:
+        """Forget deletes that no subscription is owed: those that are no longer retained, or all if memory is `short`."""
+        store = self.broker.store
+        (store.release_soon if short else store.sweep_soon)()
+        store.retire(self.broker.accepted_at_us)
+        self.broker._sweep()
+        self.compare()
 
     def scan(self, topics: int) -> None:
         """Do a slice of the scans under way."""
@@ -333,6 +347,8 @@ class Driver:
         held = {t.name: t.change.revision for t in self.broker.store.topics.values() if not t.change.deleted}
         if held != revisions or self.broker.store.live != len(held):
             raise model.Violation(f"the store holds {held}, not {revisions}")
+        deletes = {topic: value.revision for topic, value in self.model.store.items() if not value.body}
+        check_floor(self.broker, deletes)
         now_us = max(self.wall_us, self.broker.accepted_at_us)
         for topic in {value.topic for value in self.model.history}:
             marks = self.model.marks(topic, now_us)
@@ -435,7 +451,7 @@ class Driver:
         broker = Broker(LIMITS, self._policy(), REGISTRY)
         for record in journal:
             broker.replay(forget_target(record))
-        broker.recovered(self.now_s, self.model.committed)
+        broker.recovered(self.now_s, self.model.committed, floor=self.floor)
         check_recovery_cost(broker)
         return broker
 
@@ -461,6 +477,30 @@ def check_recovery_cost(broker: Broker) -> None:
     allowed = len(broker.store.topics) * len({subscription.glob for subscription in subscriptions})
     if broker.backfills.topics_scanned > allowed:
         raise model.Violation(f"recovery scanned {broker.backfills.topics_scanned} topics, not up to {allowed}")
+
+
+def check_floor(broker: Broker, deletes: dict[str, int]) -> None:
+    """Check that all deletes above the floor are known, and no other topic counts as deleted there.
+
+    Args:
+        broker: It has applied all changes.
+        deletes: Revision of the newest change of each topic whose newest change is a delete.
+
+    Raises:
+        Violation: A client that resumes from a position above the floor would keep a deleted topic.
+    """
+    store = broker.store
+    if store.floor > broker.committed_revision:
+        raise model.Violation(f"the floor {store.floor} is above the newest change {broker.committed_revision}")
+    known = {t.name: t.change.revision for t in store.topics.values() if t.change.deleted}
+    if {t.name for t in (*store.retained, *store.tombstones)} != known.keys():
+        raise model.Violation("the store does not list the deleted topics that it holds")
+    order = [topic.change.revision for topic in store.retained]
+    if order != sorted(order):
+        raise model.Violation(f"deletes are retained in the order {order}")
+    for topic, revision in deletes.items():
+        if revision > store.floor and known.get(topic) != revision:
+            raise model.Violation(f"the delete {revision} of {topic} is unknown, and the floor is {store.floor}")
 
 
 def _answer(headers: dict[bytes, bytes]) -> str:

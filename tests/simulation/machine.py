@@ -56,7 +56,8 @@ class Machine:
             self.broker.replay(record)
             if type(record) is Change and record.judgement.schema_version:
                 self.judged.append(record)
-        self.broker.recovered(loop.now_s, self.journal.head, self.journal.accepted_at_us)
+        self.broker.recovered(loop.now_s, self.journal.head, self.journal.accepted_at_us, self.journal.floor)
+        self.broker.incarnation = self.journal.incarnation
         self.journal.keep_schemas(sources.registry.texts())
         self.begun_s, self.begun_us = loop.now_s, max(self.broker.accepted_at_us, loop.wall_us)
         self.clock = WallClock(

@@ -21,7 +21,7 @@ from maxam.gateway.loaded_config import CRL, POLICY, SCHEMAS, LoadedConfig
 from maxam.gateway.revocation import Chain
 from maxam.gateway.server_connection import ServerConnection
 from maxam.journal.names import list_segments, list_snapshots
-from maxam.journal.replay import read_sealed
+from maxam.journal.replay import sealed_replay
 from maxam.journal.retention import Rules
 from maxam.records import Change, Headers, Identity, Rejection
 from maxam.stomp import encoder
@@ -30,7 +30,7 @@ from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
 from tests.sans_io import fingerprint_of
 from tests.simulation import files
 from tests.simulation.disk import Killed, PowerCut, SimulatedDisk
-from tests.simulation.driver import cheap_globs, check_recovery_cost
+from tests.simulation.driver import cheap_globs, check_floor, check_recovery_cost
 from tests.simulation.files import ALL, CLIENTS, FORMS, NOTHING, RULES, TOPICS, Granted, Grants, Written
 from tests.simulation.loop import Loop
 from tests.simulation.machine import FAULTS, FOLDER, Machine, build
@@ -151,6 +151,8 @@ class Venue:
             topics_max=rng.choice((1000, 1000, 1000, 6)),
             scan_topics_per_pass_max=1 if self.restless else rng.choice((1, 3, 1000)),
             session_expiry_s=rng.choice((604_800.0, 604_800.0, 5.0)),
+            delete_retention_s=(86_400.0, 86_400.0, 5.0, 0.0)[seed // 4 % 4],
+            delete_retention_topics_max=(100_000, 3)[seed // 16 % 2],
         )
         self.settings = Settings(
             tls=TlsSettings(Path("c"), Path("k"), Path("a")),
@@ -254,6 +256,7 @@ class Venue:
         self.under_way = []
         if self.values() != held_by(self.broker):
             raise Violation("the recovered values are not those that were committed")
+        check_floor(self.broker, self.deleted())
         for change in self.machine.judged:
             self.check_text(change)
         self.check_segments()
@@ -273,6 +276,21 @@ class Venue:
             if until is None or revision <= until:
                 found[topic] = (revision, body)
         return {topic: pair for topic, pair in found.items() if pair[1]}
+
+    def deleted(self, until: int | None = None) -> dict[str, int]:
+        """Return the revision of the delete of each topic that was deleted, and has no value now, or had none at a revision."""
+        held: set[str] = set()
+        found: dict[str, int] = {}
+        for revision, (topic, body) in sorted(self.truth.items()):
+            if until is not None and revision > until:
+                break
+            if body:
+                held.add(topic)
+                found.pop(topic, None)
+            elif topic in held:
+                held.remove(topic)
+                found[topic] = revision
+        return found
 
     def check_text(self, change: Change) -> None:
         """See that the schema that judged a change is on the disk, whatever happens now."""
@@ -402,7 +420,10 @@ class Venue:
         snapshots = list_snapshots(f"{FOLDER}/snapshots", disk)
         if len(snapshots) > 1 and self.damaged not in self.disk.files:
             disk.files = {path: file for path, file in disk.files.items() if path != snapshots[-1][1]}
-            broker = summed_up(read_sealed(FOLDER, disk), self.settings.limits)
+            replay = sealed_replay(FOLDER, disk)
+            broker = summed_up(replay.records(sealed_only=True), self.settings.limits)
+            broker.store.raise_floor(replay.floor)
+            check_floor(broker, self.deleted(broker.committed_revision))
             if held_by(broker) != self.values(broker.committed_revision):
                 raise Violation("without the newest snapshot the values are not those that were committed")
 
@@ -828,7 +849,8 @@ class Venue:
             raise Violation(f"{what} left beyond the window {link.window}")
 
     def check_bounds(self) -> None:
-        """Nobody is owed more than there are topics, and whoever is owed something lacks it since some time."""
+        """Nobody is owed more than there are topics, and whoever is owed something lacks it since some time; deletes above the floor are known."""
+        check_floor(self.broker, self.deleted(self.broker.committed_revision))
         for session in self.broker.sessions.values():
             for subscription in session.subscriptions.values():
                 if len(subscription.owed | subscription.held.keys()) > len(self.broker.store.topics):
@@ -888,6 +910,7 @@ class Venue:
             self.loop.jumped_s = rng.choice((0, 0, 3600, -3600, 3 * DAYS_S, -3 * DAYS_S))
         elif choice < 0.0105:
             self.memory_low = self.broker.memory_low = not self.memory_low
+            self.broker.store.release_soon()
         elif self.machine.reload is not None or choice < 0.0105 + self.reloading:
             self.reload()
         else:

@@ -47,6 +47,7 @@ def steps(driver: Driver, rng: random.Random) -> list[tuple[int, Step]]:
         (1, partial(driver.crash, rng.random() < 0.5)),
         (1, driver.tick),
         (1, driver.wait),
+        (1, partial(driver.forget, rng.random() < 0.3)),
         (2, partial(driver.scan, rng.choice((1, 2, 1000)))),
         (1, partial(driver.grant, rng.choice(CLIENTS), rng.choice(RIGHTS))),
     ]

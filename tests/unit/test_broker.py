@@ -38,6 +38,9 @@ def ids(frames: list[Frame]) -> list[int]:
     return [int(frame.headers[b"message-id"]) for frame in frames if frame.command == b"MESSAGE"]
 
 
+FORGETFUL = Limits(delete_retention_s=0)  # retains no deletes
+
+
 def messages(frames: list[Frame]) -> list[Frame]:
     """Return the MESSAGEs."""
     return [frame for frame in frames if frame.command == b"MESSAGE"]
@@ -790,7 +793,7 @@ def test_recovery_owes_exactly_what_was_not_acknowledged() -> None:
 @pytest.mark.parametrize("body", [b"again", b""])
 def test_a_change_on_its_way_when_its_deleted_topic_is_forgotten(body: bytes) -> None:
     """A SEND to a deleted topic that is forgotten before the commit is a value of that topic like any other, or a delete of nothing."""
-    world = World.make()
+    world = World.make(limits=FORGETFUL)
     client = world.client()
     for n in range(TOMBSTONE_SWEEP_MIN):
         client.send(f"X/{n}")
@@ -812,7 +815,7 @@ def test_a_change_on_its_way_when_its_deleted_topic_is_forgotten(body: bytes) ->
 @pytest.mark.parametrize("bodies", [(b"a", b"b"), (b"", b"b"), (b"a", b""), (b"", b"")])
 def test_changes_on_their_way_of_a_topic_before_and_after_it_is_forgotten(bodies: tuple[bytes, bytes]) -> None:
     """Two SENDs, one read before a deleted topic is forgotten and one after, are changes of one topic: the second is its newest."""
-    world = World.make()
+    world = World.make(limits=FORGETFUL)
     client = world.client()
     for n in range(TOMBSTONE_SWEEP_MIN):
         client.send(f"X/{n}")
@@ -1265,7 +1268,7 @@ def test_what_a_full_disk_keeps_is_awaited_by_later_receipts_too() -> None:
 
 def test_topics_that_come_and_go_leave_nothing() -> None:
     """Tombstones that nobody is owed are forgotten as time passes, whatever else there is to do."""
-    world = World.make()
+    world = World.make(limits=FORGETFUL)
     client = world.client()
     for n in range(3000):
         client.send(f"X/{n}")
@@ -1277,7 +1280,7 @@ def test_topics_that_come_and_go_leave_nothing() -> None:
 
 def test_topics_go_a_few_at_a_time() -> None:
     """However many are forgotten, the loop is not held for all of them; those of whose delete somebody is to hear stay, and are asked about once."""
-    world = World.make()
+    world = World.make(limits=FORGETFUL)
     client, gone = world.client(), world.client(client_id="me")
     gone.subscribe(glob="X/1*", durable=True)
     for n in range(3000):
@@ -1304,7 +1307,7 @@ def test_topics_go_a_few_at_a_time() -> None:
 @pytest.mark.slow
 def test_topics_that_come_and_go_by_the_hundred_at_each_look_leave_few() -> None:
     """More are looked at than come meanwhile, and what comes while others are looked at is not left lying once all is quiet."""
-    world = World.make()
+    world = World.make(limits=FORGETFUL)
     client, store = world.client(), world.broker.store
     each, most = 800, 0
     for look in range(40):
@@ -1322,7 +1325,7 @@ def test_topics_that_come_and_go_by_the_hundred_at_each_look_leave_few() -> None
 
 def test_when_memory_is_short_few_tombstones_are_enough() -> None:
     """All are looked through at once, as refused SENDs bring no more of them; none at all are no trouble."""
-    world = World.make()
+    world = World.make(limits=FORGETFUL)
     client, store = world.client(), world.broker.store
     client.send("X/a")
     client.send("X/a", b"")
@@ -1449,7 +1452,7 @@ def test_expired_sessions_end_a_bounded_number_at_a_time(monkeypatch: pytest.Mon
 def test_deleted_topics_that_are_still_owed_count_towards_topics_max(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher that makes and deletes topics stops at the limit, and a deleted topic needs room to get a value again."""
     monkeypatch.setattr(admission, "TOMBSTONE_SWEEP_MIN", 2)
-    world = World.make(limits=Limits(topics_max=5))
+    world = World.make(limits=Limits(topics_max=5, delete_retention_s=0))
     reader = world.client(client_id="d")
     reader.subscribe("X/**", "s", durable=True)
     world.settle()
@@ -1484,7 +1487,7 @@ def test_deleted_topics_that_are_still_owed_count_towards_topics_max(monkeypatch
 def test_a_flood_at_topics_max_sweeps_deleted_topics_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused SENDs, however many, cost no more sweeps than that."""
     monkeypatch.setattr(admission, "TOMBSTONE_SWEEP_MIN", 0)
-    world = World.make(limits=Limits(topics_max=1))
+    world = World.make(limits=Limits(topics_max=1, delete_retention_s=0))
     reader = world.client(client_id="d")
     reader.subscribe("X/**", durable=True)
     sender = world.client()

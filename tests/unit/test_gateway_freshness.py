@@ -16,7 +16,7 @@ from maxam.gateway import freshness
 from maxam.gateway.freshness import LINES_PER_MINUTE_MAX, STRETCH_US, Freshness
 from maxam.globs import compile_glob
 from maxam.records import Change
-from tests.sans_io import World
+from tests.sans_io import World, forget_deletes
 
 EVERY = compile_glob("**", Limits())
 SECOND_US = 1_000_000
@@ -224,7 +224,7 @@ def test_what_is_overdue_is_what_a_look_at_all_topics_finds(
                     for _ in range(times):
                         venue.fresh.step(venue.world.now_s)
                 case "sweep", _:
-                    venue.world.broker.store.sweep(set(venue.world.broker.store.tombstones), set())
+                    forget_deletes(venue.world.broker.store)
                 case "restart", _:
                     venue.restart()
                 case _:
@@ -377,7 +377,7 @@ def test_topics_that_come_and_go_are_let_go_of() -> None:
         for number in range(500):
             venue.send(f"X/{number}")
             venue.send(f"X/{number}", b"")
-            venue.world.broker.store.sweep(set(venue.world.broker.store.tombstones), set())
+            forget_deletes(venue.world.broker.store)
             venue.settle()
             assert venue.fresh._entries <= 12
 

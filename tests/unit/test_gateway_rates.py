@@ -2,7 +2,7 @@
 
 from maxam.gateway import rates
 from maxam.gateway.rates import HISTORY_SAMPLES, TOPICS_SHOWN_MAX, Rates
-from tests.sans_io import World
+from tests.sans_io import World, forget_deletes
 
 WALL_US = 1_700_000_000_000_000
 
@@ -79,7 +79,7 @@ def test_a_topic_that_is_deleted_or_made_anew_is_not_told_of_as_it_was() -> None
     venue.world.commit()
     venue.second()
     assert venue.rates.hot_topics == []
-    venue.world.broker.store.sweep(set(venue.world.broker.store.tombstones), set())
+    forget_deletes(venue.world.broker.store)
     for _ in range(12):
         venue.second(*["X/a"] * 5)
     (topic,) = venue.rates.hot_topics

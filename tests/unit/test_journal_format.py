@@ -84,7 +84,7 @@ def test_a_segment_is_as_the_page_describes_it() -> None:
     reader = Reader(container([records[:3], records[3:]]))
     assert reader.take(4) == b"Obj\x01"
     entries = [(reader.text().decode(), reader.text(), reader.at) for _ in range(reader.long())]
-    assert [name for name, _, _ in entries] == [row[0] for row in table("name")]
+    assert [name for name, _, _ in entries] == [row[0] for row in table("name") if row[0] != "maxam.floor"]
     assert reader.take(1) == b"\0"
     assert reader.take(16) == SYNC
     at = entries[-1][2]
@@ -120,6 +120,15 @@ def test_a_segment_is_as_the_page_describes_it() -> None:
         int(str(record["revision"])) for record in found if kinds[int(str(record["kind"]))] in {"value", "delete"}
     ]
     assert all(after == before + 1 for before, after in pairwise(changes))
+
+
+def test_the_header_of_a_snapshot_is_as_the_page_describes_it() -> None:
+    """A segment has no floor."""
+    reader = Reader(header(START, SYNC, snapshot=True, incarnation=INCARNATION, floor=7))
+    assert reader.take(4) == b"Obj\x01"
+    entries = [(reader.text().decode(), reader.text()) for _ in range(reader.long())]
+    assert [name for name, _ in entries] == [row[0] for row in table("name")]
+    assert dict(entries)["maxam.floor"] == b"%020d" % 7
 
 
 def test_the_page_has_each_field_and_kind_of_the_schema() -> None:

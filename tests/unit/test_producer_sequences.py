@@ -130,7 +130,7 @@ def test_a_snapshot_keeps_what_the_changes_do() -> None:
 
 def test_a_snapshot_adds_nothing_that_its_changes_tell() -> None:
     """A topic of one source, the usual case, is written to a snapshot as it is; another with what its own headers leave out."""
-    world = World.make()
+    world = World.make(limits=Limits(delete_retention_s=0))
     client = world.client()
     client.send("X/one", source="a", source_revision="1")
     client.send("X/two", source="a", source_revision="1")

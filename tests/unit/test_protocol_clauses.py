@@ -314,6 +314,8 @@ class TestFrames:
             "write_timeout_s": 30,
             "linger_timeout_s": 1,
             "session_expiry_s": 7 * 24 * 3600,
+            "delete_retention_s": 24 * 3600,
+            "delete_retention_topics_max": 100_000,
             "acknowledgement_delay_s": 0.1,
         }.items() <= defaults.items()
 

@@ -40,6 +40,7 @@ FIGURES: Final[dict[str, Callable[[Gateway], int]]] = {
     "topics": lambda gateway: gateway.broker.store.live,
     "topics_overdue": lambda gateway: gateway.freshness.count,
     "tombstones": lambda gateway: len(gateway.broker.store.tombstones),
+    "deletes_retained": lambda gateway: len(gateway.broker.store.retained),
     "sessions": lambda gateway: len(gateway.broker.sessions),
     "rejects_quarantined": lambda gateway: len(gateway.quarantine),
     "rejects_stored": lambda gateway: gateway.broker.counters.rejects_stored,

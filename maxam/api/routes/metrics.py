@@ -115,6 +115,7 @@ _CURRENT: Final = (
     Declared(
         "maxam_tombstones", "gauge", "Deleted topics, kept while the delete is owed or a source's number is kept."
     ),
+    Declared("maxam_deletes_retained", "gauge", "Deleted topics that are remembered for clients that resume."),
     Declared("maxam_head_revision", "gauge", "Revision of the newest accepted change."),
     Declared("maxam_committed_revision", "gauge", "Revision of the newest change that is on disk and visible."),
     Declared("maxam_operations_waiting", "gauge", "Operations accepted and not on disk yet."),

@@ -34,7 +34,8 @@ from maxam.terminal.tables import print_json, print_line, print_table
 
 Body = Literal["none", "hex", "value"]
 
-# A repair does not know the gateway's `dedup_retention_s`: what it keeps too long of deleted topics, the next snapshot forgets.
+# A repair does not know the gateway's `dedup_retention_s`: what it keeps too long of deleted topics, the next snapshot forgets. It keeps
+# only the deletes that a subscription is owed, as no position before its snapshot can be used.
 _SOURCE_RETENTION_S: Final = 315_360_000.0
 _DUMP_BODY_BYTES_MAX: Final = 64  # of a body in hex on a line for people
 _ROWS_MAX: Final = 50  # topics and sessions that a repair lists; --json lists all
@@ -127,7 +128,7 @@ def journal_repair(folder: Path, apply_it: bool, as_json: bool) -> None:
         plan = repair.plan
         aside = None
         if apply_it and not (plan.empty and not plan.notes):
-            limits = Limits(dedup_retention_s=_SOURCE_RETENTION_S)
+            limits = Limits(dedup_retention_s=_SOURCE_RETENTION_S, delete_retention_s=0.0)
             aside = repair.apply(lambda records: summed_up(records, limits).snapshot(), _now(), secrets.token_bytes(16))
         else:
             repair.close()

@@ -26,6 +26,7 @@ export function show({ root }) {
         ["Revision", count(about.revision)],
         ["Topics with a value", count(about.topics)],
         ["Tombstones", count(about.tombstones)],
+        ["Deletes remembered", count(about.deletes_retained)],
         ["Sessions", count(about.sessions)],
         ["Rejected SENDs held in memory", count(about.rejects_quarantined)],
         ["Rejected SENDs stored", count(about.rejects_stored)],
