@@ -420,8 +420,7 @@ class Broker:
             self.counters.subscriptions_expired += 1
             self.end_subscription(subscription)
         self._admission.sweep_if_full(now_s)
-        if self.store.retained:
-            self.store.retire(self._log.accepted_at_us)
+        self.store.retire(self._log.accepted_at_us)
         if self.store.sweep_due():
             self._sweep()
 

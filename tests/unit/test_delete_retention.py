@@ -153,6 +153,28 @@ def test_short_memory_forgets_retained_deletes_within_a_few_passes() -> None:
     assert len(store.retained) == 1
 
 
+@pytest.mark.parametrize("revived", [False, True])
+def test_short_memory_without_deletes_leaves_nothing_to_do(revived: bool) -> None:
+    """The loop rests once there is nothing to forget, and the next delete is retained."""
+    world = World.make()
+    client, store = world.client(), world.broker.store
+    if revived:
+        client.send("X/a")
+        client.send("X/a", b"")
+        world.settle()
+    store.release_soon()
+    if revived:
+        client.send("X/a")
+        world.settle()
+    world.broker.tick(world.now_s)
+    assert not store.sweeping
+    client.send("X/b")
+    client.send("X/b", b"")
+    world.settle()
+    world.broker.tick(world.now_s)
+    assert [topic.name for topic in store.retained] == ["X/b"]
+
+
 def test_the_age_of_a_delete_is_that_by_the_brokers_own_time() -> None:
     """It is due once a change was accepted later than the retention allows; a clock that was set back changes nothing."""
     world = World.make(limits=Limits(delete_retention_s=10))
