@@ -7,7 +7,6 @@ from maxam.errors import MaxamError
 USAGE: Final = "usage"
 FILE_NOT_FOUND: Final = "file-not-found"
 FILE_FORBIDDEN: Final = "file-forbidden"
-DISK_FULL: Final = "disk-full"
 INPUT_OUTPUT: Final = "input-output"
 INTERNAL: Final = "internal"
 

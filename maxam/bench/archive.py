@@ -49,6 +49,7 @@ from maxam.records import (
 )
 
 START: Final = dt.datetime(2026, 10, 1, tzinfo=dt.UTC)
+_SEGMENT_AGE_S_MAX: Final = 3600.0  # as the gateway's default
 TOPICS_PER_MACHINE: Final = 5
 
 _STEPS: Final = 8192  # of each story that is encoded: more cost start and memory only
@@ -102,11 +103,9 @@ def write_archive(
     topics: int = 10_000,
     days: float = 3.0,
     seed: int = 0,
-    start: dt.datetime = START,
     schemas: Path = SCHEMAS,
     rejected_every: int = 0,
     segment_bytes_max: int = 67_108_864,
-    segment_age_s_max: float = 3600.0,
     show: Callable[[int], None] | None = None,
 ) -> Written:
     """Write a journal of `records` changes, sealed, with its schemas and some session records.
@@ -119,11 +118,9 @@ def write_archive(
         topics: Approximate number of topics: five for each machine.
         days: That the changes are spread over, with a rate that rises and falls by the hour of the day.
         seed: Of all that is left to chance.
-        start: When the first change was accepted.
         schemas: The schema folder; it must hold the shipped types.
         rejected_every: Changes per rejected SEND in the journal's folder `rejected`. 0 for none.
         segment_bytes_max: A segment rolls before it grows over this.
-        segment_age_s_max: Age of its first record, in seconds, at which a segment rolls.
         show: Called now and then with the changes written so far.
 
     Raises:
@@ -140,17 +137,17 @@ def write_archive(
     schedule = [topic for machine in floor for topic in machine.topics for _ in range(_TYPES[topic.attribute])]
     chance.shuffle(schedule)
 
-    settings = JournalSettings(segment_bytes_max, segment_age_s_max, durable=False, reserve_bytes=0)
+    settings = JournalSettings(segment_bytes_max, _SEGMENT_AGE_S_MAX, durable=False, reserve_bytes=0)
     incarnation = random.Random(f"incarnation {seed}").randbytes(8).hex()  # noqa: S311  # the changes stay as they were
     journal = Journal.open(folder, OsDisk(), settings, chance.randbytes(16), incarnation)
     try:
         list(journal.recover())
         journal.keep_schemas(registry.texts())
-        clock = _Clock(int(start.timestamp() * 1_000_000), days, records)
+        clock = _Clock(int(START.timestamp() * 1_000_000), days, records)
         rejected = None
         mischance = random.Random(seed)  # noqa: S311  # one of its own: the changes are the same without rejected SENDs
         if rejected_every:
-            stored = RejectedSettings(segment_bytes_max, segment_age_s_max, durable=False)
+            stored = RejectedSettings(segment_bytes_max, _SEGMENT_AGE_S_MAX, durable=False)
             rejected = RejectedJournal.open(str(folder), OsDisk(), stored, mischance.randbytes(16))
         revision = 0
         block = 0

@@ -13,7 +13,6 @@ from maxam.bench.errors import LoadError
 from maxam.bench.histogram import Histogram
 from maxam.stomp.events import parse_number
 
-RUN_CHARACTERS: Final = 6
 STAMP_BYTES: Final = 32  # after the mark
 _TIME: Final = 10  # where the time begins, and so on
 _TOPIC: Final = 25

@@ -56,7 +56,6 @@ class _Subscriber:
         self.wanted: Final = wanted
         self.settled = False
         self.waiting: Final[deque[Taken]] = deque()  # received, and not yet taken up
-        self.busy_until_ns = 0
         self._group: Final = group
         self._scanner: Final = Scanner(mark(run), group.ack != "auto")
         self._counter: Final = Counter(mark(run)) if group.counts_only else None

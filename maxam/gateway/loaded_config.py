@@ -133,11 +133,6 @@ def reread_config(
     return reading.loaded(), refused
 
 
-def read_policy(path: Path, limits: Limits) -> Policy:
-    """Read a policy; raise ConfigurationError when it cannot be used."""
-    return _load_policy([(str(path), read_file(path, "[policy] file", "correct the path or write one"))], limits)
-
-
 def _load_policy(files: list[tuple[str, bytes]], limits: Limits) -> Policy:
     """Load a policy; raise PolicyError with the line of the first mistake, and how many more there are."""
     policy, problems = inspect_policies(files, limits)

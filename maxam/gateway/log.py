@@ -110,13 +110,13 @@ def _is_journal(stream: str) -> bool:
     return stream == f"{status.st_dev}:{status.st_ino}"
 
 
-def start_logging(level: int = logging.INFO) -> None:
+def start_logging() -> None:
     """Send all logging of the process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(_is_journal(os.environ.get("JOURNAL_STREAM", ""))))
     handler.addFilter(_LibraryLimit())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    _LOGGER.setLevel(level)
+    _LOGGER.setLevel(logging.INFO)
 
 
 @final

@@ -28,7 +28,6 @@ from maxam.pipeline.history.columns import (
 )
 
 _Longs = npt.NDArray[np.int64]
-_Words = npt.NDArray[np.uint64]
 
 _MARGIN: Final = bytes(16)  # before and after the data: words that are read there reach beyond it
 _FEW: Final = 64  # rows: below, their items are found one by one

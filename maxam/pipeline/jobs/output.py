@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Format = Literal["table", "json", "csv", "parquet"]
-FORMATS: Final[tuple[Format, ...]] = ("table", "json", "csv", "parquet")
 TABLE_ROWS_MAX: Final = 1000  # of a table for people
 _SHORTENED: Final = ("VALUE", "BODY", "HEADERS")  # columns of a table, of which a line shows what there is room for
 _JSON: Final = "maxam.json"

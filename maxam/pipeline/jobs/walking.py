@@ -30,7 +30,6 @@ _RUN_BYTES: Final = 128 << 20  # of segments in one task, which gives each topic
 _FOUND_BYTES_MAX: Final = 128 << 20  # that the driver takes from all pieces
 _KEPT_BYTES_MAX: Final = 64 << 20  # of newest changes in one worker, and those of one segment more
 _BATCH_ROWS: Final = 10_000
-_BATCH_BYTES: Final = 8 << 20
 _TIME_MAX_US: Final = 1 << 62
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
