@@ -242,9 +242,9 @@ class Remote:
             )
         if code == "forbidden":
             detail += (
-                f"; the certificate {self._credentials.certificate} has no such right: its fingerprint"
-                f" (maxam-admin certs fingerprint {self._credentials.certificate}) must belong to a principal of the policy"
-                " with a capability that has it"
+                f". The certificate is {self._credentials.certificate}. Add its fingerprint"
+                f" (maxam-admin certs fingerprint {self._credentials.certificate}) to a principal of the policy"
+                " whose capabilities have this right"
             )
         exit_code = EXIT_CODES.get(response.status, ExitCode.CHECK_FAILED)
         refusal = (NotFoundError if code == "not-found" else RemoteError)(detail, code, exit_code)
@@ -256,8 +256,8 @@ class Remote:
         match error:
             case ConnectionRefusedError():
                 return (
-                    f"nothing listens at {where.gateway}: is the gateway running, and is this its admin port?"
-                    " (--admin or MAXAM_ADMIN; the gateway prints `ready ... admin=HOST:PORT`)"
+                    f"no program listens at {where.gateway}. Start the gateway, or give its admin address with --admin or MAXAM_ADMIN."
+                    " The gateway prints it at its start: `ready ... admin=HOST:PORT`"
                 )
             case socket.gaierror():
                 return f"the host of {where.gateway} is unknown: see --admin or MAXAM_ADMIN"

@@ -80,7 +80,10 @@ main.add_command(archive_command)
 )
 @click.option("--topic-template", help="Destination of a topic, with {n} or {n:06} for its number.")
 @click.option(
-    "--glob", "globs", multiple=True, help="What subscribers subscribe to; of several each takes one in turn."
+    "--glob",
+    "globs",
+    multiple=True,
+    help="Glob of the subscribers. If it is repeated, each subscriber takes the next one.",
 )
 @click.option("--each-topic", is_flag=True, help="Subscribe to each matching topic by itself instead.")
 @click.option("--publishers", type=click.IntRange(1), default=1, show_default=True, help="Connections that send.")
@@ -230,7 +233,7 @@ main.add_command(archive_command)
     type=click.FloatRange(0),
     default=0.0,
     show_default=True,
-    help="Connections opened per second; 0: one after the other, as they are answered.",
+    help="Connections opened per second. 0 opens each when the one before is answered.",
 )
 @click.option(
     "--processes",
@@ -242,7 +245,8 @@ main.add_command(archive_command)
     "--observe",
     type=click.IntRange(1),
     default=None,
-    help=f"Subscribers with --ack auto read one in so many receives in full and count the messages of the others; last values are always read. [default: 1 with --rate, else {OBSERVE_AT_MAXIMUM}]",
+    help="With --ack auto, subscribers read every Nth receive in full and count the messages of the others."
+    f" Last values are always read. [default: 1 with --rate, else {OBSERVE_AT_MAXIMUM}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
 @click.option(
@@ -255,9 +259,11 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
     """Drive a broker that runs: MaXaM, or any other that speaks STOMP 1.2.
 
     Latency is the time from a SEND to its MESSAGE at the subscriber, staleness the age of a value when the subscriber
-    takes it up. With --rate both count from the time the SEND was due, so that a broker that holds up the publisher is
-    not let off; without it from the time its block of SENDs was written. Exits with 1 when something makes the figures untrue:
-    a rejected SEND, a subscriber that did not end on the last value of each topic, a rate that was not reached.
+    takes it up. With --rate both count from the time the SEND was due, so they contain the time for which a broker delays
+    the publisher. Without --rate they count from the time its block of SENDs was written.
+
+    The exit code is 1 if the figures are not valid. Causes are a rejected SEND, a subscriber that did not end on the last
+    value of each topic, and a rate that was not reached.
     """
     plan = _plan(options)
     chart: Path | None = options["chart"]
@@ -346,7 +352,7 @@ def _target(options: Mapping[str, Any], syntax: DestinationSyntax) -> Target:
         ways.append("ca")
     if len(ways) > 1 or not (ways or found["ca"]):
         raise click.UsageError(
-            "say how to connect, in one way: --certificates FOLDER, --ca FILE (with --cert and --key for mutual TLS), or --plain"
+            "give one way to connect: --certificates FOLDER, --ca FILE (with --cert and --key for mutual TLS), or --plain"
         )
     files: dict[Role, TlsFiles | None] = dict.fromkeys(Role)
     if options["certificates"]:

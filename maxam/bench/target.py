@@ -115,7 +115,7 @@ class Target:
             if self.tls(role) is not None:
                 raise
             raise UnreachableError(
-                f"{error}; if it speaks TLS there, say whom to trust: --certificates or --ca"
+                f"{error}. If it speaks TLS there, give the CA with --certificates or --ca"
             ) from error
         if frame.command != b"CONNECTED":
             raise UnreachableError(f"{self._name(role)} answered CONNECT with {frame.command.decode()}: {said(frame)}")
@@ -338,7 +338,7 @@ class Line:
         try:
             for frame in self._decoder.feed(self.receive()):
                 if frame.command == b"ERROR":
-                    return f"; it says: {said(frame)}"
+                    return f". Its ERROR: {said(frame)}"
         except (LoadError, ProtocolError):
             pass
         return ""

@@ -80,6 +80,6 @@ class HoldingsWatch:
         if self.receipts_full:
             reasons.append(
                 f"receipts-pending: {holdings.receipts_bytes} bytes of RECEIPTs wait for clients "
-                f"(receipts_pending_total_bytes_max {holdings.receipts_bytes_max}); the broker reads less from each"
+                f"(receipts_pending_total_bytes_max {holdings.receipts_bytes_max}). The broker reads less from each"
             )
         return reasons

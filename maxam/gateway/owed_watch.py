@@ -94,8 +94,8 @@ class OwedWatch:
             action=action,
         )
         explanation = (
-            f"the subscriptions of this principal were owed more than {self.limit} topics (limit owed_per_principal_max), "
-            f"and those of this session {owed} of them; subscribe to fewer topics, or read faster"
+            f"the subscriptions of this principal were owed more than {self.limit} topics (limit owed_per_principal_max). "
+            f"Those of this session were owed {owed} of them. Subscribe to fewer topics, or read faster"
         )
         self._broker.end_session(session, ProtocolError("too much owed", explanation))
         self._schedule_commit()

@@ -138,14 +138,14 @@ class Watermarks:
         reasons = []
         if self.memory_low:
             reasons.append(
-                f"memory-low: {self.memory_used_bytes} bytes are in use (memory_bytes_max {self.memory_bytes_max}); "
+                f"memory-low: {self.memory_used_bytes} bytes are in use (memory_bytes_max {self.memory_bytes_max}). "
                 "SENDs are refused until there is room"
             )
         if self.slow:
-            reasons.append("disk-slow: the journal's disk does not answer; SENDs wait")
+            reasons.append("disk-slow: the journal's disk does not answer. SENDs wait")
         if self.unwritable:
             reasons.append(
-                f"journal-unwritable: {self.unwritable}; the gateway ends when it begins the next segment: correct it before that"
+                f"journal-unwritable: {self.unwritable}. The gateway ends when it begins the next segment. Correct it before that"
             )
         return reasons
 
@@ -157,8 +157,8 @@ class Watermarks:
             found.append(f"disk-low: {free} (free_bytes_min {self._free_bytes_min})")
         if 0 <= self.disk_bytes < self._wanted_bytes:
             found.append(
-                f"disk-small: the disk of {self._folder} has {self.disk_bytes} bytes, the configuration wants {self._wanted_bytes}"
-                " (retention_bytes_max + rejected_bytes_max + free_bytes_min); lower these or use a larger disk"
+                f"disk-small: the disk of {self._folder} has {self.disk_bytes} bytes, the configuration needs {self._wanted_bytes}"
+                " (retention_bytes_max + rejected_bytes_max + free_bytes_min). Lower these or use a larger disk"
             )
         return found
 

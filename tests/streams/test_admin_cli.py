@@ -354,7 +354,7 @@ def test_no_gateway_is_told(running: Running) -> None:
     """Nothing listens, or something that is no admin listener."""
     result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": unused_address()})
     assert result.exit_code == 4
-    assert "nothing listens at" in result.stderr
+    assert "no program listens at" in result.stderr
     host, port = running.gateway.address
     result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": f"{host}:{port}"})
     assert result.exit_code == 4

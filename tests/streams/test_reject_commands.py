@@ -102,7 +102,7 @@ def test_from_a_rejection_to_what_it_says(running: Running) -> None:
     listing = ok(running.cli("rejects", "list", "--principal", "pub", "--since", "1h", "--destination", "X/A.1"))
     assert "schema-mismatch" in listing.stdout
     assert "text: expected string, found length 2 with 1 byte left at byte 2" in listing.stdout
-    assert "kept since the gateway's start" in listing.stderr
+    assert "since the gateway's start" in listing.stderr
     shown = plain(ok(running.cli("rejects", "show", name)).stdout)
     for line in ("fault path  text", "fault offset  2", "header trace  t-1", "body_state  kept", "schema_version  1.0"):
         assert f"\n{line}\n" in shown

@@ -126,7 +126,7 @@ def test_no_gateway_is_told_at_once(running: Running) -> None:
     """Like any other verb: one line on standard error, exit code 4."""
     result = running.cli("top", variables={"MAXAM_GATEWAY": "127.0.0.1:1"})
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (4, "", 1)
-    assert "nothing listens at 127.0.0.1:1" in result.stderr
+    assert "no program listens at 127.0.0.1:1" in result.stderr
 
 
 def test_without_the_right_it_is_told(running: Running) -> None:

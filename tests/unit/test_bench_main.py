@@ -18,8 +18,8 @@ TARGET = Target("127.0.0.1", 1)
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, "say how to connect"),
-        (["--plain", "--ca", "x"], 2, "in one way"),
+        ([], 2, "give one way to connect"),
+        (["--plain", "--ca", "x"], 2, "one way to connect"),
         (["--plain", "--broker", "nowhere"], 2, "must be HOST:PORT"),
         (["--ca", "/nowhere/ca.pem"], 3, "/nowhere/ca.pem"),
         (["--plain", "--topic-template", "X/fixed", "--glob", "X/*"], 1, "no placeholder"),

@@ -224,7 +224,7 @@ def test_what_cannot_be_encoded_says_why() -> None:
     encoder = BodyEncoder(load_registry(texts))
     with pytest.raises(PipelineError, match="no rule"):
         encoder.encode("X/other", 1)
-    with pytest.raises(PipelineError, match="names no schema"):
+    with pytest.raises(PipelineError, match="has no schema"):
         encoder.encode("X/raw.1", 1)
     assert encoder.encode("X/n.1", {"a": 1}) == (b"\x02", {"schema-version": "1.0"})
     rejection = encoder.problem("X/n.1", b"\x02", {})

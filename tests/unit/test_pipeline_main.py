@@ -55,7 +55,7 @@ def test_a_command_that_became_an_example_is_referred_to() -> None:
             "not after",
         ),
         (["export", "--journal", "{j}", "--rejected", "--values"], 2, "--rejected goes with neither"),
-        (["changes", "--journal", "{j}", "--window", "1h", "--gaps"], 2, "not both"),
+        (["changes", "--journal", "{j}", "--window", "1h", "--gaps"], 2, "excludes"),
         (["freshness", "--journal", "{j}"], 2, "needs --schemas"),
         (["freshness", "--journal", "{j}", "--schemas", "{j}"], 3, "registry.toml"),
         (["check-schema", "{j}/x.avsc", "--journal", "{j}"], 3, "x.avsc cannot be read: No such file"),

@@ -147,7 +147,7 @@ def test_counts_add_up() -> None:
 def test_a_relative_file_is_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A certificate that is named relatively is found where the options are read, or refused there, not by a task."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PipelineError, match=r"the option key: there is no file 'me.key' in .*: name an absolute path"):
+    with pytest.raises(PipelineError, match=r"the option key: there is no file 'me.key' in .*\. Give an absolute path"):
         read_options({**GOOD, "key": "me.key"})
     (tmp_path / "me.key").write_text("")
     options = read_options({**GOOD, "key": "me.key", "report": "rejected", "rejects": "report"})

@@ -77,8 +77,8 @@ def rejects_list(
             return
         kept = remote.get("/v1/rejects", limit=1)
     remark(
-        f"kept since the gateway's start at {kept['since']}: {kept['kept']}, and {kept['forgotten']} more that made room; older ones are"
-        " in the journal: maxam-pipeline rejects",
+        f"{kept['kept']} are kept since the gateway's start at {kept['since']}. {kept['forgotten']} more made room."
+        " `maxam-pipeline rejects` reads older ones from the journal",
     )
 
 

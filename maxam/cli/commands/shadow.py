@@ -37,8 +37,8 @@ def _print_trials(rule: dict[str, Any]) -> None:
         return
     share = rule["rejected_share"]
     print_line(
-        f"{rule['seen']} seen, {rule['tried']} tried: {100 * share:.3g} % would be rejected; {rule['fits']} fit, {rule['older']} are of an"
-        f" older version and readable, {rule['newly_accepted']} are rejected now and would not be"
+        f"{rule['seen']} seen, {rule['tried']} tried: {100 * share:.3g} % would be rejected. {rule['fits']} fit, {rule['older']} are of an"
+        f" older version and readable. {rule['newly_accepted']} are rejected now and would be accepted"
     )
     counts = ["seen", "tried", "fits", "older", "rejected", "newly_accepted"]
     print_table(

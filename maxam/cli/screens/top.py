@@ -111,7 +111,7 @@ def _head(look: Look, where: str, width: int) -> list[Text]:
     ]
     if look.problem:
         age = duration(time.monotonic() - look.answered_s)
-        lines.append(Text(f"NO ANSWER; what follows is {age} old: {look.problem}", style="bold red"))
+        lines.append(Text(f"NO ANSWER: {look.problem}. The figures are {age} old", style="bold red"))
     reasons = [*health["reasons"], *health["degraded"]][:REASONS_MAX]
     lines += [Text(shown(reason), style="yellow") for reason in reasons]
     trends = [

@@ -182,8 +182,8 @@ class Splicing:
                 raise _WrongError(number) from error
         except FileNotFoundError as error:
             raise PipelineError(
-                f"{stretch.segment.path}: removed while it was to be read: revisions {stretch.segment.first} to"
-                f" {stretch.segment.last or '?'} are lost for this table; run history more often than retention"
+                f"{stretch.segment.path}: it was removed before it was read. Revisions {stretch.segment.first} to"
+                f" {stretch.segment.last or '?'} are lost for this table. Run history more often than retention"
             ) from error
         except OSError as error:
             raise unusable(stretch.segment.path, error) from error
@@ -330,11 +330,11 @@ class _Run:
             why = (
                 "no schema of this name and fingerprint" if text is None else "its type has too many parts for columns"
             )
-            remedy = "; name the schema folder with --schemas" if text is None else ""
+            remedy = ". Give the schema folder with --schemas" if text is None else ""
             revision = self._splicer.revision
             self._tell(
                 "unknown-schema",
-                f"{of} (fingerprint {fingerprint.hex() or 'none'}): {why}: its values are among the untyped rows{remedy}",
+                f"{of} (fingerprint {fingerprint.hex() or 'none'}): {why}. Its values are among the untyped rows{remedy}",
                 revision,
                 lost=False,
             )

@@ -174,7 +174,7 @@ class Table:
             there = [path.name for path in self.folder.iterdir() if path != self._own]
             if there:
                 raise PipelineError(
-                    f"{self.folder} is no history table, and not empty: {there[0]}; name another folder"
+                    f"{self.folder} is no history table, and not empty: {there[0]}. Give another folder"
                 )
             return State()
         del kept["format"]
@@ -195,7 +195,7 @@ class Table:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise PipelineError(f"{path} is damaged: {error}; build a new table in another folder") from error
+            raise PipelineError(f"{path} is damaged: {error}. Build a new table in another folder") from error
         if kept.get("format", _FORMAT) != _FORMAT:
             raise PipelineError(f"{path} is of another version of maxam: build a new table in another folder")
         return kept

@@ -51,9 +51,9 @@ def activity(
         gaps: Find the longest time between two changes too, which sorts the changes of each topic.
 
     Returns:
-        The busiest first: `destination`, with `by_publisher` `publisher`, `changes` (deletes among them), `deletes`,
-        `changes_per_s` over the whole observation, `first_at`, `last_at`, `silent_s` (since the last change, to the end of
-        observation), and with `gaps` `longest_gap_s` and `longest_gap_from`, null with a single change.
+        Rows, the busiest first. Columns are `destination`, `changes` (with deletes), `deletes`, `changes_per_s` over the whole
+        observation, `first_at`, `last_at`, and `silent_s`, from the last change to the end of observation. With `by_publisher`
+        there is `publisher`. With `gaps` there are `longest_gap_s` and `longest_gap_from`, null with a single change.
     """
     topic = _topic(by_publisher)
     aggregates = [*_counts(), F.min("accepted_at").alias("first_at"), F.max("accepted_at").alias("last_at")]
@@ -130,7 +130,7 @@ def changes_command(
     maxam-pipeline changes --journal var/journal --silent 15m
     """  # noqa: D301  # a mark of click's: the lines stay as they are
     if window is not None and (silence is not None or gaps):
-        raise click.UsageError("--window counts; --silent and --gaps are about the whole time: not both")
+        raise click.UsageError("--window excludes --silent and --gaps: they need the whole time")
     changes = job.changes(columns=_COLUMNS, **selection.prune())
     if window is None:
         found = activity(changes, selection.since, selection.until, by_publisher, gaps)

@@ -189,7 +189,7 @@ def check_schema_command(job: Job, file: Path, selection: Selection, type_name: 
     total = sum(count for _, _, count in counts)
     if not total:
         known = ", ".join(catalogue.types()) or "none"
-        job.warn(f"the journal holds no body of {type_name}; types that it knows: {known}")
+        job.warn(f"the journal has no body of {type_name}. It has these types: {known}")
         return
     uncertain = []
     for version, fingerprint, count in counts:

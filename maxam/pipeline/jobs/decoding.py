@@ -27,8 +27,8 @@ def with_values(frame: "DataFrame", catalogue: "Catalogue", *, without_pii: bool
         without_pii: Leave out the fields that the schemas mark as personal.
 
     Returns:
-        The rows with one more column `value`: JSON text as `maxam-admin topics get --json` has values. It is null for a delete, and
-        for a body without a schema, of a schema that is in no folder, or that does not decode by it.
+        The rows with one more column `value`: JSON text as `maxam-admin topics get --json` has values. It is null for a delete.
+        It is null too for a body without a schema, of a schema that is in no folder, or that does not decode by it.
     """
 
     def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -76,7 +76,7 @@ class Figures:
 
     Attributes:
         folder: The journal.
-        made_at: When the report was made, as its caller says.
+        made_at: Time of the report.
         first_at: Of the oldest change; None in an empty archive, where all else is empty.
         last_at: Of the newest record.
         interval_s: Length of an interval.

@@ -42,9 +42,9 @@ def freshness(changes: DataFrame, limits: Limits, end: datetime) -> DataFrame:
         end: End of observation, aware; later changes do not count.
 
     Returns:
-        A row for each topic with a limit, the longest time in breach first: `destination`, `publisher` (of the last value),
-        `fresh_within_s`, `values`, `longest_gap_s` and `longest_gap_from`, `breaches`, `breach_s` (time in breach, in all), `open`
-        (in breach at the end of observation), `last_at` (of the last value).
+        A row for each topic with a limit, the longest time in breach first. Columns are `destination`, `publisher` (of the last
+        value), `fresh_within_s`, `values`, `longest_gap_s`, `longest_gap_from` and `breaches`. `breach_s` is the total time in
+        breach, `open` is True if it was in breach at the end of observation, and `last_at` is the time of the last value.
     """
     limit: Column | None = None
     for glob, limit_s in limits:
@@ -109,8 +109,8 @@ def freshness_command(
 ) -> None:
     """Show which topics went without an update for longer than fresh_within_s of their rule in registry.toml.
 
-    Needs --schemas. For each topic whose rule has the key: the longest time that one value stood, how often that was longer than
-    allowed, for how long in all, and whether it still is at the end of observation.
+    Needs --schemas. For each topic whose rule has the key, it shows the longest time between two values, and the number of breaches.
+    It also shows the total time in breach, and whether the topic is in breach at the end of observation.
 
     \b
     maxam-pipeline freshness --journal var/journal --schemas schemas --breaches

@@ -123,8 +123,8 @@ def values_of(found: DataFrame, catalogue: Catalogue | None = None, deleted: boo
         deleted: Topics whose newest change is a delete are rows too.
 
     Returns:
-        In order of `destination`: that, `revision`, `accepted_at`, `publisher`, `schema`, with `deleted` the column `kind`, with a
-        catalogue `value` as JSON text, and `body` where there is no `value`.
+        Rows in order of `destination`. Columns are `destination`, `revision`, `accepted_at`, `publisher`, `schema` and `body`. With
+        `deleted` there is `kind`. With a catalogue there is `value` as JSON text, and `body` is only of rows without it.
     """
     if not deleted:
         found = found.where(F.col("kind") == "value")
@@ -222,7 +222,7 @@ def latest_command(job: Job, at: datetime | None, globs: tuple[Glob, ...], delet
                 job.warn(
                     f"{moment_text(at)} is in the interval from {moment_text(first)} to"
                     f" {'the end' if last is None else moment_text(last)} where the gateway's clock stood still or ran backwards"
-                    f" (revisions {problem.first} to {problem.last}): what was accepted then may be earlier or later than it says"
+                    f" (revisions {problem.first} to {problem.last}). Changes of that time may have a wrong `accepted_at`"
                 )
 
     with job.progress("finding the newest changes"):

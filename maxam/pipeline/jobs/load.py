@@ -476,7 +476,7 @@ def load_command(
         refused = f", {bad} not sent" if bad else ""
         job.tell(f"{published.counts}{refused}")
         if good and published.counts.superseded == good:
-            job.tell("nothing changed: all of it was loaded before; to load it again name a new --source")
+            job.tell("nothing changed: all of it was loaded before. Give a new --source to load it again")
     if failed:
         bad_rows = rejected_rows(rows, rejected)
         if job.shows_table:

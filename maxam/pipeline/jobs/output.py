@@ -4,8 +4,8 @@ Executors make the text of their rows, a batch at a time, and the driver strings
 through a bounded memory, also through Spark Connect.
 
 * JSON: one object a line, in ASCII. CSV: with a head, in UTF-8, lists and records as JSON.
-* Timestamps as ISO 8601 in UTC with `Z` and microseconds, dates as `YYYY-MM-DD`, bytes in base64, decimals as text,
-  floats that JSON lacks as `"NaN"`, `"Infinity"`, `"-Infinity"`.
+* Timestamps: ISO 8601 in UTC with `Z` and microseconds. Dates: `YYYY-MM-DD`. Bytes: base64. Decimals: text. Floats that JSON
+  lacks: `"NaN"`, `"Infinity"`, `"-Infinity"`.
 * Parquet: the columns as they are.
 """
 
@@ -109,8 +109,8 @@ def write_frame(frame: "DataFrame | Result", form: Format, out: str | None) -> N
     Args:
         frame: Rows to write, in their order. A folder is written of a DataFrame only.
         form: `json`, `csv` or `parquet`.
-        out: A file, which is written aside and renamed when it is whole; or, for Parquet, a path that ends in `/`: a new
-            folder that Spark fills with many files at once; or None: standard output.
+        out: A file, which is written aside and renamed when it is complete. For Parquet, a path that ends in `/` is a new folder
+            that Spark fills with many files at once. None is standard output.
 
     Raises:
         PipelineError: It cannot be written there.
@@ -131,7 +131,7 @@ def write_frame(frame: "DataFrame | Result", form: Format, out: str | None) -> N
 
 def _write_folder(frame: "DataFrame", form: Format, folder: Path) -> None:
     if form != "parquet":
-        raise PipelineError(f"{folder}/: only Parquet is written as a folder of files: name a file for {form}")
+        raise PipelineError(f"{folder}/: only Parquet is written as a folder of files. Give a file for {form}")
     if folder.exists():
         raise PipelineError(f"{folder}/ exists: name a folder that does not, or remove it first")
     frame.write.parquet(str(folder))

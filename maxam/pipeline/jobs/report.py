@@ -37,7 +37,7 @@ def report_command(job: "Job", page: Path) -> None:
     from maxam.pipeline.spark.reading import read_journal  # noqa: PLC0415  # needs pyspark
 
     if page.suffix.lower() not in _SUFFIXES:
-        raise click.UsageError(f"--out {page}: the report is an HTML page; name a file that ends in .html")
+        raise click.UsageError(f"--out {page}: the report is an HTML page. Give a file that ends in .html")
     accepted, refused = job.examine(), job.examine(records="rejected")
     changes = job.changes(archive=accepted, columns=COLUMNS)
     rejected = job.changes(archive=refused, records="rejected", columns=REJECTED_COLUMNS)

@@ -476,20 +476,20 @@ def verify_command(
     received.differences += [one for one in behind if one.destination not in told]
     differences = [*received.differences, *compared]
     job.tell(
-        f"journal up to revision {known.head}: {live} topics hold a value that we may receive, {known.withheld} one that we"
-        f" may not; {received.messages} messages of {received.topics} topics compared in {received.seconds:.1f} s,"
-        f" up to revision {received.highest}"
+        f"journal up to revision {known.head}: {live} topics have a value that this certificate may receive,"
+        f" {known.withheld} one that it may not. {received.messages} messages of {received.topics} topics were compared in"
+        f" {received.seconds:.1f} s, up to revision {received.highest}"
     )
     if rights is not None:
         differences += absent
     elif absent:
         named = ", ".join(one.destination for one in absent[:NAMED_MAX])
         job.warn(
-            f"of {len(absent)} topics nothing was delivered: they are missing, or not ours to receive, which --policy tells:"
+            f"of {len(absent)} topics no value was delivered. They are missing, or this certificate may not receive them; --policy decides:"
             f" {named}{', ...' if len(absent) > NAMED_MAX else ''}"
         )
     if received.filtered:
-        job.warn(f"the gateway says that no right of this certificate can match {glob.text}")
+        job.warn(f"this certificate may receive no topic that matches {glob.text}")
     if gone:
         job.warn(f"{gone} messages are older than the archive, or of a part of it that cannot be read: not compared")
     if received.messages >= MESSAGES_MAX:

@@ -46,7 +46,7 @@ class BodyEncoder:
         if rule is None:
             raise PipelineError("no rule of the registry covers this destination")
         if rule.encoding == NONE:
-            raise PipelineError("the rule of this destination names no schema: give the body, not a value")
+            raise PipelineError("the rule of this destination has no schema. Give the body, not a value")
         newest = self._registry.versions(rule.schema)[0]
         datum = encode_value(newest.schema.type, value, rows=True)
         keys = self._registry.envelope_keys
@@ -84,7 +84,7 @@ def read_texts(folder: Path) -> dict[str, bytes]:
         SchemaError: It cannot be read.
     """
     if not (folder / REGISTRY_FILE).is_file():
-        raise SchemaError(f"{folder} is not a schema folder: it has no {REGISTRY_FILE}; name one with --schemas")
+        raise SchemaError(f"{folder} is not a schema folder: it has no {REGISTRY_FILE}. Give one with --schemas")
     try:
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()

@@ -20,10 +20,10 @@ _VERSION_TIMEOUT_S: Final = 30.0
 # (Java refuses to start). Spark uses it for linear algebra only, and does without it by itself.
 _DROPPED: Final = ("--add-modules=jdk.incubator.vector",)
 _DROPPED_FROM_24: Final = ("--add-opens=java.base/sun.security.action=ALL-UNNAMED",)  # a package gone since: a warning
-_LOGGING: Final = """# Written by maxam-pipeline. A job that fails says so itself; --conf spark.log.level=INFO shows more.
+_LOGGING: Final = """# Written by maxam-pipeline. A job reports its own failure; --conf spark.log.level=INFO shows more.
 rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
-# PythonGatewayServer tells what it changes unless its level is the root's.
+# PythonGatewayServer logs each change unless its level is the root's.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = off
 appender.stderr.type = Console

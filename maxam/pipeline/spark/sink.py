@@ -159,8 +159,8 @@ def _file(given: Mapping[str, str], name: str) -> str:
         path = path.absolute()
         if not path.is_file():
             raise PipelineError(
-                f"the option {name}: there is no file {given[name]!r} in {Path.cwd()}, where Spark's driver was started: name"
-                " an absolute path"
+                f"the option {name}: there is no file {given[name]!r} in {Path.cwd()}, where Spark's driver was started."
+                " Give an absolute path"
             )
     return str(path)
 
@@ -191,7 +191,7 @@ def check_columns(schema: StructType, source: str | None) -> None:
     for column in schema.fields:
         if column.name not in _COLUMNS:
             raise PipelineError(
-                f"column {column.name}: not known; select what is to be published: {', '.join(_COLUMNS)}"
+                f"column {column.name}: not known. Select only the columns to publish: {', '.join(_COLUMNS)}"
             )
         wanted, types = _COLUMNS[column.name]
         found = column.dataType
@@ -209,8 +209,8 @@ def check_columns(schema: StructType, source: str | None) -> None:
             raise PipelineError(f"column {name} ({_COLUMNS[name][0]}) is missing")
     if source is not None and "source_revision" not in names:
         raise PipelineError(
-            "the option source names the order of a column source_revision, which is missing: rows numbered anew"
-            " with each run would be taken for what an earlier run has published"
+            "the option source needs a column source_revision, which is missing. Without it, the rows of a later run"
+            " would have the numbers of an earlier one and be taken for its rows"
         )
 
 
@@ -446,7 +446,7 @@ class MaxamStreamWriter(DataSourceStreamArrowWriter):
         task = _task()
         batch, query = task.getLocalProperty(_BATCH_ID), task.getLocalProperty(_QUERY_ID)
         if batch is None or query is None:
-            raise PipelineError("this Spark does not tell a task its micro-batch; the pipeline needs pyspark 4.3")
+            raise PipelineError("this Spark does not give a task its micro-batch. The pipeline needs pyspark 4.3")
         source = self._options.source or f"spark-{query}"  # stays with the checkpoint
         base = None
         if not self._numbered:

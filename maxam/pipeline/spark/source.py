@@ -259,7 +259,7 @@ class JournalReader(DataSourceReader):
     def _require_following(self, segment: Segment, chain: int, next_chain: int) -> None:
         if next_chain not in {0, chain}:
             raise PipelineError(
-                f"{segment.path}: the segment behind it does not follow it: one of the two is not what was written"
+                f"{segment.path}: the next segment does not follow it. One of the two was changed after it was written"
             )
 
     def _may_hold(self, records: Records, segment: Segment) -> bool:
