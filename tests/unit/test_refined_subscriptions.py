@@ -425,6 +425,36 @@ class TestSince:
         assert client.read()[0].headers[b"result"] == b"since-unavailable"
 
 
+def test_short_memory_leaves_the_deletes_that_a_catch_up_has_not_come_to() -> None:
+    """A scan of many topics takes several passes; the deletes are forgotten once they were sent."""
+    world = make()
+    publisher = world.client(client_id="publisher")
+    for number in range(1500):
+        put(world, f"X/{number}", publisher=publisher)
+    put(world, "X/none", publisher=publisher)
+    position = f"{INCARNATION}.{world.broker.head_revision}.{world.broker.policy.rights('anna').receive_digest}"
+    for number in range(1500):
+        put(world, f"X/{number}", b"", publisher=publisher)
+    back = world.client()
+    back.write(f"SUBSCRIBE\nid:s\ndestination:X/**\nack:auto\nsince:{position}\nmarkers:true\n\n\0".encode())
+    world.commit()
+    store = world.broker.store
+    store.release_soon()
+    for _ in range(50):
+        world.broker.tick(world.now_s)
+    assert len(store.topics) == 1501
+    found: list[Frame] = []
+    for _ in range(50):
+        world.settle()
+        found += back.read()
+    assert len(values(found)) == 1500
+    assert "result" not in markers(found)[0]
+    store.release_soon()
+    for _ in range(50):
+        world.broker.tick(world.now_s)
+    assert set(store.topics) == {b"X/none"}
+
+
 def test_connected_has_the_incarnation_if_asked() -> None:
     """`incarnation:true` of CONNECT; without it CONNECTED is as before."""
     world = make()
