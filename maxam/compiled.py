@@ -43,6 +43,7 @@ MODULES: Final = (
     "maxam.broker.broker",
     "maxam.broker.conditions",
     "maxam.broker.expiry",
+    "maxam.broker.last_wills",
     "maxam.broker.outbox",
     "maxam.broker.destinations",
     "maxam.broker.positions",
@@ -63,6 +64,7 @@ MODULES: Final = (
     "maxam.broker.store",
     "maxam.broker.subscribing",
     "maxam.broker.topic_events",
+    "maxam.broker.wills",
     "maxam.broker.window",
     "maxam.broker.wire_cache",
     "maxam.gateway.commit",
@@ -87,6 +89,7 @@ MODULES: Final = (
     "maxam.stomp.frames",
     "maxam.stomp.head",
     "maxam.stomp.heart_beat",
+    "maxam.stomp.last_will",
     "maxam.stomp.protocol",
 )
 """The core, and the modules with which the load tool reads. All are compiled together or not at all, so that their classes call

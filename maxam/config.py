@@ -48,12 +48,17 @@ class Limits:
     selector_bytes_max: int = _bounded(1024, 16, 8192, "each distinct text is compiled and kept")
     selector_terms_max: int = _bounded(32, 1, 1000, "each is evaluated for every value that the glob matches")
     selectors_per_principal_max: int = 64
+    # Destination, headers and body of the last will of a CONNECT
+    will_bytes_max: int = _bounded(
+        4096, 64, 65_536, "it is held in memory and journalled as long as its session is connected"
+    )
     glob_wildcards_max: int = 32  # `*`, `**`, `?` and sets of one glob, so that matching stays fast
     # One connection, session or principal
     # Unacknowledged messages of one connection, on any link
     window: int = _bounded(100, 1, 100_000, "more in flight only makes values stale")
     subscriptions_per_session_max: int = 1000  # each costs a place per matching topic
     sessions_per_principal_max: int = 1000  # connected or waiting for their client
+    wills_per_principal_max: int = 2000  # last wills of connected sessions, and those that wait for their delay
     # Durable subscriptions of all sessions of one principal. Recovery scans the topics once for each distinct glob of them.
     # 10,000 are ten for each of a thousand sessions.
     durable_subscriptions_per_principal_max: int = 10_000

@@ -35,6 +35,8 @@ class Counters:
         "subscriptions_expired",
         "takeovers",
         "topics_expired",
+        "wills_fired",
+        "wills_rejected",
     )
 
     def __init__(self) -> None:
@@ -58,6 +60,8 @@ class Counters:
         self.snapshots_built = 0
         self.snapshots_failed = 0
         self.takeovers = 0
+        self.wills_fired = 0  # SENDs of last wills that were accepted
+        self.wills_rejected = 0  # last wills that were refused at CONNECT, or when they were due
         self.topics_expired = 0  # deletes that the gateway appended, as a rule sets `expire_after_s`
         self.sessions_expired = 0
         self.subscriptions_expired = 0  # durable ones that their client did not use, though it came back

@@ -389,6 +389,73 @@ class SessionEndRecord:
         self.target: object | None = None  # the live session, for the broker that made the record
 
 
+@final
+class WillRecord:
+    """A session has a last will: a SEND of the broker, for the case that the connection ends without DISCONNECT.
+
+    It replaces an earlier will of the session.
+
+    Attributes:
+        accepted_at_us: When it was stored.
+        client_id: Of the session.
+        publisher: The principal of the session, and the certificate by which it connected.
+        destination: Of the SEND.
+        content: User headers and body of the SEND, as `pack` of maxam/content.py makes them.
+        body_at: Where in `content` the body begins.
+        delay_s: From the end of the connection to the SEND.
+    """
+
+    __slots__ = ("accepted_at_us", "body_at", "client_id", "content", "delay_s", "destination", "publisher", "target")
+
+    def __init__(
+        self,
+        accepted_at_us: int,
+        client_id: str,
+        publisher: Identity,
+        destination: bytes,
+        content: bytes,
+        body_at: int,
+        delay_s: int,
+    ) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.client_id: Final = client_id
+        self.publisher: Final = publisher
+        self.destination: Final = destination
+        self.content: Final = content
+        self.body_at: Final = body_at
+        self.delay_s: Final = delay_s
+        self.target: object | None = None  # the session's will, for the broker that made the record
+
+    @property
+    def principal(self) -> str:
+        """Of the session."""
+        return self.publisher.principal
+
+    @property
+    def headers(self) -> Headers:
+        """The user headers, decoded again at each access."""
+        return unpack_headers(self.content)[0]
+
+    @property
+    def body(self) -> bytes:
+        """The body, copied again at each access."""
+        return self.content[self.body_at :]
+
+
+@final
+class WillEndRecord:
+    """A session has no last will any longer: it was cancelled, it was rejected, or it is sent by the change in the same block."""
+
+    __slots__ = ("accepted_at_us", "client_id", "fired", "principal", "target")
+
+    def __init__(self, accepted_at_us: int, principal: str, client_id: str, fired: bool = False) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+        self.fired: Final = fired  # the change before it sends the will; not in the journal
+        self.target: object | None = None  # the session's will, for the broker that made the record
+
+
 Sequences = tuple[tuple[bytes, int], ...]  # (source, number) pairs
 
 
@@ -412,5 +479,13 @@ class SequencesRecord:
         self.sequences: Final = sequences
 
 
-SessionRecord = SubscriptionRecord | UnsubscriptionRecord | AcknowledgementRecord | OwedRecord | SessionEndRecord
+SessionRecord = (
+    SubscriptionRecord
+    | UnsubscriptionRecord
+    | AcknowledgementRecord
+    | OwedRecord
+    | SessionEndRecord
+    | WillRecord
+    | WillEndRecord
+)
 Record = Change | SessionRecord | SequencesRecord

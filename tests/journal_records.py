@@ -14,6 +14,8 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 
 SYNC = b"0123456789abcdef"
@@ -79,6 +81,10 @@ def one_of_each() -> list[Record]:
         change(7, publisher=Identity("", ""), at_us=at + 1),
         SessionEndRecord(at + 2, "bob", "b"),
         AcknowledgementRecord(at + 2, "alice", "pump", b"s1", ()),
+        WillRecord(at + 2, "pump", ALICE, b"X/EGM.Q.1.EGMStatus", *pack(((b"a", b"1"),), b"\x06bye"), 3600),
+        WillRecord(at + 2, "", Identity("", ""), b"", *pack((), b""), 0),
+        WillEndRecord(at + 2, "alice", "pump"),
+        WillRecord(at + 2, "p" * 128, BOB, long_topic, *pack((), b"x" * 5000), 0),
     ]
 
 

@@ -33,6 +33,7 @@ from maxam.broker.admission import Admission, OnShadowed
 from maxam.broker.backfill import Backfills
 from maxam.broker.conditions import Conditions
 from maxam.broker.expiry import Expiry
+from maxam.broker.last_wills import LastWills, expel_setter
 from maxam.broker.operations import Operation, OperationLog, TransientSubscribe
 from maxam.broker.outbox import SUBSCRIPTION_REFUSED, Outbox, rejection_error
 from maxam.broker.policy import Policy
@@ -47,6 +48,7 @@ from maxam.broker.session import PENDING, Session, Subscription, Topic
 from maxam.broker.session_table import SessionTable
 from maxam.broker.store import Store
 from maxam.broker.subscribing import Subscribing
+from maxam.broker.wills import Wills
 from maxam.broker.window import Window
 from maxam.broker.wire_cache import WireCache
 from maxam.config import Limits
@@ -85,6 +87,7 @@ class Broker:
         publishing: The way of SENDs into the order of operations; set its `on_rejected`.
         subscribing: The way of subscriptions in and out; set its `individual_acks`.
         expiry: Deletes of topics that have expired.
+        last_wills: Wills of sessions; the gateway has them fired.
         sampled: The newest batch committed, once an empty one was put here; None keeps none.
     """
 
@@ -109,11 +112,17 @@ class Broker:
         self.backfills: Final[Backfills] = self._table.backfills
         self.crowded: Final[dict[tuple[str, str], None]] = self._table.crowded
         self._admission: Final = Admission(limits, registry, self.store, self.sequences, self._log)
-        self._recovery: Final = Recovery(limits, self._log, self.store, self.sequences, self._routing, self._table)
+        wills: Final = Wills(self._log)
+        self._recovery: Final = Recovery(
+            limits, self._log, self.store, self.sequences, self._routing, self._table, wills
+        )
         self.publishing: Final = Publishing(
             limits, self._log, self.store, self._conditions, self._admission, self.counters
         )
-        self.expiry: Final = Expiry(self._log, self._conditions, self._admission, self.counters)
+        self.last_wills: Final = LastWills(
+            limits, wills, self.store, self._routing, self._admission, self.publishing, self.counters
+        )
+        self.expiry: Final = Expiry(self._conditions, self._admission, self.publishing, self.counters)
         self.subscribing: Final = Subscribing(limits, self._log, self._table, self._scanner, self._acknowledgements)
 
     @property
@@ -184,6 +193,8 @@ class Broker:
         """
         principal = identity.principal
         client_id = event.client_id or session_id
+        if event.will is not None:
+            self.last_wills.check((principal, client_id), identity, event.will)
         session = self.sessions.get((principal, client_id))
         if session is not None and session.connection is not None:
             self._take_over(session, session.connection, now_s)
@@ -207,6 +218,7 @@ class Broker:
         session.connection = connection
         session.connected_at_s = now_s
         self._table.attached(session)
+        self.last_wills.connected(connection, event.will)
         return connection
 
     def send(self, connection: Outbox, event: Send, wall_us: int) -> None:
@@ -266,11 +278,11 @@ class Broker:
         session = connection.session
         connection.quiet = True
         connection.lost()
-        if session.connection is not connection:
-            return  # taken over: its session has gone on
-        session.connection = None
-        self._table.release_all(session)
-        self._table.detach(session, now_s)
+        if session.connection is connection:
+            session.connection = None
+            self._table.release_all(session)
+            self._table.detach(session, now_s)
+        self.last_wills.detached(self.sessions.get(session.key), session.key, now_s)
 
     # From admitted to applied.
 
@@ -309,6 +321,8 @@ class Broker:
             self.counters.reject("disk-full")
             publishers.add(change.publisher)
         headers = rejection_headers(UNAVAILABLE, Rejection("disk-full", "the journal has no room; try again later"))
+        for key in self.last_wills.wills.refuse(refusal):
+            expel_setter(self.sessions.get(key))
         for session in self.sessions.values():
             if session.connection is not None:  # receipts to come wait for what is kept too
                 position = session.connection.position

@@ -10,23 +10,25 @@ from typing import Final, final
 
 from maxam.broker.admission import Admission
 from maxam.broker.conditions import Conditions
-from maxam.broker.operations import OperationLog
+from maxam.broker.publishing import Publishing
 from maxam.broker.session import Topic
-from maxam.content import pack
 from maxam.metrics import Counters
-from maxam.records import GATEWAY, UNJUDGED, Change
+from maxam.records import GATEWAY
+from maxam.stomp.events import Send
 
-_REASON: Final = pack(((b"reason", b"expired"),), b"")
+_REASON: Final = ((b"reason", b"expired"),)
 
 
 @final
 class Expiry:
     """Deletes the topics of one broker that have expired."""
 
-    __slots__ = ("_admission", "_conditions", "_counters", "_log")
+    __slots__ = ("_admission", "_conditions", "_counters", "_publishing")
 
-    def __init__(self, log: OperationLog, conditions: Conditions, admission: Admission, counters: Counters) -> None:
-        self._log: Final = log
+    def __init__(
+        self, conditions: Conditions, admission: Admission, publishing: Publishing, counters: Counters
+    ) -> None:
+        self._publishing: Final = publishing
         self._conditions: Final = conditions
         self._admission: Final = admission
         self._counters: Final = counters
@@ -50,16 +52,8 @@ class Expiry:
         revision, _ = self._conditions.newest(topic.destination, topic)
         if revision != topic.change.revision:
             return False
-        log = self._log
-        if now_us > log.accepted_at_us:
-            log.accepted_at_us = now_us
-        at = self._admission.rule_of(topic)
-        judgement = UNJUDGED if at < 0 else self._admission.registry.rules[at].deletion
-        content, body_at = _REASON
-        change = Change(
-            log.head_revision + 1, log.accepted_at_us, topic.destination, True, GATEWAY, judgement, content, body_at
-        )
-        change.target = topic
-        log.append_change(change)
+        rule = self._admission.registry.rules[self._admission.rule_of(topic)]
+        event = Send(topic.destination, b"", _REASON, None)
+        self._publishing.append(GATEWAY, event, topic, rule.deletion, True, now_us)
         self._counters.topics_expired += 1
         return True

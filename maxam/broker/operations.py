@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from maxam.broker.session import Subscription
-from maxam.records import Change, Record, SubscriptionRecord
+from maxam.records import Change, Record, SubscriptionRecord, WillEndRecord, WillRecord
 
 
 @final
@@ -41,9 +41,10 @@ class Refusal:
         subscriptions: Those whose SubscriptionRecord was dropped.
         failed: Positions of the SUBSCRIBEs that were dropped.
         moved: New positions of the operations that stay pending, by their old ones.
+        wills: Records of last wills that were dropped, in their order.
     """
 
-    __slots__ = ("changes", "done", "failed", "moved", "subscriptions")
+    __slots__ = ("changes", "done", "failed", "moved", "subscriptions", "wills")
 
     def __init__(self, done: int) -> None:
         self.done: Final = done
@@ -51,6 +52,7 @@ class Refusal:
         self.subscriptions: Final[dict[Subscription, None]] = {}
         self.failed: Final[set[int]] = set()
         self.moved: Final[dict[int, int]] = {}
+        self.wills: Final[list[WillRecord | WillEndRecord]] = []
 
 
 @final
@@ -127,8 +129,8 @@ class OperationLog:
     def roll_back_batch(self, batch: list[Operation]) -> Refusal:
         """Undo the append of the oldest batch taken, and of all operations after it; return what that concerns.
 
-        Changes and durable SUBSCRIBEs are dropped. Operations that only free room later (ACKs, UNSUBSCRIBEs, ends of sessions) stay
-        pending, in order, and barriers too.
+        Changes, durable SUBSCRIBEs, new wills, and ends of wills whose change is dropped too, are dropped. Operations that only free
+        room later (ACKs, UNSUBSCRIBEs, ends of sessions and of other wills) stay pending, in order, and barriers too.
         """
         self._taken.popleft()
         self._taken_us.popleft()
@@ -142,6 +144,8 @@ class OperationLog:
                 refusal.failed.add(position)
                 if isinstance(operation.target, Subscription):
                     refusal.subscriptions[operation.target] = None
+            elif type(operation) is WillRecord or (type(operation) is WillEndRecord and operation.fired):
+                refusal.wills.append(operation)
             elif type(operation) is TransientSubscribe and _fails(operation.subscription, refusal):
                 refusal.failed.add(position)
             else:

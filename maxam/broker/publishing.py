@@ -11,12 +11,13 @@ from maxam.broker.admission import UNAUTHORISED, Admission
 from maxam.broker.conditions import Conditions
 from maxam.broker.operations import OperationLog
 from maxam.broker.outbox import ConditionalReceipt, Outbox, rejection_error
+from maxam.broker.policy import Rights
 from maxam.broker.session import Topic
 from maxam.broker.store import Store
 from maxam.config import Limits
 from maxam.content import pack
 from maxam.metrics import Counters
-from maxam.records import Change, Headers, Identity, Rejection
+from maxam.records import Change, Headers, Identity, Judgement, Rejection
 from maxam.stomp.events import Condition, Send, SkippedSend
 from maxam.token_bucket import TokenBucket, TokenBuckets
 
@@ -26,6 +27,7 @@ _SUPERSEDED: Final = (*_ACCEPTED, (b"result", b"superseded"))
 INVALID: Final = b"rejected-invalid"
 _NOT_AUTHORISED: Final = b"rejected-unauthorised"
 UNAVAILABLE: Final = b"rejected-unavailable"
+UNAVAILABLE_RESULTS: Final = frozenset(("memory-low", "too-fast"))  # of rejections that a later try may not get
 _MEMORY_LOW: Final = Rejection("memory-low", "the broker has little memory left; try again later")
 
 OnRejected = Callable[
@@ -123,6 +125,46 @@ class Publishing:
                     event.receipt, ConditionalReceipt((*_ACCEPTED, (b"revision", b"%d" % log.head_revision)), position)
                 )
 
+    def publish(self, identity: Identity, rights: Rights, event: Send, wall_us: int) -> Rejection | None:
+        """Admit a SEND without a condition that comes from no connection, and append it if it is accepted.
+
+        It is judged as `send` does, except that no limit of rate applies.
+
+        Returns:
+            Why it was rejected, which is reported as other rejections are; None if it was accepted.
+        """
+        topic = self._store.topics.get(event.destination)
+        verdict = self._admission.judge(identity, rights, event, topic, wall_us)
+        if type(verdict) is not Rejection:
+            deleted = not event.body or verdict.tombstone
+            if not self.memory_low or (deleted and topic is not None):
+                self.append(identity, event, topic, verdict, deleted, wall_us)
+                return None
+            verdict = _MEMORY_LOW
+        self._report(identity, event, verdict, wall_us)
+        return verdict
+
+    def append(
+        self,
+        identity: Identity,
+        event: Send,
+        topic: Topic | None,
+        judgement: Judgement,
+        deleted: bool,
+        wall_us: int,
+    ) -> None:
+        """Append the change of a SEND that was judged, comes from no connection and has no condition."""
+        log = self._log
+        if wall_us > log.accepted_at_us:
+            log.accepted_at_us = wall_us
+        content, body_at = pack(event.headers, b"" if deleted else event.body)
+        destination = event.destination if topic is None else topic.destination
+        change = Change(
+            log.head_revision + 1, log.accepted_at_us, destination, deleted, identity, judgement, content, body_at
+        )
+        change.target = topic
+        log.append_change(change)
+
     def keeps_body(self, connection: Outbox, destination: bytes) -> bool:
         """Return True if a SEND to this destination would get as far as its body: the form and the right are as they must be."""
         topic = self._store.topics.get(destination)
@@ -203,18 +245,7 @@ class Publishing:
         Raises:
             ProtocolError: The answer is an ERROR.
         """
-        if rejection is UNAUTHORISED:
-            disposition = _NOT_AUTHORISED
-            self._counters.sends_unauthorised += 1
-        elif rejection.result in ("memory-low", "too-fast"):
-            disposition = UNAVAILABLE
-            self._counters.sends_unavailable += 1
-        else:
-            disposition = INVALID
-            self._counters.sends_invalid += 1
-        self._counters.reject(rejection.result)
-        if self.on_rejected is not None and disposition is not UNAVAILABLE:
-            self.on_rejected(connection.identity, event, disposition, rejection, wall_us)
+        disposition = self._report(connection.identity, event, rejection, wall_us)
         if disposition is not UNAVAILABLE:
             connection.rejected += 1
             if event.receipt is None and not connection.rejections_end:
@@ -223,6 +254,27 @@ class Publishing:
             raise rejection_error(rejection_headers(disposition, rejection), event.receipt)
         if event.receipt is not None:
             self._promise_compared(connection, event.receipt, rejection_headers(disposition, rejection), position)
+
+    def _report(self, identity: Identity, event: Send, rejection: Rejection, wall_us: int) -> bytes:
+        """Count and report a rejected SEND; return its disposition."""
+        disposition = disposition_of(rejection)
+        if disposition is _NOT_AUTHORISED:
+            self._counters.sends_unauthorised += 1
+        elif disposition is UNAVAILABLE:
+            self._counters.sends_unavailable += 1
+        else:
+            self._counters.sends_invalid += 1
+        self._counters.reject(rejection.result)
+        if self.on_rejected is not None and disposition is not UNAVAILABLE:
+            self.on_rejected(identity, event, disposition, rejection, wall_us)
+        return disposition
+
+
+def disposition_of(rejection: Rejection) -> bytes:
+    """Return the disposition of a rejected SEND."""
+    if rejection is UNAUTHORISED:
+        return _NOT_AUTHORISED
+    return UNAVAILABLE if rejection.result in UNAVAILABLE_RESULTS else INVALID
 
 
 def rejection_headers(disposition: bytes, rejection: Rejection) -> Headers:

@@ -20,6 +20,7 @@ from maxam.broker.routing import NO_ROUTES, Routing
 from maxam.broker.session import Subscription, Topic
 from maxam.broker.session_table import SessionTable
 from maxam.broker.store import Store
+from maxam.broker.wills import Wills
 from maxam.config import Limits
 from maxam.globs import Glob, compile_glob
 from maxam.records import (
@@ -31,6 +32,8 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 
 
@@ -38,7 +41,7 @@ from maxam.records import (
 class Recovery:
     """Restores the state of one broker from records, and makes the records of a snapshot of it."""
 
-    __slots__ = ("_destination_bytes_max", "_log", "_routing", "_sequences", "_store", "_table")
+    __slots__ = ("_destination_bytes_max", "_log", "_routing", "_sequences", "_store", "_table", "_wills")
 
     def __init__(
         self,
@@ -48,7 +51,9 @@ class Recovery:
         sequences: ProducerSequences,
         routing: Routing,
         table: SessionTable,
+        wills: Wills,
     ) -> None:
+        self._wills: Final = wills
         self._destination_bytes_max: Final = limits.destination_bytes_max
         self._log: Final = log
         self._store: Final = store
@@ -80,6 +85,8 @@ class Recovery:
                 self._apply_acknowledgement(record)
         elif type(record) is OwedRecord:
             self._apply_owed(record)
+        elif type(record) is WillRecord or type(record) is WillEndRecord:
+            self._wills.apply(record)
         elif type(record) is SequencesRecord:
             self._log.head_revision = self._log.committed_revision = record.revision
             topic = self._store.topics.get(record.destination)
@@ -94,6 +101,7 @@ class Recovery:
         self._log.head_revision = self._log.committed_revision = revision
         self._table.backfills.run(self._store)
         self._table.restored(now_s)
+        self._wills.restored(now_s)
         self._store.sort()
 
     def _note_before(self, destination: bytes) -> None:
@@ -176,6 +184,7 @@ class Recovery:
             matching.sort(key=_revision_of)
             for subscription in subscriptions:
                 yield from _snapshot_of(subscription, matching, self._log.accepted_at_us)
+        yield from self._wills.snapshot()
 
     def snapshot_floor(self) -> int:
         """Return the revision above which `snapshot` holds all deletes."""

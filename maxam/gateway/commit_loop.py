@@ -25,7 +25,7 @@ from maxam.gateway.calls import Calls
 from maxam.gateway.commit import GroupCommit
 from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.delivery_scheduler import DeliveryScheduler
-from maxam.gateway.log import log_bug, log_event
+from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.journal.encoding import Block
 from maxam.journal.files import Journal
 
@@ -100,6 +100,8 @@ class CommitLoop:
         self._idle: Final = AutoResetEvent()
         self._draining = False
         self._ending = False
+        self.wills_held = False  # set when the gateway stops: the next start fires them after their delay
+        self._log_limit: Final = LogLimit(limits.log_lines_per_minute_max)
         self.writing_since_s: float | None = None  # the block under way
         self.times: Final = CommitTimes(time.perf_counter())
         self._collected = broker.committed_revision  # up to which the collector has visited the youngest objects
@@ -146,6 +148,7 @@ class CommitLoop:
         """Do what is to do now without waiting; return when to call this again."""
         broker = self._broker
         broker.tick(now_s)
+        self._fire_wills(now_s)
         if broker.store.sweeping:
             self._wakeup.set()
         if self._draining and not broker.pending:
@@ -171,6 +174,27 @@ class CommitLoop:
                 look_s = other_s
         rest_s = self.deliveries.feeds.rest_s
         return look_s if rest_s is None else min(look_s, now_s + rest_s)
+
+    def _fire_wills(self, now_s: float) -> None:
+        """Send the last wills that are due, unless the disk is full or the gateway stops."""
+        last_wills = self._broker.last_wills
+        due_s = last_wills.wills.due_s
+        if due_s is None or now_s < due_s or self.group.disk_full or self.wills_held:
+            return
+        for record, rejection in last_wills.fire(now_s, self._wall_us()):
+            if self._log_limit.admit("will-rejected", record.principal, now_s):
+                log_event(
+                    logging.WARNING,
+                    "will-rejected",
+                    principal=record.principal,
+                    session=record.client_id,
+                    destination=record.destination,
+                    result=rejection.result,
+                    reason=rejection.reason,
+                )
+        due_s = last_wills.wills.due_s
+        if due_s is not None and now_s >= due_s:
+            self._wakeup.set()
 
     def _advance(self, now_s: float) -> None:
         """Hand the next block to the thread if it is idle."""

@@ -92,6 +92,9 @@ def _state(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_topics_overdue", (), gateway.freshness.count
     yield "maxam_freshness_breaches_total", (), gateway.freshness.breaches
     yield "maxam_topics_expired_total", (), gateway.broker.counters.topics_expired
+    yield "maxam_wills", (), len(broker.last_wills.wills)
+    yield "maxam_wills_fired_total", (), broker.counters.wills_fired
+    yield "maxam_wills_rejected_total", (), broker.counters.wills_rejected
     yield "maxam_tombstones", (), len(broker.store.tombstones)
     yield "maxam_deletes_retained", (), len(broker.store.retained)
     yield "maxam_head_revision", (), broker.head_revision

@@ -316,6 +316,7 @@ class Gateway:
 
     def _close_clients(self) -> None:
         log_event(logging.INFO, "stopping", connections=len(self.connections))
+        self.committer.wills_held = True
         shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
         for connection in list(self.connections):
             connection.expel(shutdown)

@@ -453,6 +453,7 @@ class ServerConnection(FrameHolder):
             if event.receipt is not None:
                 connection.promise(event.receipt, _IGNORED)
         elif type(event) is Disconnect:
+            self._broker.last_wills.disconnected(connection)
             if event.receipt is not None:
                 connection.promise(event.receipt, ())
             self._leave(now_s, self._settings.limits.write_timeout_s, "disconnect")

@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from maxam.content import read_long, read_text, unpack_headers
+from maxam.content import read_long, read_text, text, unpack_headers
 from maxam.journal.encoding import (
     KIND_ACKNOWLEDGEMENT,
     KIND_DELETE,
@@ -12,8 +12,9 @@ from maxam.journal.encoding import (
     KIND_SESSION_END,
     KIND_SUBSCRIPTION,
     KIND_UNSUBSCRIPTION,
+    KIND_WILL,
+    KIND_WILL_END,
     REJECTED_TAIL,
-    SESSION_MIDDLE,
 )
 from maxam.journal.layout import RecordCursor, skip_identity, skip_judgement
 from maxam.records import (
@@ -31,6 +32,8 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 
 _NOBODY: Final = Identity("", "")
@@ -152,6 +155,10 @@ class Decoder:
         self._identities[encoded] = identity
         return identity
 
+    def _will_publisher(self, principal: bytes, fingerprint: bytes) -> Identity:
+        encoded = text(principal) + text(fingerprint)
+        return self._identities.get(encoded) or self._identity(encoded)
+
     def _judgement(self, encoded: bytes, deleted: bool) -> Judgement:
         """Make the shared judgement of bodies whose datum is all the rest."""
         encoding, place = read_text(encoded, 0)
@@ -188,10 +195,7 @@ class Decoder:
         at = cursor.at_us
         glob = cursor.text()
         principal_bytes = cursor.text()
-        place = cursor.place
-        if not data.startswith(SESSION_MIDDLE, place):
-            raise ValueError("not a session record")
-        cursor.place = place + len(SESSION_MIDDLE)
+        fingerprint = cursor.middle()
         client_bytes = cursor.text()
         subscription = cursor.text()
         place = cursor.place
@@ -200,7 +204,8 @@ class Decoder:
         place += 1
         if data[place]:
             low_water, place = read_long(data, place + 1)
-            self.mentioned = max(self.mentioned, low_water)
+            if kind != KIND_WILL:
+                self.mentioned = max(self.mentioned, low_water)
         else:
             place += 1
         positions, place = self._positions(data, place, kind != KIND_SEQUENCES)
@@ -217,6 +222,14 @@ class Decoder:
             records.append(OwedRecord(at, principal, client_id, subscription, positions))
         elif kind == KIND_SESSION_END:
             records.append(SessionEndRecord(at, principal, client_id))
+        elif kind == KIND_WILL_END:
+            records.append(WillEndRecord(at, principal, client_id))
+        elif kind == KIND_WILL:
+            content = data[cursor.headers : cursor.body_end]
+            unpack_headers(content)  # else a garbled one would be found when it fires
+            publisher = self._will_publisher(principal_bytes, fingerprint)
+            body_at = cursor.body - cursor.headers
+            records.append(WillRecord(at, client_id, publisher, glob, content, body_at, low_water or 0))
         elif kind == KIND_SEQUENCES and not self.gapless:
             records.append(SequencesRecord(cursor.revision, at, self._destinations.setdefault(glob, glob), positions))
         elif kind != KIND_END:

@@ -17,6 +17,8 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 
 _KINDS: Final = {
@@ -25,6 +27,8 @@ _KINDS: Final = {
     AcknowledgementRecord: "acknowledgement",
     OwedRecord: "owed",
     SessionEndRecord: "session_end",
+    WillRecord: "will",
+    WillEndRecord: "will_end",
 }
 
 
@@ -76,7 +80,7 @@ def read_records(
 
 def concerns(record: Record | RejectedSend, wanted: Callable[[bytes], bool]) -> bool:
     """Return True if a record is about a destination that is wanted."""
-    if isinstance(record, Change | RejectedSend):
+    if isinstance(record, Change | RejectedSend | WillRecord):
         return wanted(record.destination)
     if isinstance(record, AcknowledgementRecord | OwedRecord):
         return any(wanted(destination) for destination, _ in record.positions)
@@ -115,7 +119,15 @@ def as_row(revision: int, record: Record | RejectedSend) -> dict[str, Any]:
         "principal": record.principal,
         "client_id": record.client_id,
     }
-    if not isinstance(record, SessionEndRecord):
+    if isinstance(record, WillRecord):
+        row |= {
+            "destination": record.destination.decode(),
+            "fingerprint": record.publisher.fingerprint,
+            "delay_s": record.delay_s,
+            "headers": [[name.decode(), value.decode()] for name, value in record.headers],
+            "bytes": len(record.body),
+        }
+    elif not isinstance(record, SessionEndRecord | WillEndRecord):
         row["subscription"] = record.subscription.decode()
     if isinstance(record, SubscriptionRecord):
         row |= {"glob": record.glob.decode(), "eager": record.eager}

@@ -18,7 +18,8 @@ A file is a standard Avro object container (null codec). Five additions are invi
 * A finished file ends with a block of one record of kind `end`, which stands outside the chain. Without it, a file cut
   between two blocks would appear whole.
 
-Segments and snapshots have one schema each. That of a snapshot has one more kind of record, `sequences`, since release 0.2.0.
+Segments and snapshots have the same schema. It gained kinds of records since the first release: `sequences`, which only snapshots hold,
+and `will` and `will_end`. Files with the schemas before that are read, and not written.
 """
 
 import zlib
@@ -39,9 +40,11 @@ from maxam.records import (
     SessionRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 
-SCHEMA: Final = (
+FIRST_SCHEMA: Final = (  # of all files before 0.2.0, and of segments before wills
     b'{"type":"record","name":"Record","namespace":"maxam.journal","fields":['
     b'{"name":"revision","type":"long"},'
     b'{"name":"accepted_at","type":{"type":"long","logicalType":"timestamp-micros"}},'
@@ -71,7 +74,8 @@ SCHEMA: Final = (
     b'{"name":"check","type":["null",{"type":"fixed","name":"Check","size":8}],"default":null}]}'
 )
 
-SNAPSHOT_SCHEMA: Final = SCHEMA.replace(b'"end"]', b'"end","sequences"]')
+SEQUENCES_SCHEMA: Final = FIRST_SCHEMA.replace(b'"end"]', b'"end","sequences"]')  # of snapshots before wills
+SCHEMA: Final = FIRST_SCHEMA.replace(b'"end"]', b'"end","sequences","will","will_end"]')
 
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16
@@ -87,12 +91,16 @@ KIND_OWED: Final = 12
 KIND_SESSION_END: Final = 14
 KIND_END: Final = 16
 KIND_SEQUENCES: Final = 18
+KIND_WILL: Final = 20
+KIND_WILL_END: Final = 22
 
 CHANGE_TAIL: Final = (
     b"\0" * 9
 )  # disposition, result, reason, client_id, subscription, eager, low_water, positions, check
 NULLS_OF_CHANGE: Final = CHANGE_TAIL[:-1]  # all of it except `check`
 SESSION_MIDDLE: Final = b"\0" * 12  # fingerprint to reason
+WILL_MIDDLE: Final = b"\0" * 6  # encoding to value_length
+WILL_NULLS: Final = b"\0" * 3  # disposition, result, reason
 REJECTED_TAIL: Final = b"\0" * 6  # client_id, subscription, eager, low_water, positions, check
 _STRING_FOLLOWS: Final = b"\x02"  # index of `string` in the unions of disposition, result and reason
 _CHECK_FOLLOWS: Final = b"\x02"  # index of `fixed` in the union of `check`
@@ -157,7 +165,7 @@ def header(position: Position, sync_marker: bytes, snapshot: bool, incarnation: 
         floor: Revision above which a snapshot holds all deletes; negative if that is not known.
     """
     entries = [
-        (b"avro.schema", SNAPSHOT_SCHEMA if snapshot else SCHEMA),
+        (b"avro.schema", SCHEMA),
         (b"avro.codec", b"null"),
         (b"maxam.file", b"snapshot" if snapshot else b"segment"),
         (b"maxam.position", b"%020d %020d %08x" % (position.revision, position.accepted_at_us, position.chain)),
@@ -227,7 +235,7 @@ class Encoder:
                         raise ValueError(f"sequences of revision {record.revision} after {revision}")
                     revision = record.revision
                 parts.append(_other_record(record, revision))
-                settling = settling and not isinstance(record, SubscriptionRecord | OwedRecord)
+                settling = settling and not isinstance(record, SubscriptionRecord | OwedRecord | WillRecord)
                 continue
             settling = False
             if record.revision != revision + 1 and (gapless or record.revision <= revision):
@@ -358,6 +366,7 @@ def _other_record(record: SessionRecord | SequencesRecord, revision: int) -> byt
     principal = client_id = ""
     subscription = glob = positions = b""
     flags = b"\0\0"  # eager, low_water
+    middle = SESSION_MIDDLE
     match record:
         case SubscriptionRecord():
             kind = KIND_SUBSCRIPTION
@@ -381,6 +390,13 @@ def _other_record(record: SessionRecord | SequencesRecord, revision: int) -> byt
             kind = KIND_SEQUENCES
             glob = record.destination
             positions = _positions(record.sequences)
+        case WillRecord():
+            kind = KIND_WILL
+            glob = record.destination
+            middle = text(record.publisher.fingerprint.encode()) + WILL_MIDDLE + record.content + WILL_NULLS
+            flags = b"\0\2" + long(record.delay_s)
+        case WillEndRecord():
+            kind = KIND_WILL_END
         case SessionEndRecord():
             pass
     if not isinstance(record, SequencesRecord):
@@ -392,7 +408,7 @@ def _other_record(record: SessionRecord | SequencesRecord, revision: int) -> byt
             bytes((kind,)),
             text(glob),
             text(principal.encode()),
-            SESSION_MIDDLE,
+            middle,
             text(client_id.encode()),
             text(subscription),
             flags,

@@ -71,14 +71,17 @@ class TornTail:
 class _Segment:
     """The open segment. `size` is what of it is committed, 0 while even its header is not; its age counts from `started_at_us`, its first record."""
 
-    __slots__ = ("first", "handle", "path", "size", "started_at_us")
+    __slots__ = ("first", "handle", "outdated", "path", "size", "started_at_us")
 
-    def __init__(self, path: str, handle: int, first: int, size: int, started_at_us: int) -> None:
+    def __init__(
+        self, path: str, handle: int, first: int, size: int, started_at_us: int, outdated: bool = False
+    ) -> None:
         self.path: Final = path
         self.handle: Final = handle
         self.first: Final = first
         self.size = size
         self.started_at_us = started_at_us
+        self.outdated: Final = outdated  # with the schema of an older release, which may lack kinds of records
 
 
 @final
@@ -346,7 +349,7 @@ class Journal:
         handle = self._disk.open(segment.path)
         begun_us = scanner.start.accepted_at_us if found.end > scanner.first_offset else _NOT_BEGUN
         self._encoder = Encoder(START, scanner.sync_marker)
-        self._segment = _Segment(segment.path, handle, segment.first, found.end, begun_us)
+        self._segment = _Segment(segment.path, handle, segment.first, found.end, begun_us, scanner.outdated)
         if found.end < found.size:
             self._disk.truncate(handle, found.end)
         # a killed process may have written what it did not sync; from now on it counts as committed
@@ -403,8 +406,8 @@ class Journal:
             self._disk.unlink(f"{self._folder}/{RENEW}")
             self._syncs.folder(self._folder)
 
-    def _rewrite_header(self, segment: _Segment) -> None:
-        """Write the header of the open segment again, with the incarnation. The segment holds no change yet."""
+    def _rewrite_header(self, segment: _Segment) -> _Segment:
+        """Write the header of the open segment again, with incarnation and schema. The segment holds no change yet."""
         data = self._disk.read(segment.path, 0, segment.size)
         scanner = Scanner(segment.path, segment.size, lambda offset, length: data[offset : offset + length])
         start = header(scanner.start, scanner.sync_marker, snapshot=False, incarnation=self.incarnation)
@@ -413,7 +416,9 @@ class Journal:
         self._syncs.folder(self._segments)
         self._disk.close(segment.handle)
         handle = self._disk.open(segment.path)
-        self._segment = _Segment(segment.path, handle, segment.first, len(start) + len(rest), segment.started_at_us)
+        renewed = _Segment(segment.path, handle, segment.first, len(start) + len(rest), segment.started_at_us)
+        self._segment = renewed
+        return renewed
 
     # writing
 
@@ -443,9 +448,14 @@ class Journal:
             self._cut(segment)
         if segment is not None and self._committed.revision >= segment.first:
             grown = segment.size + len(block.data) > self._settings.segment_bytes_max
-            if grown or self._aged(segment, block.after.accepted_at_us):
+            if grown or segment.outdated or self._aged(segment, block.after.accepted_at_us):
                 self._seal(segment)
                 segment = None
+        elif segment is not None and segment.outdated:
+            try:
+                segment = self._rewrite_header(segment)
+            except DiskFullError as error:
+                raise OSError(errno.ENOSPC, str(error)) from error
         if segment is None:
             segment = self._create(block.after.accepted_at_us)
         write_at(self._disk, segment.handle, block.data, segment.size)

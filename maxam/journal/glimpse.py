@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from maxam.content import read_unsigned
+from maxam.content import read_unsigned, skip_headers, skip_text
 from maxam.journal.encoding import (
     KIND_ACKNOWLEDGEMENT,
     KIND_DELETE,
@@ -18,7 +18,11 @@ from maxam.journal.encoding import (
     KIND_SUBSCRIPTION,
     KIND_UNSUBSCRIPTION,
     KIND_VALUE,
+    KIND_WILL,
+    KIND_WILL_END,
     SESSION_MIDDLE,
+    WILL_MIDDLE,
+    WILL_NULLS,
 )
 from maxam.journal.repair_plan import SessionLoss
 
@@ -28,6 +32,8 @@ _SESSION_KINDS: Final = {
     KIND_ACKNOWLEDGEMENT: "acknowledgement",
     KIND_OWED: "owed",
     KIND_SESSION_END: "session_end",
+    KIND_WILL: "will",
+    KIND_WILL_END: "will_end",
 }
 _EARLIEST_US: Final = 10**15  # 2001: when the time before is unknown
 _SPAN_US: Final = 10**15  # 31 years: when the time after is unknown
@@ -84,9 +90,14 @@ def _record(data: bytes, place: int, revision: int) -> tuple[LostChange | Sessio
         raise ValueError("not a record")
     _, place = _name(data, place + 1)  # its glob
     principal, place = _name(data, place)
-    if not data.startswith(SESSION_MIDDLE, place):
+    middle = SESSION_MIDDLE
+    if kind == KIND_WILL:
+        _, place = _name(data, place)  # its fingerprint
+        place = skip_text(data, skip_headers(data, place + len(WILL_MIDDLE)))
+        middle = WILL_NULLS
+    if not data.startswith(middle, place):
         raise ValueError("not a record of a session")
-    client_id, place = _name(data, place + len(SESSION_MIDDLE))
+    client_id, place = _name(data, place + len(middle))
     subscription, place = _name(data, place)
     return SessionLoss(
         principal.decode(), client_id.decode(), subscription.decode(errors="replace"), _SESSION_KINDS[kind]

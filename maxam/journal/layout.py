@@ -12,9 +12,12 @@ from maxam.journal.encoding import (
     KIND_DELETE,
     KIND_SEQUENCES,
     KIND_VALUE,
+    KIND_WILL,
     LOW,
     NULLS_OF_CHANGE,
     SESSION_MIDDLE,
+    WILL_MIDDLE,
+    WILL_NULLS,
 )
 
 _NO_STAMP: Final = b"\xff" * 10  # in no record: a number ends within ten bytes, with one below 0x80
@@ -170,10 +173,9 @@ class RecordCursor:
     def skip_other(self) -> None:
         """Move to the end of a record that is no change."""
         data = self._data
-        place = skip_text(data, skip_text(data, self.place))
-        if not data.startswith(SESSION_MIDDLE, place):
-            raise ValueError("not a session record")
-        place = skip_text(data, skip_text(data, place + len(SESSION_MIDDLE))) + 1
+        self.place = skip_text(data, skip_text(data, self.place))
+        self.middle()
+        place = skip_text(data, skip_text(data, self.place)) + 1
         place = read_unsigned(data, place + 1)[1] if data[place] else place + 1
         count, place = read_unsigned(data, place)
         if count & 1:
@@ -185,6 +187,27 @@ class RecordCursor:
                 raise ValueError("positions in two parts")
             place += 1
         self.end_at(place)
+
+    def middle(self) -> bytes:
+        """Move from the fingerprint of a record that is no change to its client_id. Return the fingerprint, which only a will has.
+
+        Of a will, `headers`, `body` and `body_end` are read.
+        """
+        data = self._data
+        if self.kind != KIND_WILL:
+            if not data.startswith(SESSION_MIDDLE, self.place):
+                raise ValueError("not a session record")
+            self.place += len(SESSION_MIDDLE)
+            return b""
+        fingerprint = self.text()
+        if not data.startswith(WILL_MIDDLE, self.place):
+            raise ValueError("not a will")
+        self.place += len(WILL_MIDDLE) - 1
+        self.content()
+        if not data.startswith(WILL_NULLS, self.place):
+            raise ValueError("not a will")
+        self.place += len(WILL_NULLS)
+        return fingerprint
 
     def require_end(self) -> None:
         """Raise ValueError if bytes follow the last record."""

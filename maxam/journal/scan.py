@@ -11,10 +11,11 @@ from maxam.errors import JournalDamagedError
 from maxam.journal.decoding import Decoder
 from maxam.journal.encoding import (
     CHECK_BYTES,
+    FIRST_SCHEMA,
     KIND_END,
     MAGIC,
     SCHEMA,
-    SNAPSHOT_SCHEMA,
+    SEQUENCES_SCHEMA,
     SYNC_BYTES,
     Position,
     end_block,
@@ -38,7 +39,8 @@ _CHECK_ENTRY: Final = b"\x16maxam.check\x10"  # name, and the length of the eigh
 _INCARNATION: Final = re.compile(rb"[0-9a-f]{16}|")
 _REVISION: Final = re.compile(rb"[0-9]{20}")
 _KINDS: Final = {b"segment": False, b"snapshot": True}
-_SNAPSHOT_SCHEMAS: Final = {SCHEMA, SNAPSHOT_SCHEMA}  # that of versions before 0.2.0, and of this one
+_SNAPSHOT_SCHEMAS: Final = {FIRST_SCHEMA, SEQUENCES_SCHEMA, SCHEMA}  # oldest first
+_SEGMENT_SCHEMAS: Final = {FIRST_SCHEMA, SCHEMA}
 
 
 @final
@@ -54,6 +56,7 @@ class Scanner:
         incarnation: Of the journal, as the header has it; empty in files of older releases.
         floor: Revision above which a snapshot holds all deletes: its own if the header does not have it. Of a segment, 0.
         sync_marker: Of this file.
+        outdated: It has the schema of an older release: records of newer kinds must not be added.
         offset: Of the next block.
         chain: Check of the block before.
         ended: The mark of a finished file was read.
@@ -70,6 +73,7 @@ class Scanner:
         "floor",
         "incarnation",
         "offset",
+        "outdated",
         "path",
         "size",
         "snapshot",
@@ -106,9 +110,10 @@ class Scanner:
         except (ValueError, LookupError):
             raise JournalDamagedError(path, 0, "unknown metadata in the header") from None
         schema = entries.get(b"avro.schema")
-        if schema not in _SNAPSHOT_SCHEMAS or (schema != SCHEMA and not self.snapshot):
+        if schema not in (_SNAPSHOT_SCHEMAS if self.snapshot else _SEGMENT_SCHEMAS):
             raise JournalDamagedError(path, 0, OTHER_VERSION)
-        self._old_snapshot: Final = self.snapshot and schema == SCHEMA
+        self.outdated: Final = schema != SCHEMA
+        self._old_snapshot: Final = self.snapshot and schema == FIRST_SCHEMA
         if (
             entries.get(b"avro.codec") != b"null"
             or not _INCARNATION.fullmatch(incarnation)

@@ -34,6 +34,26 @@ def is_mark(source: bytes, number: int) -> bool:
 
 
 @final
+class Will:
+    """The last will of a CONNECT: a SEND for the case that the connection ends without DISCONNECT.
+
+    Attributes:
+        destination: Of the SEND.
+        body: Of the SEND; an empty one deletes the topic.
+        headers: User headers of the SEND.
+        delay_s: Seconds from the end of the connection to the SEND.
+    """
+
+    __slots__ = ("body", "delay_s", "destination", "headers")
+
+    def __init__(self, destination: bytes, body: bytes, headers: tuple[tuple[bytes, bytes], ...], delay_s: int) -> None:
+        self.destination: Final = destination
+        self.body: Final = body
+        self.headers: Final = headers
+        self.delay_s: Final = delay_s
+
+
+@final
 class Connect:
     """CONNECT or STOMP, negotiated and valid as far as the frame itself shows.
 
@@ -45,9 +65,10 @@ class Connect:
         heart_beat_ms: Heart-beats that the client offers and wants, `(cx, cy)`.
         rejections_end: A rejected SEND is answered with ERROR and ends the connection.
         incarnation: CONNECTED is to have the incarnation of the journal.
+        will: The last will, or None.
     """
 
-    __slots__ = ("client_id", "heart_beat_ms", "host", "incarnation", "rejections_end", "version", "window")
+    __slots__ = ("client_id", "heart_beat_ms", "host", "incarnation", "rejections_end", "version", "will", "window")
 
     def __init__(
         self,
@@ -58,9 +79,11 @@ class Connect:
         heart_beat_ms: tuple[int, int],
         rejections_end: bool = False,
         incarnation: bool = False,
+        will: Will | None = None,
     ) -> None:
         self.version: Final = version
         self.incarnation: Final = incarnation
+        self.will: Final = will
         self.host: Final = host
         self.client_id: Final = client_id
         self.window: Final = window

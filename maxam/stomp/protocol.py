@@ -38,6 +38,7 @@ from maxam.stomp.events import (
     parse_number,
 )
 from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame, SkippedBody
+from maxam.stomp.last_will import read_will
 
 _ZERO: Final = 48  # "0"
 _CLIENT_ID_BYTES_MAX: Final = 128
@@ -189,6 +190,7 @@ class Protocol:
             _read_heart_beat(frame),
             _read_rejections(frame),
             _flag(frame, b"incarnation"),
+            read_will(frame.headers, DROPPED_HEADERS, self._limits),
         )
         self.version = version
         self._readers = _READERS[version]

@@ -55,11 +55,12 @@ def test_spark_reads_what_was_written(spark: SparkSession, tmp_path: Path) -> No
         MISMATCH.reason,
     )
     rows = found[segment.path]
-    assert [row["kind"] for row in rows[:14]] == [
+    assert [row["kind"] for row in rows[:18]] == [
         *["subscription", "value", "delete", "value", "value", "delete", "value", "acknowledgement", "owed"],
-        *["subscription", "unsubscription", "value", "session_end", "acknowledgement"],
+        *["subscription", "unsubscription", "value", "session_end", "acknowledgement", "will", "will", "will_end"],
+        "will",
     ]
-    assert [row["checked"] for row in rows[:15]] == [False] * 13 + [True, False]
+    assert [row["checked"] for row in rows[:19]] == [False] * 17 + [True, False]
     for row, record in zip(rows, [*records, *more], strict=False):
         assert row["accepted_at"] == record.accepted_at_us
         if isinstance(record, Change):

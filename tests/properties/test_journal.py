@@ -29,6 +29,8 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 from tests.journal_records import NOW_US, SYNC, change, one_of_each, plain, plain_all
 from tests.simulation.disk import SimulatedDisk
@@ -78,6 +80,18 @@ sessions = st.one_of(
     st.builds(AcknowledgementRecord, st.just(0), names, names, wire, positions),
     st.builds(OwedRecord, st.just(0), names, names, wire, positions),
     st.builds(SessionEndRecord, st.just(0), names, names),
+    st.builds(WillEndRecord, st.just(0), names, names),
+    st.builds(
+        lambda publisher, client_id, destination, headers, body, delay_s: WillRecord(
+            0, client_id, publisher, destination, *pack(headers, body), delay_s
+        ),
+        identities,
+        names,
+        wire,
+        st.lists(st.tuples(wire, wire), max_size=3).map(tuple),
+        st.binary(max_size=200),
+        st.integers(0, 3600),
+    ),
 )
 
 

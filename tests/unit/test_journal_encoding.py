@@ -150,10 +150,11 @@ def test_fastavro_reads_every_field() -> None:
             "value",
             "session_end",
             "acknowledgement",
+            *["will", "will", "will_end", "will"],
             "end",
         ],
     ]
-    assert [row["revision"] for row in found] == [0, 1, 2, 3, 4, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7]
+    assert [row["revision"] for row in found] == [0, 1, 2, 3, 4, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7]
     row = found[4]
     body, offset, length = row["body"], row["value_offset"], row["value_length"]
     assert isinstance(body, bytes)
@@ -170,6 +171,10 @@ def test_fastavro_reads_every_field() -> None:
         *["result", "reason", "client_id", "subscription", "eager", "low_water", "positions", "check"],
     ]
     assert found[9]["low_water"] == 5
+    will = found[-5]
+    assert (will["publisher"], will["client_id"], will["destination"]) == ("alice", "pump", "X/EGM.Q.1.EGMStatus")
+    assert (will["fingerprint"], will["body"], will["low_water"]) == ("a1" * 32, b"\x06bye", 3600)
+    assert will["headers"] == [{"name": "a", "value": "1"}]
     assert found[7]["positions"] == [
         {"destination": "X/EGM.Q.1.EGMStatus", "revision": 4},
         {"destination": "X/EGM.Q." + "9" * 500 + ".EGMStatus", "revision": 2},
@@ -249,9 +254,9 @@ def test_a_block_of_another_place_is_refused() -> None:
 
 
 def test_settling_blocks_are_known() -> None:
-    """Only a block of nothing but acknowledgements, unsubscriptions and session ends is settling."""
+    """Only a block of nothing but acknowledgements, unsubscriptions, and ends of sessions and wills is settling."""
     for record in one_of_each():
         start = Position(record.revision - 1 if isinstance(record, Change) else 0, 0, 0)
         block = Encoder(start, SYNC).encode([record])
         name = str(plain(record))
-        assert block.settling == ("Acknow" in name or "Unsub" in name or "SessionEnd" in name)
+        assert block.settling == any(kind in name for kind in ("Acknow", "Unsub", "SessionEnd", "WillEnd"))

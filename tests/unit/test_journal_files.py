@@ -244,7 +244,7 @@ def test_a_full_disk_takes_acknowledgements_from_the_reserve() -> None:
     """On a full disk changes are refused, acknowledgements stored; with room both are, and the reserve is back."""
     settings = JournalSettings(reserve_bytes=4096)
     disk = SimulatedDisk()
-    disk.capacity = 20_000
+    disk.capacity = 20_033
     journal, _ = opened(disk, settings)
     head = 0
     full = False

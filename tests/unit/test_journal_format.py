@@ -5,7 +5,7 @@ import zlib
 from itertools import pairwise
 from pathlib import Path
 
-from maxam.journal.encoding import SNAPSHOT_SCHEMA, START, Encoder, end_block, header
+from maxam.journal.encoding import SCHEMA, START, Encoder, end_block, header
 from maxam.records import Record
 from tests.journal_records import SYNC, one_of_each
 
@@ -133,7 +133,7 @@ def test_the_header_of_a_snapshot_is_as_the_page_describes_it() -> None:
 
 def test_the_page_has_each_field_and_kind_of_the_schema() -> None:
     """In the order of the schema."""
-    schema = json.loads(SNAPSHOT_SCHEMA)
+    schema = json.loads(SCHEMA)
     assert [row[0] for row in table("field")] == [field["name"] for field in schema["fields"]]
     [kind] = [field["type"] for field in schema["fields"] if field["name"] == "kind"]
     assert [[row[0], row[1]] for row in table("index")] == [[str(at), name] for at, name in enumerate(kind["symbols"])]

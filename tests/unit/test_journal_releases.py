@@ -11,24 +11,26 @@ import pytest
 from maxam.broker.broker import Broker
 from maxam.broker.summary import summed_up
 from maxam.config import Limits
+from maxam.content import pack, text
 from maxam.errors import JournalDamagedError, JournalError
 from maxam.gateway.snapshot import build_snapshot
 from maxam.journal.archive import examine
 from maxam.journal.backup import back_up, restore
 from maxam.journal.disk import OsDisk
 from maxam.journal.dump import as_row, read_records
-from maxam.journal.encoding import SNAPSHOT_SCHEMA, START, Encoder, Position, header
+from maxam.journal.encoding import FIRST_SCHEMA, SCHEMA, SEQUENCES_SCHEMA, START, Encoder, Position, header
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.listing import Problem
 from maxam.journal.names import list_segments, list_snapshots
 from maxam.journal.repair import Repair
+from maxam.journal.replay import Replay
 from maxam.journal.scan import OTHER_VERSION, Scanner
 from maxam.journal.splice import Rows, Splicer
 from maxam.journal.verify import verify
 from maxam.journal.whole import open_scanner
-from maxam.records import Change, SequencesRecord
+from maxam.records import Change, SequencesRecord, WillRecord
 from tests.faults import corruption
-from tests.journal_records import SYNC
+from tests.journal_records import ALICE, NOW_US, SYNC, change
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DISK = OsDisk()
@@ -55,6 +57,14 @@ def unpack(tmp_path: Path) -> Callable[[str], str]:
         return str(tmp_path)
 
     return make
+
+
+def with_schema(head: bytes, schema: bytes) -> bytes:
+    """Return the header of a file as a release with another schema writes it."""
+    head = head.replace(text(SCHEMA), text(schema))
+    at = head.index(b"maxam.check") + 12
+    check = zlib.crc32(head[at + 8 :], zlib.crc32(head[:at]))
+    return head[:at] + b"%08x" % check + head[at + 8 :]
 
 
 def started(root: str, incarnation: str = FIRST) -> Broker:
@@ -112,7 +122,7 @@ def test_the_journal_of_0_2_0_opens_as_it_was(unpack: Callable[[str], str]) -> N
     assert sessions == {("anna", "pump")}
     path = build_snapshot(root, DISK, Limits())
     assert path is not None
-    assert Path(path).read_bytes().count(SNAPSHOT_SCHEMA) == 1
+    assert Path(path).read_bytes().count(SCHEMA) == 1
     assert b"kept-source" not in Path(path).read_bytes()
     assert state(started(root)) == found
     assert [one for one in verify(root, DISK) if one.problem is not None] == []
@@ -167,10 +177,8 @@ def test_a_snapshot_of_a_later_version_is_left_alone(unpack: Callable[[str], str
     """A start goes on from the snapshot before it; without that one it is refused, and a repair is in any case."""
     root = unpack("a52722b")
     later = Path(f"{root}/snapshots/{22:020}.avro")
-    head = header(Position(22, 5, 0), SYNC, snapshot=True).replace(b'"sequences"]', b'"sequencez"]')
-    at = head.index(b"maxam.check") + 12
-    check = zlib.crc32(head[at + 8 :], zlib.crc32(head[:at]))
-    later.write_bytes(head[:at] + b"%08x" % check + head[at + 8 :])
+    head = header(Position(22, 5, 0), SYNC, snapshot=True)
+    later.write_bytes(with_schema(head, SCHEMA.replace(b'"will_end"]', b'"will_end","later"]')))
     journal = Journal.open(root, DISK, JournalSettings(reserve_bytes=0), SYNC, FIRST)
     assert sum(isinstance(one, Change) for one in journal.recover()) == 5 + 3 + 2
     assert [OTHER_VERSION in str(error) and "repair" not in str(error) for error in journal.damaged_snapshots] == [True]
@@ -186,12 +194,69 @@ def test_a_snapshot_of_a_later_version_is_left_alone(unpack: Callable[[str], str
 
 
 def test_a_segment_has_no_record_of_sources() -> None:
-    """Segments keep their schema, so that other versions and Avro readers go on with them; a snapshot's is refused there."""
+    """It is refused in a segment, and so is the schema of a snapshot before wills. A snapshot with it is read."""
     record = SequencesRecord(1, 5, b"X/a", ((b"p", 7),))
     with pytest.raises(ValueError, match="sequences"):
         Encoder(START, SYNC).encode([record])
-    whole = header(START, SYNC, snapshot=True) + Encoder(START, SYNC, gapless=False).encode([record]).data
-    assert Scanner("x", len(whole), lambda offset, length: whole[offset : offset + length]).snapshot
-    changed = header(START, SYNC, snapshot=False).replace(b'"end"]', b'"end","sequences"]')
+    for schema in (SEQUENCES_SCHEMA, SCHEMA):
+        head = with_schema(header(START, SYNC, snapshot=True), schema)
+        whole = head + Encoder(START, SYNC, gapless=False).encode([record]).data
+        assert Scanner("x", len(whole), lambda offset, length: whole[offset : offset + length]).snapshot  # noqa: B023
+    changed = with_schema(header(START, SYNC, snapshot=False), SEQUENCES_SCHEMA)
     with pytest.raises(JournalDamagedError):
         Scanner("x", len(changed), lambda offset, length: changed[offset : offset + length])
+
+
+def test_the_journal_with_wills_opens_as_it_was(unpack: Callable[[str], str], tmp_path: Path) -> None:
+    """It holds wills that were set, replaced, cancelled and fired, in a segment, a snapshot and an open segment."""
+    root = unpack("wills")
+
+    def wills(folder: str) -> dict[str, tuple[bytes, int]]:
+        found = started(folder).last_wills.wills.snapshot()
+        return {one.client_id: (one.body, one.delay_s) for one in found}
+
+    expected = {"replaced": (b"new", 5), "late": (b"late", 3600)}
+    assert wills(root) == expected
+    for _, snapshot in list_snapshots(f"{root}/snapshots", DISK):
+        Path(snapshot).unlink()
+    assert wills(root) == expected
+    assert [one for one in verify(root, DISK) if one.problem is not None] == []
+    rows = [as_row(*one) for one in read_records(root) if not isinstance(one, Problem)]
+    kinds = [row["kind"] for row in rows]
+    assert (kinds.count("will"), kinds.count("will_end"), kinds.count("value")) == (6, 3, 5)
+    assert {row["destination"] for row in rows if row["kind"] == "will"} == {
+        f"X/pump.{name}" for name in ("fired", "left", "kept", "replaced", "late")
+    }
+    back_up(root, f"{tmp_path}/backups", "1", DISK)
+    restored = f"{tmp_path}/restored"
+    restore(f"{tmp_path}/backups/1", restored, DISK)
+    assert wills(restored) == expected
+
+
+@pytest.mark.parametrize("changes", [0, 1])
+def test_an_open_segment_of_a_release_before_wills_gets_no_record_of_one(tmp_path: Path, changes: int) -> None:
+    """It is sealed before the first block, or, without a change, written again with the schema of today."""
+    journal = Journal.open(str(tmp_path), DISK, JournalSettings(reserve_bytes=0), SYNC, FIRST)
+    assert list(journal.recover()) == []
+    blocks = [journal.encode([change(number)]) for number in range(1, 1 + changes)]
+    for block in blocks:
+        journal.write(block)
+    (segment,) = list_segments(f"{tmp_path}/segments", DISK)[1]
+    written = Path(segment.path).read_bytes()
+    Path(segment.path).write_bytes(
+        with_schema(header(START, SYNC, snapshot=False, incarnation=FIRST), FIRST_SCHEMA)
+        + b"".join([block.data for block in blocks])
+    )
+    assert len(Path(segment.path).read_bytes()) < len(written)
+    DISK.close(journal._lock)  # killed
+    journal = Journal.open(str(tmp_path), DISK, JournalSettings(reserve_bytes=0), SYNC, FIRST)
+    assert len(list(journal.recover())) == changes
+    journal.write(journal.encode([WillRecord(NOW_US + 9000, "pump", ALICE, b"X/a", *pack((), b"bye"), 5)]))
+    sealed, opened = list_segments(f"{tmp_path}/segments", DISK)
+    assert (len(sealed), len(opened)) == (changes, 1)
+    assert not open_scanner(opened[0].path, DISK).outdated
+    assert all(open_scanner(one.path, DISK).outdated for one in sealed)
+    journal.close()
+    records = [one for one in read_records(str(tmp_path)) if not isinstance(one, Problem)]
+    assert [as_row(*one)["kind"] for one in records] == ["value"] * changes + ["will"]
+    assert isinstance(summed_up(Replay(str(tmp_path), DISK).records(), Limits()), Broker)

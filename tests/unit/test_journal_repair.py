@@ -8,6 +8,7 @@ import pytest
 from maxam.broker.broker import Broker
 from maxam.broker.summary import summed_up
 from maxam.config import Limits
+from maxam.content import pack
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.losses import read_losses
@@ -16,9 +17,9 @@ from maxam.journal.repair import Repair
 from maxam.journal.repair_plan import Plan, SessionLoss
 from maxam.journal.scan import Scanner
 from maxam.journal.verify import verify
-from maxam.records import AcknowledgementRecord, Record, SubscriptionRecord
+from maxam.records import AcknowledgementRecord, Record, SubscriptionRecord, WillEndRecord, WillRecord
 from tests.faults import corruption
-from tests.journal_records import NOW_US, SYNC, change
+from tests.journal_records import ALICE, NOW_US, SYNC, change
 from tests.simulation.disk import PowerCut, SimulatedDisk
 
 ROOT = "/journal"
@@ -140,6 +141,28 @@ def test_what_sessions_did_behind_the_last_change_of_a_segment_is_kept_and_what_
     assert plan.sessions == (SessionLoss("alice", "pump", "s", "subscription"),)
     assert (journal.head, shown(broker)) == (3, {b"X/a": 1, b"X/b": 2, b"X/c": 3})
     assert list(broker.sessions) == [("bob", "pump")]
+
+
+def test_a_lost_will_is_reported_and_the_others_stay() -> None:
+    """The damaged block shows whose it was. The snapshot of the repair has those before and after it."""
+
+    def will(name: str) -> WillRecord:
+        return WillRecord(NOW_US + 2000, name, ALICE, b"X/w", *pack(((b"h", b"v"),), b"bye " * 20), 5)
+
+    first: list[list[Record]] = [
+        [change(1, b"X/a"), change(2, b"X/b"), will("kept")],
+        [will("lost")],
+        [WillEndRecord(NOW_US + 2000, "bob", "ended")],
+        [will("later")],
+    ]
+    disk = written(first, [[change(3, b"X/c")]])
+    path = sealed_segments(ROOT, disk)[0].path
+    _, _, first_end, second_end, *_ = blocks(disk, path)
+    harm(disk, path, first_end - 20)
+    harm(disk, path, second_end - 20)
+    plan, _, broker = repaired(disk)
+    assert set(plan.sessions) == {SessionLoss("alice", "lost", "", "will"), SessionLoss("bob", "ended", "", "will_end")}
+    assert [record.client_id for record in broker.last_wills.wills.snapshot()] == ["kept", "later"]
 
 
 def test_a_lost_end_never_gives_its_revisions_again() -> None:

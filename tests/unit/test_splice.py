@@ -24,6 +24,8 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 
 SYNC = b"s" * SYNC_BYTES
@@ -135,7 +137,7 @@ def streams(draw: st.DrawFn) -> tuple[int, list[Record]]:
     records: list[Record] = []
     for _ in range(draw(st.integers(1, 12))):
         at += draw(st.sampled_from([0, 0, 1, 1 << 45]))
-        kind = draw(st.sampled_from("vvvvddsuaoe"))
+        kind = draw(st.sampled_from("vvvvddsuaowex"))
         positions = tuple(draw(st.lists(st.tuples(short, st.integers(0, before)), max_size=2)))
         if kind in "vd":
             revision += 1
@@ -171,6 +173,12 @@ def streams(draw: st.DrawFn) -> tuple[int, list[Record]]:
             records.append(AcknowledgementRecord(at, "p", "c", b"s", positions))
         elif kind == "o":
             records.append(OwedRecord(at, "p", "c", b"s", positions))
+        elif kind == "w":
+            publisher = Identity("p" * 70, draw(st.sampled_from(["", "f" * 64])))
+            headers = ((b"h", b"v"),) * draw(st.integers(0, 1))
+            records.append(WillRecord(at, "c", publisher, b"X/w", *pack(headers, b"w" * draw(st.integers(0, 200))), 3))
+        elif kind == "e":
+            records.append(WillEndRecord(at, "p", "c"))
         else:
             records.append(SessionEndRecord(at, "p", "c"))
     return before, records

@@ -112,6 +112,13 @@ _CURRENT: Final = (
     Declared("maxam_topics_overdue", "gauge", "Topics that are older than fresh_within_s of their rule."),
     Declared("maxam_freshness_breaches_total", "counter", "Topics that became so, each time; at the start too."),
     Declared("maxam_topics_expired_total", "counter", "Deletes by the gateway of topics older than expire_after_s."),
+    Declared("maxam_wills", "gauge", "Sessions with a last will, connected or not."),
+    Declared("maxam_wills_fired_total", "counter", "Last wills that were sent."),
+    Declared(
+        "maxam_wills_rejected_total",
+        "counter",
+        "Last wills that were refused at CONNECT, or rejected when they were due.",
+    ),
     Declared(
         "maxam_tombstones", "gauge", "Deleted topics, kept while the delete is owed or a source's number is kept."
     ),

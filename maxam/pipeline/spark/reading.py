@@ -38,7 +38,7 @@ _COLUMNS: Final[dict[Records, "StructType"]] = {
 }
 _KINDS: Final[dict[Records, tuple[str, ...]]] = {
     "changes": ("value", "delete"),
-    "sessions": ("subscription", "unsubscription", "acknowledgement", "owed", "session_end"),
+    "sessions": ("subscription", "unsubscription", "acknowledgement", "owed", "session_end", "will", "will_end"),
     "rejected": ("value", "delete"),
 }
 _PATTERN: Final = re.compile(r"[][{}*?\\]")  # what Hadoop reads as a pattern in a path

@@ -32,6 +32,8 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    WillEndRecord,
+    WillRecord,
 )
 
 BATCH_ROWS_MAX: Final = 10_000  # Spark's own limit for a batch of Arrow
@@ -80,7 +82,8 @@ SESSION_COLUMNS: Final = _columns(
     positions=ArrayType(_columns(destination=StringType(), revision=LongType())),
 )
 """Operations of durable sessions. `revision` is that of the change before. `kind` is `subscription`, `unsubscription`,
-`acknowledgement`, `owed` or `session_end`."""
+`acknowledgement`, `owed`, `session_end`, `will` or `will_end`. `glob` of a will is its destination, `low_water` its delay in
+seconds."""
 
 PROBLEM_COLUMNS: Final = _columns(
     kind=StringType(),
@@ -207,6 +210,11 @@ def _session_row(revision: int, record: Record | RejectedSend) -> _SessionRow:
             subscription, positions = record.subscription, record.positions
         case SessionEndRecord():
             kind = "session_end"
+        case WillRecord():
+            kind = "will"
+            glob, low_water = record.destination, record.delay_s
+        case WillEndRecord():
+            kind = "will_end"
         case _:
             raise ValueError("not a record of a session")
     at_us = record.accepted_at_us
