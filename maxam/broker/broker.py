@@ -270,7 +270,7 @@ class Broker:
                 self._acknowledgements.record(subscription)
                 connection.position = self._log.appended_seq
         if event.receipt is not None:
-            connection.promise(event.receipt, connection.position_headers(subscription))
+            connection.promise_of_ack(event.receipt, subscription)
         connection.wake_if_due()
 
     def detach(self, connection: Outbox, now_s: float) -> None:

@@ -12,7 +12,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.operations import OperationLog
@@ -50,6 +50,10 @@ class ConditionalReceipt:
     def __init__(self, headers: Headers, position: int) -> None:
         self.headers: Final = headers
         self.position: Final = position
+
+
+# None stands for "accepted", a subscription for the position that it has when the RECEIPT is sent.
+Answer: TypeAlias = Headers | ConditionalReceipt | Subscription | None
 
 
 @final
@@ -131,7 +135,7 @@ class Outbox:
         self.awake = False  # the writer was woken, and `drain` has handed out something ever since
         self.waiting = False  # its receipts wait for the batch that is being gathered
         self.position = 0
-        self.receipts: Final[deque[tuple[int, bytes, Headers | ConditionalReceipt | None]]] = deque()  # None: accepted
+        self.receipts: Final[deque[tuple[int, bytes, Answer]]] = deque()
         self.receipts_bytes = 0
         self.ready_queue: Final[deque[Subscription]] = deque()
         self.in_flight = 0
@@ -150,10 +154,22 @@ class Outbox:
         """Have the writer check again what it may send, and the state of the connection."""
         self._wake()
 
-    def promise(self, receipt_id: bytes, headers: Headers | ConditionalReceipt | None) -> None:
+    def promise(self, receipt_id: bytes, headers: Answer) -> None:
         """Owe a RECEIPT for the frame just handled: after its operation is done, and after all earlier ones."""
         self.receipts.append((self.position, receipt_id, headers))
         self.receipts_bytes += _receipt_bytes(receipt_id, headers)
+
+    def promise_of_ack(self, receipt_id: bytes, subscription: Subscription) -> None:
+        """Owe the RECEIPT of an ACK; it has the position of the subscription when it is sent, if the client asked for positions."""
+        refinement = subscription.refinement
+        self.promise(receipt_id, subscription if refinement is not None and refinement.markers else ())
+
+    def _position_of(self, subscription: Subscription) -> Headers:
+        refinement = subscription.refinement
+        if self.refined is None or refinement is None or not refinement.markers:
+            return ()
+        position = self.refined.position(subscription, refinement)
+        return ((b"position", position.encode()),) if position else ()
 
     def wake_if_due(self) -> None:
         """Wake the writer if there may be something to send, unless it was woken and has not found out yet."""
@@ -256,6 +272,8 @@ class Outbox:
             self.receipts_bytes -= _receipt_bytes(receipt_id, headers)
             if headers is None:
                 frame = receipt_accepted(version, receipt_id)
+            elif type(headers) is Subscription:
+                frame = receipt(version, receipt_id, self._position_of(headers))
             else:
                 frame = receipt(
                     version, receipt_id, headers.headers if type(headers) is ConditionalReceipt else headers
@@ -423,14 +441,6 @@ class Outbox:
             return due_s
         return self.refined.due_s if due_s is None else min(due_s, self.refined.due_s)
 
-    def position_headers(self, subscription: Subscription) -> Headers:
-        """Return the header with the position of a subscription, if its client asked for positions."""
-        refinement = subscription.refinement
-        if self.refined is None or refinement is None or not refinement.markers:
-            return ()
-        position = self.refined.position(subscription, refinement)
-        return ((b"position", position.encode()),) if position else ()
-
     def notify(self, subscription: Subscription) -> None:
         """Have the notices of a subscription sent."""
         if self.refined is not None:
@@ -478,9 +488,9 @@ def rejection_error(headers: Headers, receipt_id: bytes | None) -> ProtocolError
     )
 
 
-def _receipt_bytes(receipt_id: bytes, headers: Headers | ConditionalReceipt | None) -> int:
+def _receipt_bytes(receipt_id: bytes, headers: Answer) -> int:
     size = len(receipt_id) + _RECEIPT_BYTES
-    if headers is None:
+    if headers is None or type(headers) is Subscription:
         return size
     return size + sum(
         [len(value) for _, value in (headers.headers if type(headers) is ConditionalReceipt else headers)]

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from maxam.broker.operations import OperationLog
 from maxam.broker.positions import position_text
-from maxam.broker.refinement import LEAVE, SKIP, WAIT, WITHDRAWN, Refinement
+from maxam.broker.refinement import COMPLETE, LEAVE, SKIP, WAIT, WITHDRAWN, Refinement
 from maxam.broker.session import OVERDUE, Subscription, Topic
 from maxam.broker.wire_cache import WireCache
 from maxam.content import EMPTY_CONTENT
@@ -140,7 +140,7 @@ class RefinedDelivery:
 
     def complete(self, subscription: Subscription, refinement: Refinement) -> None:
         """Have the marker `complete` follow the frames handed out so far."""
-        refinement.initial_left = -1
+        refinement.initial_left = COMPLETE
         if refinement.markers:
             refinement.completing = True
             self._marking[subscription] = None
@@ -174,24 +174,26 @@ class RefinedDelivery:
     def _marker(self, subscription: Subscription, refinement: Refinement, now_s: float, out: list[bytes]) -> None:
         """Append a marker, unless it would repeat the position before."""
         before = refinement.reported
+        completing = refinement.completing
+        refinement.completing = False
         position = self.position(subscription, refinement)
-        if refinement.completing or position != before:
-            headers = [(b"kind", b"complete" if refinement.completing else b"position")]
-            if refinement.completing:
+        if completing or position != before:
+            headers = [(b"kind", b"complete" if completing else b"position")]
+            if completing:
                 headers.append((b"count", b"%d" % refinement.sent))
                 if refinement.unavailable:
                     headers.append(_SINCE_UNAVAILABLE)
             if position:
                 headers.append((b"position", position.encode()))
             out.append(marker(self._version, subscription.id, tuple(headers)))
-        refinement.completing = False
         refinement.caught_up = False
         refinement.reported_s = now_s
         self.arm(subscription, refinement)
 
     def position(self, subscription: Subscription, refinement: Refinement) -> str:
-        """Return the position of a subscription as text, which counts as reported then; the one before until the state is complete."""
-        if subscription.applied and not subscription.scans and refinement.initial_left < 0:
+        """Return the position of a subscription as text, which counts as reported then; the one before until `complete` was sent."""
+        complete = refinement.initial_left == COMPLETE and not refinement.completing
+        if complete and subscription.applied and not subscription.scans:
             revision = refinement.position(self._log.committed_revision)
             refinement.reported = position_text(self._log.incarnation, revision, subscription.session.rights)
         return refinement.reported

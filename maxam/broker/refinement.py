@@ -37,6 +37,8 @@ IDLE_MARKER_S: Final = 1.0  # least time between two position markers
 MARKER_S: Final = 5.0  # time after which a position that moved is reported
 STALE: Final = ((b"kind", b"stale"), (b"reason", b"overdue"))  # notices
 WITHDRAWN: Final = ((b"kind", b"left"), (b"reason", b"rights"))
+SCANNED: Final = -2
+COMPLETE: Final = -1
 _NEVER: Final = -1.0
 _STALE_ENTRIES: Final = 64  # of the heap, beside as many as are valid
 
@@ -53,7 +55,8 @@ class Refinement:
         stale: Topics that were reported as stale, until their next value.
         unavailable: It had a position that cannot be used.
         sent: MESSAGEs of values, deletes and topics that left, since the SUBSCRIBE.
-        initial_left: Topics that are still to be taken before the initial state is complete; -1 if it is not being sent.
+        initial_left: Topics that are still to be taken before the initial state is complete; COMPLETE, or SCANNED if not all of them
+            are known yet.
         reported: The newest position that the client was given, as text. Empty for none.
         reported_s: When that was.
         armed_s: When a timer is set to call for it; negative if none is.
@@ -101,7 +104,7 @@ class Refinement:
         self.metadata: Final = options.metadata
         self.unavailable: Final = options.since is not None and since < 0 and not resumed
         self.sent = 0
-        self.initial_left = -1
+        self.initial_left = SCANNED
         self.reported = options.since.decode() if options.since is not None and since >= 0 else ""
         self.reported_s = _NEVER
         self.armed_s = _NEVER

@@ -13,7 +13,7 @@ from typing import Final, final
 from maxam.broker.operations import OperationLog
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.routing import Routing
-from maxam.broker.session import ROUTED, UNMATCHED, Session, Subscription
+from maxam.broker.session import PENDING, ROUTED, UNMATCHED, Session, Subscription
 from maxam.broker.store import Store
 from maxam.globs import Glob
 
@@ -249,6 +249,8 @@ class Scanner:
             if grants is None:
                 grants = granted[changes] = Grants(before, rights)
             for subscription in session.subscriptions.values():
+                if subscription.life is PENDING:
+                    continue  # `checked` has the rights at its SUBSCRIBE
                 # Topics that it owes were found under rights that may come back, with some that others allowed.
                 subscription.checked = None if subscription.owed else rights
                 refinement = subscription.refinement
@@ -256,8 +258,7 @@ class Scanner:
                     self._begin(Scan(subscription, self._log.committed_revision, before, began_us, withdrawn=True))
                 if subscription.life is ROUTED:
                     routes_change = routes_change or grants.changed
-                    backfilled = subscription.durable or subscription.eager
-                    if grants.grown and backfilled and grants.may_concern(subscription.glob) is not False:
+                    if grants.grown and subscription.backfilled and grants.may_concern(subscription.glob) is not False:
                         self.owe_granted(subscription, before, began_us)
                 elif grants.grown and subscription.life is UNMATCHED:
                     self.recheck(subscription, before, grants.may_concern(subscription.glob), began_us)
@@ -291,7 +292,7 @@ class Scanner:
             before = self._rechecks.pop(subscription, before)  # not yet compared with what an earlier policy granted
             subscription.glob.prepare()
             self._routing.add(subscription)
-            if subscription.durable or subscription.eager:
+            if subscription.backfilled:
                 self.owe_granted(subscription, before, self._log.uncommitted_since_us(began_us))
 
     def scan(self, topics: int) -> bool:
@@ -311,6 +312,7 @@ class Scanner:
             scan = scans.pop()
             if scan.over:
                 scan.subscription.end_scan(scan.began_us)
+                scan.subscription.complete_initial()
                 continue
             if scan.subscription.sated:
                 looks -= 1
@@ -323,7 +325,7 @@ class Scanner:
                 scan.subscription.end_scan(scan.began_us)
                 if scans.eager.get(scan.subscription) is scan:
                     del scans.eager[scan.subscription]
-                    scan.subscription.complete_initial()
+                scan.subscription.complete_initial()
             else:
                 scans.append(scan)
         self._active = len(self._rechecks) > 0 or (looks > 0 and len(rested) < len(scans))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i32, mypyc_attr
 
 from maxam.broker.policy import Rights
-from maxam.broker.refinement import Refinement
+from maxam.broker.refinement import SCANNED, Refinement
 from maxam.broker.window import Stamp
 from maxam.globs import Glob
 from maxam.records import Change
@@ -218,6 +218,11 @@ class Subscription:
         return self.life is REMOVED or self.life is WITHDRAWN
 
     @property
+    def backfilled(self) -> bool:
+        """Whether it gets the values that a later policy grants. Without them, no position would be safe under its rights."""
+        return self.durable or self.eager or (self.refinement is not None and self.refinement.markers)
+
+    @property
     def ready(self) -> bool:
         """Whether something may be sent now."""
         return len(self._front) > 0 or len(self._back) > 0
@@ -325,9 +330,15 @@ class Subscription:
             self._to_back(topic, since_us)
 
     def complete_initial(self) -> None:
-        """Report to a client that asked for it that all topics of the initial state are owed."""
-        if self.refinement is not None and self.connection is not None:
-            self.connection.begin_initial(self, self.refinement)
+        """Report to a client that asked for it that all topics of the initial state are owed, unless a scan may still find some."""
+        refinement = self.refinement
+        if (
+            refinement is not None
+            and self.connection is not None
+            and self.scans == 0
+            and refinement.initial_left == SCANNED
+        ):
+            self.connection.begin_initial(self, refinement)
 
     def begin_scan(self, since_us: int) -> None:
         """Record that a scan begins which goes on for some time."""

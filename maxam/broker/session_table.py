@@ -163,7 +163,10 @@ class SessionTable:
         if eager or subscription.eager:
             self._scanner.owe_current(subscription)
         elif after >= 0:
-            self._scanner.owe_current(subscription, after)
+            # A topic that was granted since the SUBSCRIBE may have changed before the position.
+            checked = subscription.checked
+            covered = checked is not None and checked.receives_all_of(subscription.session.rights)
+            self._scanner.owe_current(subscription, after if covered else 0)
         else:
             subscription.complete_initial()
 

@@ -1,6 +1,7 @@
 """Subscriptions with metadata, min-interval, changes-only, markers and since: one broker without I/O, frame by frame."""
 
 from itertools import product
+from typing import ClassVar
 
 import pytest
 
@@ -455,6 +456,88 @@ def test_short_memory_leaves_the_deletes_that_a_catch_up_has_not_come_to() -> No
     assert set(store.topics) == {b"X/none"}
 
 
+class TestFoundBySimulation:
+    """Defects that the simulation found."""
+
+    READ_ALL: ClassVar = {"receive": ["X/**"]}
+    READ_A: ClassVar = {"receive": ["X/a"]}
+
+    def test_what_is_withheld_does_not_hold_back_markers(self) -> None:
+        """A right that is withdrawn before a value was sent: `complete` comes, and positions go on."""
+        world = make(anna=self.READ_ALL, bert=EVERYTHING)
+        publisher = world.client("bert", client_id="p")
+        for topic in "ab":
+            put(world, f"X/{topic}", publisher=publisher)
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true")
+        world.broker.replace_policy(policy(anna=self.READ_A, bert=EVERYTHING))
+        world.settle()
+        frames = client.read()
+        assert values(frames) == [("X/a", b"value")]
+        assert [marker["count"] for marker in markers(frames)] == ["1"]
+        assert positions(frames) == [2]
+
+    @pytest.mark.parametrize("line", ["eager:true", "since", "markers:true"])
+    def test_rights_that_come_while_a_subscribe_is_committed(self, line: str) -> None:
+        """Granted topics come before any position of the new rights, also if their last change is older than `since`."""
+        world = make(anna=self.READ_A, bert=EVERYTHING)
+        publisher = world.client("bert", client_id="p")
+        for topic in "ba":
+            put(world, f"X/{topic}", publisher=publisher)
+        first = world.client()
+        subscribe(first, "markers:true")
+        since = markers(first.read())[-1]["position"]
+        line = f"since:{since}" if line == "since" else line
+        client = world.client()
+        client.write(f"SUBSCRIBE\nid:s\ndestination:X/**\nmarkers:true\n{line}\n\n\0".encode())
+        world.broker.replace_policy(policy(anna=self.READ_ALL, bert=EVERYTHING))
+        world.settle()
+        seen = dict(values(client.read()))
+        assert line == "markers:true" or seen["X/b"] == b"value"
+        world.broker.replace_policy(policy(anna=self.READ_A, bert=EVERYTHING))
+        put(world, "X/b", b"newer", publisher)
+        world.broker.replace_policy(policy(anna=self.READ_ALL, bert=EVERYTHING))
+        world.settle()
+        assert values(client.read()) == [("X/b", b"newer")]
+
+    def test_complete_waits_for_scans(self) -> None:
+        """A durable subscription that returns while a scan goes on gets `complete` after the topics of that scan."""
+        world = make(anna=self.READ_A, bert=EVERYTHING)
+        publisher = world.client("bert", client_id="p")
+        for topic in "ab":
+            put(world, f"X/{topic}", publisher=publisher)
+        client = world.client(client_id="c")
+        subscribe(client, "markers:true", "durable:true", "eager:true")
+        client.read()
+        client.lose()
+        world.broker.replace_policy(policy(anna=self.READ_ALL, bert=EVERYTHING))
+        again = world.client(client_id="c")
+        again.write(b"SUBSCRIBE\nid:s\ndestination:X/**\nmarkers:true\ndurable:true\n\n\0")
+        assert again.read() == []
+        world.settle()
+        frames = again.read()
+        assert values(frames) == [("X/b", b"value")]
+        assert [marker["count"] for marker in markers(frames)] == ["1"]
+
+    def test_the_receipt_of_an_ack_has_the_position_of_its_own_time(self) -> None:
+        """It is sent once the ACK is on disk. A marker may come before it, and its position is no older than that."""
+        world = make()
+        client = world.client(client_id="c")
+        subscribe(client, "markers:true", "durable:true", ack="client")
+        client.read()
+        put(world, "X/a")
+        put(world, "X/b")
+        first, second = client.read()
+        client.ack(first, receipt="1")
+        client.ack(second)
+        world.now_s += 5
+        client.peer.tick(world.now_s)
+        assert positions(client.read()) == [2]
+        world.settle()
+        (receipt,) = client.read()
+        assert receipt.headers[b"position"].split(b".")[1] == b"2"
+
+
 def test_connected_has_the_incarnation_if_asked() -> None:
     """`incarnation:true` of CONNECT; without it CONNECTED is as before."""
     world = make()
@@ -648,7 +731,7 @@ class TestNotices:
         assert [[frame.headers[name] for name in names] for frame in left] == [[b"X/a", b"left", b"rights"]]
 
     def test_a_right_that_comes_back_before_the_notice(self) -> None:
-        """Nothing is reported."""
+        """No notice is sent. The value comes again, because changes may have been missed meanwhile."""
         world = make(anna=EVERYTHING)
         client = world.client()
         subscribe(client, "markers:true")
@@ -657,4 +740,4 @@ class TestNotices:
         for receive in (["X/b"], ["X/**"]):
             world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": receive}), world.wall_us)
             world.settle()
-        assert values(client.read()) == []
+        assert values(client.read()) == [("X/a", b"1")]
