@@ -126,7 +126,7 @@ class Subscription:
         durable: It outlives its connection.
         acknowledged: Ack mode `client` or `client-individual`.
         individual: An ACK covers its message alone.
-        eager: It asked for all current values, so it also gets those that a later policy grants.
+        eager: It asked for all current values, or those after a position. So it also gets those that a later policy grants.
         connection: Where values go; None while detached or paused.
         checked: Rights that allow all that it owes, or None: under others they are asked for each value.
         life: Its state.

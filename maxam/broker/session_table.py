@@ -155,12 +155,14 @@ class SessionTable:
         if subscription.life is not PENDING:
             return  # a resumed one took effect before
         subscription.life = UNMATCHED
+        current = eager or subscription.eager  # the latter if a resumption asked for it before it was applied
+        if after >= 0:
+            subscription.eager = True  # its client continues from all values: it lacks those that a later policy grants
         if not subscription.session.rights.can_receive_any(subscription.glob):
             subscription.complete_initial()
             return  # until a policy grants something that it matches
         self._routing.add(subscription)
-        # `subscription.eager` if a resumption asked for it before it was applied
-        if eager or subscription.eager:
+        if current:
             self._scanner.owe_current(subscription)
         elif after >= 0:
             # A topic that was granted since the SUBSCRIBE may have changed before the position.

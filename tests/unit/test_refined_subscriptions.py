@@ -416,6 +416,22 @@ class TestSince:
         assert receipt.headers[b"result"] == b"resumed"
         assert message.body == b"2"
 
+    @pytest.mark.parametrize("before", [[], ["Y/*"], ["X/b"]])
+    def test_rights_that_are_granted_later_bring_their_values(self, before: list[str]) -> None:
+        """A client that continues from a position has all values, so it is owed those that a later policy grants."""
+        world = make(anna={"send": ["X/**"], "receive": before})
+        for topic in "ab":
+            put(world, f"X/{topic}", b"1")
+        client, position = self.known(world)
+        client.lose()
+        back = world.client()
+        subscribe(back, f"since:{position}", "markers:true")
+        assert values(back.read()) == []
+        world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": ["X/**", "Y/*"]}))
+        world.settle()
+        granted = [("X/a", b"1"), ("X/b", b"1")]
+        assert sorted(values(back.read())) == (granted[:1] if before == ["X/b"] else granted)
+
     def test_other_rights_make_a_position_unusable(self) -> None:
         """A client that may receive more has not seen the older values of that."""
         world = make(anna={"send": ["X/**", "Y/*"], "receive": ["X/**"]})
