@@ -63,14 +63,9 @@ class Progress:
         """A copy of the topics that the application has a value of, as far as this is tracked."""
         return set(self._topics or ()) if self.values is None else set(self.values)
 
-    def begin(self, completing: bool, snapshot: bool) -> None:
-        """Record that SUBSCRIBE was answered.
-
-        Args:
-            completing: The marker `complete` will come.
-            snapshot: The values of all topics come before it, so that held topics which are not among them are gone.
-        """
-        self.caught_up = not completing
+    def begin(self, snapshot: bool) -> None:
+        """Record that SUBSCRIBE was answered. With `snapshot` all values come before `complete`: held topics not among them are gone."""
+        self.caught_up = False
         if snapshot:
             self.position = None
         self._missing = self.topics if snapshot and self.tracking else None

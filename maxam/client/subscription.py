@@ -95,10 +95,11 @@ class Message:
     def reason(self) -> str:
         """The reason for the kind, or empty.
 
-        Of `delete`: `deleted` or `expired`. Of `left`: `rights`, `selector`, or `not-in-snapshot` if the topic went while we
-        were away. Of `stale`: `overdue`.
+        Of `delete`: `deleted` or `expired`, with `metadata=True`. Of `left`: `rights`, `selector`, or `not-in-snapshot` if the
+        topic went while we were away. Of `stale`: `overdue`. A value may have a header `reason` of its publisher.
         """
-        return self._text(b"reason")
+        given = b"kind" in self._delivery.headers and self.kind not in ("value", "fresh")
+        return self._text(b"reason") if given else ""
 
     @property
     def accepted_at(self) -> datetime | None:
@@ -384,7 +385,7 @@ class Subscription:
             )
         resumed = self.result == "resumed"  # what the session owes takes the place of `since`
         continued = since is not None and not unavailable and not resumed
-        progress.begin(eager or continued, eager and not continued)
+        progress.begin(eager and not continued)
 
     def _pass_markers(self) -> None:
         """Take the markers that come before the next message."""

@@ -1,0 +1,210 @@
+"""A client that keeps its values and the position ends equal to the broker, wherever its connection or itself is cut off."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxam.client import Client, ClientError
+from maxam.client.resume import ResumingClient, resume
+from maxam.client.subscription import AckMode
+from tests.support.served_world import EVER, ServedWorld
+
+ALL = {"send": ["X/**"], "receive": ["X/**"]}
+LESS = {"send": ["X/**"], "receive": ["X/*a", "X/*b"]}
+OTHER = {"send": ["X/**"], "receive": ["X/*b", "X/*c"]}
+TOPICS = ["X/a", "X/b", "X/c", "X/d"]
+SETTLED_S = 20.0  # every position has been reported by then
+STRIDE = 7  # of the numbers of bytes, where not each is tried
+ACK_MODES: list[AckMode] = ["client", "client-individual", "auto"]
+
+
+@dataclass
+class Kept:
+    """Values and a position that belong together, as a program has stored them."""
+
+    values: dict[str, bytes] = field(default_factory=dict)
+    position: str | None = None
+
+
+async def program(client: Client | ResumingClient, kept: Kept, **given: Any) -> None:
+    """Keep the values, and store them with the position before each message and at each new position."""
+    values = dict(kept.values)
+    subscription = client.subscribe("X/**", since=kept.position, values=values, **given)
+
+    def store() -> None:
+        kept.values, kept.position = dict(values), subscription.position
+
+    async def store_positions() -> None:
+        position = None
+        while True:
+            position = await subscription.position_after(position)
+            store()
+
+    async with subscription, trio.open_nursery() as nursery:
+        nursery.start_soon(store_positions)
+        async for _ in subscription:
+            store()
+
+
+async def run(served: ServedWorld, kept: Kept, seconds: float = SETTLED_S, bytes_max: int = EVER, **given: Any) -> None:
+    """Run the program on one connection until a time has passed or the connection breaks, and kill it."""
+    with trio.move_on_after(seconds):
+        try:
+            async with served.connected(bytes_max=bytes_max) as client:
+                await program(client, kept, **given)
+        except* ClientError:
+            assert bytes_max < EVER
+
+
+def simulated(test: Callable[[], Any]) -> None:
+    """Run a test by a clock that jumps when all tasks wait."""
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ack", ACK_MODES)
+@pytest.mark.parametrize("restored", [False, True])
+def test_killed_at_any_byte_it_ends_equal(ack: AckMode, restored: bool) -> None:
+    """The program is killed after any number of bytes of its catch-up, or of its second snapshot. Then more changes."""
+
+    async def history(cut: int) -> int:
+        served, kept = ServedWorld(), Kept()
+        for topic in TOPICS[:3]:
+            served.send(topic, b"1")
+        await run(served, kept, ack=ack)
+        assert kept.values == served.values
+        served.send("X/a", b"2")
+        served.send("X/b", b"")
+        served.send("X/d", b"2")
+        if restored:
+            served.restart("fedcba9876543210")
+        before = served.sent_bytes
+        await run(served, kept, bytes_max=cut, ack=ack)
+        sent = served.sent_bytes - before
+        served.send("X/d", b"")
+        served.send("X/b", b"3")
+        await run(served, kept, ack=ack)
+        assert kept.values == served.values == {"X/a": b"2", "X/b": b"3", "X/c": b"1"}, cut
+        assert kept.position is not None
+        return sent
+
+    async def test() -> None:
+        total = await history(EVER)
+        assert total > 400
+        for cut in range(0, total, 1 if ack == "client" else STRIDE):
+            assert await history(cut) <= cut
+
+    simulated(test)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given_values", [True, False])
+@pytest.mark.parametrize("ack", ACK_MODES)
+@pytest.mark.parametrize("durable", [False, True])
+def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, durable: bool, given_values: bool) -> None:
+    """A connection that breaks after any number of bytes is resumed; changes come meanwhile, and a restart may."""
+
+    async def history(cut: int, restart: str) -> int:
+        served = ServedWorld()
+        for topic in TOPICS[:3]:
+            served.send(topic, b"1")
+        limits = [cut]
+        values: dict[str, bytes] = {}
+
+        def dial(session: str | None) -> Any:
+            return served.connected(session, limits.pop(0) if limits else EVER)
+
+        def lost(_: ClientError, __: float) -> None:
+            served.send("X/d", b"")
+            served.send("X/b", b"3")
+            if restart:
+                served.restart(restart)
+
+        with trio.move_on_after(2 * SETTLED_S):
+            async with resume(dial, "me", lost) as client:
+                marked: dict[str, Any] = {"values": values} if given_values else {"markers": True, "eager": True}
+                subscription = client.subscribe("X/**", id="s", ack=ack, durable=durable, **marked)
+                async with subscription, trio.open_nursery() as nursery:
+
+                    async def change() -> None:
+                        await trio.sleep(1)
+                        served.send("X/a", b"2")
+                        served.send("X/b", b"")
+                        served.send("X/d", b"2")
+
+                    nursery.start_soon(change)
+                    async for message in subscription:
+                        if not given_values:
+                            values[message.destination] = message.body
+                            if message.deleted:
+                                del values[message.destination]
+        assert values == served.values, (cut, restart)
+        return served.sent_bytes
+
+    async def test() -> None:
+        first = await history(180, "")  # CONNECTED must come
+        for restart in ("", "fedcba9876543210"):
+            for cut in range(180, first, 1 if durable and ack == "auto" else STRIDE):
+                await history(cut, restart)
+
+    simulated(test)
+
+
+SENDS = st.lists(st.tuples(st.sampled_from(TOPICS), st.sampled_from([b"1", b"2", b""])), max_size=4)
+STEPS = st.one_of(
+    st.tuples(st.just("send"), SENDS),
+    st.tuples(st.just("run"), st.integers(0, 1500), st.sampled_from([0.0, 0.5, 3.0, SETTLED_S])),
+    st.tuples(st.just("live"), SENDS),
+    st.tuples(st.just("restart"), st.sampled_from([None, "0000000000000001", "0000000000000002"])),
+    st.tuples(st.just("rights"), st.sampled_from([ALL, LESS, OTHER]), st.booleans()),
+)
+
+
+def receivable(served: ServedWorld) -> dict[str, bytes]:
+    """Return the values that the program may receive."""
+    rights = served.world.broker.policy.rights("anna")
+    return {topic: body for topic, body in served.values.items() if rights.may_receive(topic.encode())}
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(ACK_MODES), st.lists(STEPS, max_size=12))
+def test_any_history_ends_equal(ack: AckMode, steps: list[tuple[Any, ...]]) -> None:
+    """Changes, kills, restarts, restores and other rights, while the program runs and while it does not."""
+
+    async def test() -> None:
+        served, kept = ServedWorld(), Kept()
+        for step in (*steps, ("run", EVER, SETTLED_S)):
+            match step:
+                case ("send", sends):
+                    for topic, body in sends:
+                        served.send(topic, body)
+                case ("run", bytes_max, seconds):
+                    await run(served, kept, seconds, bytes_max, ack=ack)
+                case ("live", sends):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(lambda: run(served, kept, ack=ack))
+                        await trio.sleep(SETTLED_S / 2)
+                        for topic, body in sends:
+                            served.send(topic, body)
+                            await trio.lowlevel.checkpoint()
+                case ("restart", incarnation):
+                    served.restart(incarnation)
+                case ("rights", rights, running):
+                    async with trio.open_nursery() as nursery:
+                        if running:
+                            nursery.start_soon(lambda: run(served, kept, ack=ack))
+                            await trio.sleep(SETTLED_S / 2)
+                        served.grant(rights)
+                case _:
+                    raise AssertionError(step)
+        assert kept.values == receivable(served)
+
+    simulated(test)

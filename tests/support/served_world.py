@@ -1,0 +1,118 @@
+"""A broker without I/O that clients of `maxam.client` reach over in-memory streams, which a test may cut at any byte."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+
+from maxam.client import Client
+from maxam.client.connection import converse
+from maxam.client.link import background
+from maxam.gateway.server_connection import ServerConnection
+from tests.sans_io import World, fingerprint_of, policy
+
+EVER = 2**62
+INCARNATION = "0123456789abcdef"
+
+
+class ServedWorld:
+    """Serves one world at a time; its clock is that of trio.
+
+    Attributes:
+        world: The broker and its journal. A test may replace it, as a restart does.
+        sent_bytes: Bytes that went to clients.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        self.world = World.make(**given)
+        self.world.broker.incarnation = INCARNATION
+        self.sent_bytes = 0
+        self._sessions = 0
+
+    @property
+    def values(self) -> dict[str, bytes]:
+        """The values that the broker has."""
+        topics = self.world.broker.store.topics.values()
+        return {
+            topic.name: bytes(topic.change.content[topic.change.body_at :])
+            for topic in topics
+            if not topic.change.deleted
+        }
+
+    def send(self, destination: str, body: bytes) -> None:
+        """Have a value or a delete accepted, committed and delivered."""
+        self._tick()
+        publisher = self.world.client(client_id="publisher")
+        publisher.send(destination, body)
+        self.world.settle()
+        publisher.lose()
+
+    def restart(self, incarnation: str | None = None) -> None:
+        """Replace the broker by one that has read back the journal."""
+        before = self.world.broker.incarnation
+        self.world = self.world.restart()
+        self.world.broker.incarnation = incarnation or before
+
+    def grant(self, rights: dict[str, list[str]]) -> None:
+        """Give `anna` other rights, while connections may be open."""
+        self._tick()
+        self.world.broker.replace_policy(policy(anna=rights), self.world.wall_us)
+        self.world.settle()
+
+    @asynccontextmanager
+    async def connected(self, client_id: str | None = None, bytes_max: int = EVER) -> AsyncIterator[Client]:
+        """Connect as `anna`. The connection breaks once the broker has sent `bytes_max` bytes."""
+        ours, theirs = trio.testing.memory_stream_pair()
+        async with background() as nursery:
+            nursery.start_soon(self._serve, theirs, bytes_max)
+            async with converse(ours, client_id=client_id, heart_beat_ms=(0, 0)) as client:
+                yield client
+
+    def _tick(self) -> float:
+        self.world.now_s = 1000 + trio.current_time()
+        self.world.wall_us = 1_700_000_000_000_000 + int(trio.current_time() * 1_000_000)
+        return self.world.now_s
+
+    async def _serve(self, stream: trio.abc.Stream, bytes_max: int) -> None:
+        world, woken = self.world, trio.Event()
+
+        def wake() -> None:
+            woken.set()
+
+        self._sessions += 1
+        name = f"made-{self._sessions}"
+        connection = ServerConnection(world.broker, world.settings, fingerprint_of("anna"), name, wake, self._tick())
+
+        async def read() -> None:
+            async for data in stream:
+                connection.receive_data(bytes(data), self._tick(), world.wall_us)
+                world.settle()
+                woken.set()
+            connection.receive_eof(self._tick())
+            woken.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            try:
+                while bytes_max > 0 and not connection.finished and self.world is world:
+                    data = b"".join(connection.data_to_send(self._tick()))[:bytes_max]
+                    if data:
+                        bytes_max -= len(data)
+                        self.sent_bytes += len(data)
+                        await stream.send_all(data)
+                        continue
+                    due_s = connection.next_due_s
+                    with trio.move_on_after(EVER if due_s is None else max(due_s - world.now_s, 0)):
+                        await woken.wait()
+                    woken = trio.Event()
+                    connection.tick(self._tick())
+            except trio.BrokenResourceError:
+                pass
+            finally:
+                connection.closed(self._tick(), "over")
+                if world is self.world:
+                    world.settle()
+                nursery.cancel_scope.cancel()
+                await trio.aclose_forcefully(stream)
