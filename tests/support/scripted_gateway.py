@@ -65,9 +65,7 @@ class ServerConnection:
     ) -> Frame:
         """Answer CONNECT with CONNECTED."""
         frame = await self.expect(b"CONNECT")
-        connected = encoder.connected(self.version, session, heart_beat_ms, "peer/1")
-        if incarnation:
-            connected = connected.replace(b"\n\n", b"\nincarnation:%b\n\n" % incarnation.encode())
+        connected = encoder.connected(self.version, session, heart_beat_ms, "peer/1", incarnation or None)
         await self.stream.send_all(connected)
         self.decoder.expect(CLIENT_COMMANDS, self.version)
         return frame
