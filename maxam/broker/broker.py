@@ -43,7 +43,7 @@ from maxam.broker.receipt_waits import ReceiptWaits
 from maxam.broker.recovery import Recovery
 from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
-from maxam.broker.scans import SCAN_TOPICS, Scanner
+from maxam.broker.scans import SCAN_TOPICS, Scan, Scanner
 from maxam.broker.session import PENDING, Session, Subscription, Topic
 from maxam.broker.session_table import SessionTable
 from maxam.broker.store import Store
@@ -447,6 +447,10 @@ class Broker:
         self._acknowledgements.record_all()
 
     # For the gateway and the admin listener.
+
+    def scans_of(self, subscription: Subscription) -> list[Scan]:
+        """Return the scans under way for a subscription."""
+        return [scan for scan in self._scanner.scans if scan.subscription is subscription]
 
     def limits_used(self) -> list[tuple[str, int, str]]:
         """Return how much of each limit on totals is used, with the principal that uses most if each has its own; else empty."""

@@ -162,6 +162,27 @@ class Refinement:
         """Return True if the client may hold a value of a topic."""
         return (destination in self._focus) is not self._inside
 
+    # Facts for operators.
+
+    @property
+    def interval_s(self) -> float:
+        """The interval in seconds; 0 for none."""
+        return self._interval_s
+
+    @property
+    def changes_only(self) -> bool:
+        """Whether a value with the body of the one sent last is not sent."""
+        return self._changes_only
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the client could hold values when it subscribed."""
+        return self._inside
+
+    def held_until_s(self, destination: bytes) -> float:
+        """Return when the interval of a topic ends; negative if none lasts."""
+        return self._due_s.get(destination, _NEVER)
+
     # The outcome of changes.
 
     def replaced(self, destination: bytes) -> None:

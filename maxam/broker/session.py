@@ -366,6 +366,14 @@ class Subscription:
         """Return what `take` takes next; something must be ready."""
         return self._front[-1] if self._front else self._back[0]
 
+    def place_of(self, topic: Topic, most: int) -> int:
+        """Return how many topics that may be sent now come before one; -1 if it is not among the first `most`."""
+        front = self._front[: -most - 1 : -1]
+        if topic in front:
+            return front.index(topic)
+        back = self._back[: max(0, most - len(self._front))]
+        return len(self._front) + back.index(topic) if topic in back else -1
+
     def take_alike(self, topics: list[Topic]) -> bool:
         """Take these topics, which stand in reverse order, if they are the next; else take nothing."""
         if not self._front:

@@ -64,7 +64,7 @@ _COMMANDS: Final = {
     "sessions": ("maxam.cli.commands.sessions:sessions", "Show, disconnect and end sessions."),
     "subscriptions": (
         "maxam.cli.commands.subscriptions:subscriptions",
-        "List subscriptions and those that are behind; end one.",
+        "List and end subscriptions, find those that are behind, and explain why one lacks a value.",
     ),
     "top": (
         "maxam.cli.commands.top:top",

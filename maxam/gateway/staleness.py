@@ -27,13 +27,32 @@ _KEPT_PER_TAKEN: Final = 20  # and at least this many times the duration of the 
 _US: Final = 1_000_000
 
 # Why a subscription is behind, as far as the broker knows.
-Cause = Literal["", "detached", "paused", "unacknowledged", "unread", "catching-up"]
+Cause = Literal["", "detached", "paused", "unacknowledged", "unread", "catching-up", "held"]
 AckMode = Literal["", "auto", "client", "client-individual"]
 State = Literal["connected", "detached"]
 
 
 def _wall_us() -> int:
     return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RefinementRow:
+    """The headers with which a client refined its subscription.
+
+    Attributes:
+        selector: Text of its selector. None without one.
+        min_interval_ms: The shortest time between two values of a topic. 0 without a limit.
+        changes_only: A value with the body of the one sent last is not sent.
+        markers: The client gets markers and notices.
+        metadata: Each MESSAGE has the metadata of its change.
+    """
+
+    selector: str | None
+    min_interval_ms: int
+    changes_only: bool
+    markers: bool
+    metadata: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +72,15 @@ class SubscriptionRow:
         unacked: Messages sent and not acknowledged.
         oldest_owed_s: How long it has lacked the oldest topic that it is owed.
         oldest_unacked_s: How long it has lacked the oldest topic that it has not acknowledged.
-        staleness_s: The larger of these. 0.0 exactly when it has everything.
+        staleness_s: The larger of these. 0.0 exactly when it has everything but topics that wait for the end of an interval.
         behind: It has lacked a topic for longer than `Staleness.behind_after_s`. Topics lacked for less are on their way.
         conflated: Changes that were replaced before it was sent them.
         window: Un-acked messages that its connection may have now. None without one.
         cause: One of Cause. `detached` means that its session has no connection, and `paused` that it is connected and has not
             re-subscribed. `unacknowledged` means that a subscription of its connection does not ACK, and it gets nothing more.
             `unread` means that it reads more slowly than topics change. `catching-up` means that its backfill is under way.
-            Empty means that it has everything.
+            `held` means that all that it lacks waits for the end of an interval. Empty means that it has everything.
+        refinement: The headers that refine its delivery. None without any.
     """
 
     principal: str
@@ -80,6 +100,7 @@ class SubscriptionRow:
     conflated: int
     window: int | None
     cause: Cause
+    refinement: RefinementRow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +278,22 @@ def _row(
         behind=staleness_s > behind_after_s,
         conflated=subscription.conflated,
         window=None if connection is None else connection.window.size,
-        cause=_cause(session, subscription) if staleness_s else "",
+        cause=_cause(session, subscription) if staleness_s else "held" if subscription.waiting else "",
+        refinement=refinement_row(subscription),
+    )
+
+
+def refinement_row(subscription: Subscription) -> RefinementRow | None:
+    """Return the headers that refine the delivery of a subscription, None without any."""
+    refinement = subscription.refinement
+    if refinement is None:
+        return None
+    return RefinementRow(
+        selector=None if refinement.selector is None else refinement.selector.text,
+        min_interval_ms=round(refinement.interval_s * 1000),
+        changes_only=refinement.changes_only,
+        markers=refinement.markers,
+        metadata=refinement.metadata,
     )
 
 

@@ -131,6 +131,28 @@ def test_a_slow_subscriber_is_found_in_two_clicks(tab: OpenTab, floor: Floor) ->
         expect(page.locator(".panel .subscription")).to_contain_text("X/Floor.*.Counter")
 
 
+def test_a_missing_value_is_explained(tab: OpenTab, floor: Floor) -> None:
+    """A session is asked why a subscription lacks a topic, and the answer follows what happens; the selector is shown."""
+    condition = "count > 5"
+    with RawClient(floor.gateway, "table", client_id="why-board") as client, tab() as operator:
+        client.write("SUBSCRIBE", {"id": "w", "destination": "X/Why.*.Counter", "selector": condition, "receipt": "1"})
+        client.read()
+        page = operator.open("sessions?principal=table&client_id=why-board")
+        expect(page.locator(".panel .subscription")).to_contain_text(condition)
+        page.get_by_label("Destination of a topic").fill("X/Why.a.Counter")
+        page.get_by_role("button", name="Explain").click()
+        facts = page.locator(".panel section .facts")
+        expect(page.locator(".panel")).to_contain_text("The broker has no value of the topic.")
+        expect(facts).to_contain_text("no-topic")
+        floor.send("machines", "X/Why.a.Counter", body(1, "low"))
+        expect(facts).to_contain_text("filtered")
+        floor.send("machines", "X/Why.a.Counter", body(9, "high"))
+        expect(facts).to_contain_text("handed-out")
+        page.get_by_label("Destination of a topic").fill("X/Why.<b>")
+        page.keyboard.press("Enter")
+        expect(facts).to_contain_text("no-match")
+
+
 def test_the_head_is_no_better_than_what_is_below(tab: OpenTab, floor: Floor) -> None:
     """All is well only while nobody is behind; else the head says who is, and leads there, and its colour is not that of health."""
     with tab() as operator:

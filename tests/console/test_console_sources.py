@@ -4,8 +4,11 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import maxam.api
+from maxam.broker.delivery_state import CODES
+from maxam.gateway.staleness import Cause
 from tests.console.operator_browser import require
 
 HERE = Path(__file__).parent
@@ -26,6 +29,15 @@ def test_scripts_agree_with_their_types(tmp_path: Path) -> None:
     settings.write_text(f'{{"extends": "{HERE / "tsconfig.json"}", "include": ["{FOLDER}/**/*.js"]}}', encoding="utf-8")
     done = subprocess.run([node, str(TSC), "--project", str(settings)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_each_code_has_a_text() -> None:
+    """The console has a text for each cause of a missing value and of staleness, and none that does not exist."""
+    for name, codes in (("explain", CODES), ("staleness", [cause for cause in get_args(Cause) if cause])):
+        text = (FOLDER / "views" / f"{name}.js").read_text(encoding="utf-8")
+        table = text.split("({\n", 1)[1].split("\n});", 1)[0]
+        keys = re.findall(r'^  "?([a-z-]+)"?: ', table, re.MULTILINE)
+        assert sorted(keys) == sorted(codes)
 
 
 def test_no_script_makes_markup_of_text() -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import trio
 
+from maxam.exit_codes import ExitCode
 from maxam.stomp import encoder
-from maxam.stomp.events import VERSION_1_2
+from maxam.stomp.events import VERSION_1_2, SubscribeOptions
 from tests.streams.test_freshness import Operator
-from tests.support.living_gateway import Living, Site, TestClient, living, until
+from tests.support.errors import code_in
+from tests.support.living_gateway import EVERYTHING, Living, Site, TestClient, cli, living, until
 
 
 def impatient(folder: Path, *clients: str) -> Site:
@@ -116,6 +118,90 @@ def test_who_is_away_is_named_first(tmp_path: Path) -> None:
                 await until(lambda: not alive.gateway.broker.sessions["sub", "away"].subscriptions[b"s"].unacked)
                 alive.gateway.staleness._kept_until_s = 0.0
                 assert "no subscription has lacked anything" in await operator.says("subscriptions", "slow")
+
+    trio.run(run)
+
+
+def test_the_cause_is_explained_from_one_state_to_the_next(tmp_path: Path) -> None:
+    """The command follows a topic from `older` over `unacknowledged` and `superseded` to what the ACK and the end leave."""
+
+    async def run() -> None:
+        async with (
+            living(Site(tmp_path, "pub", "sub")) as alive,
+            alive.client("pub", "machine") as publisher,
+            alive.client("sub", "board 7") as client,
+        ):
+            operator = Operator(alive)
+            place = ("subscriptions", "explain", "sub", "board 7", "s", "X/a")
+
+            async def explained(code: str, *more: str) -> str:
+                row = json.loads(await operator.says(*place, "--json"))
+                assert row["code"] == code, row
+                text = await operator.says(*place, *more)
+                assert text.startswith(f"{code}: ")
+                return text
+
+            result = await cli(alive, *place)
+            assert (result.exit_code, code_in(result.output)) == (ExitCode.NOT_FOUND, "not-found")
+            await publisher.send("X/a", b"0")
+            await client.subscribe("X/**", b"client", durable=False)
+            await explained("older")
+            await publisher.send("X/a", b"1")
+            frame = await client.frame()
+            assert "revision 2 " in await explained("unacknowledged")
+            await publisher.send("X/a", b"2")
+            text = await explained("superseded")
+            assert "revision 2 " in text
+            assert "revision 3 " in text
+            await client.write(encoder.ack(VERSION_1_2, b"s", frame.headers[b"message-id"]))
+            newest = await client.frame()
+            await client.write(encoder.ack(VERSION_1_2, b"s", newest.headers[b"message-id"], receipt_id=b"r"))
+            await client.frame()
+            await explained("acknowledged")
+
+    trio.run(run)
+
+
+def test_a_refined_subscription_is_explained(tmp_path: Path) -> None:
+    """An interval, a selector and what refines the subscription, over the real gateway and by the real command."""
+
+    async def run() -> None:
+        options = SubscribeOptions(interval_ms=3_600_000, selector="header('level') = 'high'")
+        site = Site(tmp_path, "pub", "sub")
+        site.policy({"pub": EVERYTHING, "sub": {**EVERYTHING, "admin": ["read"]}})
+        async with (
+            living(site) as alive,
+            alive.client("pub", "machine") as publisher,
+            alive.client("sub", "board 7") as client,
+        ):
+            operator = Operator(alive)
+
+            async def row(topic: str, who: str = "sub") -> dict[str, object]:
+                place = ("subscriptions", "explain", "sub", "board 7", "s", topic, "-o", "json")
+                found: dict[str, object] = json.loads((await cli(alive, *place, who=who)).stdout)
+                return found
+
+            async def send(topic: str, level: bytes) -> None:
+                frame = encoder.send(VERSION_1_2, topic.encode(), b"1", ((b"level", level),), b"sent")
+                await publisher.write(frame)
+                assert (await publisher.frame()).headers[b"disposition"] == b"accepted"
+
+            await client.subscribe("X/**", options=options)
+            await send("X/a", b"high")
+            await client.values(1)
+            await send("X/a", b"high")
+            await send("X/b", b"low")
+            # The operator of this site may receive nothing. So it does not learn what the selector finds.
+            assert (await row("X/a", "operator"))["code"] == "undisclosed"
+            held = await row("X/a")
+            assert (held["code"], held["revision"]) == ("held", 2)
+            assert isinstance(held["left_s"], float)
+            assert 0 < held["left_s"] <= 3600
+            assert (
+                held["refinement"] == json.loads(await operator.says("subscriptions", "list", "--json"))["refinement"]
+            )
+            assert (await row("X/b"))["code"] == "filtered"
+            assert "held by min-interval" in await operator.says("subscriptions", "list")
 
     trio.run(run)
 

@@ -645,6 +645,7 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
         "conflated": 1,
         "window": window,
         "cause": "unacknowledged",
+        "refinement": None,
     }
 
     async def test() -> None:

@@ -10,8 +10,8 @@ import trio.testing
 from maxam.broker.outbox import Outbox
 from maxam.gateway import staleness
 from maxam.gateway.staleness import KEPT_S, WORST_MAX, Staleness
-from maxam.stomp.events import Send, Subscribe
-from tests.unit.test_admin_api import World, datum, run
+from maxam.stomp.events import Send, Subscribe, SubscribeOptions
+from tests.unit.test_admin_api import READER, World, datum, run
 
 S = 1_000_000
 START_US = 1_700_000_000_000_000
@@ -34,9 +34,11 @@ def subscribe(
     ack: bool = False,
     durable: bool = False,
     eager: bool = False,
+    options: SubscribeOptions | None = None,
 ) -> None:
     """Subscribe now, committed on return."""
-    world.broker.subscribe(connection, Subscribe(id_.encode(), glob.encode(), ack, durable, eager, None), world.wall_us)
+    event = Subscribe(id_.encode(), glob.encode(), ack, durable, eager, None, options=options)
+    world.broker.subscribe(connection, event, world.wall_us)
     world.committer.schedule_commit()
 
 
@@ -168,6 +170,88 @@ def test_a_paused_subscription_says_so(world: World) -> None:
     world.connect("admin", "a")
     send(world, "X/A.1")
     assert one(world).cause == "paused"
+
+
+def test_what_an_interval_holds_is_no_lag(world: World) -> None:
+    """A subscription whose topics all wait for the end of an interval is not behind, and its cause is `held`."""
+    connection = world.connect("admin", "a")
+    options = SubscribeOptions(interval_ms=60_000, selector="text <> 'x'", changes_only=True)
+    subscribe(world, connection, "s", "X/**", options=options)
+    for _ in range(2):
+        send(world, "X/A.1")
+        later(world, 9)
+        drain(connection)
+        world.broker.send(world.publisher, Send(b"X/A.1", datum("w"), (), None), world.wall_us)
+        world.committer.schedule_commit()
+    assert look(world).worst == ()
+
+    async def test() -> None:
+        (row,) = (await world.json("/v1/subscriptions?principal=admin"))["subscriptions"]
+        assert (row["cause"], row["owed"], row["staleness_s"], row["behind"]) == ("held", 1, 0.0, False)
+        assert row["refinement"] == {
+            "selector": "text <> 'x'",
+            "min_interval_ms": 60_000,
+            "changes_only": True,
+            "markers": False,
+            "metadata": False,
+        }
+
+    run(test)
+
+
+def test_a_delivery_is_explained(world: World) -> None:
+    """The answer has the cause, the facts and the refinement. Names may have all characters. Errors have their statuses."""
+    world.wall_us -= 3 * S  # of the SUBSCRIBE
+    connection = world.connect("admin", "a b/c")
+    subscribe(world, connection, "s/1", "X/**", ack=True)
+    subscribe(world, connection, "f", "X/**", options=SubscribeOptions(selector="text = 'w'", metadata=True))
+    later(world, 3)
+    send(world, "X/B.1")
+    drain(connection)
+    send(world, "X/B.1")
+    path = "/v1/subscriptions/admin/a%20b%2Fc"
+
+    async def code(of: str, destination: str, who: str | None = None) -> Any:
+        query = f"{path}/{of}/explain?destination={quote(destination, safe='')}"
+        return (await (world.json(query) if who is None else world.json(query, who)))["code"]
+
+    async def test() -> None:
+        assert await world.json(f"{path}/s%2F1/explain?destination=X/B.1") == {
+            "principal": "admin",
+            "client_id": "a b/c",
+            "id": "s/1",
+            "destination": "X/B.1",
+            "glob": "X/**",
+            "code": "superseded",
+            "revision": 2,
+            "accepted_at": "2023-11-14T22:13:20.000000Z",
+            "deleted": False,
+            "sent_revision": 1,
+            "place": None,
+            "since_s": None,
+            "left_s": None,
+            "window": connection.window.size,
+            "in_flight": 1,
+            "in_focus": None,
+            "refinement": None,
+        }
+        assert await code("s%2F1", "X/nothing") == "no-topic"
+        assert await code("s%2F1", "Y/\u00e9 \0") == "no-match"
+        assert await code("f", "X/B.1") == "filtered"
+        assert await code("f", "X/B.1", READER) == "undisclosed"  # it may receive X/A.** only
+        assert await code("s%2F1", "X/B.1", READER) == "superseded"
+        for wrong, status in (
+            ("/x/explain?destination=X/B.1", 404),
+            ("/explain?destination=X/B.1", 404),
+            ("/s%2F1/x/explain?destination=X/B.1", 404),
+            ("/s%2F1?destination=X/B.1", 405),
+            ("/s%2F1/explain", 400),
+            ("/s%2F1/explain?destination=X/B.1&x=1", 400),
+        ):
+            assert (await world.ask("GET", path + wrong)).status_code == status, wrong
+        assert (await world.ask("GET", "/v1/subscriptions/admin/none/s/explain?destination=X/B.1")).status_code == 404
+
+    run(test)
 
 
 def test_the_worst_come_first_and_are_bounded(world: World) -> None:

@@ -1,8 +1,10 @@
-"""Routes of subscriptions: list them, list those that are behind, end one."""
+"""Routes of subscriptions: list them, list those that are behind, explain the delivery of a topic, end one."""
 
 from http import HTTPStatus
-from typing import Final
+from typing import Final, get_args
 
+import trio
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from maxam.api.answers import Answer, ApiError, Rows
@@ -26,14 +28,23 @@ from maxam.api.errands import end_subscription
 from maxam.api.parameters import LIMIT, after, seconds, text
 from maxam.api.routing import Call, Description, RouteSpec, not_found
 from maxam.avro.json.decoding import iso_time
+from maxam.broker.delivery_state import CODES, PLACES_MAX, delivery_state
 from maxam.gateway.server import Gateway
-from maxam.gateway.staleness import SubscriptionRow
+from maxam.gateway.staleness import Cause, RefinementRow, SubscriptionRow, refinement_row
 
 SUBSCRIPTIONS_PATH: Final = "/v1/subscriptions"
+EXPLAIN: Final = "/explain"
 ROWS_PER_SLICE: Final = 25  # read before the event loop runs other tasks: about 1 ms if each is owed very much
 SLICE_SUBSCRIPTIONS: Final = 1000  # sessions and subscriptions read likewise
-CAUSES: Final = ("", "detached", "paused", "unacknowledged", "unread", "catching-up")
 
+REFINEMENT: Final = record(
+    "Refinement",
+    selector=nullable(TEXT),
+    min_interval_ms=described(COUNT, "0 without a limit"),
+    changes_only=FLAG,
+    markers=FLAG,
+    metadata=FLAG,
+)
 SUBSCRIPTION: Final = record(
     "Subscription",
     principal=TEXT,
@@ -48,12 +59,37 @@ SUBSCRIPTION: Final = record(
     unacked=described(COUNT, "messages sent and not acknowledged"),
     oldest_owed_s=SECONDS,
     oldest_unacked_s=SECONDS,
-    staleness_s=described(NUMBER, "the larger of both, in seconds; 0.0 if it has everything"),
+    staleness_s=described(
+        NUMBER, "the larger of both, in seconds; 0.0 if it has everything but topics that wait for an interval"
+    ),
     behind=described(FLAG, "staleness_s is above behind_after_s"),
     conflated=described(COUNT, "changes that newer ones replaced before they were sent"),
     window=nullable(described(WHOLE, "un-acked messages that its connection may have now")),
-    cause=described(one_of(*CAUSES), "why it lacks something, as far as the broker knows"),
+    cause=described(one_of(*get_args(Cause)), "why it lacks something, as far as the broker knows"),
+    refinement=described(nullable(REFINEMENT), "headers that refine its delivery; null without any"),
 )
+
+EXPLANATION: Final = record(
+    "DeliveryState",
+    principal=TEXT,
+    client_id=TEXT,
+    id=TEXT,
+    destination=TEXT,
+    glob=TEXT,
+    code=described(one_of(*CODES), "the cause, see docs/operate/admin.md"),
+    revision=described(nullable(COUNT), "of the newest change"),
+    accepted_at=nullable(TIME),
+    deleted=described(nullable(FLAG), "whether the newest change is a delete"),
+    sent_revision=described(nullable(COUNT), "revision that was sent last, if the broker still knows it"),
+    place=described(nullable(COUNT), f"topics before this one in its queue; null if there are {PLACES_MAX} or more"),
+    since_s=described(nullable(NUMBER), "duration of `detached` or `window-full`, seconds"),
+    left_s=described(nullable(NUMBER), "seconds until the interval ends, with `held`"),
+    window=described(nullable(COUNT), "un-acked messages that the connection may have now"),
+    in_flight=described(nullable(COUNT), "un-acked messages that the connection has"),
+    in_focus=described(nullable(FLAG), "whether the client may hold a value, if there is a selector"),
+    refinement=nullable(REFINEMENT),
+)
+_EXPLAINED: Final = text("destination", "name of the topic", required=True)
 
 _PRINCIPAL: Final = text("principal", "only those of this principal")
 _CLIENT_ID: Final = text("client_id", "only those of sessions with this client-id")
@@ -156,13 +192,61 @@ async def _drop(call: Call) -> Response:
     return Answer({"dropped": True})
 
 
+@Description(
+    "Explain why a subscription does not have the newest value of a topic",
+    EXPLANATION,
+    (_EXPLAINED,),
+    path=SUBSCRIPTIONS_PATH + "/{principal}/{client_id}/{id}" + EXPLAIN,
+    errors={404: "`not-found`: there is no such subscription."},
+    text="""A selector and `changes-only` decide by the content of values. So the code is `undisclosed` for such a subscription if the caller may
+not receive the topic.""",
+)
+async def _explain(call: Call) -> Response:
+    if not call.request.scope["raw_path"].endswith(EXPLAIN.encode()):
+        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)  # a subscription itself is not shown
+    principal, client_id, id_ = call.segments(SUBSCRIPTIONS_PATH, ("principal", "client-id", "id"), EXPLAIN)
+    broker, destination = call.gateway.broker, call[_EXPLAINED] or ""
+    session = broker.sessions.get((principal, client_id))
+    subscription = None if session is None else session.subscriptions.get(id_.encode())
+    if subscription is None:
+        raise not_found("there is no such subscription")
+    name = destination.encode()
+    state = delivery_state(
+        subscription,
+        name,
+        broker.store.topics.get(name),
+        broker.scans_of(subscription),
+        trio.current_time(),
+        call.may_receive(name),
+    )
+    return Answer(
+        row_of(
+            EXPLANATION,
+            state,
+            principal=principal,
+            client_id=client_id,
+            id=id_,
+            destination=destination,
+            glob=subscription.glob.text,
+            accepted_at=None if state.accepted_at_us is None else iso_time(state.accepted_at_us),
+            refinement=_refinement(refinement_row(subscription)),
+        )
+    )
+
+
 def subscription_row(row: SubscriptionRow) -> dict[str, object]:
     """Return the JSON of a subscription."""
-    return row_of(SUBSCRIPTION, row)
+    return row_of(SUBSCRIPTION, row, refinement=_refinement(row.refinement))
+
+
+def _refinement(row: RefinementRow | None) -> dict[str, object] | None:
+    """Return the JSON of what refines a subscription."""
+    return None if row is None else row_of(REFINEMENT, row)
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", SUBSCRIPTIONS_PATH, "read", _subscriptions),
     ("GET", SUBSCRIPTIONS_PATH + "/slow", "read", _slow),
+    ("GET", SUBSCRIPTIONS_PATH + "/{principal}/{key:path}", "read", _explain),
     ("DELETE", SUBSCRIPTIONS_PATH + "/{principal}/{key:path}", "write", _drop),
 )

@@ -1,4 +1,4 @@
-"""`maxam-admin subscriptions`: all subscriptions, and those that are behind."""
+"""`maxam-admin subscriptions`: all subscriptions, those that are behind, and why one does not have a value."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -11,7 +11,7 @@ from maxam.cli.repeating import watch_option
 from maxam.cli.screens.top import WHY
 from maxam.counting import counted
 from maxam.https_client import Credentials, Remote, subscription_path
-from maxam.terminal.groups import CommandGroup
+from maxam.terminal.groups import LazyGroup
 from maxam.terminal.moments import Duration
 from maxam.terminal.tables import print_json, print_line, print_table
 from maxam.terminal.units import duration
@@ -20,9 +20,17 @@ SHOWN: Final = 20  # slow ones without --limit
 _EXPENDABLE: Final = ["WINDOW", "CONFLATED", "UN-ACKED", "OWED"]
 
 
-@click.group(cls=CommandGroup)
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "explain": (
+            "maxam.cli.commands.subscriptions_explain:subscriptions_explain",
+            "Explain why a subscription does not have the newest value of a topic.",
+        ),
+    },
+)
 def subscriptions() -> None:
-    """List subscriptions and those that are behind; end one."""
+    """List and end subscriptions, find those that are behind, and explain why one lacks a value."""
 
 
 @subscriptions.command("list")
@@ -156,5 +164,5 @@ def behind_by(row: dict[str, Any]) -> str:
 
 
 def why(row: dict[str, Any]) -> str:
-    """Return why a subscription is behind; nothing if it is not, as what is on its way needs no cause."""
-    return WHY[row["cause"]] if row["behind"] else ""
+    """Return why a subscription is behind, or what holds its values; empty otherwise, as what is on its way needs no cause."""
+    return WHY[row["cause"]] if row["behind"] or row["cause"] == "held" else ""

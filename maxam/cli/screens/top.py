@@ -28,6 +28,7 @@ WHY: Final = {
     "unacknowledged": "slow to acknowledge",
     "unread": "slow to read",
     "catching-up": "asked for everything, under way",
+    "held": "held by min-interval",
 }
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _TITLE_LINES: Final = 2  # of a list

@@ -7,6 +7,7 @@ import { add, badge, client, cut, el, fill } from "../dom.js";
 import { filterBox, Listing, Panel } from "../listing.js";
 import { Poll } from "../link.js";
 import { age, count, plural, shownShort, time } from "../text.js";
+import { refined, whyMissing } from "./explain.js";
 import { staleness, why } from "./staleness.js";
 
 /** @param {import("../main.js").Place} place */
@@ -82,7 +83,8 @@ function showSession(session, changed) {
   const subscriptions = el("div");
   const kick = action({ class: "quiet", click: () => void ask("kick") }, "Disconnect …");
   const drop = action({ class: "danger quiet", click: () => void ask("drop") }, "End the session …");
-  const body = el("div", null, list, el("h3", null, "Subscriptions"), subscriptions, el("div", { class: "buttons" }, kick, drop));
+  const question = whyMissing(session);
+  const body = el("div", null, list, el("h3", null, "Subscriptions"), subscriptions, question.element, el("div", { class: "buttons" }, kick, drop));
   const holder = el("div", null, el("p", { class: "loading" }, "Asking the gateway …"));
   const poll = new Poll(
     (signal) => read(session, signal),
@@ -104,6 +106,7 @@ function showSession(session, changed) {
         ["Durable", row.durable ? "yes: it outlives its connection" : "no"],
       ]);
       fill(subscriptions, rows.length ? rows.map(subscription) : el("p", { class: "aside" }, "It has none."));
+      question.show(rows);
     },
     (problem) => fill(holder, problem.status === 404 ? nothing("This session is gone.", "It ended, or was not durable and its connection closed.") : refusal(problem)),
   );
@@ -136,7 +139,13 @@ function showSession(session, changed) {
           },
     );
 
-  return { element: holder, stop: () => poll.stop() };
+  return {
+    element: holder,
+    stop: () => {
+      poll.stop();
+      question.stop();
+    },
+  };
 }
 
 /**
@@ -169,7 +178,8 @@ function subscription(one) {
       `; ${count(one.unacked)} un-acked`,
       one.oldest_unacked_s ? `, the oldest for ${age(one.oldest_unacked_s)}` : "",
       `; ${count(one.conflated)} conflated`,
-      one.behind ? `. Why: ${why(one)}` : "",
+      why(one) ? `. Why: ${why(one)}` : "",
     ),
+    one.refinement && el("p", { class: "aside" }, "Refined: ", ...refined(one.refinement)),
   );
 }

@@ -13,14 +13,15 @@ const CAUSES = /** @type {Record<string, string>} */ ({
   unacknowledged: "slow to acknowledge",
   unread: "slow to read",
   "catching-up": "catches up",
+  held: "held by its interval",
 });
 
 /**
- * Why a subscription is behind; nothing if it is not, as what is on its way needs no cause.
+ * Why a subscription is behind, or what holds its values. Empty otherwise, as what is on its way needs no cause.
  * @param {{behind: boolean, cause: string}} row
  */
 export function why(row) {
-  return row.behind ? (CAUSES[row.cause] ?? row.cause) : "";
+  return row.behind || row.cause === "held" ? (CAUSES[row.cause] ?? row.cause) : "";
 }
 
 /**
@@ -33,12 +34,12 @@ export function lateness(row) {
 }
 
 /**
- * @param {{staleness_s: number, behind: boolean}} row of a subscription or a session. staleness_s is the age of the oldest thing that
+ * @param {{staleness_s: number, behind: boolean, cause?: string}} row of a subscription or a session. staleness_s is the age of the oldest thing that
  *     it does not have, 0 if it has everything
  */
 export function staleness(row) {
   const seconds = row.staleness_s;
-  if (seconds <= 0) return meter(0, "ok", "has everything");
+  if (seconds <= 0) return meter(0, "ok", row.cause === "held" ? "waits for its interval" : "has everything");
   const state = lateness(row);
   const share = Math.log(Math.max(1, seconds / 0.05)) / Math.log(FULL_S / 0.05);
   const word = state === "ok" ? "" : state === "warn" ? "▲ " : "■ ";
