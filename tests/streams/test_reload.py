@@ -1,4 +1,4 @@
-"""Reload while clients are served: what comes into force at once, what is refused, and that nothing leaks and nobody is dropped."""
+"""Reload while clients are served: items that come into force, items that are refused, no leak, no dropped connection."""
 
 import datetime as dt
 import gc
@@ -71,8 +71,9 @@ def test_nothing_changed_is_no_reload(site: Site, caplog: pytest.LogCaptureFixtu
 def test_a_bad_item_leaves_the_old_in_force_and_the_others_swap(
     site: Site, item: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each item by itself: one is bad, all others are new. The bad one is named, with its file, in answer, log and health until it is
-    repaired; what it was is served on.
+    """One item is invalid and all others are new. Answer, log and health show the invalid one with its file until it is repaired.
+
+    The old item stays in force meanwhile.
     """
     certificates = site.certificates
     paths = {
@@ -113,7 +114,7 @@ def test_a_bad_item_leaves_the_old_in_force_and_the_others_swap(
 
 
 def test_what_is_restored_is_mended(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """When a bad file becomes what is in force again, its problem is gone and that is said, though nothing was reloaded."""
+    """An invalid file that gets the content in force again has no problem any longer. That is logged, though nothing was reloaded."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -150,7 +151,7 @@ async def _publish(gateway: Living, name: str, topics: list[str], stop: trio.Eve
 
 
 async def _subscribe(gateway: Living, name: str, ack: bytes, stop: trio.Event, **how: Any) -> None:
-    """Read all that comes until told to stop; an ERROR or an end is a failure."""
+    """Read all messages until `stop` is set. An ERROR or an end is a failure."""
     async with gateway.client(name, f"{name}-{ack.decode()}" if how else None) as client:
         await client.write(encoder.subscribe(VERSION_1_2, b"s", b"X/**", ack, **how))
         with trio.CancelScope() as scope:
@@ -169,9 +170,9 @@ async def _subscribe(gateway: Living, name: str, ack: bytes, stop: trio.Event, *
 
 
 def test_no_value_leaks_and_nobody_is_dropped_when_a_right_is_withdrawn_under_load(site: Site) -> None:
-    """Rights come and go, and the server's certificate and the revocation list with them, while everything is published and delivered in
-    every way there is. Once a reload has answered, nothing that is not permitted any more is encrypted and no SEND that is not is
-    admitted; no connection ends.
+    """Rights, the server's certificate and the CRL change while values are published and delivered in every way.
+
+    Once a reload has answered, no value without a right is encrypted, and no SEND without a right is admitted. No connection ends.
     """
     open_policy = {"anna": EVERYTHING, "ben": EVERYTHING, "carl": EVERYTHING}
     closed = {
@@ -235,8 +236,10 @@ def test_no_value_leaks_and_nobody_is_dropped_when_a_right_is_withdrawn_under_lo
 
 
 def test_a_large_message_under_way_is_waited_for_or_cut(site: Site) -> None:
-    """A MESSAGE of megabytes that is half encrypted when the right to it goes: a client that reads gets all of it before the reload
-    answers; one that does not read is cut off; nothing of it is encrypted afterwards.
+    """The right to a MESSAGE of megabytes goes while it is half encrypted.
+
+    A client that reads gets all of it before the reload answers. A client that does not read is closed. After the answer, no part
+    of the MESSAGE is encrypted.
     """
     body = bytes(4_000_000)
 
@@ -271,8 +274,9 @@ def test_a_large_message_under_way_is_waited_for_or_cut(site: Site) -> None:
 
 
 def test_who_is_named_no_more_is_gone(site: Site) -> None:
-    """A certificate that the policy drops, or gives to another principal, gets an ERROR that says so; its session's durable
-    subscriptions stay for the principal's other certificates; others are served on.
+    """A certificate that the policy drops, or gives to another principal, gets an ERROR with this reason.
+
+    The durable subscriptions of its session stay for the principal's other certificates. Other clients notice nothing.
     """
 
     async def test() -> None:
@@ -364,7 +368,7 @@ def test_new_connections_meet_the_new_certificate_on_both_listeners(site: Site) 
 def test_files_of_tls_that_would_shut_everybody_out_are_refused(
     site: Site, spoil: Callable[[Site], None], told: str
 ) -> None:
-    """A key of another, a certificate out of its time, no authority, a list that is older or a stranger's: the old ones serve on."""
+    """A new file with a wrong key, a wrong time, no CA, or a CRL that is older or of another CA is refused."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -378,8 +382,9 @@ def test_files_of_tls_that_would_shut_everybody_out_are_refused(
 
 
 def test_revocation_bites_at_once(site: Site) -> None:
-    """Who is on a newly loaded list gets an ERROR with the reason, on the live connection and at the next CONNECT; one that does not
-    read is cut off; operators are refused too, in the middle of a connection; nobody else notices.
+    """A client on a newly loaded CRL gets an ERROR with the reason, on the live connection and at the next CONNECT.
+
+    A client that does not read is closed. Operators are refused too, in the middle of a connection. Other clients notice nothing.
     """
 
     async def ask(stream: trio.SSLStream[trio.SocketStream]) -> bytes:
@@ -528,7 +533,7 @@ def test_a_connection_is_expelled_once(site: Site) -> None:
 def test_an_expired_list_warns_or_refuses(
     site: Site, expired: Literal["warn", "refuse"], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A list that is overdue is told in log and health; its authority's clients are served on, or refused if that is set."""
+    """Log and health show a CRL that is overdue. Clients of its CA are served, or refused if that is configured."""
     long_ago = NOW - dt.timedelta(days=4000)
     (site.certificates / "crl.pem").write_bytes(site.authority.revocation_list_pem([], long_ago))
 
@@ -658,8 +663,10 @@ ONLY_A = '[[rule]]\ndestination = "X/A.**"\nencoding = "none"\n'
 
 
 def test_a_reload_takes_no_rule_from_values_unless_allowed(site: Site) -> None:
-    """Schemas under which topics with a value would have no rule are refused with number and names. Allowed once, or by the settings,
-    they come into force: orphans stay readable, take no new value, and can be deleted; topics without a value do not count.
+    """Schemas under which topics with a value would have no rule are refused, with the number and names of these topics.
+
+    They come into force if that is allowed once, or by the settings. Orphans then stay readable, take no new value, and can be
+    deleted. Topics without a value do not count.
     """
 
     async def test() -> None:
@@ -679,7 +686,7 @@ def test_a_reload_takes_no_rule_from_values_unless_allowed(site: Site) -> None:
                 await ben.write(encoder.subscribe(VERSION_1_2, b"s", b"X/**", b"auto", eager=True))
                 assert await ben.values(3) == {"X/A.1": b"v", "X/B.1": b"w", "X/B.2": b"v"}
             assert (await anna.send("X/B.1", b""))[0] == b"accepted"
-            # What is an orphan already loses nothing by the next reload.
+            # The next reload takes nothing from a topic that is an orphan already.
             (site.schemas / "registry.toml").write_text(ONLY_A + "# again\n")
             assert (await gateway.reload())["schemas"].outcome == RELOADED
         schemas = SchemaSettings(site.schemas, allow_orphans=True)
@@ -691,7 +698,7 @@ def test_a_reload_takes_no_rule_from_values_unless_allowed(site: Site) -> None:
 
 
 def test_no_topic_is_missed_while_the_search_is_under_way(site: Site) -> None:
-    """Values that come behind the search, revive a deleted topic, or are accepted and not committed at the swap are found too."""
+    """The search also finds values that arrive after it passed, revive a deleted topic, or are not committed at the swap."""
     texts = {"registry.toml": ONLY_A.encode()}
 
     async def test() -> None:
@@ -716,7 +723,7 @@ def test_no_topic_is_missed_while_the_search_is_under_way(site: Site) -> None:
 
 
 def test_a_search_over_many_topics_leaves_the_loop_to_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tens of thousands of topics whose rule goes, the search counts to its limit, and others run between slices: here, at each look at the clock."""
+    """A search over tens of thousands of topics counts to its limit. Other tasks run between its batches."""
     monkeypatch.setattr("maxam.gateway.orphans._BATCH_S", 0.0)
 
     async def test() -> None:
@@ -785,7 +792,7 @@ def test_topics_that_come_and_go_during_a_search_do_not_gather(site: Site, monke
 
 
 def _loads(rest: Debouncer, looks: Iterable[tuple[FileStamp, float]]) -> list[float]:
-    """Return at which looks something was loaded, all of which was good."""
+    """Return the checks at which an item was loaded. All items are valid."""
     found = []
     for mark, at_s in looks:
         if rest.observe(mark, at_s):
@@ -795,7 +802,7 @@ def _loads(rest: Debouncer, looks: Iterable[tuple[FileStamp, float]]) -> list[fl
 
 
 def test_rest_is_what_lasts() -> None:
-    """A change is due after it has lasted; each further change begins the wait anew; what comes back to what was taken is none."""
+    """A change is due after it has lasted. Each further change restarts the wait. A file that returns to the loaded state has no change."""
     rest = Debouncer(1.0)
     assert _loads(rest, [(("a",), at) for at in (0.0, 0.5, 1.0, 1.5)]) == [1.0]
     assert _loads(rest, ((("b",), 5.0), (("c",), 5.9), (("c",), 6.8), (("c",), 6.9))) == [6.9]
@@ -806,9 +813,9 @@ def test_rest_is_what_lasts() -> None:
 
 
 def test_what_never_rests_is_loaded_now_and_then() -> None:
-    """Of a mark that changes ten times a second for two minutes a new one is taken every 30 times the quiet that is asked for."""
+    """If a stamp changes ten times a second for two minutes, a new one is loaded once in 30 times the debounce time."""
     taken = _loads(Debouncer(1.0), [((str(at),), at / 10) for at in range(1200)])
-    assert taken == [30.0, 60.1, 90.2]  # the next change is seen a look later
+    assert taken == [30.0, 60.1, 90.2]  # the next check sees the next change
 
 
 @pytest.mark.parametrize(
@@ -840,7 +847,7 @@ def test_what_never_rests_while_it_is_read_is_loaded_now_and_then(
 
 
 def test_what_was_put_off_is_due_again() -> None:
-    """Files that were others when they had been read, and are what they were again; and the same of what was tried again as it was refused."""
+    """Files had another stamp after reading, and then the first one again. The same holds for a refused file that is tried again."""
     rest = Debouncer(1.0)
     assert _loads(rest, ((("a",), 0.0), (("a",), 1.0))) == [1.0]
     assert not rest.observe(("b",), 2.0)
@@ -855,7 +862,7 @@ def test_what_was_put_off_is_due_again() -> None:
 
 
 def test_what_was_loaded_unrested_and_is_as_it_was_then_is_due() -> None:
-    """What was read may have been another state than the mark told; when the files have that mark again, and rest, they are loaded."""
+    """The content that was read may belong to another stamp. When the files have the first stamp again, and rest, they are loaded."""
     rest = Debouncer(1.0)
     looks = ((("b", "a")[tick % 2], tick / 10) for tick in range(1000))
     mark, at_s = next((mark, at_s) for mark, at_s in looks if rest.observe((mark,), at_s))
@@ -865,7 +872,7 @@ def test_what_was_loaded_unrested_and_is_as_it_was_then_is_due() -> None:
 
 
 def test_what_was_refused_is_due_again_less_and_less_often() -> None:
-    """The wait doubles up to a bound; another mark is taken as ever, and begins anew; what is in force is not due again."""
+    """The wait doubles up to a limit. Another stamp is loaded as usual and restarts the wait. An item in force is not due again."""
     rest = Debouncer(0.0)
     assert rest.observe(("a",), 0.0)
     now_s, waits_s = 0.0, []
@@ -928,7 +935,7 @@ def _in_a_new_folder(site: Site, text: str) -> None:
 def test_changed_files_come_into_force_by_themselves(
     site: Site, change: Callable[[Site, str], None], watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However a file is replaced, it comes into force once it has come to rest, told by the system or found by a look; twice in a row."""
+    """A replaced file comes into force once it rests, twice in a row. The system reports the change, or a periodic check finds it."""
     if not watched:  # a network file system
 
         async def tells_nothing(*_: object, **__: object) -> AsyncIterator[None]:
@@ -951,8 +958,9 @@ def test_changed_files_come_into_force_by_themselves(
 
 
 def test_what_is_written_while_it_is_read_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files have come to rest, and as they are read one is written anew, in place: empty for a moment, it would let nobody in. What was read
-    then never comes into force, and what is there in the end does.
+    """Files rest, and while they are read one is written again, in place. Empty for a moment, it would refuse all clients.
+
+    The content that was read then never comes into force. The final content does.
     """
     original = reread_config
     met: list[Any] = []
@@ -983,12 +991,12 @@ def test_what_is_written_while_it_is_read_is_read_again(site: Site, monkeypatch:
 
 
 def reloaded(gateway: Living, item: str, before: int) -> bool:
-    """Say whether an item was reloaded more often than before."""
+    """Return True if an item was reloaded more often than before."""
     return gateway.gateway.reloader.items[item].reloaded > before
 
 
 def test_a_bad_file_is_told_once_however_often_it_is_looked_at(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """While the watch looks a hundred times a second, a file that stays bad is one line of log; another mistake is another."""
+    """While the watch checks a hundred times a second, a file that stays invalid is one line of log. Another mistake is another line."""
     how = ReloadSettings(True, debounce_s=0.0, poll_interval_s=0.01)
 
     def told(least: int) -> bool:
@@ -1011,8 +1019,9 @@ def test_a_bad_file_is_told_once_however_often_it_is_looked_at(site: Site, caplo
 def test_a_refusal_whose_cause_is_not_in_the_files_ends_with_its_cause(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Schemas for which the disk had no room come into force when there is some, and topics without a rule when they are deleted,
-    though no file changes again and nobody asks; meanwhile each is told once and counted once.
+    """Schemas for which the disk had no room come into force when there is room. No file changes again and no one requests a reload.
+
+    Refused schemas come into force too, once the topics without a rule are deleted. Each problem is logged once and counted once.
     """
     monkeypatch.setattr("maxam.gateway.file_watch.RETRY_S_MIN", 0.01)
     monkeypatch.setattr("maxam.gateway.file_watch.RETRY_S_MAX", 0.02)
@@ -1071,5 +1080,5 @@ def test_a_bug_in_a_reload_is_an_answer_and_the_next_reload_works(site: Site, mo
 
 
 def test_settings_of_limits_are_the_ones_documented() -> None:
-    """Who is entitled no more is gone within five seconds: the wait for it is shorter than that."""
+    """A client without rights is closed within five seconds, because the wait for it is shorter."""
     assert Limits().close_grace_s + Limits().linger_timeout_s <= 5

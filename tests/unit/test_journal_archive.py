@@ -1,4 +1,4 @@
-"""Reading a journal's folder beside its writer: all that is whole is read, and all that is not is told."""
+"""Reading a journal's folder beside its writer: all whole blocks are read, and all damage is reported."""
 
 import os
 import shutil
@@ -61,7 +61,7 @@ def revisions(records: Iterable[Record]) -> list[int]:
 
 
 def lost(problems: Iterable[Problem]) -> set[int]:
-    """Return all revisions that are said to be lost."""
+    """Return all revisions that are reported as lost."""
     return {n for one in problems if one.lost and one.first for n in range(one.first, one.last + 1)}
 
 
@@ -130,7 +130,7 @@ def read_bytes(sample: Sample, data: bytes) -> tuple[list[Record], list[Problem]
 
 @pytest.mark.parametrize("sample", [SEALED, OPEN], ids=["sealed", "open"])
 def test_a_whole_segment_is_read_whole(sample: Sample) -> None:
-    """All records come in order, nothing is told, and examining it finds it healthy or open, with its revisions and its end."""
+    """All records come in order, without a problem. Examining finds the segment healthy or open, with its revisions and its end."""
     records, problems, archive = read_bytes(sample, sample.data)
     assert plain_all(records) == plain_all([record for _, _, block in sample.blocks for record in block])
     assert problems == []
@@ -142,7 +142,7 @@ def test_a_whole_segment_is_read_whole(sample: Sample) -> None:
 
 
 def check_damaged(sample: Sample, data: bytes, harmed: list[list[Record]], told: bool = True) -> None:
-    """See that all blocks but the harmed ones are read, that damage is told, and that what is lost is told exactly."""
+    """Check that all blocks except the harmed ones are read, that damage is reported, and that the lost revisions are exact."""
     records, problems, archive = read_bytes(sample, data)
     whole = [record for _, _, block in sample.blocks if block not in harmed for record in block]
     assert plain_all(records) == plain_all(whole)
@@ -150,7 +150,7 @@ def check_damaged(sample: Sample, data: bytes, harmed: list[list[Record]], told:
     assert problems == list(archive.problems)
     assert not archive.sealed or not told
     missing = set(revisions([record for block in harmed for record in block]))
-    if not told:  # an open segment that ends where a block does: nobody can know of more
+    if not told:  # an open segment that ends where a block does shows no loss
         assert sample is OPEN
     elif any(one.kind == "torn" for one in problems):
         assert sample is OPEN
@@ -165,7 +165,7 @@ def check_damaged(sample: Sample, data: bytes, harmed: list[list[Record]], told:
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_any_flipped_bit_is_told_and_costs_one_block(sample: Sample, data: st.DataObject) -> None:
-    """Whatever bit is flipped, the records of all other blocks are read, in order, and the lost revisions are named."""
+    """After any flipped bit, the records of all other blocks are read, in order, and the lost revisions are reported."""
     bit = data.draw(st.integers(0, len(sample.data) * 8 - 1))
     flipped = bytearray(sample.data)
     flipped[bit // 8] ^= 1 << bit % 8
@@ -176,7 +176,7 @@ def test_any_flipped_bit_is_told_and_costs_one_block(sample: Sample, data: st.Da
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_truncation_leaves_what_is_before_it(sample: Sample, data: st.DataObject) -> None:
-    """Wherever a file ends, all whole blocks are read; a sealed one is said to be cut, an open one to be torn unless a block ends there."""
+    """All whole blocks of a cut file are read. A sealed one is reported as cut, an open one as torn unless a block ends there."""
     end = data.draw(st.integers(0, len(sample.data) - 1))
     whole = end in {sample.blocks[0][0], *(stop for _, stop, _ in sample.blocks)}
     harmed = [block for _, stop, block in sample.blocks if stop > end]
@@ -187,7 +187,7 @@ def test_any_truncation_leaves_what_is_before_it(sample: Sample, data: st.DataOb
 @given(st.sets(st.integers(SEALED.blocks[0][0], len(SEALED.data) - 1), min_size=1, max_size=6))
 @example({SEALED.blocks[2][0], SEALED.blocks[3][1] - 16})  # a head, and the marker of the block behind
 def test_damage_in_several_places_costs_the_blocks_that_it_is_in(places: set[int]) -> None:
-    """Any number of damaged bytes are told, and all blocks without one are read, as long as head or marker of each tells where the next begins."""
+    """Any number of damaged bytes is reported. All other blocks are read if head or marker of each shows where the next begins."""
     assume(
         not any(
             places & set(range(begin, begin + BLOCK_HEAD_BYTES)) and places & set(range(end - SYNC_BYTES, end))
@@ -205,7 +205,7 @@ def test_damage_in_several_places_costs_the_blocks_that_it_is_in(places: set[int
 
 
 def test_a_block_that_was_taken_out_is_missed() -> None:
-    """The chain tells that a whole block is not there, and which revisions were in it."""
+    """The chain shows that a whole block is missing, and which revisions it had."""
     begin, end, block = SEALED.blocks[2]
     records, problems, _ = read_bytes(SEALED, SEALED.data[:begin] + SEALED.data[end:])
     assert set(revisions(records)) == set(range(1, SEALED.last + 1)) - set(revisions(block))
@@ -215,7 +215,7 @@ def test_a_block_that_was_taken_out_is_missed() -> None:
 
 
 def test_a_block_that_stands_there_twice_is_read_once() -> None:
-    """A whole block of lower revisions than those before it is told and passed over."""
+    """A whole block of lower revisions than those before it is reported and skipped."""
     begin, end, _ = SEALED.blocks[2]
     records, problems, _ = read_bytes(SEALED, SEALED.data[:end] + SEALED.data[begin:])
     assert revisions(records) == list(range(1, SEALED.last + 1))
@@ -223,7 +223,7 @@ def test_a_block_that_stands_there_twice_is_read_once() -> None:
 
 
 def test_bytes_behind_the_end_are_told_but_nothing_is_lost() -> None:
-    """A sealed segment with something behind its end mark is not healthy, and all of it is read."""
+    """A sealed segment with bytes after its end mark is not healthy, and all of it is read."""
     records, problems, archive = read_bytes(SEALED, SEALED.data + b"more")
     assert revisions(records) == list(range(1, SEALED.last + 1))
     assert [(one.kind, one.lost) for one in problems] == [("damaged", False)]
@@ -231,7 +231,7 @@ def test_bytes_behind_the_end_are_told_but_nothing_is_lost() -> None:
 
 
 def test_a_segment_of_another_version_is_unreadable(tmp_path: Path) -> None:
-    """A whole header with another schema is told as such; its revisions are lost."""
+    """A whole header with another schema is reported as such. Its revisions are lost."""
     write(tmp_path, [[change(1)]]).close()
     (path,) = files(tmp_path)
     data = path.read_bytes().replace(b'"name":"reason"', b'"name":"season"')
@@ -273,7 +273,7 @@ def test_the_parts_of_an_archive(tmp_path: Path) -> None:
 
 
 def test_a_missing_segment_is_told(tmp_path: Path) -> None:
-    """One that is not there between others is missing; the revisions are named; the rest is read."""
+    """A segment that is absent between others is missing. Its revisions are reported, and the other segments are read."""
     many(tmp_path)
     gone = examine(tmp_path).sealed[1]
     Path(gone.path).unlink()
@@ -287,7 +287,7 @@ def test_a_missing_segment_is_told(tmp_path: Path) -> None:
 
 
 def test_what_retention_removed_is_lost_only_to_who_asks_for_it(tmp_path: Path) -> None:
-    """An archive that begins later is told of; revisions that were asked for by number are lost."""
+    """An archive that begins later is reported. Revisions that were requested by number are lost."""
     many(tmp_path)
     gone = examine(tmp_path).sealed[0]
     Path(gone.path).unlink()
@@ -333,7 +333,7 @@ def test_a_time_that_reaches_into_what_retention_removed_is_a_loss(tmp_path: Pat
 
 
 def test_damage_that_costs_no_change_is_no_loss_of_changes(tmp_path: Path) -> None:
-    """A sealed file whose mark of its end was cut is told as damaged; all its changes are there, and nothing is lost."""
+    """A sealed file without its end mark is reported as damaged. All its changes are present, and nothing is lost."""
     many(tmp_path)
     *_, last = examine(tmp_path).sealed
     with Path(last.path).open("r+b") as file:
@@ -367,7 +367,7 @@ def test_a_segment_of_another_life_is_told(tmp_path: Path) -> None:
 
 
 def test_names_that_contradict(tmp_path: Path) -> None:
-    """A file with the name of others is damage; one that begins within the one before it is left out, and said to be."""
+    """A file with the name of others is damage. One that begins within the one before is left out, and reported."""
     many(tmp_path)
     first, second, *_ = examine(tmp_path).sealed
     shutil.copy(first.path, second.path)
@@ -384,7 +384,7 @@ def test_names_that_contradict(tmp_path: Path) -> None:
 
 
 def test_a_file_that_the_system_does_not_hand_out_is_unreadable(tmp_path: Path) -> None:
-    """An error of the system is told with the revisions in the name."""
+    """An error of the system is reported with the revisions in the name."""
     many(tmp_path)
     one = examine(tmp_path).sealed[1]
     Path(one.path).unlink()
@@ -400,7 +400,7 @@ def test_a_file_that_the_system_does_not_hand_out_is_unreadable(tmp_path: Path) 
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    """Where no journal is, an error says so; where nothing was rejected, nothing is."""
+    """A folder without a journal is an error. A journal without rejected SENDs has none."""
     with pytest.raises(JournalError, match="not the folder of a journal"):
         examine(tmp_path)
     write(tmp_path / "journal", [[change(1)]]).close()
@@ -429,7 +429,7 @@ def test_a_segment_that_was_sealed_meanwhile_is_found(tmp_path: Path) -> None:
 
 
 def test_an_open_segment_that_was_cut_since_is_told(tmp_path: Path) -> None:
-    """What was found whole and is not there any more, as after a power cut, is damage and no end."""
+    """Bytes that were found whole and are gone, as after a power cut, are damage and not an end."""
     journal = write(tmp_path, [[change(1)], [change(2)]])
     (segment,) = list_segments(tmp_path, "changes")
     checked = check_segment(tmp_path, "changes", segment)
@@ -441,7 +441,7 @@ def test_an_open_segment_that_was_cut_since_is_told(tmp_path: Path) -> None:
 
 
 def test_a_block_that_is_written_while_it_is_read_is_not_there_yet(tmp_path: Path) -> None:
-    """A file is what it was when it was opened, though more has been written since; the block it ended in is left for the next time."""
+    """A file is read as it was when it was opened, though more was written since. The block at its end is left for the next time."""
     for begin, end, block in OPEN.blocks:
         (tmp_path / "segments").mkdir(exist_ok=True)
         (tmp_path / "segments" / OPEN.name).write_bytes(OPEN.data)
@@ -453,7 +453,7 @@ def test_a_block_that_is_written_while_it_is_read_is_not_there_yet(tmp_path: Pat
 
 
 def test_an_open_segment_that_others_follow_is_told(tmp_path: Path) -> None:
-    """It was never finished: what it holds is read, and what is missing behind it is named."""
+    """The segment was never finished. Its records are read, and the revisions that are missing after it are reported."""
     journal = many(tmp_path)
     second = examine(tmp_path).sealed[1]
     data = Path(second.path).read_bytes()
@@ -484,7 +484,7 @@ def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_the_end_of_an_archive_is_missed(tmp_path: Path) -> None:
-    """A snapshot tells how far the archive has been; where the segments behind it are gone that is told."""
+    """A snapshot shows how far the archive has been. Missing segments after it are reported."""
     many(tmp_path).close()
     *_, before, last = examine(tmp_path).sealed
     disk = OsDisk()
@@ -502,7 +502,7 @@ def test_the_end_of_an_archive_is_missed(tmp_path: Path) -> None:
 
 
 def clock_problems(folder: Path, blocks: list[list[Record]]) -> list[tuple[int, int]]:
-    """Write a journal and return the revisions of what is told of its clock, by proving and by reading."""
+    """Write a journal, and return the revisions of the reported problems of its clock, by proving and by reading."""
     write(folder, blocks).close()
     (segment,) = list_segments(folder, "changes")
     problems = examine(folder).problems
@@ -525,7 +525,7 @@ def test_a_clock_that_stands_still_is_told(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_steps_back_between_files_is_told(tmp_path: Path) -> None:
-    """A segment that begins before the time at which the one before it ended is told, and read."""
+    """A segment whose first time is before the last time of the segment before is reported, and read."""
     write(tmp_path / "late", [[change(1, at_us=NOW_US + 9)]]).close()
     write(tmp_path / "early", [[change(1, at_us=NOW_US + 1)]]).close()
     early = Journal.open(tmp_path / "early", OsDisk(), ONE_SEGMENT, SYNC)
@@ -535,7 +535,7 @@ def test_a_clock_that_steps_back_between_files_is_told(tmp_path: Path) -> None:
     shutil.copy(files(tmp_path / "early")[1], tmp_path / "late" / "segments")
     archive = examine(tmp_path / "late")
     assert [(one.kind, one.first, one.lost) for one in archive.problems] == [
-        ("damaged", 0, True),  # the chain tells it too
+        ("damaged", 0, True),  # the chain shows it too
         ("clock", 2, False),
     ]
     assert [one.first for one in archive.sealed] == [1, 2]
