@@ -1,4 +1,4 @@
-"""Certificates that nobody of the venue signed, as many as a test wants a client to send."""
+"""Certificates that no CA of the venue signed, in any number that a test wants a client to send."""
 
 import datetime as dt
 from pathlib import Path

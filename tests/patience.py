@@ -1,4 +1,4 @@
-"""How long a test waits for what will surely come: a deadline ends a hang, and says nothing of how fast anything is.
+"""How long a test waits for what will surely come: a deadline ends a hang, and measures nothing.
 
 Both runs of the tests share the processors with each other and, in CI, with strangers.
 """

@@ -43,7 +43,7 @@ class Prometheus:
     async def wait_for(
         self, name: str, fires: bool, meanwhile: Callable[[], Awaitable[object]]
     ) -> list[dict[str, Any]]:
-        """Ask until an alert fires, or no more; nothing tells when it does. Return its instances."""
+        """Poll until an alert fires or has cleared, and return its instances."""
         while bool(found := await self.firing(name)) is not fires:
             await meanwhile()
         return found
@@ -90,7 +90,7 @@ async def prometheus(folder: Path, site: Site, port: int) -> AsyncIterator[Prome
 
 
 def test_alerts_fire_and_clear_at_a_real_prometheus(tmp_path: Path) -> None:
-    """Scraped with a certificate that has the right `metrics` and no other: a file that cannot be used and silent publishers alert, and no more once mended."""
+    """Scraped with a certificate that has the right `metrics` and no other: an invalid file and silent publishers alert, and no longer once repaired."""
     need("prometheus")
     (tmp_path / "site").mkdir()
     (tmp_path / "prometheus").mkdir()

@@ -138,7 +138,7 @@ CASES: dict[str, list[Course]] = {
 
 
 def _expected(found: list[tuple[int, str, float]]) -> list[dict[str, object]]:
-    """Say what a query comes to after so many minutes."""
+    """Return the result of a query after a number of minutes."""
     return [
         {"expr": f"{query} or vector(0)", "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": value}]}
         for minute, query, value in found
@@ -161,7 +161,7 @@ def _run(tmp_path: Path, tests: list[dict[str, object]]) -> None:
 
 
 def test_every_alert_fires_in_time_and_clears(tmp_path: Path) -> None:
-    """Each is quiet while all is well, not sooner than its duration says, fires once while all is not, and is quiet again."""
+    """Each alert is quiet while the gateway is healthy, fires once after its duration, and is quiet again."""
     found = alerts()
     assert set(found) == set(CASES)
     groups: list[tuple[dict[str, Course], list[dict[str, object]]]] = []  # of cases that have no series in common
@@ -226,7 +226,7 @@ def test_rules_and_configuration_are_as_prometheus_wants_them(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_alert_says_what_to_do(name: str) -> None:
-    """It has a severity, says in a line what is wrong and in another what to do, and has a section in docs/operate/alerts.md."""
+    """It has a severity, a line with the problem, a line with the remedy, and a section in docs/operate/alerts.md."""
     fields = alerts()[name]
     assert fields["severity"] in {"page", "ticket"}
     assert "$labels.instance" in fields["summary"]
@@ -245,7 +245,7 @@ def test_the_page_has_no_section_without_an_alert() -> None:
 
 
 def test_commands_that_are_recommended_exist() -> None:
-    """Whoever was woken types what the page or the alert says: each `maxam-admin` command of them is one."""
+    """Each `maxam-admin` command of the page and of the alerts exists."""
     texts = (
         (DOCS / "alerts.md").read_text()
         + RULES.read_text()

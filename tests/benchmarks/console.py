@@ -181,7 +181,7 @@ def _speed(broker: Broker, plan: Plan, filters: list[str]) -> dict[str, str]:
                 largest = max(max(tab.per_second) for tab in tabs)
                 mean = statistics.mean([statistics.mean(tab.per_second[1:-1]) for tab in tabs])
                 figures["bytes/s of a tab"] = f"{mean:,.0f}, at most {largest:,} in a second"
-        except BaseException as error:  # noqa: BLE001  # told below
+        except BaseException as error:  # noqa: BLE001  # reported below
             failures.append(error)
 
     looking = threading.Thread(target=look, daemon=True)

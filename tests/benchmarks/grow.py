@@ -301,7 +301,7 @@ def subscribe_all(line: Line, globs: Sequence[str]) -> None:
 
 
 def drain(channel: Channel, target: Target, globs: Sequence[str]) -> int:
-    """Subscribe to all these globs and receive until told to stop; return how many MESSAGEs of any run came.
+    """Subscribe to all these globs and receive until stopped. Return the number of MESSAGEs of any run.
 
     Raises:
         LoadError: The broker refuses us, or closed.
@@ -480,7 +480,7 @@ def _waits(report: Report) -> Figures:
 
 
 def scans(channel: Channel, target: Target, glob: str, wanted: int) -> list[tuple[float, float]]:
-    """Subscribe eagerly, receive a value of each topic, unsubscribe, again and again until told to stop.
+    """Subscribe eagerly, receive a value of each topic and unsubscribe, again and again until stopped.
 
     Returns:
         For each time, after how many seconds the first and the last value came.

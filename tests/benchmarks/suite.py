@@ -31,7 +31,7 @@ from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.connections import come_and_go, held
 from tests.benchmarks.readings import meter_reading_reader
 
-BROKER_CORE: Final = 0  # unless told otherwise
+BROKER_CORE: Final = 0  # the default
 BODY_BYTES: Final = 120
 _BODIES: Final = 1000
 _GLOBS: Final = 100

@@ -24,7 +24,7 @@ FLAGS: Final = (
 )
 WAIT_MS: Final = 120_000  # for something to be seen, on a busy machine
 ROWS: Final = ".space .line:not([hidden])"  # of the grid
-# Runs before the page: a violation of the policy for content is an event, which nobody else need see.
+# Runs before the page: a violation of the policy for content is an event.
 _WATCH: Final = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));

@@ -126,7 +126,7 @@ def _picture_of_top(gateway: GatewayProcess) -> str:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
-    except OSError:  # as Linux says that nobody is at the other end any more
+    except OSError:  # Linux reports it when the other end has closed
         return b""
 
 

@@ -85,7 +85,7 @@ def test_what_clients_sent_is_text(tab: OpenTab, floor: Floor) -> None:
 
 
 def test_personal_fields_show_only_when_asked_for(tab: OpenTab, floor: Floor) -> None:
-    """What a schema marks personal is hidden in grid, details and history until the box is ticked, which the audit log tells."""
+    """Fields that a schema marks personal are hidden in grid, details and history until the box is ticked. The audit log records it."""
     floor.send("machines", "X/Club.one.Patron", body(7, "Alice Example"))  # of the same form
     with tab() as operator:
         page = operator.open("topics?glob=X/Club.*")
@@ -154,7 +154,7 @@ def test_a_missing_value_is_explained(tab: OpenTab, floor: Floor) -> None:
 
 
 def test_the_head_is_no_better_than_what_is_below(tab: OpenTab, floor: Floor) -> None:
-    """All is well only while nobody is behind; else the head says who is, and leads there, and its colour is not that of health."""
+    """The head shows health only while no subscription is behind. Otherwise it links to those that are, in another colour."""
     with tab() as operator:
         page = operator.open()
         expect(page.locator(".hero .word")).to_have_text("All is well")
@@ -234,7 +234,7 @@ def test_a_delete_must_be_typed_and_says_that_it_is_ours(tab: OpenTab, floor: Fl
         assert sent.value.headers["maxam-admin"] == "1"
         expect(page.locator("#toasts")).to_contain_text("is deleted")
         expect(page.get_by_text("No topic with a value matches.")).to_be_visible()
-        operator.allowed.append("status of 404")  # the panel asked once more, and says that it is gone
+        operator.allowed.append("status of 404")  # the panel asked once more, and shows that it is gone
 
 
 def test_a_session_is_disconnected_and_ended_only_when_it_is_meant(tab: OpenTab, floor: Floor) -> None:
@@ -265,7 +265,7 @@ def test_a_session_is_disconnected_and_ended_only_when_it_is_meant(tab: OpenTab,
 
 
 def test_a_reject_is_sent_again(tab: OpenTab, floor: Floor) -> None:
-    """What is refused once more says why in the question; what would replace a newer value wants that said, and the panel tells who sent it."""
+    """The question gives the reason of a second refusal. A SEND that would replace a newer value needs a confirmation, and the panel shows the sender."""
     floor.send("machines", "X/Again.bad.Counter", b"\x02\x08ab", accepted=False)
     floor.send("machines", "X/Again.late.Counter", body(2, "newer"))
     floor.send("machines", "X/Again.late.Counter", body(1, "late"), [("if-revision", "1")], accepted=False)
@@ -289,7 +289,7 @@ def test_a_reject_is_sent_again(tab: OpenTab, floor: Floor) -> None:
 
 
 def test_a_backup_is_made(tab: OpenTab) -> None:
-    """It is begun after a question, and the list tells when it is done."""
+    """It is begun after a question, and the list shows when it is done."""
     with tab() as operator:
         page = operator.open("journal")
         page.get_by_role("button", name="Make a backup …").click()
@@ -331,7 +331,7 @@ def test_a_reject_tells_its_fault(tab: OpenTab, floor: Floor) -> None:
 
 
 def test_a_schema_shows_what_a_minor_added(tab: OpenTab) -> None:
-    """The difference of two minors is told field by field."""
+    """The difference of two schema versions is shown field by field."""
     with tab() as operator:
         page = operator.open("schemas")
         page.get_by_role("button", name="floor.Counter_v1").click()
@@ -342,7 +342,7 @@ def test_a_schema_shows_what_a_minor_added(tab: OpenTab) -> None:
 
 
 def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
-    """A certificate without admin rights gets a page that says whose it is, what is missing and what to do."""
+    """A certificate without admin rights gets a page with its owner, the missing right and the remedy."""
     for name, known in (("reader", "principal 'reader'"), ("stranger", "the policy does not know this certificate")):
         with operator(browser, floor.origin, floor.gateway.certificates, name=name) as tab:
             tab.allowed.extend(["status of 403", "status of 404"])  # the page, and the icon that a browser looks for
@@ -378,7 +378,7 @@ def _refusing(status: int, answer: dict[str, str]) -> Callable[[Route], None]:
 
 
 def test_a_restart_shows_as_stale_and_heals(browser: Browser, tmp_path: Path) -> None:
-    """While the gateway is away the page says how old it is and marks itself stale; it goes on by itself when there is one again."""
+    """While the gateway is away the page shows its age and marks itself stale. It continues by itself when the gateway is back."""
     with open_floor(tmp_path, keeps_port=True) as floor:
         floor.send("machines", "X/Kept.one.Counter", body(1, "kept"))
         with operator(browser, floor.origin, floor.gateway.certificates) as tab:
@@ -436,7 +436,7 @@ def _do(page: Page, what: str) -> None:
 
 
 def test_another_version_offers_to_load_the_page_anew(tab: OpenTab) -> None:
-    """When the gateway says another version than the page came from, the page says so."""
+    """When the gateway has another version than the page came from, the page shows that."""
     with tab() as operator:
         page = operator.open("about")
         expect(page.locator("main")).to_contain_text("maxam/")
@@ -463,7 +463,7 @@ def test_views_are_accessible_and_fit_a_narrow_window(tab: OpenTab) -> None:
         page = operator.open()
         page.evaluate(
             AXE.read_text(encoding="utf-8")
-        )  # through the debugger: the page's policy lets nobody add a script
+        )  # through the debugger: the page's policy allows no further script
         for view in VIEWS:
             page.goto(page.url.split("#")[0] + f"#/{view}")
             page.locator("main .loading").first.wait_for(state="detached")

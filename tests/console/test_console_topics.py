@@ -10,7 +10,7 @@ from tests.console.floor import Floor, body, topic
 from tests.console.operator_browser import ROWS, WAIT_MS
 
 TOPICS = 100_000
-# Notes when the age of the row that is shown falls. Nobody can look at it within so many seconds on a busy machine.
+# Notes when the age of the row that is shown falls. On a busy machine, a test cannot check it within these seconds.
 GROWS_YOUNGER = """() => {
     const cell = document.querySelector(".space .line:not([hidden]) .age");
     window.younger = new Promise((resolve, reject) => {
@@ -26,7 +26,7 @@ GROWS_YOUNGER = """() => {
 
 
 def test_rows_are_those_on_the_screen_and_no_others(tab: OpenTab) -> None:
-    """The grid shows the first of 100,000 topics with their values, says how many there are, and holds a screen of rows."""
+    """The grid shows the first of 100,000 topics with their values and their number, and holds a screen of rows."""
     with tab() as operator:
         page = operator.open("topics?glob=X/Floor.*")
         expect(page.locator(f"{ROWS} .name").first).to_have_text(topic(0))

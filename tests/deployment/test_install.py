@@ -102,7 +102,7 @@ def test_a_damaged_bundle_is_refused(bundle_copy: Path, tmp_path: Path) -> None:
 
 
 def test_another_python_is_refused(unpacked: Path, tmp_path: Path) -> None:
-    """A Python that the wheels are not for is told, with the one that they are for; so is one that is not there."""
+    """A Python that does not fit the wheels is reported, with the one that fits. A missing Python is reported too."""
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho cpython 3.9 x86_64\n")
     other.chmod(0o755)

@@ -62,7 +62,7 @@ def table(machines: Iterable[tuple[str, Sequence[tuple[int, Reading]]]]) -> pa.R
 
 
 def model(readings: Sequence[Reading], periods: Periods) -> list[tuple[object, ...]]:
-    """Tell what each of a machine's readings counts: the rules of venue.meters, one reading at a time."""
+    """Return what each of a machine's readings counts: the rules of venue.meters, one reading at a time."""
     told: list[tuple[object, ...]] = []
     before: Reading | None = None
     for one in readings:

@@ -69,7 +69,7 @@ RISE = (500, 100, 1000, 500, 10)
 
 
 def test_the_first_reading_counts_nothing() -> None:
-    """What a machine had counted before its first reading is nobody's: it is a baseline."""
+    """Counts of a machine before its first reading are its baseline."""
     (row,) = counted(FIRST)
     assert (meters(row), marks(row)) == (NOTHING, {"baselines": 1})
 
@@ -111,7 +111,7 @@ def test_an_announced_reset_counts_what_the_meters_show() -> None:
 
 
 def test_a_reset_before_both_readings_changes_nothing() -> None:
-    """A time of reset that is told late, corrected, taken back, or in the future does not make the meters count again."""
+    """A time of reset that is reported late, corrected, taken back, or in the future does not make the meters count again."""
     before, future = FIRST.time_us - 1, LATER.time_us + FUTURE_US_MAX + 1
     for old, new in (
         (None, before),
@@ -166,7 +166,7 @@ def test_late_readings_are_passed_over() -> None:
 
 
 def test_the_same_reading_again_counts_nothing_more() -> None:
-    """A reading repeated is a reading with a rise of 0; with the same time the later revision tells more."""
+    """A reading repeated is a reading with a rise of 0; with the same time the later revision decides."""
     _, row = counted(FIRST, FIRST)
     assert (meters(row), marks(row)) == (NOTHING, {"readings": 1})
     _, row = counted(FIRST, replace(LATER, time_us=FIRST.time_us))
@@ -387,7 +387,7 @@ def test_any_time_of_reset_is_read() -> None:
     ],
 )
 def test_a_reading_that_cannot_be_used_says_why(changed: dict[str, Any], problem: str) -> None:
-    """It is told with the reason and without meters, and does not stop the others."""
+    """It is reported with the reason and without meters, and does not stop the others."""
     good = change(body(ORIGIN, "Q", Q_METERS), revision=2)
     bad, after = read(changed, good)
     assert problem in bad["problem"]

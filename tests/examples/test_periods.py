@@ -268,6 +268,6 @@ def test_settings_are_values() -> None:
     ],
 )
 def test_wrong_settings_are_named(zone: str, day_start: str, problem: str) -> None:
-    """An unknown time zone, or a time of day that is none, is an error that says what is expected."""
+    """An unknown time zone, or a time of day that is none, is an error with the expected form."""
     with pytest.raises(PipelineError, match=problem):
         Periods.read(GAMING_DAY, zone, day_start)

@@ -232,7 +232,7 @@ def test_what_is_published_fits_the_schema() -> None:
 
 
 def test_a_registry_without_the_rule_is_named() -> None:
-    """Totals are published as the integrator's registry says, or not at all."""
+    """Totals are published as the integrator's registry defines, or not at all."""
     from maxam.avro.registry import load_registry
 
     totals = VenueTotals(HOURS)

@@ -281,7 +281,7 @@ class Sweep:
         return True
 
     def _insist(self, publisher: BlockingClient, reader: BlockingClient) -> None:
-        """SEND until it is accepted: when there is room nobody has to help."""
+        """SEND until it is accepted. When there is room, the gateway recovers by itself."""
         deadline_s = monotonic_s() + PATIENCE_S
         while not self._step(publisher, reader):
             if monotonic_s() > deadline_s:

@@ -1,4 +1,4 @@
-"""A real gateway whose disk and wall clock are in the hands of a test: `injector.c` built, preloaded and told what to do."""
+"""A real gateway whose disk and wall clock are in the hands of a test: `injector.c` built, preloaded and controlled."""
 
 import mmap
 import os

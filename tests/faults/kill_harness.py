@@ -97,7 +97,7 @@ class Reader:
 
 READERS = (
     # name, glob, sentinel, ack_every, share with receipt; the sentinels are sent in this order, and a reader is compared when it
-    # has its own: whoever is sent the sentinels of others comes behind them
+    # has its own: a client that is sent the sentinels of others comes after them
     ("fifth", "X/K.[0-3]*", b"X/K.0.fifth", 5, 1.0),
     ("some", "X/K.*.1*", b"X/K.9.1some", 2, 0.5),
     ("bare", "X/K.[2-7]*", b"X/K.7.bare", 1, 0.2),

@@ -137,7 +137,7 @@ class _Link:
         self._tls.sendall(data)
 
     def frame(self) -> Frame:
-        """Wait for the next frame; any OSError says that there is none."""
+        """Wait for the next frame. Any OSError means that there is none."""
         while (frame := self._decoder.next_frame()) is None:
             data = self._tls.recv(65_536)
             if not data:

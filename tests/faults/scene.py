@@ -105,11 +105,11 @@ class Scene:
         return context.wrap_socket(raw, server_hostname="localhost")
 
     def stranger(self) -> ssl.SSLSocket:
-        """Connect with TLS as the publisher, who says nothing yet."""
+        """Connect with TLS as the publisher, without a frame yet."""
         return self.tls(self.certificates / "publisher.pem")
 
     def answer(self, data: bytes, connect: bytes = CONNECT) -> list[Frame]:
-        """Say `data` after CONNECT, end, and return all that came back; it must be whole, valid frames."""
+        """Send `data` after CONNECT, end, and return all frames that came back. They must be complete and valid."""
         with self.stranger() as hostile:
             received = bytearray()
             with contextlib.suppress(ConnectionError):

@@ -17,7 +17,7 @@ def checked(folder: Path) -> tuple[list[str], Checker]:
 
 
 def test_the_chain_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """After kill -9 everything that was written is there, half a line is cut off and told, and the next start goes on behind it."""
+    """After kill -9 all written lines are there. Half a line is cut off and reported, and the next start continues after it."""
     files = GatewayFolder(tmp_path)
     folder = tmp_path / "var/journal-audit"
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_the_chain_goes_on_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_gateway_serves_on_without_its_audit_log(tmp_path: Path) -> None:
-    """Whatever keeps it from being written is told once, and nothing waits for it."""
+    """Any obstacle to writing it is reported once, and nothing waits for it."""
     files = GatewayFolder(tmp_path)
     (tmp_path / "var").mkdir()
     (tmp_path / "var/journal-audit").write_text("not a folder")

@@ -78,7 +78,7 @@ def at_rest(journal: Path) -> Iterator[None]:
 
 
 def publish(gateway: GatewayProcess, stop: threading.Event, accepted: threading.Event) -> None:
-    """Change topics, deleting some, until told to stop; tell of each 50 that are accepted."""
+    """Change topics and delete some, until stopped. Report each 50 that are accepted."""
     number = 0
     with gateway.client() as client:
         while not stop.wait(50 / SENDS_PER_S_MAX):
@@ -111,7 +111,7 @@ def test_backups_under_load_start_a_second_gateway(tmp_path: Path, monkeypatch: 
         load.start()
         try:
             for number in range(BACKUPS):
-                for _ in range(2):  # of what the first tells some may be in the backup before
+                for _ in range(2):  # some of the first report may be in the backup before
                     accepted.clear()
                     assert accepted.wait(PATIENCE_S)
                 done = admin("journal", "backup", str(journal), str(tmp_path / f"backups{number % 2}"))

@@ -243,7 +243,7 @@ def test_random_bytes_instead_of_tls_end_only_their_connection(broker: Scene) ->
 
 
 def test_mutated_sessions_end_only_their_connection(broker: Scene) -> None:
-    """A valid session with bytes changed, dropped, doubled or moved is answered in valid frames and harms nobody."""
+    """A valid session with bytes changed, dropped, doubled or moved is answered in valid frames and harms no other client."""
     rng = random.Random(3)  # noqa: S311  # to be repeatable
     valid = b"".join(
         [
@@ -289,7 +289,7 @@ def test_mutated_sessions_end_only_their_connection(broker: Scene) -> None:
     ],
 )
 def test_a_wrong_certificate_is_refused(broker: Scene, who: str, reason: str) -> None:
-    """Without a valid client certificate TLS ends with an alert, before a byte is answered, and the log says why."""
+    """Without a valid client certificate TLS ends with an alert, before a byte is answered, and the log has the reason."""
     now = dt.datetime.now(dt.UTC)
     day = dt.timedelta(days=1)
     folder = broker.certificates
@@ -423,7 +423,7 @@ def test_a_flood_of_strangers_keeps_no_client_out(broker: Scene) -> None:
                 took_s.append(visit())
         assert (
             median(took_s) < 10 * usual_s
-        )  # behind 50 of them; whoever waited for their deadlines would wait for seconds
+        )  # after 50 of them; a client that waited for their deadlines would wait for seconds
         assert resident_bytes(broker.process) - before < 400 * 65_536
 
 
@@ -475,7 +475,7 @@ def test_a_reader_that_never_reads_harms_nobody(hasty: Scene, broker: Scene, ack
             reader = stack.enter_context(hasty.tls(hasty.certificates / "subscriber.pem", 4096))
             reader.sendall(CONNECT + encoder.subscribe(VERSION_1_2, b"s", b"X/r*", ack))
         took_s: list[float] = []
-        usual_s: list[float] = []  # by turns: on a busy machine a moment before tells nothing
+        usual_s: list[float] = []  # in turn: on a busy machine a moment before proves nothing
         while hasty.process.log()[seen:].count("did not take") < 10:
             took_s.append(publish(publisher, len(took_s)))
             usual_s.append(publish(elsewhere, len(took_s)))

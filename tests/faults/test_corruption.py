@@ -1,4 +1,4 @@
-"""A short run of `tests.faults.corruption`, which says what is held."""
+"""A short run of `tests.faults.corruption`, which describes the promises."""
 
 from collections import Counter
 

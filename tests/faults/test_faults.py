@@ -108,7 +108,7 @@ def test_a_disk_that_hangs_does_not_hold_the_stop(forks: Forks) -> None:
 
 
 def test_a_disk_that_hangs_stops_what_needs_it_and_nothing_else(forks: Forks) -> None:
-    """While a sync hangs no RECEIPT says `accepted`; values that are on the disk are delivered, and clients connect. Then all is answered."""
+    """While a sync hangs no RECEIPT has `accepted`; values that are on the disk are delivered, and clients connect. Then all is answered."""
     forks.start()
     with forks.client() as publisher, BlockingClient(forks.port, forks.files.folder / "certs", "subscriber") as reader:
         reader.write(encoder.connect("MAXVAPI", window=1))
@@ -166,7 +166,7 @@ def test_a_snapshot_that_fails_costs_nothing(forks: Forks, effect: Effect, error
 
 
 def test_low_memory_is_a_state(forks: Forks) -> None:
-    """SENDs are refused with `memory-low`, /readyz says why, reads and ACKs go on; when topics are deleted, service resumes by itself."""
+    """SENDs are refused with `memory-low`, /readyz has the reason, reads and ACKs go on; when topics are deleted, service resumes by itself."""
     forks.start()
     used = int(Path(f"/proc/{forks.pid}/statm").read_text().split()[1]) * resource.getpagesize()
     stop(forks)

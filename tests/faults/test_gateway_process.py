@@ -36,7 +36,7 @@ def test_accepted_values_survive_a_kill(files: GatewayFolder) -> None:
 
 
 def test_graceful_stop_answers_what_it_received(files: GatewayFolder) -> None:
-    """After SIGTERM every frame that was read has its RECEIPT, then comes an ERROR that says why, and the exit code is 0."""
+    """After SIGTERM every frame that was read has its RECEIPT, then comes an ERROR with the reason, and the exit code is 0."""
     with files.start() as gateway, gateway.client() as client:
         client.write(b"".join(encoder.send(VERSION_1_2, b"X/A", b"v", receipt_id=b"%d" % n) for n in range(100)))
         assert client.frame().headers[b"receipt-id"] == b"0"
@@ -168,7 +168,7 @@ def test_a_missing_file_is_named(files: GatewayFolder, file: str, told: str) -> 
 
 
 def test_two_gateways_do_not_share_a_journal(files: GatewayFolder) -> None:
-    """The second gateway on a journal's folder refuses to start and says so."""
+    """The second gateway on a journal's folder refuses to start and reports it."""
     with files.start():
         refused = files.run()
         assert refused.returncode == 1
@@ -176,7 +176,7 @@ def test_two_gateways_do_not_share_a_journal(files: GatewayFolder) -> None:
 
 
 def test_reload_puts_a_new_policy_in_force_and_keeps_the_old_one_when_it_is_bad(files: GatewayFolder) -> None:
-    """SIGHUP: a bad policy changes nothing and is told; a good one closes clients that it no longer names."""
+    """SIGHUP: an invalid policy changes nothing and is reported. A valid one closes clients that it no longer has."""
     policy = files.folder / "policy.toml"
     good = policy.read_text()
     with files.start() as gateway, gateway.client() as client, gateway.client("subscriber") as other:

@@ -155,7 +155,7 @@ def test_a_durable_session_is_its_principals_alone(broker: Scene) -> None:
 
 @pytest.mark.parametrize("name", ["*", "**", "X/**", "#", "$share/x", "../..", "%s", "subscriber"])
 def test_client_ids_are_no_patterns(broker: Scene, name: str) -> None:
-    """Whatever a client calls itself, it is nobody else, takes over nobody, and may do nothing more."""
+    """The name that a client gives itself takes over no session and gives it no right."""
     with broker.process.client("subscriber", "someone") as other, broker.process.client("publisher", name) as client:
         client.write(encoder.send(VERSION_1_2, b"Y/a", b"v", receipt_id=b"r"))
         assert client.frame().headers[b"disposition"] == b"rejected-unauthorised"
@@ -163,7 +163,7 @@ def test_client_ids_are_no_patterns(broker: Scene, name: str) -> None:
 
 
 def test_an_empty_policy_allows_nothing(tmp_path: Path) -> None:
-    """With a policy file of no bytes the gateway starts, and nobody may connect."""
+    """With an empty policy file the gateway starts, and no client may connect."""
     files = GatewayFolder(tmp_path)
     (tmp_path / "policy.toml").write_bytes(b"")
     with files.start() as process:
@@ -194,7 +194,7 @@ def test_a_flood_of_key_updates_ends_its_connection(broker: Scene) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while library.SSL_key_update(pointer, 1) == 1 and library.SSL_do_handshake(pointer) == 1:
             assert time.monotonic() < deadline_s
-    # ends of connections of the tests before may still be told
+    # ends of connections of the tests before may still be logged
     assert " connection-closed " in broker.wait_for_log("too many TLS control messages", seen)
 
 
@@ -266,7 +266,7 @@ def test_a_handshake_with_too_many_certificates_is_refused(broker: Scene) -> Non
 
 
 def test_renegotiation_is_refused(lenient: GatewayProcess) -> None:
-    """A client of TLS 1.2 that asks for a new handshake is told no."""
+    """A client of TLS 1.2 that requests a new handshake is refused."""
     certificates = lenient.files.folder / "certs"
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{lenient.port}", "-tls1_2"]
     command += ["-cert", f"{certificates}/publisher.pem", "-key", f"{certificates}/publisher.key"]

@@ -1,4 +1,4 @@
-"""Hostile requests to the real admin listener over TLS: each is answered or refused as HTTP says, and harms nobody."""
+"""Hostile requests to the real admin listener over TLS: each is answered or refused as HTTP defines, and harms no other client."""
 
 import contextlib
 import re

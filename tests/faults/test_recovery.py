@@ -107,7 +107,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def refused(files: GatewayFolder, code: int = 1) -> str:
-    """Start a gateway that must not start; return the one line that it says."""
+    """Start a gateway that must not start, and return its one line."""
     done = files.run()
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
@@ -154,7 +154,7 @@ def test_all_that_was_promised_survives(files: GatewayFolder, graceful: bool) ->
             assert [topic for topic, _, _ in take(reader, 2)] == [b"X/A", b"X/B"]
             assert client.send(b"X/A", b"") == b"accepted"  # after its ACK: the delete is owed
             assert client.send(b"X/D", b"") == b"accepted"  # before: conflated, the delete is owed
-            assert client.send(b"X/nobody", b"") == b"accepted"  # never had a value: nobody is told
+            assert client.send(b"X/nobody", b"") == b"accepted"  # never had a value: no subscriber is notified
             assert client.send(b"X/C", b"2") == b"accepted"
         if graceful:
             assert gateway.stop() == 0
@@ -224,7 +224,7 @@ def test_values_outlive_the_schema_rule_that_let_them_in(files: GatewayFolder) -
 
 @pytest.mark.parametrize("cut", [1, 16, 100])
 def test_a_torn_tail_is_cut_logged_and_kept(files: GatewayFolder, journal: Path, cut: int) -> None:
-    """When the open segment's last bytes are missing, the gateway starts without that block, says so and keeps its rest."""
+    """When the open segment's last bytes are missing, the gateway starts without that block, reports it and keeps the rest."""
     with files.start() as gateway, gateway.client() as client:
         assert client.send(b"X/A", b"whole") == b"accepted"
         assert client.send(b"X/A", b"torn") == b"accepted"
@@ -293,7 +293,7 @@ def test_a_missing_segment_refuses(files: GatewayFolder, journal: Path) -> None:
 
 
 def test_a_folder_that_is_none_refuses(files: GatewayFolder) -> None:
-    """A journal folder that is a file, or below one, is told in one line."""
+    """A journal folder that is a file, or below one, is reported in one line."""
     (files.folder / "var").write_text("a file")
     assert f"the journal in {files.folder}/var/journal cannot be used" in refused(files, code=3)
 
@@ -468,7 +468,7 @@ def test_only_one_process_builds_a_snapshot(files: GatewayFolder, journal: Path)
 
 
 def test_time_goes_on_behind_what_a_snapshot_leaves_out(tmp_path: Path) -> None:
-    """A delete that nobody needs is not in the snapshot, but its time is: no later record gets an earlier one, whatever the clock."""
+    """A delete that is not owed is not in the snapshot, but its time is. So no later record gets an earlier time."""
 
     def opened() -> Journal:
         return Journal.open(tmp_path, OsDisk(), JournalSettings(), bytes(16))
@@ -567,7 +567,7 @@ def _events(lines: list[str]) -> Iterator[str]:
         elif call.startswith("<..."):
             call = started.pop(pid, "")
             if call.startswith("sendto"):
-                continue  # told when it began
+                continue  # reported when it began
         name, _, arguments = call.partition("(")
         on_segment = ".open.avro>" in arguments
         if name == "pwrite64" and on_segment:

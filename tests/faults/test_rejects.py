@@ -95,7 +95,7 @@ def about(gateway: GatewayProcess) -> dict[str, Any]:
 
 
 def verified(gateway: GatewayProcess) -> dict[str, dict[str, Any]]:
-    """Have the command look at the journal; return what it says of each file of rejected SENDs."""
+    """Have the command check the journal, and return its findings for each file of rejected SENDs."""
     command = "from maxam.cli.main import main; main()"
     folder = gateway.folder / "journal"
     done = subprocess.run(
@@ -151,7 +151,7 @@ def test_rejected_sends_are_kept_through_a_crash(gateway: GatewayProcess) -> Non
 
 
 def test_a_gateway_that_cannot_keep_them_serves_as_ever(gateway: GatewayProcess) -> None:
-    """Where the folder of rejected SENDs cannot be had, SENDs are judged, stored and answered, and the log says so once."""
+    """Where the folder of rejected SENDs cannot be had, SENDs are judged, stored and answered, and it is logged once."""
     (gateway.folder / "journal").mkdir()
     (gateway.folder / "journal" / "rejected").write_text("not a folder")
     with gateway, connect(gateway, "publisher") as publisher:

@@ -80,7 +80,7 @@ def testssl(port: int) -> list[str]:
 
 
 def without_certificate(port: int) -> str:
-    """Connect without a client certificate in TLS 1.2 and in 1.3; return what OpenSSL says of the alert."""
+    """Connect without a client certificate in TLS 1.2 and in 1.3; return the alert that OpenSSL reports."""
     said = []
     for version in ("-tls1_2", "-tls1_3"):
         command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", version, "-ign_eof"]

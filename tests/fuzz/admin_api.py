@@ -62,7 +62,7 @@ enabled = false
 
 
 async def _ask(gateway: GatewayProcess, command: list[str], folder: Path) -> tuple[int, str]:
-    """Run a command while each listing has something to tell of: topics, a reject, a session that owes."""
+    """Run a command while each listing has rows: topics, a reject, a session that is owed values."""
     certificates = gateway.certificates
     async with connect(
         "127.0.0.1",

@@ -111,7 +111,7 @@ def _ask(attacked: Scene, data: bytes) -> None:
 
 
 def _talk(attacked: Scene, data: bytes, rng: random.Random) -> None:
-    """Say a session in one or several pieces; read what comes back as a client would."""
+    """Send a session in one or several pieces, and read the answers as a client would."""
     received = bytearray()
     with attacked.stranger() as hostile:
         with contextlib.suppress(OSError):

@@ -363,7 +363,7 @@ def check_walker(data: bytes) -> None:
 
 
 def _beyond_the_rules(value: Any, body: bytes) -> bool:
-    """Tell whether fastavro takes what Avro does not, or more than our bounds allow."""
+    """Return True if fastavro takes what Avro does not, or more than our bounds allow."""
     if isinstance(value, tuple):
         return _beyond_the_rules(value[1], body)
     if isinstance(value, list):
@@ -383,7 +383,7 @@ def _envelope_schema() -> Any:
 
 
 def check_envelope(data: bytes) -> None:
-    """An envelope: items are where fastavro finds them; a rule judges it without an exception and says why in one line."""
+    """An envelope: items are where fastavro finds them; a rule judges it without an exception and gives the reason in one line."""
     envelope = open_envelope(data, _KEYS)
     _, fault = trace_envelope(data)
     if isinstance(envelope, Envelope):

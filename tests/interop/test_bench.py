@@ -47,7 +47,7 @@ def _run(broker: Broker, *arguments: str, good: bool = True) -> dict[str, Any]:
 
 
 def test_at_maximum_rate_the_sums_are_right(broker: Broker) -> None:
-    """Every SEND is accepted, nobody sees more than was sent, and all end on the last value: quick, slow, counted or read."""
+    """Every SEND is accepted, no subscriber sees more than was sent, and all end on the last value: quick, slow, counted or read."""
     result = _run(
         broker, "--publishers", "3", "--subscribers", "2", "--slow-subscribers", "1", "--topics", "50",
         "--schemas", str(SCHEMAS), "--body-bytes", "120",
@@ -89,7 +89,7 @@ def test_durable_subscriptions_are_gone_after_the_run(broker: Broker) -> None:
 
 
 def test_a_round_trip_is_seen_by_subscribers_alone(broker: Broker) -> None:
-    """Over a simulated link of 40 ms no value is younger than 20 ms, the relay's cost is told, and receipts are as ever."""
+    """Over a simulated link of 40 ms no value is younger than 20 ms, the relay's cost is reported, and receipts are as usual."""
     result = _run(
         broker, "--rate", "500", "--topics", "20", "--round-trip-ms", "40", "--jitter-ms", "2", "--ack", "client",
         "--connect-header", "window:50", "--schemas", str(SCHEMAS),
@@ -102,7 +102,7 @@ def test_a_round_trip_is_seen_by_subscribers_alone(broker: Broker) -> None:
 
 
 def test_rejected_sends_are_told_and_fail_the_run(broker: Broker) -> None:
-    """Bodies that are no Avro are all rejected: the run says how many and why, and exits with 1."""
+    """Bodies that are no Avro are all rejected. The run shows their number and the reason, and exits with 1."""
     result = _run(broker, "--subscribers", "0", "--rate", "100", good=False)
     assert result["accepted"] == 0
     ((disposition, rejected),) = result["rejected"].items()

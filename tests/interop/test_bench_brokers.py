@@ -135,7 +135,7 @@ def test_a_last_value_variant_owes_a_consumer_that_waits_two_values_a_topic_at_m
                 publisher.receipt()
             stored_ms = time.time_ns() // 1_000_000
             while time.time_ns() // 1_000_000 == stored_ms:
-                pass  # ActiveMQ tells older from newer by its clock's milliseconds
+                pass  # ActiveMQ distinguishes older from newer by its clock's milliseconds
         last: dict[int, int] = {}
         taken = 0
         while sorted(last.values()) != list(range(VALUES - TOPICS, VALUES)):

@@ -77,7 +77,7 @@ async def connected(gateway: GatewayProcess, client_id: str | None = None) -> As
 
 
 def test_values_of_any_size_come_back(gateway: GatewayProcess) -> None:
-    """Bodies from one byte to four MiB are accepted, delivered as sent and acknowledged; an unauthorised SEND says so."""
+    """Bodies from one byte to four MiB are accepted, delivered as sent and acknowledged; an unauthorised SEND is reported."""
 
     async def main() -> None:
         async with (
@@ -98,7 +98,7 @@ def test_values_of_any_size_come_back(gateway: GatewayProcess) -> None:
 
 
 def test_durable_subscription_resumes(gateway: GatewayProcess) -> None:
-    """A durable subscription tells on resume what changed while its client was away, and only that."""
+    """A durable subscription gets on resume the changes that its client missed, and no others."""
 
     async def main() -> None:
         async with connected(gateway, "me") as client, client.subscribe("X/t.*", id="d", durable=True) as subscription:
@@ -197,7 +197,7 @@ def test_the_demo_ends_on_the_last_values(tmp_path: Path, certificates: Path) ->
 
 @pytest.mark.slow
 def test_the_demo_can_be_ended_when_its_gateway_is_gone(tmp_path: Path, certificates: Path) -> None:
-    """SIGTERM ends it though nobody answers what it has published; that its last values are missing is told."""
+    """SIGTERM ends it without an answer to what it has published. It reports that its last values are missing."""
     with GatewayProcess(tmp_path, certificates, policy(certificates), ROOT / "schemas") as gateway:
         arguments = ["--gateway", f"127.0.0.1:{gateway.port}", "--certificates", str(certificates)]
         arguments += ["--schemas", str(ROOT / "schemas"), "--machines", "20", "--rate", "50"]

@@ -56,7 +56,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[GatewayProcess]:
-    """Run a gateway whose doors are told in Confluent's encoding."""
+    """Run a gateway whose doors are published in Confluent's encoding."""
     prints = json.loads((certificates / "fingerprints.json").read_text(encoding="utf-8"))
     folder = tmp_path_factory.mktemp("gateway")
     with GatewayProcess(folder, certificates, POLICY.format(**prints), SCHEMAS) as process:
@@ -137,7 +137,7 @@ def _door(_context: SerializationContext, _name: str | None) -> str:
 
 
 def test_a_body_of_another_subject_is_rejected(gateway: GatewayProcess, registry: SchemaRegistryClient) -> None:
-    """What the serialiser wrote for another type, and an id that nobody has, are rejected with results of their own."""
+    """What the serialiser wrote for another type, and an unknown id, are rejected with results of their own."""
     lamp = AvroSerializer(registry, json.dumps(LAMP), conf=STRATEGY)({"on": True}, CONTEXT)
     assert lamp is not None
     outcomes, received = exchange(gateway, lamp, b"\0\0\0\0\1\0", b"\1")
@@ -202,7 +202,7 @@ def test_errors_and_writes_are_what_the_client_understands(registry: SchemaRegis
 
 
 def test_a_certificate_that_the_policy_does_not_name_reads_nothing(gateway: GatewayProcess) -> None:
-    """The registry is for principals: a stranger gets 403, which the client tells with our reason."""
+    """The registry is for principals: an unknown certificate gets 403, which the client reports with our reason."""
     with client_of(gateway, "operator") as stranger, pytest.raises(SchemaRegistryError) as caught:
         stranger.get_subjects()
     assert (caught.value.http_status_code, caught.value.error_code) == (403, 403)

@@ -155,7 +155,7 @@ CHANGES = {
 
 
 def compatible(fields: list[dict[str, Any]], encoding: str) -> str:
-    """Say whether a folder with such a second minor loads."""
+    """Return True if a folder with such a second version loads."""
     text = {"type": "record", "namespace": "t", "name": "T_v1"}
     rule = f'[[rule]]\ndestination = "X/a"\nschema = "t.T_v1"\nencoding = "{encoding}"\n'
     texts = {

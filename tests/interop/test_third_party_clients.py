@@ -265,7 +265,7 @@ NOTES: dict[str, tuple[str, ...]] = {
 
 
 def offer(library: Library) -> tuple[int, int]:
-    """Tell which heart-beats a library can offer: Net::Stomp has no timer."""
+    """Return the heart-beats that a library can offer. Net::Stomp has no timer."""
     return (0, 10_000) if library.name == "Net::Stomp" else (10_000, 10_000)
 
 
@@ -283,7 +283,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Ite
     ("name", "version"), [(library.name, version) for library in LIBRARIES.values() for version in library.versions]
 )
 def test_cell(gateway: GatewayProcess, name: str, version: str, feature: str) -> None:
-    """The library can use the feature in that version, as the feature's own sentence says."""
+    """The library can use the feature in that version, as the feature's own sentence states."""
     if reason := CANNOT.get((name, version, feature)):
         pytest.skip(reason)
     library = LIBRARIES[name]
@@ -318,7 +318,7 @@ def test_heart_beats_keep_connections_alive(gateway: GatewayProcess) -> None:
 
 
 def test_the_document_is_the_table() -> None:
-    """docs/integrate/interoperability.md says what these tests run."""
+    """docs/integrate/interoperability.md lists what these tests run."""
     assert DOCUMENT.read_text(encoding="utf-8") == document()
 
 

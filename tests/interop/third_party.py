@@ -1,7 +1,7 @@
-"""A third-party client as a process, told what to do and telling what happened, one JSON object a line.
+"""A third-party client as a process. It reads commands and prints events, one JSON object a line.
 
-The programs in `clients/` all speak the same lines, so that each scenario is written once. What they are told: `connect`,
-`subscribe`, `unsubscribe`, `send`, `ack`, `disconnect`. What they tell: `connected`, `message`, `receipt`, `error`, `closed`.
+The programs in `clients/` all speak the same lines, so that each scenario is written once. Commands: `connect`,
+`subscribe`, `unsubscribe`, `send`, `ack`, `disconnect`. Events: `connected`, `message`, `receipt`, `error`, `closed`.
 Bodies are base64.
 """
 
@@ -58,7 +58,7 @@ class Library:
 
     @functools.cache  # noqa: B019  # there are five of them, for ever
     def problem(self) -> str:
-        """Tell why the library cannot be used; nothing when it can."""
+        """Return the reason why the library cannot be used. Empty if it can."""
         if shutil.which(self.probe[0]) is None:
             return f"{self.probe[0]}: not found"
         done = subprocess.run(self.probe, cwd=PROGRAMS, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -101,7 +101,7 @@ class ThirdPartyClient:
 
         Args:
             library: What it uses.
-            version: The STOMP version that it is told to speak.
+            version: The STOMP version that it must use.
             gateway: Where it will connect.
             name: Whose certificate it shows.
         """
@@ -222,7 +222,7 @@ class ThirdPartyClient:
             reader.join()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # what was still to be told
+            with contextlib.suppress(BrokenPipeError):  # commands that were not written yet
                 pipe.close()
 
 

@@ -64,7 +64,7 @@ def test_its_schemas_are_those_of_the_folder(folder: Path) -> None:
 
 
 def test_the_gateway_would_have_accepted_each_change_just_so(changes: list[Change]) -> None:
-    """The rule of each destination judges its bodies as the records tell, in all encodings and two minors of one type."""
+    """The rule of each destination judges its bodies as the records show, in all encodings and two minors of one type."""
     registry = read_schemas(SCHEMAS)
     kinds = Counter[tuple[str, str, str]]()
     deleted = 0
@@ -158,7 +158,7 @@ def test_a_seed_tells_the_bytes(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_journal_is_refused(tmp_path: Path) -> None:
-    """The command writes what it says, and a second time refuses to mix two journals, with exit code 1."""
+    """The command writes what it reports, and a second time refuses to mix two journals, with exit code 1."""
     arguments = ["archive", str(tmp_path / "j"), "--records", "100", "--topics", "5"]
     done = CliRunner().invoke(bench, arguments)
     assert done.exit_code == 0, done.output

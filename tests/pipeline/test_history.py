@@ -1,4 +1,4 @@
-"""Typed history: every accepted change once, with the columns that its schema says, whatever minor wrote it."""
+"""Typed history: every accepted change once, with the columns that its schema defines, whatever version wrote it."""
 
 import datetime as dt
 import json
@@ -432,7 +432,7 @@ def test_a_table_that_fell_behind_retention_names_what_is_lost(tmp_path: Path) -
 
 
 def test_damage_is_told_with_its_place_and_the_rest_is_in_the_table(tmp_path: Path) -> None:
-    """A flipped bit, a segment missing in the middle, a torn tail, a schema that nobody has: each is a problem, and every other
+    """A flipped bit, a segment missing in the middle, a torn tail, an unknown schema: each is a problem, and every other
     change is there.
     """
     journal, out = tmp_path / "journal", tmp_path / "out"
@@ -474,7 +474,7 @@ def test_damage_is_told_with_its_place_and_the_rest_is_in_the_table(tmp_path: Pa
 
 
 def test_values_beyond_what_a_column_holds_are_untyped(tmp_path: Path) -> None:
-    """A decimal of more digits than its precision, which the gateway accepts: told, its body kept, all others typed."""
+    """A decimal of more digits than its precision, which the gateway accepts: it is reported, its body is kept, and all others are typed."""
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
     minor = Minor("t.D_v1", "1.0", record_type("t.D_v1", ("d", decimal)))
     changes = [value_change(r, minor, minor.encode({"d": Decimal("1.25")})) for r in range(1, 6)]
@@ -738,7 +738,7 @@ def test_a_table_of_an_older_release_is_compared_by_its_last_row(tmp_path: Path)
 
 
 def test_a_table_that_begins_late_says_so(tmp_path: Path) -> None:
-    """What retention removed before its first run is no loss of the table's, but told."""
+    """Changes that retention removed before its first run are no loss of the table's, but reported."""
     journal = tmp_path / "journal"
     for _ in range(2):
         gateway_journal(journal, 5, 0, "1" * 16, seal=True)

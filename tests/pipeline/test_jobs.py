@@ -318,7 +318,7 @@ def schema_folder(folder: Path, rule: str) -> Path:
 
 
 def test_freshness_on_the_command_line(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    """`freshness` takes the limit from the registry, and observes to the last record; without a limit there it says so."""
+    """`freshness` takes the limit from the registry, and observes to the last record; without a limit there it reports that."""
     assert spark is not None
     schemas = schema_folder(tmp_path, "fresh_within_s = 86_000")
     result = run("freshness", "--journal", journal, "--schemas", schemas, "--open", "--format", "json")

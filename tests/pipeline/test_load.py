@@ -113,7 +113,7 @@ def test_a_table_becomes_the_state_of_the_gateway(gateway: GatewayProcess, tmp_p
 
 
 def test_a_good_table_ends_well(gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Without bad rows nothing is given out and the exit code is 0; loaded again, it says that nothing changed."""
+    """Without bad rows nothing is given out and the exit code is 0; loaded again, it reports that nothing changed."""
     path = tmp_path / "state.csv"
     [value] = shown(METERS, 1)
     text = json.dumps(value).replace('"', '""')
@@ -142,7 +142,7 @@ def test_structs_of_a_dataframe_are_encoded(spark: SparkSession, gateway: Gatewa
 
 
 def test_what_cannot_be_loaded_is_counted_first(spark: SparkSession, tmp_path: Path) -> None:
-    """A table for people tells how often each result came, then the first few rows of each; JSON has all of them."""
+    """A table for people shows how often each result came, then the first few rows of each; JSON has all of them."""
     assert spark is not None
     for name, rows in (("a", 9), ("b", 3)):
         lines = [json.dumps({"destination": f"X/{name}.{n}", "body": "AAAA"}) + "\n" for n in range(rows)]

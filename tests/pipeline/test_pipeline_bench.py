@@ -1,4 +1,4 @@
-"""The benchmark of the pipeline measures what it says; how fast anything is is no test's business."""
+"""The benchmark of the pipeline measures what it claims. No test checks how fast anything is."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ RECORDS = 2000
 
 @pytest.mark.slow
 def test_jobs_are_measured_on_an_archive_that_is_kept(tmp_path: Path) -> None:
-    """Each result tells time, records and the memory of Java and Python; the archive stays and is used again."""
+    """Each result has time, records and the memory of Java and Python; the archive stays and is used again."""
     command = [sys.executable, benchmarks.__file__, "pipeline", "--records", str(RECORDS), "--once", "--json"]
     command += ["--only", "history", "--only", "scan", "--folder", str(tmp_path), "--master", "local[2]"]
     done = subprocess.run(

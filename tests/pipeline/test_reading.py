@@ -80,7 +80,7 @@ def by_source(spark: SparkSession, folder: Path, records: Records, problems: str
 
 
 def same(one: DataFrame, other: DataFrame) -> bool:
-    """Tell whether two tables have the same columns, types and rows."""
+    """Return True if two tables have the same columns, types and rows."""
     return one.schema == other.schema and not one.exceptAll(other).unionAll(other.exceptAll(one)).limit(1).collect()
 
 
@@ -262,7 +262,7 @@ def test_a_table_whose_files_are_gone_fails(spark: SparkSession, tmp_path: Path)
 
 
 def test_wrong_arguments_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    """A folder that is no journal, a time without a zone, destinations of sessions: each has an error that says so."""
+    """A folder that is no journal, a time without a zone, destinations of sessions: each has an error of its own."""
     with pytest.raises(PipelineError, match="not the folder of a journal"):
         read_journal(spark, tmp_path)
     write(tmp_path / "j")

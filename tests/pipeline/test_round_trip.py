@@ -72,7 +72,7 @@ class TotalsProcess:
         self._reader.start()
 
     def wait_for(self, text: str, since: int = 0) -> str:
-        """Wait for a line that it says, behind so many lines, and give it."""
+        """Wait for the line that it prints after a number of lines, and return it."""
         deadline = time.monotonic() + PATIENCE_S
         with self._said:
             while True:

@@ -336,7 +336,7 @@ def test_it_stops_after_too_many_rejections(gateway: GatewayProcess) -> None:
 
 
 def test_a_gateway_that_is_silent_is_given_up(gateway: GatewayProcess) -> None:
-    """One that takes what is sent, or takes no more, and never answers fails the write by its own time limit, and says so."""
+    """One that takes what is sent, or takes no more, and never answers fails the write by its own time limit, with this reason."""
     for body, said in ((b"v", "the gateway does not answer"), (bytes(4_000_000), "takes nothing")):
 
         def cut(body: bytes = body) -> Iterator[list[Row]]:
@@ -389,7 +389,7 @@ def test_nothing_connects_for_no_rows() -> None:
 
 
 def test_it_gives_up_and_says_where_it_was(certificates: Path) -> None:
-    """When nobody answers for too long the error names address, row and why; a missing file is told at once."""
+    """When the gateway does not answer for too long, the error has address, row and reason. A missing file is reported at once."""
     files = files_of(certificates)
     with pytest.raises(PublishError, match=r"127.0.0.1:1 failed at row 7 \(X/t.1\): no gateway .* settled for 0.5 s"):
         publish_rows(Target("127.0.0.1", 1, *files, retry_s=0.5), "s", iter([[Row(7, "X/t.1", b"v")]]))

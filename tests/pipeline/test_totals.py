@@ -50,7 +50,7 @@ def histories() -> Histories:
 
 
 def accepted_us(revision: int) -> int:
-    """Return when a revision was accepted: after all that the readings tell of."""
+    """Return when a revision was accepted: after all that the readings report."""
     return NOON_US + 8 * HOUR_US + revision * 1000
 
 
@@ -75,7 +75,7 @@ def write_journal(folder: Path, some: Sequence[Change]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a journal of readings, a delete, a value of another type and one whose schema nobody has kept."""
+    """Write a journal of readings, a delete, a value of another type and one whose schema is lost."""
     folder = tmp_path_factory.mktemp("totals") / "journal"
     others = [
         change(
@@ -217,7 +217,7 @@ def test_the_verb_gives_rows(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_named(run: Run, arguments: list[str], code: int, problem: str) -> None:
-    """Each mistake has its exit code and a line that says what is expected."""
+    """Each mistake has its exit code and a line with the expected form."""
     result = run(*arguments)
     assert result.exit_code == code
     assert problem in result.stderr

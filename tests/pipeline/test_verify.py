@@ -52,7 +52,7 @@ def policy(certificates: Path, *receive: str) -> str:
 
 @pytest.fixture
 def gateway(tmp_path: Path, certificates: Path) -> Iterator[GatewayProcess]:
-    """Run a gateway whose topics X/hidden.* nobody may receive, with 300 still topics, some deleted and some of them hidden."""
+    """Run a gateway whose topics X/hidden.* no principal may receive, with 300 still topics, some deleted and some of them hidden."""
     folder = tmp_path / "gateway"
     folder.mkdir()
     with GatewayProcess(folder, certificates, policy(certificates, "X/p.*", "X/l.*"), SCHEMAS) as process:
@@ -238,7 +238,7 @@ def test_an_update_that_never_comes_is_found(spark: SparkSession, gateway: Gatew
 def test_what_the_policy_does_not_grant_is_a_difference(
     gateway: GatewayProcess, tmp_path: Path, certificates: Path
 ) -> None:
-    """A message of a topic that the policy withholds is told, once a topic; a policy without the certificate is refused."""
+    """A message of a topic that the policy withholds is reported, once a topic; a policy without the certificate is refused."""
     narrow = tmp_path / "narrow.toml"
     narrow.write_text(policy(certificates, "X/p.1*", "X/p.2*"))
     folder = gateway.folder / "journal"

@@ -56,7 +56,7 @@ def apache_reads(writer: Json, reader: Json, body: bytes) -> bool:
 
 
 def beyond_apache(writer: Type, reader: Type) -> bool:
-    """Tell whether resolving takes what the `avro` package has not: aliases, unqualified names, string for bytes, defaults of enums,
+    """Return True if resolving takes what the `avro` package has not: aliases, unqualified names, string for bytes, defaults of enums,
     items of another kind, and a writer's union without a reader's.
     """
     resolution = Resolution(writer, reader)

@@ -129,7 +129,7 @@ def value_of(draw: st.DrawFn, of: Type, depth: int) -> Any:  # noqa: C901 - one 
 
 
 def written(of: Type, value: Any, out: io.BytesIO) -> None:
-    """Write it as Avro: by fastavro the leaves, whose base types alone it is told."""
+    """Write it as Avro: by fastavro the leaves, which gets their base types only."""
     match of.kind:
         case "union":
             label, inner = value

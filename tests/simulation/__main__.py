@@ -13,7 +13,7 @@ from tests.simulation.overtaken import overtaken
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
 
-_SEEDS_PER_TURN = 5  # of one process: some seconds, so that a failure is soon told
+_SEEDS_PER_TURN = 5  # of one process: some seconds, so that a failure is soon reported
 _PROGRESS_INTERVAL_S = 30.0
 COUNTED = ("crashes", "faults", "refusals", "reloads", "snapshots", "expiries", "committed", "messages")
 
@@ -65,7 +65,7 @@ def turn(seeds: range) -> tuple[Counter[str], str]:
     for seed in seeds:
         try:
             counted.update(run(seed))
-        except Exception:  # noqa: BLE001  # whatever it is, the seed must be told
+        except Exception:  # noqa: BLE001  # any failure must be reported with its seed
             text = traceback.format_exc()
             return counted, f"{text}seed {seed} fails; repeat: python -m tests.simulation --seed {seed}\n"
     return counted, ""

@@ -122,7 +122,7 @@ class SimulatedDisk:
 
     @property
     def faulted(self) -> bool:
-        """Whether a call has failed as it was told to."""
+        """True if a call has failed as configured."""
         return any(call <= self.calls for call in self.faults)
 
     def killed(self) -> "SimulatedDisk":

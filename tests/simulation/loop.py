@@ -17,7 +17,7 @@ def _pause() -> Generator[None, None, None]:
 
 
 class Loop:
-    """Stands for `trio` (tasks wait in it) and for `time` (whoever asks is told the simulated one).
+    """Stands for `trio` (tasks wait in it) and for `time` (its caller gets the simulated one).
 
     A coroutine under it is stepped with `step`: every place where it would wait is one step, work in threads is done between two.
 

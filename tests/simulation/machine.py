@@ -32,7 +32,7 @@ FAULTS = (0, 0, KILL, errno.ENOSPC, errno.EIO)
 
 
 class Machine:
-    """What `open_gateway` makes, in the same order. Whoever drives it does what event loop and threads do.
+    """What `open_gateway` makes, in the same order. The driver does what event loop and threads do.
 
     Attributes:
         died: What ended the process in the committer's thread, if anything did.
@@ -140,7 +140,7 @@ class Machine:
 
 
 def build(disk: SimulatedDisk, settings: Settings, rules: retention.Rules, wall_us: int) -> None:
-    """Do what the process does that builds snapshots; raises PowerCut, or what nobody has put in its way."""
+    """Do what the process does that builds snapshots; raises PowerCut, or any other error."""
     try:
         with redirect_stderr(StringIO()):
             build_snapshot(FOLDER, disk, settings.limits)

@@ -1,6 +1,6 @@
 """A naive model of delivery that keeps every message, written from protocol.md and not from the code.
 
-It is told what the broker was asked and what became of each batch, and is asked about every frame that leaves: `message` and
+It gets every request to the broker and the outcome of each batch, and checks every frame that leaves: `message` and
 `receipt` raise Violation for one that is not allowed, `complete` for one that is missing. What the protocol leaves open is open
 here: `loose` topics (of a snapshot, or after a restart) come in any order, `optional` ones may come or not.
 """
@@ -62,7 +62,7 @@ class Subscription:
     asked_us: int = 0
 
     def waiting(self, topic: str) -> bool:
-        """Say whether the newest change of a topic has not been sent."""
+        """Return True if the newest change of a topic has not been sent."""
         message = self.newest.get(topic)
         return message is not None and message.state == WAITING
 
@@ -90,7 +90,7 @@ class Subscription:
         return [topic for topic in self.newest if self.waiting(topic) and topic not in held]
 
     def unordered(self, topic: str) -> bool:
-        """Say whether the protocol leaves open when a topic's turn is."""
+        """Return True if the protocol leaves open when a topic is sent."""
         return topic in self.loose or topic in self.optional
 
 
@@ -161,7 +161,7 @@ class Model:
         self.pending: list[Operation] = []
         self.writing: list[Operation] = []
         self.clock = 0
-        self.now_us = 0  # whoever drives it says
+        self.now_us = 0  # set by the driver
 
     # What clients ask.
 
@@ -394,7 +394,7 @@ class Model:
                     value = self.store.get(topic)
                     if topic in subscription.topics and value is not None and value.body:
                         newest = subscription.newest.get(topic)
-                        withheld = newest is not None and newest.state == WITHHELD  # it is told of by the change itself
+                        withheld = newest is not None and newest.state == WITHHELD  # the change itself reports it
                         # A restart owes what no right allows too, and since when it was accepted: the right may come.
                         since_us = VAGUE if subscription.restarted or subscription in zombies else self.now_us
                         self._owe_current(subscription, value, since_us, unrecorded=not withheld)
@@ -587,7 +587,7 @@ class Model:
         self.history.append(value)
         known = self.store.get(value.topic)
         if not value.body and (known is None or not known.body):
-            return  # deleting an absent topic notifies nobody
+            return  # deleting an absent topic notifies no subscriber
         self.store[value.topic] = value
         live = [(s, x) for s in self.sessions.values() for x in s.subscriptions.values()]
         for session, subscription in [*live, *self.zombies]:
@@ -616,13 +616,13 @@ class Model:
             value = self.store.get(message.value.topic)
             older = message is not one.newest[message.value.topic]
             if one is subscription and older and message.state == UNWRITTEN and value is not None and value.body:
-                # Nobody knows whether it has arrived: what came since is lacked since then.
+                # It is unknown whether it has arrived: what came since is lacked since then.
                 message.state = CONFLATED
         for topic in self.rights[session.client] & subscription.topics:
             value = self.store.get(topic)
             if value is not None and value.body:
                 newest = subscription.newest.get(topic)
-                again = newest is not None and newest.state == UNWRITTEN  # nobody knows whether it has arrived
+                again = newest is not None and newest.state == UNWRITTEN  # it is unknown whether it has arrived
                 since_us = subscription.lacked_since_us(newest) if newest and again else subscription.asked_us
                 found += self._owe_current(subscription, value, since_us)
         return found
@@ -702,7 +702,7 @@ class Model:
         if session.subscriptions.get(subscription.id) is subscription:
             del session.subscriptions[subscription.id]
         self.zombies = [pair for pair in self.zombies if pair[1] is not subscription]
-        if operation.replaced is not None:  # its id was taken: it is gone, and the journal will be told
+        if operation.replaced is not None:  # its id was taken: it is gone, and the journal will have a record
             self.pending.append(Operation("unsubscribe", session=session, subscription=operation.replaced))
         self._forget_session(session)
 

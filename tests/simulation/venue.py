@@ -108,7 +108,7 @@ class Link:
     stalled: bool = False
     tap: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
     reader: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
-    # What the gateway's Transport is to whoever judges certificates.
+    # Stands for the gateway's Transport where certificates are judged.
     chain: Chain = ()
     end: Callable[["Link"], None] = lambda _: None
     expelled: bool = False
@@ -135,7 +135,7 @@ class Venue:
     Holds at every moment: nothing leaves above what is committed, nor without the right to it, nor older after newer on one
     subscription, nor beyond the window, nor again once its ACK had a RECEIPT; RECEIPTs leave once each, in order, and
     `accepted` only for what is on the disk; after every restart the store is what was committed (or with the block under way);
-    nobody is owed more than there are topics. At the end, with a whole network and room on the disk: the newest of every
+    no subscription is owed more than there are topics. At the end, with a whole network and room on the disk: the newest of every
     topic has come to everybody who is to have it, and every RECEIPT has come.
     """
 
@@ -170,7 +170,7 @@ class Venue:
         self.marks: dict[tuple[str, bytes], int] = {}  # committed: topic, source -> number
         self.bodies: dict[bytes, int] = {}
         self.minors: dict[bytes, str | None] = {}  # of bodies: what was to judge them
-        self.told: list[str | None] = []  # receipts of the SENDs that operators were told of
+        self.told: list[str | None] = []  # receipts of the SENDs that operators were notified of
         self.committed = 0
         self.accepted_at_us = 0
         self.under_way: list[Change] = []
@@ -186,7 +186,7 @@ class Venue:
         self.policies: dict[Policy, Grants] = {}
         self.sources = self.before = self.found(None)
         self.rights: dict[str, frozenset[str]] = dict.fromkeys(CLIENTS, ALL)
-        self.outlawed: set[str] = set()  # nobody of them may be served: a reload was answered that says so
+        self.outlawed: set[str] = set()  # none of them may be served: a reload with this effect was answered
         self.disk = SimulatedDisk(write_bytes_max=rng.choice((None, None, 100)))
         self.boot()
 
@@ -213,7 +213,7 @@ class Venue:
         self.memory_low = False
         if self.rng.random() < 0.3:
             self.disk.faults[self.rng.randrange(1, 60)] = self.rng.choice(FAULTS)
-        if self.written.broken:  # nobody could start it so
+        if self.written.broken:  # no gateway could start with it
             self.written = replace(self.written, broken=frozenset())
         sources = self.found(None)
         while True:
@@ -543,12 +543,12 @@ class Venue:
         return dict(self.policies[sources.policy])[client]
 
     def entitled(self, client: str) -> bool:
-        """Say whether a client may be connected."""
+        """Return True if a client may be connected."""
         revoked = next(one for one in ("", *CLIENTS) if files._revocations_of(one) is self.sources.revocations)
         return self.granted(client, self.sources).known and client != revoked
 
     def check_reload(self, outcomes: dict[str, str]) -> None:
-        """A reload has been answered: what it says is so, whole, and nobody is served who may not be."""
+        """A reload has been answered: all of it is in force, and no client without rights is served."""
         wanted, refused = files.read(self.seen, self.before)
         for item, part in ((POLICY, "policy"), (SCHEMAS, "registry"), (CRL, "revocations")):
             old, new, found = (getattr(sources, part) for sources in (self.before, wanted, self.sources))
@@ -849,7 +849,7 @@ class Venue:
             raise Violation(f"{what} left beyond the window {link.window}")
 
     def check_bounds(self) -> None:
-        """Nobody is owed more than there are topics, and whoever is owed something lacks it since some time; deletes above the floor are known."""
+        """No subscription is owed more than there are topics, and each that is owed something has a time since when. Deletes above the floor are known."""
         check_floor(self.broker, self.deleted(self.broker.committed_revision))
         for session in self.broker.sessions.values():
             for subscription in session.subscriptions.values():
@@ -991,7 +991,7 @@ class Venue:
         """The newest of each topic has arrived, and every RECEIPT; after a burst of values of all topics, everywhere."""
         newest: dict[str, tuple[int, bytes]] = {}
         for revision, (topic, body) in sorted(self.truth.items()):
-            if body or newest.get(topic, (0, b""))[1]:  # deleting what is absent notifies nobody
+            if body or newest.get(topic, (0, b""))[1]:  # deleting what is absent notifies no subscriber
                 newest[topic] = (revision, body)
         for link in self.links:
             if link.leaving:
@@ -1018,7 +1018,7 @@ def _frame(command: str, receipt: str | None) -> bytes:
 
 
 def covered(rules: int, topic: str) -> bool:
-    """Say whether a topic has a rule."""
+    """Return True if a topic has a rule."""
     return any(files.verdict(rules, topic, form) is not None for form in FORMS)
 
 

@@ -30,7 +30,7 @@ from tests.soak.venue import Scale, Venue
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 GROWTH_MAX = 0.05
-_REST_S = 130.0  # by then the gateway has looked twice at what it holds and nobody uses
+_REST_S = 130.0  # by then the gateway has checked twice for what it holds without a use
 _LOOK_AGAIN_S = 2.0  # by then the connection of the look before, and its tasks, are gone
 _MIB = 1 << 20
 _LIMITS = "write_timeout_s = 5\nlog_lines_per_minute_max = 10\ntakeovers_per_minute_max = 1000\n"
@@ -161,7 +161,7 @@ class Report:
         return found
 
     def lines(self) -> list[str]:
-        """Tell what was seen."""
+        """Print the results."""
         samples = self.samples
         resident = [sample.resident_mib for sample in samples]
         shown = ", ".join(f"{count:,} {what}" for what, count in sorted(self.venue.tally.events.items()))

@@ -157,7 +157,7 @@ class Venue:
                     batch = []
 
     async def live(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run all clients until cancelled; tell when all subscribers were connected once."""
+        """Run all clients until cancelled. Report when all subscribers were connected once."""
         scale = self._scale
         async with trio.open_nursery() as nursery:
             for _ in range(_PUBLISHERS):

@@ -392,7 +392,7 @@ def test_untrusted_certificates_are_told(running: Running, tmp_path: Path) -> No
     ],
 )
 def test_no_right_is_told(running: Running, who: str, arguments: list[str]) -> None:
-    """A certificate without the right, or unknown to the policy, is refused and told which right is missing."""
+    """A certificate without the right, or unknown to the policy, is refused with the missing right."""
     result = running.cli(*arguments, who=who)
     assert (result.exit_code, result.stdout) == (4, "")
     assert code_in(result.stderr) == "forbidden"
@@ -473,7 +473,7 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
 
 
 def test_bench_is_maxam_bench(tmp_path: Path) -> None:
-    """Arguments, options among them, output and exit code are those of maxam-bench; where there is none that is told."""
+    """Arguments, options among them, output and exit code are those of maxam-bench; a missing program is reported."""
     program = tmp_path / "maxam-bench"
     program.write_text(f"#!{sys.executable}\nfrom maxam.bench.main import main\nmain(prog_name='maxam-bench')\n")
     program.chmod(0o755)
@@ -567,7 +567,7 @@ def test_no_name_of_a_client_is_run_by_the_shell_that_completes_it(running: Runn
 
 @pytest.mark.parametrize("arguments", [["backup", "list", "--help"], ["backup", "--help"]])
 def test_help_needs_no_client_configuration(tmp_path: Path, arguments: list[str]) -> None:
-    """A configuration that cannot be read is told by what uses it, not by a help text."""
+    """A configuration that cannot be read is reported by the command that uses it, not by a help text."""
     (tmp_path / "maxam").mkdir()
     (tmp_path / "maxam" / "client.toml").write_text("nonsense")
     variables = {"XDG_CONFIG_HOME": str(tmp_path), "MAXAM_CLIENT_CONFIG": str(tmp_path / "maxam" / "client.toml")}

@@ -256,7 +256,7 @@ def test_a_peer_that_does_not_finish_is_closed(certificates: Path) -> None:
 
 
 def test_a_peer_that_does_not_read_is_closed(certificates: Path) -> None:
-    """A response that nobody takes ends with the write limit, and does not hold up the shutdown."""
+    """A response that no client reads ends with the write limit, and does not hold up the shutdown."""
     limits = ListenerLimits(write_timeout_s=0.3, graceful_timeout_s=0.1)
 
     async def test() -> None:
@@ -387,7 +387,7 @@ async def holds(port: int, folder: Path, *names: str) -> list[trio.SSLStream[tri
 
 
 async def lives(stream: trio.SSLStream[trio.SocketStream]) -> bool:
-    """Say whether a connection is still served."""
+    """Return True if a connection is still served."""
     answer = b""
     try:
         await stream.send_all(ASKS)
@@ -429,7 +429,7 @@ def test_a_higher_rank_makes_a_lower_one_leave(certificates: Path) -> None:
 
 
 def test_a_principal_keeps_no_more_than_its_share_from_others(certificates: Path) -> None:
-    """A principal that holds more than its share gives back places to others of its rank, and then to nobody; it takes none itself."""
+    """A principal that holds more than its share gives back places to others of its rank only. It takes none itself."""
     standings = {"operator": WRITER, "subscriber": Standing("another writer", 3), "publisher": READER}
 
     async def test() -> None:

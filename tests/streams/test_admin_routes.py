@@ -86,7 +86,7 @@ def _concrete(path: str) -> str:
 
 
 def _allowed(spec: RouteSpec, rights: Iterable[str] | None) -> bool:
-    """Say whether somebody with these admin rights may ask; None: the policy does not know who it is."""
+    """Return True if a principal with these admin rights may ask. None is a certificate without a principal."""
     right = spec[2]
     return right == ANY_CERTIFICATE or (rights is not None and (right == ANY_PRINCIPAL or right in rights))
 
@@ -277,7 +277,7 @@ class Churn:
         raise NotImplementedError
 
     def key(self, row: dict[str, Any]) -> Any:
-        """Return what a row is told from others by, in the order of the listing."""
+        """Return the key of a row, in the order of the listing."""
         return row["destination"].encode()
 
 

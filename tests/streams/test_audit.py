@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Site:
 
 
 async def greeted_without_certificate(gateway: Living) -> bool:
-    """Connect without a certificate; tell whether anything is answered. TLS 1.3 refuses only after its handshake."""
+    """Connect without a certificate. Return True if anything is answered. TLS 1.3 refuses only after its handshake."""
     try:
         async with await gateway.dial(None) as stream:
             await stream.send_all(b"CONNECT\n\n\0")

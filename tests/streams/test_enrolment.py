@@ -1,4 +1,4 @@
-"""Enrolment against a running gateway: EST by curl and openssl, by our own client, and by whoever wants more than a token gives."""
+"""Enrolment against a running gateway: EST by curl and openssl, by our own client, and by clients that want more than a token gives."""
 
 import base64
 import datetime as dt
@@ -92,7 +92,7 @@ def site(tmp_path: Path) -> EnrolmentSite:
 
 
 class Est:
-    """The enrolment listener as whoever speaks HTTP sees it."""
+    """The enrolment listener as any HTTP client sees it."""
 
     def __init__(self, gateway: Living, certificate: str | None = None) -> None:
         self.port = gateway.enrolment_port
@@ -327,7 +327,7 @@ def test_nobody_grants_what_he_does_not_hold(site: EnrolmentSite) -> None:
 
 
 def test_bad_requests_cost_the_token_nothing(site: EnrolmentSite) -> None:
-    """Garbage, requests that are too large and weak keys are told, and the token is good afterwards."""
+    """Garbage, requests that are too large and weak keys are reported, and the token is valid afterwards."""
 
     async def test() -> None:
         async with living(site, enrolment=replace(site.settings.enrolment, failures_per_minute_max=100)) as gateway:
@@ -386,7 +386,7 @@ def test_failures_are_counted_by_network() -> None:
 
 
 def test_renewal(site: EnrolmentSite) -> None:
-    """Whoever shows a certificate that counts gets the next one, by our own client with a new key: both count, then the old one does not,
+    """A client with a valid certificate gets the next one, by our own client with a new key: both count, then the old one does not,
     also one from the operators' file, which stays as it is. Taken from that file, all that came of it is gone.
     """
 
@@ -416,7 +416,7 @@ def test_renewal(site: EnrolmentSite) -> None:
 
 
 def test_a_line_of_renewals_is_bounded(site: EnrolmentSite) -> None:
-    """Nobody collects certificates by renewing; a key that somebody has, or whose certificate was revoked, is not certified again."""
+    """No client collects certificates by renewing. A key in use, or one whose certificate was revoked, is not certified again."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -567,7 +567,7 @@ def test_an_expired_token_is_refused_and_said_to_be(site: EnrolmentSite) -> None
 
 
 def test_a_policy_that_cannot_be_used_holds_up_enrolment_and_loses_nothing(site: EnrolmentSite) -> None:
-    """While the operators' file is bad nobody is enrolled and no token is used up; once it is mended, the same token does it."""
+    """While the operators' file is invalid no client is enrolled and no token is used up. After its repair the same token works."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -585,7 +585,7 @@ def test_a_policy_that_cannot_be_used_holds_up_enrolment_and_loses_nothing(site:
 
 
 def test_a_token_whose_use_was_interrupted_can_be_taken_back(site: EnrolmentSite) -> None:
-    """As long as nobody has become anybody by it: neither asking again nor a restart does it then."""
+    """A token can be revoked until it has enrolled a client. Then neither another request nor a restart enrols one."""
 
     async def test() -> None:
         key = new_key("p256")
@@ -630,7 +630,7 @@ def test_strangers_that_only_connect_leave_room(site: EnrolmentSite) -> None:
 
 
 def test_an_authority_that_cannot_serve_is_told_at_start(site: EnrolmentSite, tmp_path: Path) -> None:
-    """A wrong passphrase, an authority that clients are not accepted of, or by which nobody would know the server: start and --check say so."""
+    """A wrong passphrase, a CA that clients are not accepted of, or that cannot prove the server: start and --check report it."""
     enrolment = site.settings.enrolment
     sources = read_config(site.settings)
     check_enrolment(site.settings, sources)
@@ -648,7 +648,7 @@ def test_an_authority_that_cannot_serve_is_told_at_start(site: EnrolmentSite, tm
 
 
 def test_without_enrolment_nothing_listens_and_operators_are_told(tmp_path: Path) -> None:
-    """It is off by default: there is no listener, and its routes say that it is off to whoever has the right."""
+    """It is off by default: there is no listener, and its routes answer a caller with the right that it is off."""
 
     async def test() -> None:
         site = EnrolmentSite(tmp_path)

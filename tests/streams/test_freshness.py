@@ -26,7 +26,7 @@ encoding = "none"
 
 
 class Operator:
-    """Whoever asks the admin API."""
+    """A caller of the admin API."""
 
     def __init__(self, alive: Living) -> None:
         self.alive = alive
@@ -148,7 +148,7 @@ def test_rates_tell_of_sessions_and_topics(tmp_path: Path) -> None:
             alive.client("sub", "s") as reader,
         ):
             await reader.subscribe("X/**")
-            rates = Rates(alive.gateway.broker, alive.gateway.connections)  # one that looks when it is told to
+            rates = Rates(alive.gateway.broker, alive.gateway.connections)  # one that the test triggers
             await rates.measure_sessions()
             for number in range(20):
                 await publisher.send("X/EGM.1", b"%d" % number)

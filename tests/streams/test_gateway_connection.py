@@ -24,7 +24,7 @@ LIMITS = Limits()
 
 
 class _ScriptedPeer:
-    """Stands in for ServerConnection: records what it is told, hands out what the test puts in."""
+    """Stands in for ServerConnection: records its calls, hands out what the test puts in."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -409,7 +409,7 @@ def test_lingering_ends_after_its_time(play: Play) -> None:
 
 
 def test_a_cut_ends_at_once(play: Play) -> None:
-    """`cut` closes whatever is under way, and the ServerConnection is told the reason."""
+    """`cut` closes whatever is under way, and the ServerConnection gets the reason."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -453,7 +453,7 @@ def test_a_bug_met_by_a_frame_ends_its_connection_only(play: Play, caplog: pytes
 
 
 def test_a_bug_in_the_writer_is_raised_and_the_socket_closed(pair: Pair, context: ssl.SSLContext) -> None:
-    """An unplanned error of the writer leaves `run` for the server to log, after the ServerConnection was told of the end."""
+    """An unplanned error of the writer leaves `run` for the server to log, after the ServerConnection was notified of the end."""
 
     async def main() -> None:
         ours, client = pair()

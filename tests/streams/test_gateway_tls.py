@@ -89,7 +89,7 @@ def test_identity_is_the_digest_of_the_certificate(
 def test_refusals_name_the_reason(
     name: str | None, problem: str, version: ssl.TLSVersion, pair: Pair, lenient_context: ssl.SSLContext
 ) -> None:
-    """Without a valid certificate of our authority nobody gets in, and the operator reads why."""
+    """A client without a valid certificate of our CA is refused, and the log has the reason."""
 
     async def test() -> None:
         ours, client = pair(name, maximum_version=version)
@@ -109,7 +109,7 @@ def test_refusals_name_the_reason(
     ],
 )
 def test_other_protocols_are_named(said: bytes, problem: str, context: ssl.SSLContext) -> None:
-    """Whoever does not speak TLS is told apart from whoever speaks it wrongly."""
+    """A peer that does not speak TLS is distinguished from one that speaks it wrongly."""
 
     async def test() -> None:
         ours, theirs = socket.socketpair()

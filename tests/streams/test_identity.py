@@ -327,7 +327,7 @@ def _lists(site: Site, *others: bytes) -> None:
 def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """A certificate, an authority and a revocation list expire while their clients are connected: each of those gets an ERROR that
     names the reason, or is cut off if it does not read; an operator's connection ends too. An authority whose renewed certificate is
-    in force keeps its clients, and nobody else notices. At the next CONNECT the reason is the same.
+    in force keeps its clients, and no other client notices. At the next CONNECT the reason is the same.
 
     The list ends first: what it makes looked at must not be what finds the certificates.
     """
@@ -467,7 +467,7 @@ def _renewals(site: Site, names: Sequence[str]) -> None:
 
 
 def test_a_renewed_certificate_carries_the_session_on(site: Site) -> None:
-    """While both fingerprints are anna's she connects with the new certificate under her client-id: the old connection is told, and
+    """While both fingerprints are anna's she connects with the new certificate under her client-id: the old connection gets an ERROR, and
     what was owed to it comes, each value once or once more, none older after newer. Then the old certificate goes, revoked and out of
     the policy: the new connection notices nothing, and the old one does not get in any more.
     """

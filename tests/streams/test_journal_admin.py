@@ -213,7 +213,7 @@ def test_history_knows_names_as_long_as_the_gateway_does(site: Site) -> None:
 
 
 def test_damage_in_the_archive_is_told_by_history(site: Site) -> None:
-    """What is damaged is told with file and revisions and exit code 1, and what is whole is shown."""
+    """Damage is reported with file and revisions and exit code 1, and whole parts are shown."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -236,7 +236,7 @@ def test_damage_in_the_archive_is_told_by_history(site: Site) -> None:
 
 
 def test_the_state_of_the_journal(site: Site) -> None:
-    """Files, positions, figures of commits and the disk are what they are; without the right nothing is told."""
+    """Files, positions, figures of commits and the disk are what they are; without the right nothing is shown."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -319,7 +319,7 @@ def test_backups_of_a_running_gateway(site: Site) -> None:
         for path in folder.rglob("*"):
             assert path.is_dir() or path.suffix in {".avro", ".avsc", ".json", ""}
             assert path.is_dir() or b"PRIVATE KEY" not in path.read_bytes()
-            assert not stat.S_IMODE(path.stat().st_mode) & 0o007  # nobody else reads it
+            assert not stat.S_IMODE(path.stat().st_mode) & 0o007  # no other user may read it
 
     run(test)
 
@@ -372,7 +372,7 @@ def test_without_a_folder_there_are_no_backups(site: Site) -> None:
 
 
 def test_a_journal_that_cannot_be_read_is_no_bug(site: Site) -> None:
-    """A folder that went away under the gateway is told, by history and by the journal's state."""
+    """A folder that disappears under the gateway is reported, by history and by the journal's state."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -390,7 +390,7 @@ def test_a_journal_that_cannot_be_read_is_no_bug(site: Site) -> None:
 
 
 def test_hostile_requests_are_refused_in_one_line(site: Site) -> None:
-    """What is no destination, revision, size or name is told with its code, whatever it holds; no path leads out of the folders."""
+    """An invalid destination, revision, size or name is refused with its code; no path leads out of the folders."""
 
     async def ask(gateway: Living, request: str) -> tuple[int, dict[str, object]]:
         transport = await trio.open_tcp_stream("127.0.0.1", gateway.admin_port)

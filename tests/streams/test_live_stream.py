@@ -226,7 +226,7 @@ def test_a_reader_that_does_not_read_is_cut_off(site: Site, monkeypatch: pytest.
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_stop_waits_for_no_stream(site: Site, monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
-    """When the gateway stops a stream ends as HTTP ends responses, and whoever does not read is cut off, however long writes may take."""
+    """When the gateway stops a stream ends as HTTP ends responses, and a client that does not read is closed, however long writes may take."""
     limited(monkeypatch, write_timeout_s=1e6, graceful_timeout_s=PATIENCE_S if reads else 0.1)
 
     async def main() -> None:

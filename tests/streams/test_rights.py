@@ -41,7 +41,7 @@ async def _marker(gateway: Living, client: TestClient) -> dict[str, bytes]:
 
 
 def test_an_empty_policy_lets_nobody_in(site: Site) -> None:
-    """With an empty file nobody is connected, no operator has a right, and a reload to it ends whoever is."""
+    """With an empty file no client connects and no operator has a right. A reload to it closes all connections."""
 
     async def test() -> None:
         good = site.policy_file.read_text()
@@ -231,7 +231,7 @@ def test_a_right_that_goes_while_subscribed_ends_the_delivery_and_nothing_else(s
 
 
 def test_admin_rights_are_asked_for_at_each_request(site: Site) -> None:
-    """Reading, writing and metrics are rights of their own, values need the receive right too; a client without any is told no more than
+    """Reading, writing and metrics are rights of their own, values need the receive right too; a client without any learns no more than
     that, about what exists and what does not.
     """
     site.policy(

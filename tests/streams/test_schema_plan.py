@@ -269,7 +269,7 @@ def test_a_plan_names_who_would_break(running: Running, candidate: Path) -> None
 
 
 def test_a_plan_of_what_is_in_force_changes_nothing(running: Running) -> None:
-    """The gateway's own folder breaks nobody: exit code 0."""
+    """The gateway's own folder breaks no client: exit code 0."""
     result = cli(running, "plan", str(running.folder / "schemas"))
     assert (result.exit_code, result.stderr) == (0, "")
     assert "nothing would break" in result.stdout

@@ -15,7 +15,7 @@ from tests.support.living_gateway import EVERYTHING, Living, Site, TestClient, c
 
 
 def impatient(folder: Path, *clients: str) -> Site:
-    """Return a site where whoever lacks anything for longer than a microsecond is behind."""
+    """Return a site where a subscription that lacks anything for longer than a microsecond is behind."""
     site = Site(folder, *clients)
     site.settings = replace(site.settings, limits=replace(site.settings.limits, lag_threshold_s=1e-6))
     return site
@@ -97,7 +97,7 @@ def test_who_does_not_read_is_named_first(tmp_path: Path) -> None:
 
 
 def test_who_is_away_is_named_first(tmp_path: Path) -> None:
-    """A durable subscription whose client has gone; with its return and an ACK nobody is behind."""
+    """A durable subscription whose client has gone; with its return and an ACK no subscription is behind."""
 
     async def run() -> None:
         site = impatient(tmp_path, "pub", "sub")
@@ -207,7 +207,7 @@ def test_a_refined_subscription_is_explained(tmp_path: Path) -> None:
 
 
 def test_what_is_on_its_way_makes_nobody_behind(tmp_path: Path) -> None:
-    """Who lacks something for less than the limit is in no list of who is behind, nor has a cause, but is told when asked for."""
+    """A subscription that lacks something for less than the limit is not listed as behind and has no cause. It is shown on request."""
 
     async def run() -> None:
         site = Site(tmp_path, "pub", "sub")

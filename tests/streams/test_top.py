@@ -40,7 +40,7 @@ PROGRAM = "from maxam.cli.main import main; main(prog_name='maxam-admin')"
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a gateway with the admin listener beside it."""
     folder = tmp_path_factory.mktemp("gateway")
-    limits = Limits(lag_threshold_s=1e-6)  # whoever lacks anything for longer is behind
+    limits = Limits(lag_threshold_s=1e-6)  # a subscription that lacks anything for longer is behind
     with running_gateway(folder, POLICY, {"registry.toml": RULES}, "none", limits) as gateway:
         yield gateway
 

@@ -108,7 +108,7 @@ class GatewayProcess:
     exited with 0. A test may `kill` and `start` it in between; the journal stays.
 
     Attributes:
-        port: Where STOMP clients connect, on 127.0.0.1. A new one after each start, but for who was told to `keep_port`.
+        port: Where STOMP clients connect, on 127.0.0.1. A new one after each start, except with `keep_port`.
         admin_port: Where operators connect, or None when the gateway runs without.
         folder: Its working folder: `maxam.toml`, `policy.toml`, `schemas/`, `journal/`, `log`.
         certificates: Folder as made by `issue_development_certificates`.

@@ -95,7 +95,7 @@ class Site:
 
     @property
     def authority(self) -> Authority:
-        """Whoever certifies its clients."""
+        """The CA of its clients."""
         return Authority.read(self.certificates)
 
     def policy(self, rights: Mapping[str, Mapping[str, object]], names: Mapping[str, str] | None = None) -> None:
@@ -110,7 +110,7 @@ class Site:
         new.write_text("\n".join(lines))
         new.replace(
             self.policy_file
-        )  # written in place it is empty for a moment: a policy too, by which nobody may connect
+        )  # written in place it is empty for a moment: a valid policy, by which no client may connect
 
     def revoke(self, *clients: str, number: int = 0) -> None:
         """Write a newer revocation list with the certificates of these clients on it."""
@@ -170,7 +170,7 @@ class Living:
 
 
 class TestClient:
-    """A STOMP client that does what it is told."""
+    """A STOMP client under the control of a test."""
 
     __test__ = False
 

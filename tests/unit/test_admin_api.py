@@ -148,11 +148,11 @@ class World:
         self.publisher = self.connect("sender", "publisher")
 
     def degraded_reasons(self) -> list[str]:
-        """Say that nothing is amiss."""
+        """Report no problem."""
         return []
 
     def denial(self, _chain: object) -> ProtocolError | None:
-        """Refuse whoever was revoked meanwhile."""
+        """Refuse a certificate that was revoked meanwhile."""
         return self.refusal
 
     def connect(self, principal: str, client_id: str, address: str | None = None) -> Outbox:
@@ -743,7 +743,7 @@ def test_kick_closes_the_connection_and_nothing_else(world: World) -> None:
 
 
 def test_drop_ends_a_session_for_good(world: World) -> None:
-    """A dropped session is gone with its subscriptions, and the journal is told."""
+    """A dropped session is gone with its subscriptions, and the journal has a record."""
     connection = world.connect("admin", "a")
     world.subscribe(connection, "X/**", durable=True)
     world.committer.committed.clear()
@@ -759,7 +759,7 @@ def test_drop_ends_a_session_for_good(world: World) -> None:
 
 
 def test_drop_ends_a_subscription_that_no_connection_uses(world: World) -> None:
-    """One of its durable subscriptions is gone and the journal is told; one in use is refused, the others stay."""
+    """One of its durable subscriptions is gone and the journal has a record; one in use is refused, the others stay."""
     connection = world.connect("admin", "a")
     for id_ in ("s/1", "t"):
         world.subscribe(connection, "X/**", durable=True, id_=id_)
@@ -805,7 +805,7 @@ def test_schemas_are_served_to_any_principal(world: World) -> None:
 
 
 def test_a_bug_is_answered_as_internal_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody planned for tells the caller nothing but that."""
+    """An unplanned error shows the caller only that there is one."""
 
     def broken(_self: View, _principal: str) -> frozenset[str]:
         raise RuntimeError("secret detail")

@@ -1,4 +1,4 @@
-"""Tables of `maxam-admin` on a narrow terminal: rows can be told apart."""
+"""Tables of `maxam-admin` on a narrow terminal: rows can be distinguished."""
 
 import ast
 import importlib

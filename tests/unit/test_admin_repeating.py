@@ -105,7 +105,7 @@ def test_a_terminal_shows_it_in_place(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_one_after_the_other(tmp_path: Path) -> None:
-    """No escape sequence, each time as without --watch, behind a line with the time; what fails is told there too."""
+    """No escape sequence, each time as without --watch, behind a line with the time; failures are reported there too."""
     path = tmp_path / "held"
     path.write_text("first")
     ours, theirs = os.pipe()

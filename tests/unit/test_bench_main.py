@@ -97,7 +97,7 @@ def test_text_bodies_differ() -> None:
     ],
 )
 def test_plans_that_measure_nothing_true_are_refused(plan: Plan, says: str) -> None:
-    """Whoever makes a plan, the command line or the suite, hears what is wrong with it."""
+    """The command line and the suite get the faults of a plan that they make."""
     with pytest.raises(LoadError, match=says):
         plan.check()
 

@@ -38,7 +38,7 @@ def test_what_comes_together_goes_on_together() -> None:
 
 
 def test_a_relay_forwards_both_ways_and_the_end() -> None:
-    """Two megabytes come back as they were sent, then the close of one side reaches the other; its use is told."""
+    """Two megabytes come back as they were sent, then the close of one side reaches the other; its use is reported."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay = Relay(Target("127.0.0.1", listener.getsockname()[1]), 2.0, 1.0, None)
         try:

@@ -65,6 +65,6 @@ def test_a_template_that_names_all_topics_alike_is_refused(template: str) -> Non
 
 
 def test_a_malformed_glob_is_refused() -> None:
-    """MaXaM's own grammar decides, and its reason is told."""
+    """MaXaM's own grammar decides, and its reason is shown."""
     with pytest.raises(LoadError, match="not closed"):
         MAXAM.matcher("X/EGM.[a")

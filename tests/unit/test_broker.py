@@ -347,7 +347,7 @@ def test_an_eager_scan_in_slices_has_no_gap_and_no_double() -> None:
 
 
 def test_an_eager_scan_rests_while_its_subscriber_reads_nothing() -> None:
-    """What is owed for an eager SUBSCRIBE is bounded while nobody reads; all of it arrives, once, as it is read."""
+    """What is owed for an eager SUBSCRIBE is bounded while no client reads; all of it arrives, once, as it is read."""
     world = World.make()
     client = world.client(window="100")
     total = SCAN_READY_MAX + 3 * SCAN_TOPICS
@@ -453,7 +453,7 @@ def test_overlapping_subscriptions_each_get_their_copy() -> None:
 
 
 def test_a_delete_is_an_empty_message_and_an_absent_topic_notifies_nobody() -> None:
-    """Subscribers get a MESSAGE with an empty body; deleting an absent topic is accepted, recorded and notifies nobody."""
+    """Subscribers get a MESSAGE with an empty body; deleting an absent topic is accepted, recorded and notifies no subscriber."""
     world = World.make()
     client = world.client()
     client.subscribe(ack="auto")
@@ -993,7 +993,7 @@ def test_rights_filter_delivery_and_a_subscribe_is_never_refused() -> None:
 
 
 def test_send_without_right_is_rejected_before_it_is_found_invalid() -> None:
-    """Order of checks: well-formed destination, send right, schema; the connection lives and nobody receives it."""
+    """Order of checks: well-formed destination, send right, schema; the connection lives and no subscriber receives it."""
     world = World.make(anna={"send": ["X/mine.*"], "receive": ["X/**"]})
     client = world.client()
     client.subscribe(ack="auto")
@@ -1014,7 +1014,7 @@ def test_send_without_right_is_rejected_before_it_is_found_invalid() -> None:
 def test_an_unauthorised_send_costs_the_same_whether_the_topic_exists(
     tail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unauthorised client cannot tell by time which topics exist: form and right are judged as often for both."""
+    """An unauthorised client cannot find out by time which topics exist: form and right are judged as often for both."""
     world = World.make(anna={"send": ["X/mine.*"], "receive": ["X/**"]}, owner=EVERYTHING)
     owner, client = world.client("owner"), world.client()
     owner.send(f"X/{tail}")
@@ -1267,7 +1267,7 @@ def test_what_a_full_disk_keeps_is_awaited_by_later_receipts_too() -> None:
 
 
 def test_topics_that_come_and_go_leave_nothing() -> None:
-    """Tombstones that nobody is owed are forgotten as time passes, whatever else there is to do."""
+    """Tombstones that are not owed are forgotten as time passes, whatever the load."""
     world = World.make(limits=FORGETFUL)
     client = world.client()
     for n in range(3000):

@@ -33,7 +33,7 @@ def test_percentiles_are_within_a_tenth_of_a_decade() -> None:
 
 
 def test_what_is_older_than_five_minutes_counts_no_more() -> None:
-    """A slow hour ago is forgotten by the percentiles and kept by the histogram; between four and five minutes are told."""
+    """A slow hour ago is forgotten by the percentiles and kept by the histogram; the figures cover four to five minutes."""
     times, now_s = times_of([1.0] * 600 + [0.0009] * 600, 1.0)
     recent = times.recent(now_s)
     assert (recent.p50_s, recent.p99_s) == (0.001, 0.001)
@@ -43,7 +43,7 @@ def test_what_is_older_than_five_minutes_counts_no_more() -> None:
 
 
 def test_an_idle_gateway_has_no_percentiles() -> None:
-    """Without a commit in the last minutes there is none to tell, but for the last one; a fresh one has not even that."""
+    """Without a commit in the last minutes there are no figures except the last commit. A new object has not even that."""
     fresh = CommitTimes(5.0).recent(6.0)
     assert (fresh.count, fresh.p50_s, fresh.p99_s, fresh.last_s, fresh.since_s) == (0, None, None, None, 1.0)
     times, now_s = times_of([0.5] * 100, 1.0)

@@ -1,4 +1,4 @@
-"""What `maxam.toml` may say, what its errors tell, and that docs/operate/configuration.md says the same."""
+"""Content and errors of `maxam.toml`, which docs/operate/configuration.md describes alike."""
 
 import ast
 import os

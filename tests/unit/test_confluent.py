@@ -128,7 +128,7 @@ def test_minors_of_one_text_share_an_id_and_the_newest_judges() -> None:
 
 
 def test_two_texts_of_one_id_are_refused() -> None:
-    """Schemas that bodies could not tell apart do not load; the error names both files and says what to do."""
+    """Schemas that bodies cannot distinguish do not load. The error has both files and the remedy."""
 
     def told(doc: str) -> bytes:  # a search found two docs that give one id
         return json.dumps({"type": "enum", "namespace": "e", "name": "A_v1", "doc": doc, "symbols": ["A"]}).encode()

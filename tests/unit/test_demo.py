@@ -25,7 +25,7 @@ def registry() -> Registry:
 
 
 def test_everything_a_machine_tells_fits_the_shipped_schemas(registry: Registry) -> None:
-    """What machines of all three protocols tell over many moments of play is accepted by the rules, in all three encodings."""
+    """Values that machines of all three protocols publish over many moments of play are accepted by the rules, in all three encodings."""
     bodies = Bodies(registry)
     encodings = set()
     deletions = 0
@@ -52,7 +52,7 @@ def test_everything_a_machine_tells_fits_the_shipped_schemas(registry: Registry)
 
 
 def test_the_floor_shows_money_alike_whatever_the_protocol(registry: Registry) -> None:
-    """The rows made of what machines of each protocol told show the same order of amounts, in cents."""
+    """The rows made of the values of each protocol show the same order of amounts, in cents."""
     bodies = Bodies(registry)
     floor = Floor(bodies)
     for number in range(3):

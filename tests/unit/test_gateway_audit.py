@@ -258,7 +258,7 @@ def test_rejected_sends_are_counted_from_the_second_of_a_kind_on(tmp_path: Path)
 
 
 def test_unknown_clients_count_as_strangers(tmp_path: Path) -> None:
-    """Whoever makes many certificates gets no more lines for it."""
+    """A client with many certificates gets no more lines for them."""
 
     def tell(audit: Audit, _: Clock) -> None:
         for n in range(5000):
@@ -268,7 +268,7 @@ def test_unknown_clients_count_as_strangers(tmp_path: Path) -> None:
 
 
 def test_operators_have_more_lines_for_what_they_do_and_no_more_for_what_they_are_refused(tmp_path: Path) -> None:
-    """Each deletion of a few hundred is told by itself; whoever has no right cannot fill the log by asking."""
+    """Each deletion of a few hundred has a line of its own. A caller without the right cannot fill the log with requests."""
 
     def tell(audit: Audit, _: Clock) -> None:
         for n in range(500):
@@ -297,7 +297,7 @@ def test_files_follow_each_other_and_the_oldest_go(tmp_path: Path) -> None:
 
 
 def test_a_file_is_followed_by_the_next_one_at_its_age(tmp_path: Path) -> None:
-    """Time is what it is told."""
+    """Its time is set by the test."""
     files = AuditFiles(tmp_path, OsDisk(), AuditSettings(file_age_s_max=100))
     for now_s in (0.0, 50.0, 99.0, 101.0, 150.0):
         files.write([{"event": "e"}], now_s, NOW)

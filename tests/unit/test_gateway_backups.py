@@ -47,7 +47,7 @@ def test_a_lock_of_the_same_number_on_another_disk_is_another(tmp_path: Path, mo
 
 
 def test_a_failed_backup_says_why_whatever_it_left(tmp_path: Path) -> None:
-    """Of one that could not remove what it had written the reason is told, not that it was ended."""
+    """If a backup cannot remove what it has written, the reason is reported, not its end."""
     made = Backups(tmp_path / "journal", tmp_path, kept=1)
     (tmp_path / (NAME + UNFINISHED)).mkdir()
     made._failures.append(_row_of(NAME, "failed", "no room"))

@@ -35,7 +35,7 @@ def test_calls_are_made_in_order_on_the_thread_of_the_loop() -> None:
 
 
 def test_a_cancelled_wait_loses_no_call() -> None:
-    """What was asked for when the waiting task was cancelled is called by whoever waits next."""
+    """Calls requested when the waiting task was cancelled are made by the next task that waits."""
 
     async def main() -> None:
         made: list[str] = []

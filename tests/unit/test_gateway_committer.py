@@ -126,7 +126,7 @@ def test_a_block_under_way_is_answered_before_the_end() -> None:
     """Cancelled while the disk is at work, the committer waits for it: what was written is acknowledged, what came later is not."""
 
     class SlowDisk(SimulatedDisk):
-        """Syncs a segment when told to."""
+        """Syncs a segment when the test allows it."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -163,7 +163,7 @@ def test_a_block_under_way_is_answered_before_the_end() -> None:
 
 
 def test_a_full_disk_is_found_to_have_room_though_nobody_sends() -> None:
-    """Whoever waits for readiness before he sends does not wait for ever; less room than the block wanted is none."""
+    """A client that waits for readiness before it sends does not wait for ever; less room than the block wanted is none."""
 
     async def wait() -> None:
         disk = SimulatedDisk()

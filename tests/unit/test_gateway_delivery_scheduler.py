@@ -213,7 +213,7 @@ def test_a_connection_that_ends_while_it_waits_to_feed_takes_no_turn() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert feeds.over("a", False)
             deliveries.run()  # the loop rests first
-            assert not deliveries.run()  # the second one went on, and nobody waits
+            assert not deliveries.run()  # the second one went on, and none waits
         assert not feeds.over("a", True)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
@@ -290,7 +290,7 @@ def test_slow_feeds_leave_two_thirds_of_the_loop_to_others() -> None:
 
 
 def test_the_loop_does_not_rest_for_others_that_are_not_there() -> None:
-    """A publisher of large values that is alone on the gateway waits for nobody."""
+    """A publisher of large values that is alone on the gateway does not wait."""
     now_s = 100.0
     deliveries = DeliveryScheduler(lambda: None, lambda: now_s)
     feeds = deliveries.feeds

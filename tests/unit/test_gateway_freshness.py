@@ -112,7 +112,7 @@ class Venue:
                 return names
 
     def stale(self) -> list[str]:
-        """Look at every topic, as nobody would who has a million of them."""
+        """Check every topic, which would be too expensive with a million."""
         broker = self.world.broker
         now_us = max(self.wall_us, broker.accepted_at_us)
         found = []
@@ -250,7 +250,7 @@ def test_a_topic_is_overdue_from_its_time_on_and_fresh_with_the_commit_that_upda
     assert venue.listed() == ["X/a.1"]
     assert venue.fresh.breaches == 1
     venue.send("X/a.1")
-    assert (venue.listed(), venue.fresh.count) == ([], 0)  # though nobody has looked since
+    assert (venue.listed(), venue.fresh.count) == ([], 0)  # though no check has run since
     venue.check()
     venue.pass_time(3 * SECOND_US)
     venue.check()
@@ -314,7 +314,7 @@ def test_other_contracts_take_and_give_what_is_overdue(caplog: pytest.LogCapture
 
 
 def test_a_registry_with_the_same_contracts_leaves_all_as_it_is() -> None:
-    """What is known stays known: nobody walks over a million topics because a schema has a field more."""
+    """Known times stay: a further field of a schema starts no scan of a million topics."""
     venue = Venue({"X/a.*": 1, "X/**": None})
     venue.send("X/a.1")
     venue.pass_time(2 * SECOND_US)
@@ -334,7 +334,7 @@ def test_without_contracts_nothing_is_watched() -> None:
 
 
 def test_a_clock_that_was_set_back_stops_nobody_from_being_fresh() -> None:
-    """While it has not caught up with the newest change nobody grows older."""
+    """While it has not caught up with the newest change no topic grows older."""
     venue = Venue({"X/**": 2})
     venue.send("X/a.1")
     venue.settle()
@@ -347,7 +347,7 @@ def test_a_clock_that_was_set_back_stops_nobody_from_being_fresh() -> None:
 
 
 def test_the_log_has_a_few_lines_a_minute_and_a_sum_of_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    """A venue that loses its network is told of, not each of its thousand machines."""
+    """A venue that loses its network is reported, not each of its thousand machines."""
     caplog.set_level("INFO", "maxam")
     venue = Venue({"X/**": 1})
     venue.fresh.step(venue.world.now_s)

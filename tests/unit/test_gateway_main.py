@@ -35,7 +35,7 @@ def test_a_journal_that_cannot_be_used_is_one_line(runner: CliRunner, monkeypatc
 
 
 def test_a_bug_keeps_its_traceback(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody planned for is not shortened."""
+    """An unplanned error is not shortened."""
 
     def fails(*_: Any) -> Any:
         raise ValueError("a bug")

@@ -79,7 +79,7 @@ def test_the_watchdog_is_told_twice_as_often_as_it_asks(environment: dict[str, s
 
 
 def test_the_watchdog_hears_of_us_while_there_is_a_committer(manager: socket.socket) -> None:
-    """It is told at once and every 15 s, not while what is to be alive is not, and again when it is."""
+    """The watchdog is notified at once and every 15 s. That pauses while the committer does not live."""
     alive = True
 
     async def run() -> None:

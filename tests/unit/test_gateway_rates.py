@@ -8,7 +8,7 @@ WALL_US = 1_700_000_000_000_000
 
 
 class Venue:
-    """A broker with a publisher, and whoever measures it."""
+    """A broker with a publisher, and its measurement."""
 
     def __init__(self) -> None:
         self.world = World.make()
@@ -56,7 +56,7 @@ def test_totals_are_averages_of_what_was_counted_over_the_interval() -> None:
 
 
 def test_the_rate_of_a_hot_topic_is_its_own_count() -> None:
-    """Drawn at random, told exactly; the hottest first; what has become quiet goes."""
+    """Sampled at random, counted exactly; the hottest first; what has become quiet goes."""
     venue = Venue()
     for _ in range(12):
         venue.second(*["X/hot"] * 50, *["X/warm"] * 20, *[f"X/{number}" for number in range(30)], draws=5)

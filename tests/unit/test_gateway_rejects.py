@@ -148,7 +148,7 @@ def test_a_send_refused_for_lack_of_memory_is_not_among_them() -> None:
 
 
 def test_one_bad_client_does_not_crowd_out_the_others(log: pytest.LogCaptureFixture) -> None:
-    """Over its rate a principal's SENDs are counted and not stored, told once; those of others are stored, and its own again later."""
+    """Over its rate a principal's SENDs are counted and not stored, reported once; those of others are stored, and its own again later."""
     gateway = Gateway(Limits(rejected_principal_burst_bytes=3000, rejected_principal_bytes_per_s=100))
     anna, bob = gateway.world.client("anna"), gateway.world.client("bob")
     for _ in range(50):
@@ -169,7 +169,7 @@ def test_one_bad_client_does_not_crowd_out_the_others(log: pytest.LogCaptureFixt
 
 
 def test_what_waits_for_the_disk_is_bounded(log: pytest.LogCaptureFixture) -> None:
-    """More than the queue may hold, in records or in bytes, is counted and not stored, told once; one SEND always finds room."""
+    """More than the queue may hold, in records or in bytes, is counted and not stored, reported once; one SEND always finds room."""
     for limits, kept in (
         (Limits(rejected_queue_records_max=3), 3),
         (Limits(rejected_queue_bytes_max=3 * 1262), 3),
@@ -204,7 +204,7 @@ def test_a_failing_disk_leaves_the_broker_untouched(log: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_recovers_is_used_again(log: pytest.LogCaptureFixture, error: int) -> None:
-    """After a failure at any call nothing is asked of the disk for a while; then storing goes on with the next number; both are told once."""
+    """After a failure at any call nothing is asked of the disk for a while; then storing goes on with the next number; both are reported once."""
     good = SimulatedDisk()
     good.make_folder(ROOT)
     RejectedStore(ROOT, good, RejectedSettings(), Counters(), SYNC).store([event()], 0.0)
@@ -217,7 +217,7 @@ def test_a_disk_that_recovers_is_used_again(log: pytest.LogCaptureFixture, error
         disk.calls = 1
         store.store([event(b"one")], 100.0)
         if not counters.rejects_failed:
-            continue  # what failed is nobody's concern
+            continue  # a failure concerns no other test
         calls = disk.calls
         store.store([event(b"two"), event(b"three")], 100.0 + RETRY_S - 1)
         store.tidy(100.0 + RETRY_S - 1, NOW_US)
@@ -271,7 +271,7 @@ def test_a_hashed_body_costs_a_share_of_its_bytes() -> None:
 
 
 def test_a_run_of_losses_is_told_at_its_ends() -> None:
-    """The first loss is told, the others counted until a minute without any; then the next is a first again."""
+    """The first loss is reported, the others counted until a minute without any; then the next is a first again."""
     losses = LossReport()
     minute_us = 60_000_000
     assert losses.ended(NOW_US) == 0
@@ -284,7 +284,7 @@ def test_a_run_of_losses_is_told_at_its_ends() -> None:
 
 
 def test_the_rates_of_many_principals_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too many principals those go first who are owed nothing, and whoever is over its rate stays so as long as there is room."""
+    """With too many principals, those below their rate are forgotten first. One over its rate stays so while there is room."""
     monkeypatch.setattr("maxam.gateway.rejects._PRINCIPALS_MAX", 2)
     gateway = Gateway(Limits(rejected_principal_burst_bytes=1, rejected_principal_bytes_per_s=1))
     rejects = gateway.rejects

@@ -39,7 +39,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_memory_is_short_above_the_limit_until_it_is_well_below(
     broker: Broker, watermarks: Watermarks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The limit itself is fine; what is short stays short down to 95 %; each change is told once, and operators see it meanwhile."""
+    """The limit itself is fine; what is short stays short down to 95 %; each change is logged once, and operators see it meanwhile."""
     states = []
     for used in (999, 1000, 1001, 1500, 1000, 950, 949, 1000, 1001):
         watermarks.heed_memory(used)
@@ -68,7 +68,7 @@ def test_the_disk_is_low_below_the_least_until_it_is_well_above(
 def test_a_disk_is_slow_that_does_not_answer_for_five_seconds(
     watermarks: Watermarks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told once for each block that takes so long; the next block begins anew."""
+    """It is logged once for each block that takes so long. The next block is counted again."""
     states = []
     for since, now in ((None, 0.0), (1.0, 5.9), (1.0, 6.0), (1.0, 60.0), (60.0, 60.1), (60.0, 65.0), (None, 66.0)):
         watermarks.heed_writing(since, now)
@@ -187,7 +187,7 @@ def test_what_is_given_back_is_not_resident_any_more() -> None:
 def test_a_folder_that_cannot_be_written_is_a_reason_until_it_can(
     watermarks: Watermarks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told once, before the next segment fails, and its end too."""
+    """It is logged once, before the next segment fails, and its end too."""
     for name in ("segments", "snapshots"):
         (tmp_path / name).mkdir()
     assert unwritable(tmp_path) == ""

@@ -58,7 +58,7 @@ def rows(folder: Path) -> dict[str, str]:
 
 
 def expected(last: int) -> dict[str, str]:
-    """Say what a table holds after a round."""
+    """Return the content of a table after a round."""
     return {
         f"{name}/date=2026-10-01/{number}.parquet": f"{name} {number} as of {min(number + 1, last)}"
         for name in ("t.A_v1", "t.B_v1")
@@ -111,7 +111,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_table_is_locked_until_it_is_left(tmp_path: Path) -> None:
-    """A second writer is told to wait."""
+    """A second writer has to wait."""
     with Table(tmp_path), pytest.raises(PipelineError, match="wait until it is done"):
         Table(tmp_path)
     with Table(tmp_path):

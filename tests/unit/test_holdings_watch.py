@@ -1,4 +1,4 @@
-"""What operators are told of when clients make the broker hold much for them."""
+"""Warnings to operators when the broker holds much for its clients."""
 
 from dataclasses import replace
 

@@ -11,7 +11,7 @@ from maxam.api.routes import journal as journal_api
 
 
 def test_a_disk_that_does_not_answer_takes_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many ask and give up; when it answers, who asks then is told, and who asks soon after it is told the same."""
+    """Any number of callers may ask and give up. The next caller gets the answer, and a caller soon after gets the same."""
     asked: list[Path] = []
     answers = threading.Event()
     original = journal_api.read_inventory

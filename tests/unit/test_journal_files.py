@@ -559,7 +559,7 @@ def _snapshot_of(revision: int) -> bytes:
 
 
 def test_a_torn_tail_is_kept_aside_and_told() -> None:
-    """A tail cut off at recovery lies beside its segment, and is told with place, length and the last good revision."""
+    """A tail cut off at recovery lies beside its segment, and is reported with place, length and the last valid revision."""
     disk = SimulatedDisk()
     journal, _ = opened(disk, JournalSettings())
     journal.write(journal.encode(one_of_each()))

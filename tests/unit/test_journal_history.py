@@ -1,4 +1,4 @@
-"""A topic's history out of a journal's files: every change once, newest first, whatever the page; what is missing is told."""
+"""A topic's history out of a journal's files: every change once, newest first, whatever the page; missing parts are reported."""
 
 import random
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_the_time_of_a_page_ends_it_between_segments(tmp_path: Path) -> None:
 
 
 def test_damage_is_told_and_costs_only_what_is_damaged(tmp_path: Path) -> None:
-    """With any one byte of a segment changed, what is read is a part of the history, and what is not is among what is told as lost."""
+    """With any one byte of a segment changed, what is read is a part of the history, and the rest is among what is reported as lost."""
     changes = written(tmp_path, 120)
     whole = {one.revision for one in changes if one.destination == TOPICS[0]}
     segment = sealed_segments(tmp_path, OsDisk())[1]
@@ -137,7 +137,7 @@ def test_damage_is_told_and_costs_only_what_is_damaged(tmp_path: Path) -> None:
 
 
 def test_missing_and_expired_segments_are_told(tmp_path: Path) -> None:
-    """A segment that is gone from the midst is lost; a beginning that retention removed is told once the page reaches it."""
+    """A segment that is gone from the midst is lost; a beginning that retention removed is reported once the page reaches it."""
     changes = written(tmp_path, 200)
     segments = sealed_segments(tmp_path, OsDisk())
     Path(segments[0].path).unlink()

@@ -80,7 +80,7 @@ def test_a_restored_journal_is_gone_on_with_when_asked_for_and_only_if_it_holds_
 
 
 def test_a_block_is_found_though_it_moved(tmp_path: Path) -> None:
-    """At the place that is told, or anywhere in the segment."""
+    """At the reported place, or anywhere in the segment."""
     grow(tmp_path, 5, "1", sealed=False)
     cursor = newest(tmp_path, "changes")
     [segment] = list_segments(tmp_path, "changes")

@@ -172,7 +172,7 @@ def test_whatever_fails_the_next_start_goes_on(disk: SimulatedDisk) -> None:
             Journal.open(ROOT, broken, JournalSettings(reserve_bytes=0), SYNC)
             several(broken, [5]).close()
             broken.faults[at] = fault
-            with suppress(PowerCut, OSError):  # a failed close is nobody's concern
+            with suppress(PowerCut, OSError):  # a failed close does not matter
                 live(broken)
             choose = random.Random(at).randrange  # noqa: S311 - a seed that repeats
             after = broken.restarted(choose) if fault == 0 else broken.killed()
@@ -328,7 +328,7 @@ def test_time_never_runs_backwards_over_starts(disk: SimulatedDisk) -> None:
 
 
 def test_verify_names_what_is_wrong(disk: SimulatedDisk) -> None:
-    """A missing segment, a damaged one and an unfinished write are told apart; a flipped bit is never missed."""
+    """A missing segment, a damaged one and an unfinished write are distinguished; a flipped bit is never missed."""
     several(disk, [9, 9, 9, 9])
     sealed, (opened,) = list_segments(FOLDER, disk)
     assert len(sealed) == 3

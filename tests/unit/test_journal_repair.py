@@ -98,7 +98,7 @@ def three_segments() -> SimulatedDisk:
 
 
 def test_a_damaged_block_of_a_sealed_segment_is_dropped_with_everything_told() -> None:
-    """File, bytes, revisions, topics and what they become are told; only what is older than lost is listed; nothing changes before `apply`."""
+    """File, bytes, revisions, topics and their new values are reported. Only topics older than lost changes are listed; nothing changes before `apply`."""
     disk = three_segments()
     path = sealed_segments(ROOT, disk)[1].path
     start, end, *_ = blocks(disk, path)

@@ -170,7 +170,7 @@ def test_a_power_cut_while_a_full_disk_frees_itself_loses_nothing() -> None:
 
 
 def test_room_is_reserved_once_and_made_anew_where_the_size_has_changed() -> None:
-    """For two snapshots while there is none, else for one; a reserve that is about right is left alone; no room is told."""
+    """For two snapshots while there is none, else for one; a reserve that is about right stays. Lack of room is reported."""
     disk = journal()
     assert reserve_snapshots(ROOT, disk, 10_000)
     reserves = [name for name in disk.names(f"{ROOT}/snapshots") if name.startswith("reserve.")]
@@ -261,7 +261,7 @@ def on_disk(folder: Path) -> str:
 
 
 def test_a_reader_is_told_what_went_while_it_read(tmp_path: Path) -> None:
-    """A segment that is open is read to its end; one that was only planned is gone, and told as expired; the rest is as it was."""
+    """A segment that is open is read to its end; one that was only planned is gone, and reported as expired; the rest is as it was."""
     folder = on_disk(tmp_path)
     planned = examine(folder)
     first, second, *rest = planned.sealed

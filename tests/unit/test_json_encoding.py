@@ -247,7 +247,7 @@ def test_endless_nesting_is_refused() -> None:
     ],
 )
 def test_bad_json_is_named(text: bytes, message: str) -> None:
-    """Whatever is wrong with the text is told with the name of its file."""
+    """Any fault of the text is reported with the name of its file."""
     with pytest.raises(ValueEncodeError) as caught:
         read_json(text, "in.json")
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Rows of files to load: what cannot be published is told by itself, and a file of large bodies does not fill the memory."""
+"""Rows of files to load: an unusable row is reported by itself, and a file of large bodies does not fill the memory."""
 
 import json
 from base64 import b64encode
@@ -16,7 +16,7 @@ def rows(path: Path, order: str | None = None) -> list[tuple[str | None, str | N
 
 
 def test_no_row_stops_the_others(tmp_path: Path) -> None:
-    """JSON that is nested too deep for this process, and half a character in a destination, are told of their own rows."""
+    """JSON that is nested too deep for this process, and half a character in a destination, are reported for their own rows."""
     path = tmp_path / "rows.jsonl"
     deep = "[" * 100_000 + "]" * 100_000
     lines = [f'{{"destination": "X/1", "value": {deep}}}', '{"destination": "X/\\ud800", "body": "YQ=="}']

@@ -76,7 +76,7 @@ def test_the_journals_size_is_told_by_part(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_looked_at_is_not_an_empty_one(tmp_path: Path) -> None:
-    """What fails is told, so that the last size stays; a folder that is not there yet is empty."""
+    """A failure is reported, so that the last size stays; a folder that is not there yet is empty."""
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         measure(tmp_path / "file")

@@ -65,7 +65,7 @@ def test_the_schema_folder_tells_minors_of_one_fingerprint_apart(tmp_path: Path)
 
 
 def test_a_text_that_is_not_what_its_name_says_is_reported(tmp_path: Path) -> None:
-    """It is not used, its path and fault are told, and the other texts are there."""
+    """It is not used, its path and fault are reported, and the other texts are there."""
     keep(tmp_path, text())
     wrong = tmp_path / "schemas" / f"{'0' * 64}.avsc"
     wrong.write_bytes(text("timestamp-millis"))

@@ -1,4 +1,4 @@
-"""Tables to load: which files they are, what their rows become, and what of them is told as bad."""
+"""Tables to load: their files, the SENDs of their rows, and the rows that are reported as invalid."""
 
 import json
 from collections.abc import Mapping
@@ -151,7 +151,7 @@ def test_a_table_is_its_files_in_order_of_names(tmp_path: Path) -> None:
 
 
 def test_what_is_no_table_is_told(tmp_path: Path) -> None:
-    """Nothing there, nothing in it, and an unknown suffix are told apart."""
+    """A missing folder, an empty one and an unknown suffix are distinguished."""
     (tmp_path / "t.xls").write_text("")
     with pytest.raises(PipelineError, match=r"the name must end in .parquet"):
         find_table(tmp_path / "t.xls")
@@ -162,7 +162,7 @@ def test_what_is_no_table_is_told(tmp_path: Path) -> None:
 
 
 def test_what_the_command_needs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without schemas there is nothing to check by, and without certificates nobody to load as: both are said at once."""
+    """Without schemas there is nothing to check by, and without certificates no principal to load as: both are reported at once."""
     for name in ("MAXAM_CERTIFICATE", "MAXAM_KEY", "MAXAM_CA", "MAXAM_STOMP"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "t.jsonl"

@@ -125,7 +125,7 @@ def test_everything_is_written_to_an_unbuffered_file() -> None:
     ],
 )
 def test_an_error_of_sparks_is_told_in_one_line(text: str, says: str) -> None:
-    """Of Spark's error texts the line is told that says what went wrong."""
+    """Of Spark's error texts the line with the cause is shown."""
     assert told(Exception(text)) == says
 
 

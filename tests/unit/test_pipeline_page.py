@@ -86,7 +86,7 @@ def test_intervals_are_few_and_as_short_as_can_be(seconds: int) -> None:
 
 
 def test_labels_leave_room_for_the_bars() -> None:
-    """Beside a bar stands the beginning and the end of a long name; what one points at is told more of."""
+    """Beside a bar stands the beginning and the end of a long name; the pointer shows more."""
     name = "X/EGM.Q.10010." + "Golden-Wattle" * 9 + ".GameDetectedConfig"
     page = render(replace(figures(), hot=[(name, 1)], silent=[(name, 1.5)]))
     found = re.findall(r'"ticktext":(\["[^"]*"\])', page)

@@ -111,7 +111,7 @@ def encode(schema: Json, value: Any) -> bytes:
 
 
 def readable(writer: Json, reader: Json, datum: bytes) -> bool:
-    """Tell whether fastavro reads it."""
+    """Return True if fastavro reads it."""
     try:
         fastavro.schemaless_reader(io.BytesIO(datum), fastavro.parse_schema(writer), fastavro.parse_schema(reader))
     except (SchemaResolutionError, UnicodeDecodeError):

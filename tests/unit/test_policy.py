@@ -128,7 +128,7 @@ def test_can_receive_any(principal: str, glob: str, possible: bool) -> None:
 
 
 def test_an_empty_policy_allows_nothing() -> None:
-    """Without any rule nobody is known and nothing is allowed."""
+    """Without any rule no principal is known and nothing is allowed."""
     policy = load("")
     assert policy.principal_of(FIRST) is None
     rights = policy.rights("anyone")

@@ -88,7 +88,7 @@ def raw(client: Client) -> bytes:
 
 
 def ended(client: Client) -> bool:
-    """Tell whether the connection is over: nothing is read any more and nothing has an effect."""
+    """Return True if the connection is over: nothing is read any longer and nothing has an effect."""
     head = client.world.broker.head_revision
     client.send("X/after", receipt="after")
     client.world.settle()
@@ -488,7 +488,7 @@ class TestDestinations:
     )
     @pytest.mark.parametrize("body", [b"value", b""])
     def test_a_malformed_destination_is_rejected_with_the_reason(self, destination: str, body: bytes) -> None:
-        """A SEND to anything else is `rejected-invalid` with the reason, whoever sends it: the grammar is public."""
+        """A SEND to anything else is `rejected-invalid` with the reason, for any sender: the grammar is public."""
         client = World.make(anna={"send": [], "receive": []}).client()
         client.send(destination, body, receipt="r")
         answer = receipt(client.read())
@@ -1576,7 +1576,7 @@ class TestConditions:
     """The extensions of SEND."""
 
     def test_a_source_never_goes_back(self) -> None:
-        """A number that is not greater than the one kept of the source: accepted, superseded, no new revision, nobody told."""
+        """A number that is not greater than the one kept of the source: accepted, superseded, no new revision, no MESSAGE."""
         client = World.make().client()
         client.subscribe(ack="auto")
         client.world.settle()
@@ -1589,7 +1589,7 @@ class TestConditions:
         assert asked(client, destination="X/b", source="s", source_revision="1") == "accepted"  # each topic has its own
 
     def test_a_takeover_keeps_marks(self) -> None:
-        """Whoever else sends to the topic, no late older value of the source comes back, over restarts too."""
+        """With other senders to the topic, no late older value of the source comes back, over restarts too."""
         client = World.make().client()
         assert asked(client, source="s", source_revision="5") == "accepted"
         assert asked(client, body="by hand") == "accepted"
@@ -1683,7 +1683,7 @@ class TestConditions:
             assert asked(client, source="s", source_revision="1") == "accepted"
 
     def test_a_refused_change_takes_its_answers_along(self) -> None:
-        """Conflict, and acceptance with its revision, are not told of changes for which there was no room."""
+        """Conflict, and acceptance with its revision, are not reported for changes for which there was no room."""
         world = World.make()
         client = world.client()
         world.broker.store.topics.clear()

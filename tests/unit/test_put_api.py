@@ -96,7 +96,7 @@ def test_a_value_is_encoded_by_the_schema_that_judges_it(world: World, monkeypat
 
 
 def test_a_rule_that_requires_a_version_gets_that_of_the_value(world: World) -> None:
-    """A value that the gateway encodes says by which minor; a body must say so itself."""
+    """The answer to a value has the schema version that encoded it. A body must have its own."""
     text = REGISTRY["registry.toml"] + b"require_version = true\n"
     world.broker.replace_registry(load_registry({**REGISTRY, "registry.toml": text}))
 
@@ -133,7 +133,7 @@ def test_conditions_hold_as_in_a_send(world: World) -> None:
 
 
 def test_rejections_are_the_receipts(world: World) -> None:
-    """What the broker rejects has disposition, code and reason of the RECEIPT; nobody learns of a schema without the right to send."""
+    """What the broker rejects has disposition, code and reason of the RECEIPT; a caller without the right to send learns of no schema."""
 
     async def test() -> None:
         for document, who, path, status, code, disposition in (
@@ -283,7 +283,7 @@ def test_the_type_of_a_body_is_read_as_http_has_it(world: World) -> None:
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "GET"])
 @pytest.mark.parametrize("name", ["X/%FF.Raw", "X/a%C0%AF.Raw", "X/%ED%A0%80.Raw"])
 def test_bytes_that_are_no_text_are_no_other_name(world: World, method: str, name: str) -> None:
-    """Nothing is stored, deleted or shown under a name that nobody has asked for."""
+    """Nothing is stored, deleted or shown under a name that was not requested."""
 
     async def test() -> None:
         for replaced in ("X/\N{REPLACEMENT CHARACTER}.Raw", "X/a\N{REPLACEMENT CHARACTER}.Raw"):

@@ -102,7 +102,7 @@ def test_bounds_hold_and_of_each_principal_the_last_ones_are_kept(
 def test_nobody_pushes_out_what_is_within_the_fair_share_of_another(
     records_max: int, quiet: list[tuple[int, str]], data: Any
 ) -> None:
-    """Whoever stays below an n-th of records and bytes, n being the principals there are, loses nothing, however loud another is."""
+    """A principal below an n-th of records and bytes, with n principals, loses nothing, whatever another sends."""
     names = sorted({name for _, name in quiet})
     n = len(names) + 1
     bytes_max = 64_000

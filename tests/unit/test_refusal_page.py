@@ -30,7 +30,7 @@ def world() -> World:
     ],
 )
 def test_a_browser_gets_a_page(world: World, path: str, who: str | None, status: int, texts: list[str]) -> None:
-    """It names whose certificate it was, what it lacks, and what to do; and whoever was refused is audited as ever."""
+    """It shows the owner of the certificate, the missing right and the remedy. The refusal is audited as usual."""
 
     async def test() -> None:
         answer = await world.ask("GET", path, who, headers={"accept": BROWSER})
@@ -55,7 +55,7 @@ def test_a_browser_gets_a_page(world: World, path: str, who: str | None, status:
     ],
 )
 def test_a_program_gets_json(world: World, path: str, accept: str) -> None:
-    """Whoever does not name HTML, and whoever asks the API, is answered as by any route."""
+    """A client that does not accept HTML, and a client of the API, is answered as by any route."""
 
     async def test() -> None:
         answer = await world.ask("GET", path, SENDER, headers={"accept": accept})
@@ -65,7 +65,7 @@ def test_a_program_gets_json(world: World, path: str, accept: str) -> None:
 
 
 def test_what_is_not_refused_is_no_page(world: World) -> None:
-    """Whoever has the right gets the console, and its errors as programs do."""
+    """A caller with the right gets the console, and its errors as programs do."""
 
     async def test() -> None:
         assert (await world.ask("GET", "/console/nothing", headers={"accept": BROWSER})).json()["error"] == "not-found"

@@ -462,7 +462,7 @@ def test_a_schema_is_tested_as_its_types_mode_asks() -> None:
 
 @pytest.mark.slow
 def test_reasons_are_bounded() -> None:
-    """However much is wrong, some reasons are told, and that there may be more."""
+    """With any number of faults, some reasons are shown, with a remark that there may be more."""
     fields = [{"name": f"f{n}", "type": "int"} for n in range(100)]
     other = [{"name": f"g{n}", "type": "int"} for n in range(100)]
     many = [{"name": "u", "type": [{"type": "record", "name": f"N{n}", "fields": []} for n in range(300)]}]

@@ -107,7 +107,7 @@ def test_a_body_is_for_who_may_receive_the_destination(world: World) -> None:
 
 
 def test_the_body_of_an_unauthorised_send_is_in_no_answer(world: World) -> None:
-    """Length and SHA-256 are told; nobody, whatever rights they have, finds the body or can send it again."""
+    """Length and SHA-256 are shown. No caller, with any rights, gets the body or can send it again."""
 
     async def test() -> None:
         stranger = world.connect("stranger", "c")
@@ -145,7 +145,7 @@ def test_a_body_that_may_be_kept_no_more_is_shown_no_more(world: World) -> None:
 
 
 def test_pages_and_filters(world: World) -> None:
-    """The newest come first; each is seen once by following `next`; filters hold together, and wrong ones are told."""
+    """The newest come first; each is seen once by following `next`; filters hold together, and wrong ones are refused."""
 
     async def pages(**parameters: Any) -> list[str]:
         found: list[str] = []
@@ -192,7 +192,7 @@ def test_pages_and_filters(world: World) -> None:
 
 
 def test_sending_again_is_judged_anew_as_the_operators_own_send(world: World) -> None:
-    """What is still bad is refused with the RECEIPT's words; once the rule is mended it is accepted, under the operator's name, with its headers."""
+    """What is still bad is refused with the RECEIPT's words; once the rule is repaired it is accepted, under the operator's name, with its headers."""
 
     async def test() -> None:
         name = reject(world, "X/A.1")

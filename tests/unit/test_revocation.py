@@ -160,7 +160,7 @@ def test_each_authority_has_its_own_list() -> None:
 
 
 def test_an_authority_that_is_revoked_takes_its_clients_along() -> None:
-    """When a root revokes an intermediate authority, whoever that has certified is refused."""
+    """When a root revokes an intermediate CA, all certificates of that CA are refused."""
     root = authority("root")
     middle = root.issue("middle", authority=True)
     lists = load(root.crl([middle.certificate.serial_number]), root)

@@ -19,7 +19,7 @@ from tests.support.errors import code_in
 SHIPPED = Path(__file__).parents[2] / "schemas"
 NOTHING = dict.fromkeys(
     ("MAXAM_GATEWAY", "MAXAM_CERTIFICATE", "MAXAM_KEY", "MAXAM_CA", "MAXAM_SCHEMAS")
-)  # variables of whoever runs the tests
+)  # variables of the user who runs the tests
 
 REGISTRY = """\
 # What people wrote stays.
@@ -189,13 +189,13 @@ def test_the_forms_for_ci(cli: Cli, folder: Path) -> None:
 
 
 def test_a_folder_that_is_none(cli: Cli, tmp_path: Path) -> None:
-    """A path that is no schema folder is told by every verb."""
+    """A path that is no schema folder is reported by every command."""
     for arguments in (["check", str(tmp_path)], ["list", "--folder", str(tmp_path)], ["check", "/nonesuch"]):
         refused(cli(*arguments), "folder", code=3)
 
 
 def test_what_is_odd_is_a_warning(cli: Cli, folder: Path) -> None:
-    """A rule that never decides, a type that nobody uses and an old minor that is not released: on standard error, exit code 0."""
+    """A rule that never decides, an unused type and an old version that is not released: on standard error, exit code 0."""
     shutil.copytree(folder / "t/T_v1", folder / "t/U_v1")
     unused = (folder / "t/U_v1/1.0.avsc").read_text().replace("T_v1", "U_v1")
     (folder / "t/U_v1/1.0.avsc").write_text(unused)
@@ -234,7 +234,7 @@ def test_what_is_odd_is_a_warning(cli: Cli, folder: Path) -> None:
 def test_what_cannot_be_undone_is_told_before_it_is_released(
     cli: Cli, folder: Path, type_: object, place: str, releasable: bool
 ) -> None:
-    """A warning of check, an error under --strict, and where it is surely a mistake no release; once it is released, nobody is told."""
+    """A warning of check, an error under --strict, and where it is surely a mistake no release; once it is released, it is not reported."""
     text = RECORD % json.dumps([{"name": "x", "type": type_, "pii": False}])
     (folder / "t/T_v1/1.0.avsc").write_text(text)
     result = cli("check", "--json")
@@ -444,7 +444,7 @@ def test_every_kind_of_difference_has_its_words(cli: Cli, folder: Path) -> None:
      (b'{"text": "hi", "n": 3}', "json", "json"), (b"04:68:69:06", "hex", "hex"), (b"0x04686906", "hex", "hex")],
 )  # fmt: skip
 def test_a_body_in_three_forms(cli: Cli, given: bytes, form: str | None, taken_as: str) -> None:
-    """JSON, hexadecimal text and the bytes themselves are told apart, and are the same body."""
+    """JSON, hexadecimal text and the bytes themselves are distinguished, and are the same body."""
     arguments = ["test", "-", "--destination", "X/A.1", *(["--as", form] if form else [])]
     found = json.loads(cli(*arguments, "--json", given=given).stdout)
     assert found == {
@@ -517,7 +517,7 @@ def test_a_frame_too_large_is_no_receipt(cli: Cli) -> None:
     ],
 )
 def test_input_that_is_no_body(cli: Cli, given: bytes, more: list[str], message: str) -> None:
-    """What cannot be made a body is told by field, and nothing else is printed."""
+    """An invalid value is reported by field, and nothing else is printed."""
     refused(cli("test", "-", "--destination", "X/A.1", *more, given=given), message)
 
 
@@ -661,7 +661,7 @@ def test_new_takes_no_topic_from_a_rule_that_covers_only_a_part(
     ],
 )  # fmt: skip
 def test_new_refuses_and_leaves_everything(cli: Cli, folder: Path, arguments: list[str], message: str) -> None:
-    """What cannot be made is told, and no file is there or changed."""
+    """A refused change is reported, and no file is made or changed."""
     before = content(folder)
     refused(cli("new", *arguments), message)
     assert content(folder) == before

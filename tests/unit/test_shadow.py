@@ -59,7 +59,7 @@ class Bench:
         self.wall_us = NOW_US
 
     def send(self, body: bytes, principal: str = "anna", **headers: str) -> Judgement | Rejection:
-        """Judge a SEND as the broker does, and tell of it."""
+        """Judge a SEND as the broker does, and report it."""
         rule = self.registry.rules[0]
         given = tuple((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())
         send = Send(b"X/a", body, given, None)
@@ -289,7 +289,7 @@ def test_a_candidate_has_no_effect(encoding: str, sends: list[tuple[bytes, str |
 
 
 def test_a_long_body_is_seen_and_not_tried() -> None:
-    """What reading it as the candidate would take is no body's worth in which nobody is served."""
+    """Reading it as the candidate would block other clients for longer than a body is worth."""
     states = {"name": "states", "type": {"type": "array", "items": STATE["type"]}}
     narrow = {"name": "states", "type": {"type": "array", "items": NARROW["type"]}}
     registry = load_registry(texts(candidate=thing(narrow)) | {"e/T_v1/1.0.avsc": thing(states)})

@@ -1,4 +1,4 @@
-"""Reading files that others write: what is refused, and what nobody gains by exchanging paths meanwhile."""
+"""Reading files that others write: refused files, and paths that are exchanged meanwhile."""
 
 import errno
 import os
@@ -299,7 +299,7 @@ def test_every_link_on_the_way_is_watched(folder: Path, tmp_path: Path) -> None:
 
 
 def test_where_a_mistake_is_it_is_watched(folder: Path) -> None:
-    """A folder that cannot be read for what is in it is watched nevertheless: there it will be mended."""
+    """A folder that cannot be read for what is in it is watched nevertheless: there it will be repaired."""
     os.mkfifo(folder / "a" / "1.1.avsc")
     assert stamp_folder(folder, SUFFIXES, Limits())[1].folders == {str(folder), str(folder / "a")}
 

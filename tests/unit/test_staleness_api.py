@@ -359,7 +359,7 @@ def test_what_is_old_is_lacked_since_it_was_asked_for_however_much_it_is(world: 
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_what_waits_for_the_disk_is_lacked_since_it_was_accepted(world: World, taken: bool) -> None:
-    """Whoever asks for all there is while a change waits for the disk, or is on its way there, lacks that since it was accepted."""
+    """An eager SUBSCRIBE while a change waits for the disk, or is being written, lacks the change since it was accepted."""
     first = world.connect("admin", "a")
     for id_ in ("1", "2"):
         subscribe(world, first, id_, f"X/{id_}.*", durable=True)

@@ -59,7 +59,7 @@ def shown(seen: Look, width: int, height: int) -> list[str]:
 @pytest.mark.parametrize("width", [60, 74, 75, 109, 110, 119, 120, 250])
 @pytest.mark.parametrize("height", [20, 24, 60])
 def test_it_fits_and_names_who_is_behind(width: int, height: int) -> None:
-    """However much there is: no line is too long or folded, there are not too many, and whoever is furthest behind is named whole."""
+    """However much there is: no line is too long or folded, there are not too many, and the subscription that is furthest behind is shown whole."""
     for behind, others in itertools.product((0, 1, 50), (0, 20)):
         lines = shown(look(behind, others, others), width, height)
         assert len(lines) <= height
@@ -86,7 +86,7 @@ def test_why_is_told_and_what_is_degraded() -> None:
 
 
 def test_what_is_old_is_called_old() -> None:
-    """An answer that did not come is told, with the age of what is shown instead; before the first one there is nothing else."""
+    """A missing answer is shown, with the age of the figures. Before the first answer there is nothing else."""
     seen = look(1, 1, 1)
     seen.error = RemoteError("nothing listens")
     seen.answered_s -= 100

@@ -57,7 +57,7 @@ log4j.appender.stdout.layout.ConversionPattern=%p %c{1} %m%n
 
 
 def installed() -> bool:
-    """Tell whether it can be started."""
+    """Return True if it can be started."""
     return (_LIBRARIES / "activemq-stomp.jar").exists()
 
 

@@ -1,4 +1,4 @@
-"""Start a broker's process on given cores, wait until its log says that it is ready, and end it with all that it started."""
+"""Start a broker's process on given cores, wait until its log shows that it is ready, and end it with all processes that it started."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ def process(
         command: Program and arguments; what it logs on stdout and stderr goes to `folder/log`.
         folder: Its working folder.
         cores: Numbers of the cores that it may use.
-        ready: A pattern; a line of the log with it says that clients may connect.
+        ready: A pattern; a line of the log with it shows that clients may connect.
         environment: Added to the path, a home in the folder, and a language: nothing else is handed on.
 
     Raises:
@@ -158,7 +158,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody has at this moment."""
+    """Return a port of 127.0.0.1 that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -36,7 +36,7 @@ _ONE_MESSAGE: Final = (("x-max-length", "1"), ("x-overflow", "drop-head"), ("pre
 
 
 def installed() -> bool:
-    """Tell whether it can be started."""
+    """Return True if it can be started."""
     return _SERVER.exists()
 
 
@@ -68,7 +68,7 @@ def rabbitmq(cores: Collection[int], *, last_value: bool = False) -> Iterator[Br
         )
         environment = {
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(free_port()),  # where nobody listens: not the machine's own
+            "ERL_EPMD_PORT": str(free_port()),  # a free port: not the machine's own
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{folder}/advanced.config",
             "RABBITMQ_ALLOW_INPUT": "1",  # the script becomes the server instead of waiting for it
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",  # nothing of the machine's own RabbitMQ

@@ -12,13 +12,13 @@ LOCK = threading.Lock()  # events come from stomp.py's own thread
 
 
 def tell(event: str, **rest: Any) -> None:
-    """Say what happened."""
+    """Print an event."""
     with LOCK:
         print(json.dumps({"event": event, **rest}), flush=True)  # noqa: T201  # the line protocol
 
 
 class Listener(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no types
-    """Tell all that stomp.py reports."""
+    """Print all that stomp.py reports."""
 
     def on_connected(self, frame: Any) -> None:
         """CONNECTED came."""
