@@ -569,9 +569,7 @@ class Broker:
                     needed |= subscription.held.keys() & checked
             if session.connection is not None:
                 needed.update([one[1] for one in session.connection.unwritten])
-        # A scan after a position owes the deletes that it has not come to yet.
-        positions = [scan.after for scan in self._scanner.scans if scan.after >= 0 and not scan.over]
-        if positions:
-            oldest = min(positions)
+        oldest = self._scanner.oldest_position()
+        if oldest >= 0:
             needed.update([topic for topic in checked if topic.change.revision > oldest])
         self.store.sweep(checked, needed)

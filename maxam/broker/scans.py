@@ -173,7 +173,7 @@ class Scanner:
         scans: Those under way.
     """
 
-    __slots__ = ("_active", "_at_once", "_log", "_rechecks", "_routing", "_store", "scans")
+    __slots__ = ("_active", "_at_once", "_expected", "_log", "_rechecks", "_routing", "_store", "scans")
 
     def __init__(self, log: OperationLog, store: Store, routing: Routing) -> None:
         self.scans: Final = Scans()
@@ -182,6 +182,7 @@ class Scanner:
         self._routing: Final = routing
         # Subscriptions that are not in the index, with the rights when it was last found that none can match.
         self._rechecks: Final[dict[Subscription, Rights]] = {}
+        self._expected: Final[dict[Subscription, int]] = {}  # positions of SUBSCRIBEs that have not taken effect
         self._at_once = SCAN_TOPICS  # topics that eager SUBSCRIBEs may still scan on the spot until the next commit
         self._active = False  # a scan or a recheck has something to do now
 
@@ -204,10 +205,25 @@ class Scanner:
         """The revision after which all deletes are known."""
         return self._store.floor
 
+    def expect(self, subscription: Subscription, after: int) -> None:
+        """Record that a scan after a position begins when the SUBSCRIBE takes effect, which owes all deletes since then."""
+        self._expected[subscription] = after
+
+    def oldest_position(self) -> int:
+        """Return the oldest position after which a scan still owes deletes, or will; -1 for none."""
+        positions = [scan.after for scan in self.scans if scan.after >= 0 and not scan.over]
+        positions += self._expected.values()
+        return min(positions) if positions else -1
+
+    def drop(self, subscription: Subscription) -> None:
+        """Forget the eager scan of a subscription, under way or expected."""
+        self._expected.pop(subscription, None)
+        self.scans.supersede(subscription)
+
     def owe_current(self, subscription: Subscription, after: int = -1) -> None:
         """Make a subscription owe the values that all topics hold now, or all changes after a revision, at once or in parts."""
         subscription.eager_scans += 1
-        self.scans.supersede(subscription)
+        self.drop(subscription)
         began_us = self._log.uncommitted_since_us(subscription.asked_us)
         scan = Scan(subscription, self._log.committed_revision, None, began_us, after)
         # A store that one part covers is scanned on the spot, so that the first values leave with the receipt.

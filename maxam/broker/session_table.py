@@ -159,6 +159,7 @@ class SessionTable:
         if after >= 0:
             subscription.eager = True  # its client continues from all values: it lacks those that a later policy grants
         if not subscription.session.rights.can_receive_any(subscription.glob):
+            self._scanner.drop(subscription)
             subscription.complete_initial()
             return  # until a policy grants something that it matches
         self._routing.add(subscription)
@@ -191,7 +192,7 @@ class SessionTable:
         subscription.conflated = 0
         subscription.forget()
         self._acknowledgements.drop(subscription)
-        self._scanner.scans.supersede(subscription)
+        self._scanner.drop(subscription)
         self.backfills.drop(subscription)
         if routed:
             self._routing.discard(subscription)

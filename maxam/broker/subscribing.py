@@ -94,6 +94,8 @@ class Subscribing:
                 self._record_removal(connection, old)  # stands even if there is no room for its successor
                 self._table.remove(old)
             subscription = self._table.add(session, event.subscription, glob, durable)
+        if after >= 0:
+            self._scanner.expect(subscription, after)
         eager = event.eager and after < 0
         self._attach(subscription, connection, event, eager, wall_us)
         if event.options is not None:

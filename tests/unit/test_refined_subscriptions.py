@@ -56,6 +56,15 @@ def positions(frames: list[Frame]) -> list[int]:
     return [int(marker["position"].split(".")[1]) for marker in markers(frames)]
 
 
+def sweep(world: World) -> None:
+    """Forget each delete that no subscription needs."""
+    world.broker.store.sweep_soon()
+    while world.broker.store.sweep_due():
+        world.broker.tick(world.now_s)
+        if not world.broker.store.sweeping:
+            break
+
+
 class TestMetadata:
     """`metadata:true`."""
 
@@ -431,6 +440,24 @@ class TestSince:
         world.settle()
         granted = [("X/a", b"1"), ("X/b", b"1")]
         assert sorted(values(back.read())) == (granted[:1] if before == ["X/b"] else granted)
+
+    def test_a_delete_is_not_forgotten_before_the_subscribe_takes_effect(self) -> None:
+        """A sweep between the SUBSCRIBE and its commit keeps the deletes that it is owed; afterwards the floor rises."""
+        world = make(limits=Limits(delete_retention_topics_max=1))
+        publisher = world.client(client_id="publisher")
+        put(world, "X/a", publisher=publisher)
+        put(world, "X/b", publisher=publisher)
+        before, position = self.known(world)
+        before.lose()
+        put(world, "X/a", b"", publisher)
+        put(world, "X/b", b"", publisher)  # the first delete is no longer retained
+        client = world.client()
+        client.write(f"SUBSCRIBE\nid:s\ndestination:X/**\nsince:{position}\n\n\0".encode())
+        sweep(world)
+        world.settle()
+        assert sorted(values(client.read())) == [("X/a", b""), ("X/b", b"")]
+        sweep(world)
+        assert world.broker.store.floor > 0
 
     def test_other_rights_make_a_position_unusable(self) -> None:
         """A client that may receive more has not seen the older values of that."""
