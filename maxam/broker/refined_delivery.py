@@ -164,7 +164,7 @@ class RefinedDelivery:
         while notices and left > 0:
             destination = next(iter(notices))
             headers = notices.pop(destination)
-            if headers is WITHDRAWN and subscription.session.rights.may_receive(destination):
+            if headers == WITHDRAWN and subscription.session.rights.may_receive(destination):
                 refinement.restored(destination)  # the right came back
                 continue
             out.append(notice(self._version, subscription.id, destination, headers))

@@ -116,7 +116,7 @@ class Subscribing:
         if subscription.ready and not subscription.queued:
             connection.add_ready(subscription)
         if event.receipt is not None:
-            reported = event.durable or result is _SINCE_UNAVAILABLE
+            reported = event.durable or result == _SINCE_UNAVAILABLE
             headers: Headers = (*(result if reported else ()), _ack_mode(subscription))
             if filtered:
                 headers += _FILTERED if subscription.durable or not event.durable else _NOT_DURABLE
