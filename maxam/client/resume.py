@@ -61,11 +61,13 @@ class ResumingClient:
     Attributes:
         session: The client-id of the session, kept from connection to connection.
         connections: Number of connections so far.
+        incarnation: Like `Client.incarnation`, of the newest connection.
     """
 
     def __init__(self, dial: Dial, client_id: str | None, on_loss: OnLoss | None) -> None:
         self.session = client_id
         self.connections = 0
+        self.incarnation = ""
         self._dial: Final = dial
         self._on_loss: Final = on_loss
         self._ids: Final = count(1)
@@ -178,6 +180,7 @@ class ResumingClient:
             try:
                 async with self._dial(self.session) as client:
                     self.session = self.session or client.session or None
+                    self.incarnation = client.incarnation
                     for subscription in list(self._subscriptions):
                         await subscription._continue(client)
                     self.connections += 1

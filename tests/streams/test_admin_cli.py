@@ -6,9 +6,11 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,8 @@ def test_watch_shows_values_decoded(running: Running) -> None:
         "destination": "X/W.1",
         "revision": 0,
         "received_at": "",
+        "kind": "value",
+        "reason": "",
         "deleted": False,
         "schema": "t.T_v1 1.0",
         "value": {"text": "v"},
@@ -188,6 +192,53 @@ def test_watch_shows_values_decoded(running: Running) -> None:
     host, port = running.gateway.address
     result = running.cli("topics", "watch", "X/W.1", "--count", "1", "--stomp", f"{host}:{port}", who="publisher")
     assert re.fullmatch(r'\d+ X/W\.1 \{"text":"v"\}\n', result.stdout)
+
+
+def test_watch_continues_after_a_lost_connection(running: Running) -> None:
+    """It shows what changed meanwhile. With --where it shows a topic that no longer satisfies the condition, if it was shown."""
+    running.send("X/W.1.C", datum("v1"))
+    running.send("X/W.2.C", datum("other"))
+    command = ["topics", "watch", "X/W.*.C", "--json", "--where", "text LIKE 'v%'", "--min-interval", "10ms"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from maxam.cli.main import main; main()", *command],
+        env={name: text for name, text in running.environment().items() if text is not None},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        watchdog = threading.Timer(PATIENCE_S, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        rows: list[dict[str, Any]] = []
+
+        def read_until(kind: str, value: object) -> None:
+            assert process.stdout is not None
+            while not rows or (rows[-1]["kind"], rows[-1]["value"]) != (kind, value):
+                rows.append(json.loads(process.stdout.readline()))
+
+        read_until("value", {"text": "v1"})
+        sessions = map(json.loads, running.cli("sessions", "list", "--json").stdout.splitlines())
+        (session,) = [row for row in sessions if row["principal"] == "op" and row["connected"]]
+        assert running.cli("sessions", "kick", "op", session["client_id"]).exit_code == 0
+        assert "closed by an operator" in process.stderr.readline()
+        running.send("X/W.1.C", datum("v2"))
+        read_until("value", {"text": "v2"})
+        running.send("X/W.1.C", datum("other"))
+        read_until("left", None)
+        process.send_signal(signal.SIGINT)
+        watchdog.cancel()
+    assert process.returncode == 0
+    assert {row["destination"] for row in rows} == {"X/W.1.C"}
+    assert rows[-1]["reason"] == "selector"
+
+
+def test_watch_reports_a_selector_that_cannot_be_used(running: Running) -> None:
+    """The error has the text of the gateway, and the command ends."""
+    result = running.cli("topics", "watch", "X/W.*", "--where", "no_such_field = 1")
+    assert (result.exit_code, code_in(result.stderr), result.stdout) == (1, "stomp-error", "")
+    assert "no_such_field" in result.stderr
 
 
 @pytest.mark.parametrize(

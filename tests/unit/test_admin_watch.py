@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,13 +13,15 @@ from rich.console import Console
 
 from maxam.cli.screens import watch
 from maxam.cli.screens.watch import Update, _Display, _Watcher
-from maxam.client import Message
+from maxam.client import ClientError, Message, ResumingClient
 from maxam.https_client import Remote
 
 
 def update(destination: str, revision: int, value: str) -> Update:
     """Return an update."""
-    return Update(destination, revision, "2026-01-02T03:04:05.678Z", False, "t.T_v1 1.0", {"text": value}, "")
+    return Update(
+        destination, revision, "2026-01-02T03:04:05.678Z", "value", "", False, "t.T_v1 1.0", {"text": value}, ""
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -45,6 +48,46 @@ def test_a_table_with_room_for_all_says_nothing_of_more() -> None:
     out = io.StringIO()
     Console(file=out, width=100, color_system=None).print(display.table(5, 100))
     assert out.getvalue().splitlines()[-1].strip() == "updates: 1, topics: 1; Ctrl-C ends"
+
+
+def test_what_became_of_a_topic_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A delete, a topic that left and one that is overdue have no value. Their reasons stand in its place."""
+    display = _Display("lines")
+    for kind, reason in (
+        ("delete", ""),
+        ("delete", "expired"),
+        ("left", "rights"),
+        ("stale", "overdue"),
+        ("fresh", ""),
+    ):
+        display.put(replace(update("X/A", 1, "v"), kind=kind, reason=reason))  # type: ignore[arg-type]
+    shown = [line.split(" ", 2)[2] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["(deleted)", "(expired)", "(left: rights)", "(overdue)", '{"text":"v"}']
+
+
+def test_a_lost_connection_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Attempts that fail for the same reason are one line on standard error. In the table the reason is below it meanwhile."""
+    lines, table = _Display("lines"), _Display("table")
+    client = SimpleNamespace(connections=1)
+    for display in (lines, table):
+        display.client = cast("ResumingClient", client)
+        display.put(update("X/A", 1, "v"))
+    for reason in ("refused", "refused", "closed"):
+        lines.lost(ClientError(reason), 0.5)
+        table.lost(ClientError(reason), 0.5)
+    assert shown_below(table) == "not connected: closed; Ctrl-C ends"
+    client.connections = 2
+    assert shown_below(table) == "updates: 1, topics: 1; Ctrl-C ends"
+    lines.lost(ClientError("closed"), 0.5)
+    reported = [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert reported == [f"{reason}; trying again" for reason in ("refused", "closed", "closed")]
+
+
+def shown_below(display: _Display) -> str:
+    """Return the caption of the table."""
+    out = io.StringIO()
+    Console(file=out, width=100, color_system=None).print(display.table(5, 100))
+    return out.getvalue().splitlines()[-1].strip()
 
 
 def test_a_caption_stays_on_its_line() -> None:
@@ -116,7 +159,10 @@ class Registry:
 
 def message(body: bytes) -> Message:
     """Return what a message shows of itself."""
-    stand_in = SimpleNamespace(destination="X/A", message_id="7", body=body, deleted=not body, headers={})
+    kind = "value" if body else "delete"
+    stand_in = SimpleNamespace(
+        destination="X/A", message_id="7", body=body, kind=kind, reason="", deleted=not body, headers={}
+    )
     return cast("Message", stand_in)
 
 

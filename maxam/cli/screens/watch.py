@@ -1,4 +1,4 @@
-"""`topics watch`: an eager subscription whose values are shown as they come."""
+"""`topics watch`: an eager subscription whose values are shown as they come, over as many connections as it takes."""
 
 import signal
 from collections import OrderedDict
@@ -14,10 +14,11 @@ from rich.text import Text
 
 from maxam.avro.json.decoding import Json, ValueDecodeError
 from maxam.cli.options import WHOLE
-from maxam.client import Message, connect
+from maxam.client import ClientError, Kind, Message, ResumingClient, resuming
 from maxam.https_client import Credentials, Remote, RemoteError, split_address
 from maxam.schema_tools.judging import Judge
 from maxam.terminal.escaping import shown
+from maxam.terminal.options import remark
 from maxam.terminal.tables import GAP, VALUE, cell, console, is_cut, make_table, print_json, print_line, tell_cut
 
 TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
@@ -31,27 +32,64 @@ Style = Literal["table", "lines", "whole", "json"]  # a value a line is cut; who
 
 @final
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """The updates to show.
+
+    Attributes:
+        glob: Pattern of the topics.
+        selector: Condition on their values, or None.
+        min_interval_s: Minimum time between two values of a topic, or None.
+    """
+
+    glob: str
+    selector: str | None = None
+    min_interval_s: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Update:
-    """One value as it arrived."""
+    """One value as it arrived, or another change of its topic."""
 
     destination: str
     revision: int
     received_at: str
+    kind: Kind
+    reason: str
     deleted: bool
     schema: str
     value: Json
-    problem: str  # why there is no value; empty when there is one or the topic was deleted
+    problem: str  # why a value is not shown; empty if it is, or if there is none
 
 
 @final
 class _Display:
-    """Puts updates on the terminal in one style."""
+    """Puts updates on the terminal in one style.
+
+    Attributes:
+        client: The client whose lost connections it reports; None before the first connection.
+    """
 
     def __init__(self, style: Style) -> None:
         self.style: Final = style
+        self.client: ResumingClient | None = None
         self._newest: Final[OrderedDict[str, Update]] = OrderedDict()
         self._count = 0
         self._told_cut = False
+        self._trouble = ""  # the reason for the last loss
+        self._lost_at = 0  # number of connections then
+
+    def lost(self, reason: ClientError, _wait_s: float) -> None:
+        """Report a lost connection, or an attempt that failed for another reason than the one before."""
+        trouble = f"not connected: {reason}"
+        if trouble != self.trouble and self.style != "table":
+            remark(f"{trouble}; trying again")
+        self._trouble, self._lost_at = trouble, self.client.connections if self.client is not None else 0
+
+    @property
+    def trouble(self) -> str:
+        """The reason why there is no connection; empty while there is one."""
+        return self._trouble if self.client is not None and self.client.connections == self._lost_at else ""
 
     def put(self, update: Update) -> None:
         """Show an update, at once or with the next refresh."""
@@ -62,6 +100,8 @@ class _Display:
                     "destination": update.destination,
                     "revision": update.revision,
                     "received_at": update.received_at,
+                    "kind": update.kind,
+                    "reason": update.reason,
                     "deleted": update.deleted,
                     "schema": update.schema,
                     "value": update.value,
@@ -102,7 +142,9 @@ class _Display:
         for column in table.columns:
             column.no_wrap = True
         table.caption = Text(
-            f"updates: {self._count}, topics: {len(self._newest)}; {f'{WHOLE}; ' if cut else ''}Ctrl-C ends",
+            f"{cell(self.trouble).plain}; Ctrl-C ends"
+            if self.trouble
+            else f"updates: {self._count}, topics: {len(self._newest)}; {f'{WHOLE}; ' if cut else ''}Ctrl-C ends",
             style="table.caption",
             no_wrap=True,
             overflow="ellipsis",
@@ -111,7 +153,15 @@ class _Display:
 
 
 def _text(update: Update) -> str | Json:
-    return "(deleted)" if update.deleted else f"({update.problem})" if update.problem else update.value
+    match update.kind:
+        case "delete":
+            return f"({update.reason or 'deleted'})"
+        case "left":
+            return f"(left: {update.reason})"
+        case "stale":
+            return f"({update.reason})"
+        case "value" | "fresh":
+            return f"({update.problem})" if update.problem else update.value
 
 
 @final
@@ -126,7 +176,7 @@ class _Watcher:
 
     async def update(self, message: Message) -> Update:
         schema, value, problem = "", None, ""
-        if not message.deleted:
+        if message.kind in ("value", "fresh"):
             try:
                 schema, value = self._decode(message)
             except ValueDecodeError as error:
@@ -144,6 +194,8 @@ class _Watcher:
             destination=message.destination,
             revision=int(message.message_id),
             received_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            kind=message.kind,
+            reason=message.reason,
             deleted=message.deleted,
             schema=schema,
             value=value,
@@ -156,13 +208,18 @@ class _Watcher:
 
 
 def watch(
-    credentials: Credentials, glob: str, stomp: str | None, virtual_host: str | None, style: Style, count: int | None
+    credentials: Credentials,
+    wanted: Wanted,
+    stomp: str | None,
+    virtual_host: str | None,
+    style: Style,
+    count: int | None,
 ) -> None:
     """Show every value of matching topics, then each update, until SIGINT, SIGTERM or `count` updates.
 
     Args:
         credentials: Of the admin API; the same certificate subscribes.
-        glob: Which topics.
+        wanted: The topics and values to show.
         stomp: `HOST:PORT` of the STOMP listener; None asks the gateway, which needs the admin right `read`.
         virtual_host: Of the CONNECT. None: the one that the gateway reports, or its default.
         style: How to show them.
@@ -177,9 +234,9 @@ def watch(
             address, virtual_host = (about["host"], about["port"]), virtual_host or about["virtual_host"]
         else:
             address = split_address(stomp, "--server")
-        watcher = _Watcher(remote, glob)
+        watcher = _Watcher(remote, wanted.glob)
         display = _Display(style)
-        trio.run(partial(_watch, credentials, address, virtual_host or VIRTUAL_HOST, watcher, glob, display, count))
+        trio.run(partial(_watch, credentials, address, virtual_host or VIRTUAL_HOST, watcher, wanted, display, count))
 
 
 async def _watch(
@@ -187,7 +244,7 @@ async def _watch(
     address: tuple[str, int],
     virtual_host: str,
     watcher: _Watcher,
-    glob: str,
+    wanted: Wanted,
     display: _Display,
     count: int | None,
 ) -> None:
@@ -198,25 +255,42 @@ async def _watch(
         await nursery.start(_until_signal, nursery.cancel_scope)
         if display.style == "table":
             nursery.start_soon(_refresh, display)
-        async with (
-            connect(
-                *address,
-                certificate=certificate,
-                key=key,
-                ca=ca,
-                check_name=credentials.server_name,
-                host=virtual_host,
-            ) as client,
-            client.subscribe(glob, eager=True) as subscription,
-        ):
-            if subscription.filtered:
-                print_line(f"this certificate may receive no topic that matches {glob}: no value will arrive")
-            async for message in subscription:
-                display.put(await watcher.update(message))
-                if count is not None:
-                    count -= 1
-                    if count <= 0:
-                        break
+        async with resuming(
+            *address,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            check_name=credentials.server_name,
+            host=virtual_host,
+            on_loss=display.lost,
+        ) as client:
+            display.client = client
+            current = bool(client.incarnation)  # an older gateway shows plain values, and all again after a loss
+            async with client.subscribe(
+                wanted.glob,
+                eager=True,
+                metadata=current,
+                markers=current,
+                selector=wanted.selector,
+                min_interval_s=wanted.min_interval_s,
+            ) as subscription:
+                if subscription.filtered:
+                    print_line(
+                        f"this certificate may receive no topic that matches {wanted.glob}: no value will arrive"
+                    )
+                shown: set[str] = set()
+                async for message in subscription:
+                    if message.kind == "left" and message.destination not in shown:
+                        continue  # after a lost connection it comes for each topic that does not satisfy the selector
+                    if message.deleted:
+                        shown.discard(message.destination)
+                    else:
+                        shown.add(message.destination)
+                    display.put(await watcher.update(message))
+                    if count is not None:
+                        count -= 1
+                        if count <= 0:
+                            break
         nursery.cancel_scope.cancel()
 
 
