@@ -42,10 +42,10 @@ class ServedWorld:
         }
 
     def send(self, destination: str, body: bytes) -> None:
-        """Have a value or a delete accepted, committed and delivered."""
+        """Have a value or a delete accepted, committed and delivered. Its header `h` has the body as text."""
         self._tick()
         publisher = self.world.client(client_id="publisher")
-        publisher.send(destination, body)
+        publisher.send(destination, body, h=body.decode())
         self.world.settle()
         publisher.lose()
 
