@@ -250,6 +250,15 @@ class ReloadSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PresenceSettings:
+    """Whether the gateway publishes who is connected."""
+
+    enabled: bool = False
+    # Time for which the topic of a session stays that is no longer connected
+    away_kept_s: float = 604_800.0
+
+
+@dataclass(frozen=True, slots=True)
 class AuditSettings:
     """Where the audit log is kept, and how much of it."""
 
@@ -276,6 +285,7 @@ class Settings:
     limits: Limits = Limits()
     enrolment: EnrolmentSettings = EnrolmentSettings()
     audit: AuditSettings = AuditSettings()
+    presence: PresenceSettings = PresenceSettings()
 
 
 # Keys of the release before, by the key that has replaced each. They work for one release more.

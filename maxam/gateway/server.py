@@ -41,6 +41,7 @@ from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.loop_lag import LoopLag
 from maxam.gateway.notify import StartProgress, keep_watchdog
 from maxam.gateway.owed_watch import OwedWatch
+from maxam.gateway.presence import Presence
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rates import Rates
 from maxam.gateway.rejects import RejectedSends
@@ -103,6 +104,7 @@ class Gateway:
         supervisor: Keeps the advisory tasks running.
         staleness: Which subscriptions are behind, and by how much.
         freshness: Which topics are older than their rule allows; deletes those that have expired.
+        presence: Publishes who is connected, if the configuration has it enabled.
         rates: Rates of the broker, topics and sessions.
         traffic: Totals of all connections.
         connect_rates: How often addresses and principals may connect.
@@ -155,6 +157,14 @@ class Gateway:
         self.journal_size: Final = JournalSize(settings.journal.folder)
         self.freshness: Final = Freshness(
             broker, self.clock.now_us, self.committer.schedule_commit, lambda: not self.committer.group.disk_full
+        )
+        self.presence: Final = Presence(
+            broker,
+            settings.presence,
+            settings.listener.heart_beat_ms / 1000,
+            self.clock.now_us,
+            trio.current_time(),
+            self.committer.schedule_commit,
         )
         self.staleness: Final = Staleness(broker, limits.lag_threshold_s, self.clock.now_us)
         self.rates: Final = Rates(broker, self.connections)
@@ -253,6 +263,7 @@ class Gateway:
         yield "clock", self.clock.run
         yield "freshness", self.freshness.run
         yield "rates", self.rates.run
+        yield "presence", self.presence.run
         yield "loop_lag", self.loop_lag.run
         yield "watchdog", partial(keep_watchdog, lambda: self.committer.alive)
         yield "journal_size", self.journal_size.run
@@ -282,7 +293,7 @@ class Gateway:
         reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
         reasons += self.accept_failures.degraded(trio.current_time()) + self.connect_rates.degraded(trio.current_time())
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
-        reasons += self._crowded()
+        reasons += self._crowded() + self.presence.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
     def _crowded(self) -> list[str]:
@@ -316,7 +327,7 @@ class Gateway:
 
     def _close_clients(self) -> None:
         log_event(logging.INFO, "stopping", connections=len(self.connections))
-        self.committer.wills_held = True
+        self.committer.wills_held = self.presence.held = True
         shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
         for connection in list(self.connections):
             connection.expel(shutdown)
@@ -368,7 +379,9 @@ class Gateway:
             peer = connection.peer
             if peer is not None and peer.connection is not None:
                 self.connected.pop(peer.connection, None)
-                self.rates.senders.ended(connection.number, peer.sends, peer.connection, trio.current_time())
+                now_s = trio.current_time()
+                self.rates.senders.ended(connection.number, peer.sends, peer.connection, now_s)
+                self.presence.ended(peer.principal, peer.client_id, connection.address, peer.heard_at_s, now_s)
             self.traffic.ended(connection)
             self._unauthenticated.pop(connection, None)
             self._report_end(connection)
@@ -403,6 +416,7 @@ class Gateway:
             self.connected[peer.connection] = connection
             who = Identity(peer.principal, peer.fingerprint)
             self.audit.record(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
+            self.presence.connected(peer.principal, peer.client_id, connection.address, trio.current_time())
         if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
             log_event(
                 logging.INFO,
