@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from maxam.pki.certificates import issue_development_certificates
-from tests.interop.test_third_party_clients import CANNOT, FEATURES, SCHEMAS, Cell
-from tests.interop.third_party import LIBRARIES
+from tests.interop.test_third_party_clients import CANNOT, FEATURES, SCHEMAS
+from tests.interop.third_party import LIBRARIES, Cell
 from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
 from tests.support.recorded_sessions import Recorder, Recording, save

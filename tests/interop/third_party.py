@@ -26,6 +26,7 @@ import pytest
 
 from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
+from tests.support.raw_client import RawClient
 
 PROGRAMS = Path(__file__).parent / "clients"
 
@@ -136,9 +137,9 @@ class ThirdPartyClient:
         for reader in self._readers:
             reader.start()
 
-    def connect(self, client_id: str | None = None, heart_beat: tuple[int, int] = (0, 0)) -> Headers:
+    def connect(self, client_id: str | None = None, heart_beat: tuple[int, int] = (0, 0), **options: str) -> Headers:
         """Connect, and give the headers of CONNECTED."""
-        headers = {} if client_id is None else {"client-id": client_id}
+        headers = options if client_id is None else {"client-id": client_id, **options}
         self._tell("connect", **self._settings, headers=headers, heart_beat=heart_beat)
         return _headers(self._take(lambda event: event["event"] == "connected"))
 
@@ -224,6 +225,39 @@ class ThirdPartyClient:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # commands that were not written yet
                 pipe.close()
+
+
+def counter(count: int) -> bytes:
+    """Encode a Counter, 0 to 63: a datum in which a NUL is nothing special."""
+    return bytes((count * 2, 6)) + b"abc"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One library, one version, and a place of its own among the topics of a gateway that all cells share."""
+
+    library: Library
+    version: str
+    gateway: GatewayProcess
+    place: str
+
+    @classmethod
+    def make(cls, name: str, version: str, gateway: GatewayProcess, feature: str) -> Self:
+        """Return the cell of a library by its name, with a place named after all of them."""
+        words = f"{name}-{version}-{feature}".replace(".", "_")
+        return cls(LIBRARIES[name], version, gateway, "".join(c if c.isalnum() else "-" for c in words))
+
+    def client(self) -> ThirdPartyClient:
+        """Start a program that uses the library."""
+        return ThirdPartyClient(self.library, self.version, self.gateway, "subscriber")
+
+    def peer(self) -> RawClient:
+        """Connect somebody else, who publishes to the library's user and sees what it publishes."""
+        return RawClient(self.gateway, "publisher")
+
+    def topic(self, name: str) -> str:
+        """Name a topic of this cell."""
+        return f"X/Interop.{self.place}.{name}"
 
 
 def _headers(event: dict[str, Any]) -> Headers:
