@@ -154,8 +154,13 @@ class RefinedDelivery:
                 left = self._notices(subscription, refinement, left, out)
                 if left <= 0:
                     return
-                if refinement.completing or 0 <= refinement.marker_due_s <= now_s:
+                withdraws = len(refinement.withdrawals) > 0
+                if refinement.completing or withdraws or 0 <= refinement.marker_due_s <= now_s:
                     self._marker(subscription, refinement, now_s, out)
+                if withdraws and refinement.initial_left == COMPLETE and not subscription.scans:
+                    left = self._withdraw(subscription, refinement, left, out)
+                    if left <= 0:
+                        return
             del self._marking[subscription]
 
     def _notices(self, subscription: Subscription, refinement: Refinement, left: int, out: list[bytes]) -> int:
@@ -163,11 +168,24 @@ class RefinedDelivery:
         notices = refinement.notices
         while notices and left > 0:
             destination = next(iter(notices))
-            headers = notices.pop(destination)
-            if headers == WITHDRAWN and subscription.session.rights.may_receive(destination):
+            out.append(notice(self._version, subscription.id, destination, notices.pop(destination)))
+            left -= 1
+        return left
+
+    def _withdraw(self, subscription: Subscription, refinement: Refinement, left: int, out: list[bytes]) -> int:
+        """Do the same for topics that the client may no longer receive.
+
+        A position of the new rights comes before. A client that resumes from one of the rights before would lack the topic, if the right
+        had come back meanwhile.
+        """
+        withdrawals = refinement.withdrawals
+        while withdrawals and left > 0:
+            destination = next(iter(withdrawals))
+            del withdrawals[destination]
+            if subscription.session.rights.may_receive(destination):
                 refinement.restored(destination)  # the right came back
                 continue
-            out.append(notice(self._version, subscription.id, destination, headers))
+            out.append(notice(self._version, subscription.id, destination, WITHDRAWN))
             left -= 1
         return left
 

@@ -52,6 +52,7 @@ class Refinement:
         metadata: Each MESSAGE has the metadata of its change.
         selector: The condition on values, or None.
         notices: Topics about which the client is to be sent a notice, in order.
+        withdrawals: Topics that it may no longer receive, in order, for notices that follow the next position.
         stale: Topics that were reported as stale, until their next value.
         unavailable: It had a position that cannot be used.
         sent: MESSAGEs of values, deletes and topics that left, since the SUBSCRIBE.
@@ -89,6 +90,7 @@ class Refinement:
         "sent",
         "stale",
         "unavailable",
+        "withdrawals",
     )
 
     def __init__(self, options: SubscribeOptions, selector: Selector | None, resumed: bool, since: int = -1) -> None:
@@ -114,6 +116,7 @@ class Refinement:
         self._changes_only: Final = options.changes_only
         self.selector: Final = selector
         self.notices: Final[dict[bytes, Headers]] = {}
+        self.withdrawals: Final[dict[bytes, None]] = {}
         self.stale: Final[set[bytes]] = set()
         self._tracking: Final = options.markers or selector is not None
         self._inside: Final = resumed or since >= 0
@@ -128,7 +131,7 @@ class Refinement:
     def __len__(self) -> int:
         """Count the entries that it keeps."""
         kept = len(self._focus) + len(self._bodies) + len(self._due_s) + len(self._skipped) + len(self._missing)
-        return kept + len(self._heap) + len(self.notices) + len(self.stale)
+        return kept + len(self._heap) + len(self.notices) + len(self.withdrawals) + len(self.stale)
 
     # Decisions.
 
@@ -195,6 +198,7 @@ class Refinement:
         destination = change.destination
         self.sent += 1
         self.notices.pop(destination, None)
+        self.withdrawals.pop(destination, None)
         self.stale.discard(destination)
         if change.deleted or verdict == LEAVE:
             self._bodies.pop(destination, None)
@@ -236,7 +240,8 @@ class Refinement:
         """Have the client sent a notice that it may no longer receive a topic; return False if it does not get any."""
         if not self.markers or not self.is_held(destination):
             return False
-        self.notices[destination] = WITHDRAWN
+        self.notices.pop(destination, None)
+        self.withdrawals[destination] = None
         self.stale.discard(destination)
         self._bodies.pop(destination, None)
         self._leave_focus(destination)

@@ -154,6 +154,15 @@ class Scans:
         if scan is not None:
             scan.owed = frozenset()
 
+    def owe_deletes(self, subscription: Subscription) -> bool:
+        """Return True if a scan for a subscription, which is to be superseded, owes deletes too."""
+        if subscription.scans == 0:
+            return False
+        for scan in self._of.get(subscription.session.principal, ()):
+            if scan.subscription is subscription and scan.after >= 0 and not scan.over:
+                return True
+        return False
+
     def pop(self) -> Scan:
         """Remove and return the next scan; its principal comes after all others then."""
         principal = next(iter(self._of))
@@ -222,6 +231,8 @@ class Scanner:
 
     def owe_current(self, subscription: Subscription, after: int = -1) -> None:
         """Make a subscription owe the values that all topics hold now, or all changes after a revision, at once or in parts."""
+        if after < 0 and self.scans.owe_deletes(subscription):
+            after = 0
         subscription.eager_scans += 1
         self.drop(subscription)
         began_us = self._log.uncommitted_since_us(subscription.asked_us)
@@ -290,7 +301,10 @@ class Scanner:
             began_us: When the policy came into force, no later than the oldest change that is not done; microseconds since the
                 epoch.
         """
-        self._begin(Scan(subscription, self._log.committed_revision, before, began_us))
+        refinement = subscription.refinement
+        # The client may hold values of topics that were deleted while the right was withdrawn.
+        after = 0 if refinement is not None and refinement.markers else -1
+        self._begin(Scan(subscription, self._log.committed_revision, before, began_us, after))
 
     def recheck(self, subscription: Subscription, before: Rights, possible: bool | None, began_us: int) -> None:
         """Add a subscription to the index if a right can match it now.

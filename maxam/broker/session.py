@@ -332,13 +332,11 @@ class Subscription:
     def complete_initial(self) -> None:
         """Report to a client that asked for it that all topics of the initial state are owed, unless a scan may still find some."""
         refinement = self.refinement
-        if (
-            refinement is not None
-            and self.connection is not None
-            and self.scans == 0
-            and refinement.initial_left == SCANNED
-        ):
-            self.connection.begin_initial(self, refinement)
+        if refinement is not None and self.connection is not None and self.scans == 0:
+            if refinement.initial_left == SCANNED:
+                self.connection.begin_initial(self, refinement)
+            if refinement.withdrawals:
+                self.connection.notify(self)
 
     def begin_scan(self, since_us: int) -> None:
         """Record that a scan begins which goes on for some time."""
@@ -429,7 +427,9 @@ class Subscription:
             if self.durable:
                 self.unrecorded[topic.destination] = acked
             if self.refinement is not None:
-                self.refinement.settled(topic.destination, acked, since_us != NOT_OWED)
+                # A policy that grants the topic again makes it owe the same change again.
+                before = min(acked, topic.change.revision - 1)
+                self.refinement.settled(topic.destination, before, since_us != NOT_OWED)
                 if since_us != NOT_OWED and self.refinement.waits(topic.change):
                     self._wait(topic, since_us)
                     continue

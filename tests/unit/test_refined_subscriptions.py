@@ -562,6 +562,73 @@ class TestFoundBySimulation:
         assert values(frames) == [("X/b", b"value")]
         assert [marker["count"] for marker in markers(frames)] == ["1"]
 
+    def lose_right(self, world: World, client: Client) -> None:
+        """Withdraw the right to `X/b`, which `client` does not read about, and have it deleted."""
+        world.broker.replace_policy(policy(anna=self.READ_A, bert=EVERYTHING))
+        world.settle()
+        assert client.peer.connection is not None
+        put(world, "X/b", b"", world.client("bert", client_id="p"))
+
+    def test_a_delete_while_a_right_was_withdrawn(self) -> None:
+        """A client that got no notice of the withdrawal is sent the delete when the right comes back."""
+        world = make(anna=self.READ_ALL, bert=EVERYTHING)
+        put(world, "X/b", publisher=world.client("bert", client_id="p"))
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true")
+        client.read()
+        self.lose_right(world, client)
+        world.broker.replace_policy(policy(anna=self.READ_ALL, bert=EVERYTHING))
+        world.settle()
+        assert values(client.read()) == [("X/b", b"")]
+
+    def test_deletes_of_a_catch_up_that_an_eager_subscribe_ends(self) -> None:
+        """A durable subscription that catches up from a position and is resumed with `eager` is still owed the deletes."""
+        world = make()
+        publisher = world.client(client_id="p")
+        for number in range(1001):
+            put(world, f"X/{number}", publisher=publisher)
+        first = world.client()
+        subscribe(first, "markers:true")
+        since = markers(first.read())[-1]["position"]
+        put(world, "X/7", b"", publisher)
+        client = world.client(client_id="c")
+        text = f"SUBSCRIBE\nid:s\ndestination:X/**\nmarkers:true\ndurable:true\neager:true\nsince:{since}\n\n\0"
+        client.write(text.encode())
+        world.commit()
+        again = world.client(client_id="c")
+        again.write(text.encode())
+        world.settle()
+        assert ("X/7", b"") in values(again.read())
+
+    def test_an_ack_of_a_value_that_is_owed_again(self) -> None:
+        """A right that goes and comes back has an un-acked value sent again: its ACK does not move the position past it."""
+        world = make(anna=self.READ_ALL, bert=EVERYTHING)
+        client = world.client()
+        subscribe(client, "markers:true", ack="client")
+        client.read()
+        put(world, "X/b", publisher=world.client("bert", client_id="p"))
+        (message,) = client.read()
+        for rights in (self.READ_A, self.READ_ALL):
+            world.broker.replace_policy(policy(anna=rights, bert=EVERYTHING))
+            world.settle()
+        client.ack(message, receipt="r")
+        (receipt,) = [frame for frame in client.read() if frame.command == b"RECEIPT"]
+        assert receipt.headers[b"position"].split(b".")[1] == b"0"
+
+    def test_a_position_comes_before_topics_leave(self) -> None:
+        """A client that got the notice has no position of the rights before to resume from."""
+        world = make(anna=self.READ_ALL, bert=EVERYTHING)
+        put(world, "X/b", publisher=world.client("bert", client_id="p"))
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true")
+        before = markers(client.read())[-1]["position"]
+        world.broker.replace_policy(policy(anna=self.READ_A, bert=EVERYTHING))
+        world.settle()
+        position, left = client.read()
+        assert left.headers[b"kind"] == b"left"
+        assert position.headers[b"kind"] == b"position"
+        assert position.headers[b"position"].decode() != before
+
     def test_the_receipt_of_an_ack_has_the_position_of_its_own_time(self) -> None:
         """It is sent once the ACK is on disk. A marker may come before it, and its position is no older than that."""
         world = make()
