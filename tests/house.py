@@ -1,15 +1,17 @@
 """Print what the size of the tree is, as the tables of docs/develop/house.md have it: `python tests/house.py [ROOT]`."""
 
 import ast
+import re
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 LARGE = 400  # lines
+WORDS = 4  # of an assert on prose
 
 
 def main(root: Path) -> None:
-    """Print lines per room, large modules and classes, import cycles and imports inside functions."""
+    """Print lines per room, large modules and classes, import cycles, imports inside functions, and asserts on prose."""
     rooms: Counter[str] = Counter()
     modules, classes, inside = [], [], 0
     imports: dict[str, set[str]] = defaultdict(set)
@@ -39,8 +41,30 @@ def main(root: Path) -> None:
         ("imports inside functions", inside),
         ("import cycles at run time", cycles(imports)),
         ("imports for type checkers only", sum(p.read_text().count("if TYPE_CHECKING:") for p in paths.values())),
+        ("asserts on prose", sum(asserts_on_prose(path) for path in (root / "tests").rglob("*.py"))),
     ):
         sys.stdout.write(f"{what}: {figure}\n")
+
+
+def asserts_on_prose(path: Path) -> int:
+    """Count the asserts, and arguments `match`, of a test module that compare with a text of four words or more."""
+    found = 0
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assert):
+            compared = [one for one in ast.walk(node.test) if isinstance(one, ast.Compare)]
+            found += any(is_prose(part) for one in compared for part in ast.walk(one))
+        elif isinstance(node, ast.Call):
+            found += sum(keyword.arg == "match" and is_prose(keyword.value) for keyword in node.keywords)
+    return found
+
+
+def is_prose(node: ast.AST) -> bool:
+    """Return True if a node is a text of four words or more."""
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and len(re.findall(r"[A-Za-z]{2,}", node.value)) >= WORDS
+    )
 
 
 def cycles(imports: dict[str, set[str]]) -> list[list[str]]:
