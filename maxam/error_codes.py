@@ -104,6 +104,9 @@ CODES: Final[dict[str, Entry]] = {
     "forbidden": Entry("The principal lacks the admin right.", "Grant the right in policy.toml."),
     "unauthorised": Entry("The principal may not send to this destination.", "Grant the right in policy.toml."),
     "withheld": Entry("The principal may not receive this destination.", "Grant the right in policy.toml."),
+    "personal-withheld": Entry(
+        "A condition reads a field that its schema marks as personal.", "Request personal data: `pii=true`."
+    ),
     "cross-site": Entry("A page of another site made the browser send the request.", "Use the console's own pages."),
     "missing-header": Entry("A request that writes lacks the header `maxam-admin`.", "Send `maxam-admin: 1`."),
     "unknown-host": Entry("The gateway does not have the name in `Host`.", "List the name in `[admin] hosts`."),

@@ -38,10 +38,10 @@ class ApiError(Exception):
         more: Further fields of the answer.
     """
 
-    def __init__(self, status: HTTPStatus, code: str, detail: str, **more: str) -> None:
+    def __init__(self, status: HTTPStatus, code: str, detail: str, **more: str | int) -> None:
         super().__init__(detail)
         self.status: Final = status
-        self.body: Final = problem(code, detail) | more
+        self.body: Final[dict[str, str | int]] = {**problem(code, detail), **more}
 
 
 def problem(code: str, detail: str) -> dict[str, str]:

@@ -98,9 +98,10 @@ def page(rows: str, row: Schema, **more: Schema) -> Schema:
 CODE: Final[Schema] = described(TEXT, "code of the error, see docs/reference/errors.md")
 ERROR: Final = record(
     "Error",
-    ("disposition",),
+    ("disposition", "position"),
     code=CODE,
     error=described(TEXT, "former name of `code`"),
     detail=TEXT,
     disposition=TEXT,
+    position=described(COUNT, "with `invalid-selector`: the character at which the fault lies, from 1"),
 )

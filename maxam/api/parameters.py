@@ -161,6 +161,16 @@ GLOB: Final[Parameter[Glob]] = Parameter(
     code="invalid-glob",
 )
 
+# Compiled by the route, for it needs the registry.
+WHERE: Final = Parameter(
+    "where",
+    TEXT,
+    "only topics whose value satisfies this selector, as that of a SUBSCRIBE",
+    None,
+    lambda given, _: given,
+    code="invalid-selector",
+)
+
 
 def read_query(request: Request, declared: tuple[Parameter[Any], ...], limits: Limits) -> Mapping[str, Any]:
     """Return the values of all declared parameters by their names.

@@ -1,8 +1,10 @@
 """The state of the gateway that several routes read: the caller's rights, the topics, and the schemas of their values."""
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Final, final
 
+from maxam.api.conditions import Conditions
 from maxam.api.live.shared import SLICE_NAMES, Live
 from maxam.avro.personal import with_marks_of
 from maxam.avro.registry import Registry
@@ -16,6 +18,10 @@ from maxam.globs import Glob
 from maxam.records import Change, Judgement
 
 SLICE_TOPICS: Final = 500  # read before the event loop runs other tasks: about 1 ms
+SLICE_COST: Final = (
+    16_384  # bytes of bodies that a condition reads before the event loop runs other tasks: 1 ms at most
+)
+Wanted = Callable[[Change], tuple[bool, int]]
 
 
 @final
@@ -26,12 +32,14 @@ class View:
         gateway: The gateway.
         enrolment: The enrolment of clients. None if this gateway has none.
         live: The live streams.
+        conditions: The conditions of listings.
     """
 
     def __init__(self, gateway: Gateway, enrolment: Enrolment | None = None) -> None:
         self.gateway: Final = gateway
         self.enrolment: Final = enrolment
         self.live: Final = Live(self.read_events)
+        self.conditions: Final = Conditions(gateway.broker.limits)
         self._feed: TopicReader | None = None
 
     @property
@@ -70,7 +78,12 @@ class View:
     # Topics.
 
     def topics_slice(
-        self, glob: Glob, after: bytes | None, matches_max: int, value_bytes_max: int | None = None
+        self,
+        glob: Glob,
+        after: bytes | None,
+        matches_max: int,
+        value_bytes_max: int | None = None,
+        wanted: Wanted | None = None,
     ) -> tuple[list[Change], bytes | None]:
         """Read the next SLICE_TOPICS destinations that share the glob's literal prefix, or fewer if enough match.
 
@@ -79,6 +92,8 @@ class View:
             after: Place where the batch before this one ended. None begins.
             matches_max: Number of matches after which the batch ends, at least 1.
             value_bytes_max: Bytes of their headers and bodies after which it ends too.
+            wanted: Called with each topic that the glob matches. It returns whether the topic is wanted, and the cost of the answer.
+                The batch ends after SLICE_COST too.
 
         Returns:
             The newest changes of matching topics that hold a value, in byte order of their destinations, and where to go on. None at
@@ -86,16 +101,25 @@ class View:
         """
         store = self._broker.store
         changes: list[Change] = []
-        looked_at = value_bytes = 0
+        looked_at = value_bytes = cost = 0
         for name in islice(store.names_after(glob.prefix.encode(), after), SLICE_TOPICS):
             looked_at += 1
             after = name
             topic = store.topics[name]
-            if not topic.change.deleted and glob.matches(topic.name):
-                changes.append(topic.change)
-                value_bytes += len(topic.change.content)
-                if len(changes) == matches_max or (value_bytes_max is not None and value_bytes >= value_bytes_max):
-                    return changes, name
+            if topic.change.deleted or not glob.matches(topic.name):
+                continue
+            if wanted is not None:
+                match, spent = wanted(topic.change)
+                cost += spent
+                if not match:
+                    if cost >= SLICE_COST:
+                        return changes, name
+                    continue
+            changes.append(topic.change)
+            value_bytes += len(topic.change.content)
+            enough = len(changes) == matches_max or cost >= SLICE_COST
+            if enough or (value_bytes_max is not None and value_bytes >= value_bytes_max):
+                return changes, name
         return changes, after if looked_at == SLICE_TOPICS else None
 
     def find_slice(

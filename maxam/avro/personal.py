@@ -1,11 +1,11 @@
 """Fields that a schema marks as personal (`"pii": true`), by self-contained texts of schemas."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from maxam.avro.schema import PII
+from maxam.avro.schema import PII, Type
 
 _CACHED: Final = 256  # texts; a registry has fewer
 _RECORDS: Final = ("record", "error")
@@ -26,6 +26,24 @@ def marks_personal(text: bytes) -> bool:
             case _:
                 pass
     return False
+
+
+def reads_personal(of: Type, path: Sequence[str | int | bytes]) -> bool:
+    """Return True if a path leads through a field that is marked as personal.
+
+    Args:
+        of: Type at which the path begins.
+        path: Names of fields, indexes of arrays and keys of maps.
+    """
+    if of.kind == "union":
+        return any(reads_personal(branch, path) for branch in of.branches)
+    if not path:
+        return False
+    step, rest = path[0], path[1:]
+    if of.kind == "record":
+        return any(field.personal or reads_personal(field.type, rest) for field in of.fields if field.name == step)
+    inner = (of.kind == "array" and isinstance(step, int)) or (of.kind == "map" and isinstance(step, bytes))
+    return inner and reads_personal(of.branches[0], rest)
 
 
 @lru_cache(maxsize=_CACHED)

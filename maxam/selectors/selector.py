@@ -11,6 +11,7 @@ from maxam.selectors.checking import check
 from maxam.selectors.expressions import Operands, Row, build
 from maxam.selectors.fields import Plan
 from maxam.selectors.parser import parse_selector
+from maxam.selectors.syntax import Path
 
 REMEMBERED_MAX: Final = 256  # results of a selector: some 30 KiB
 
@@ -78,6 +79,11 @@ class Selector:
         if len(self._fitting) >= REMEMBERED_MAX:
             self._fitting.clear()
         self._fitting.add(glob.text)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Paths of the fields that the selector reads."""
+        return list(self._fields)
 
     def reload(self, registry: Registry) -> None:
         """Use another registry for the values from now on. This never fails.

@@ -50,14 +50,57 @@ def test_a_filter_is_a_part_of_a_name_a_beginning_or_a_glob(tab: OpenTab) -> Non
             ("X/Floor.00012", 10, topic(120)),
             ("X/*.?00077.Counter", 1, topic(77)),
         ):
-            page.get_by_role("searchbox").fill(typed)
+            page.get_by_label("Filter topics by destination").fill(typed)
             expect(page.locator(".count")).to_have_text(re.compile(rf"of {count}$"))
             expect(names.first).to_have_text(first)
             expect(names).to_have_count(count)
         assert "glob=X%2F*" in page.url
-        page.get_by_role("searchbox").fill("[")
+        page.get_by_label("Filter topics by destination").fill("[")
         expect(page.locator(".refusal")).to_contain_text("The set '[' is not closed")
         operator.allowed.append("status of 400")
+
+
+def test_a_condition_filters_by_values(tab: OpenTab, floor: Floor) -> None:
+    """A selector finds topics by their fields within the glob, the address keeps it, and a row opens its topic."""
+    for name, number in (("low", 1), ("high", 900)):
+        floor.send("machines", f"X/Where.{name}.Counter", body(number, name))
+    with tab() as operator:
+        page = operator.open("topics?glob=X/Where.*")
+        expect(page.locator(f"{ROWS} .name")).to_have_count(2)
+        condition = page.get_by_label("Filter topics by their values")
+        condition.fill("count > 500 AND label <> 'low'")
+        row = page.get_by_role("row").filter(has_text="X/Where.high.Counter")
+        expect(row).to_contain_text("count: 900")
+        expect(page.get_by_role("row").filter(has_text="X/Where.low.Counter")).to_have_count(0)
+        expect(page.locator(".grid")).to_be_hidden()
+        assert "where=count" in page.url
+        row.get_by_role("button").click()
+        expect(page.locator(".panel h2")).to_have_text("X/Where.high.Counter")
+        page.keyboard.press("Escape")
+        condition.fill("count > 5000")
+        expect(page.get_by_text("No topic satisfies the condition.")).to_be_visible()
+        condition.fill("")
+        expect(page.locator(f"{ROWS} .name")).to_have_count(2)
+
+
+def test_a_fault_of_a_condition_is_shown_at_its_character(tab: OpenTab, floor: Floor) -> None:
+    """The refused condition stands below its box with the character marked, as text; a personal field needs the box."""
+    with tab() as operator:
+        operator.allowed.extend(["status of 400", "status of 403"])
+        page = operator.open("topics?glob=X/Floor.*")
+        condition = page.get_by_label("Filter topics by their values")
+        condition.fill("count > 5 AND <b>")
+        expect(page.locator(".refusal")).to_contain_text("The condition cannot be used.")
+        expect(page.locator(".fault-place")).to_have_text("count > 5 AND <b>")
+        expect(page.locator(".fault-place mark")).to_have_text("<")
+        condition.fill("count > 'x'")
+        expect(page.locator(".fault-place mark")).to_have_count(1)
+        floor.send("machines", "X/Fault.one.Patron", body(7, "Alice"))  # of the same form
+        page.get_by_label("Filter topics by destination").fill("X/Fault.*")
+        condition.fill("name = 'Alice'")
+        expect(page.locator(".refusal")).to_contain_text("Tick “Personal data” above.")
+        page.get_by_label("Personal data").check()
+        expect(page.get_by_role("row").filter(has_text="X/Fault.one.Patron")).to_contain_text("Alice")
 
 
 def test_changes_are_seen_without_asking_and_ages_count(tab: OpenTab, floor: Floor) -> None:

@@ -72,6 +72,24 @@ def datum(text: str) -> bytes:
     return (bytes([length]) if length < 128 else bytes([length & 0x7F | 0x80, length >> 7])) + encoded
 
 
+def test_topics_by_a_condition(running: Running) -> None:
+    """--where finds topics by their values, of those that the certificate may receive; an error points at its character."""
+    for name, text in (("1", "yes"), ("2", "no"), ("3", "yes")):
+        running.send(f"X/W.{name}", datum(text))
+    running.send("X/V.1", datum("yes"))  # the operator may not receive it
+    found = running.cli("topics", "list", "X/[VW].*", "--where", "text LIKE 'y%'", "--json")
+    assert [json.loads(line)["destination"] for line in found.stdout.splitlines()] == ["X/W.1", "X/W.3"]
+    assert [json.loads(line).get("value") for line in found.stdout.splitlines()] == [None, None]
+    table = running.cli("topics", "list", "X/W.*", "--where", "text = 'no'", "--values").stdout
+    assert "X/W.2" in table
+    assert '"no"' in table
+    wrong = running.cli("topics", "list", "--where", "text = 'yes' AND txet = 'no'")
+    assert (wrong.exit_code, code_in(wrong.stderr)) == (2, "invalid-selector")
+    assert "character 18 " in wrong.stderr
+    for name in ("W.1", "W.2", "W.3", "V.1"):
+        running.send(f"X/{name}", b"")
+
+
 def test_topics(running: Running) -> None:
     """Listing, values, one topic and its deletion, for people and as JSON; exit code 1 for what is not there."""
     running.send("X/A.1", datum("v"))

@@ -121,6 +121,35 @@ def test_personal_fields_are_left_out_of_what_is_asked_for_without_them(site: Si
     assert reasons[-1][1] == "X/C.1"
 
 
+def test_a_condition_reads_no_personal_field_unasked(site: Site) -> None:
+    """With pii=false a condition on a marked field is refused, whatever it would find; otherwise the audit log has a line."""
+
+    async def run() -> None:
+        async with living(site) as alive, alive.client("anna") as client:
+            await client.send("X/A.1", ALICE)
+            await client.send("X/A.Plain", ALICE)
+            async with operator(alive, "anna") as anna, operator(alive, "bert") as bert:
+                for where, status in (("name = 'Alice'", 403), ("name = 'Bob'", 403), ("visits = 7", 200)):
+                    answer = await anna.get("/v1/topics", params={"where": where, "pii": "false"})
+                    assert answer.status_code == status, where
+                    if status == 403:
+                        assert answer.json()["code"] == "personal-withheld"
+                for where, glob, names in (
+                    ("visits = 7", "**", ["X/A.1", "X/A.Plain"]),
+                    ("name = 'Alice'", "X/*.Plain", ["X/A.Plain"]),
+                    ("name = 'Alice'", "X/*.1", ["X/A.1"]),
+                    ("name = 'Bob'", "X/*.?", []),
+                ):
+                    found = await told(anna, "/v1/topics", where=where, glob=glob)
+                    assert [row["destination"] for row in found["topics"]] == names
+                assert (await told(bert, "/v1/topics", where="name = 'Alice'"))["topics"] == []
+
+    trio.run(run)
+    lines = [line.facts for line in read_folder(audit_folder(site.settings), Checker())]
+    given = [(line["principal"], line["reason"]) for line in lines if "with personal" in line.get("reason", "")]
+    assert given == [("anna", f"with personal fields of {glob}") for glob in ("X/*.1", "X/*.?")]
+
+
 @pytest.mark.parametrize("marked_last", [False, True])
 def test_a_version_that_only_marks_a_field_hides_it_in_history_too(tmp_path: Path, marked_last: bool) -> None:
     """Both versions have one fingerprint: in either order of the journal's files the value is masked, and given only with an audit line."""

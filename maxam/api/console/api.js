@@ -29,12 +29,14 @@ export class Problem extends Error {
    * @param {number} status of HTTP, 0 without an answer
    * @param {string} code
    * @param {string} detail
+   * @param {number} [position] of a fault in a condition: its character, from 1
    */
-  constructor(status, code, detail) {
+  constructor(status, code, detail, position) {
     super(detail);
     this.status = status;
     this.code = code;
     this.detail = detail;
+    this.position = position;
   }
 
   /** Whether no gateway answered at all: what is on the screen may be out of date. */
@@ -53,6 +55,10 @@ export class Problem extends Error {
         return "Your certificate is no longer valid.";
       case this.status === 403 && this.code === "forbidden":
         return "Your certificate may not see or do this.";
+      case this.code === "personal-withheld":
+        return "The condition reads personal data.";
+      case this.code === "invalid-selector":
+        return "The condition cannot be used.";
       case this.status === 403:
         return "That was refused.";
       case this.status === 404:
@@ -81,6 +87,8 @@ export class Problem extends Error {
         return "Ask the keeper of the certificates for a new one.";
       case this.status === 403 && this.code === "forbidden":
         return "The right is given by the policy: an `admin` right of one of your principal's capabilities.";
+      case this.code === "personal-withheld":
+        return "Tick “Personal data” above.";
       case this.status === 421:
         return "Open the page by a name of the gateway, or have this one added to `hosts` under [admin] of its configuration.";
       case this.status === 503:
@@ -141,15 +149,17 @@ function exact(_key, value, context) {
 export async function problemOf(response) {
   let code = "bad";
   let detail = `HTTP status ${response.status}`;
+  let position;
   try {
     const body = await response.json();
     if (typeof body.error === "string") code = body.error;
     if (typeof body.detail === "string") detail = body.detail;
     else if (typeof body.message === "string") detail = body.message;
+    if (typeof body.position === "number") position = body.position;
   } catch {
     // not JSON: it is from a program between us and the gateway
   }
-  return new Problem(response.status, code, detail);
+  return new Problem(response.status, code, detail, position);
 }
 
 /**

@@ -24,6 +24,7 @@ const PAGES_MAX = 10; // of 100 rows: more is for filters, and for maxam-admin
  * @property {(answer: any, rows: R[]) => Node | string | null} [summary]
  * @property {() => Node} empty
  * @property {boolean} [single] the route has no pages
+ * @property {(problem: import("./api.js").Problem) => Node} [refused] the element for a refusal
  */
 
 /** @template R */
@@ -44,7 +45,7 @@ export class Listing {
       options.every_ms,
       ({ answer, rows, more }) => this.#show(answer, rows, more),
       (problem) => {
-        fill(this.place, refusal(problem));
+        fill(this.place, (options.refused ?? refusal)(problem));
         fill(this.summary);
         fill(this.#foot);
       },

@@ -75,6 +75,13 @@ export class Live {
     this.#look();
   }
 
+  /** Follow nothing until `look` is called again. */
+  rest() {
+    this.#window = null;
+    this.#underWay?.abort();
+    this.#underWay = null;
+  }
+
   stop() {
     this.#stopped.abort();
     this.#underWay?.abort();

@@ -37,6 +37,7 @@ def topics() -> None:
 
 @topics.command("list")
 @click.argument("glob", default="**")
+@click.option("--where", metavar="SELECTOR", help="List only topics whose value satisfies a selector.")
 @click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
 @full_option
 @limit_option()
@@ -44,12 +45,26 @@ def topics() -> None:
 @watch_option
 @with_credentials
 def topics_list(
-    credentials: Credentials, glob: str, values: bool, full: bool, limit: int | None, as_json: bool
+    credentials: Credentials,
+    glob: str,
+    where: str | None,
+    values: bool,
+    full: bool,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
-    """List the topics that match GLOB, in order of their names."""
+    """List the topics that match GLOB, in order of their names.
+
+    A selector is a condition on fields and headers, as that of a SUBSCRIBE (docs/protocol.md, Selectors). With --where only topics are
+    listed that the certificate may receive.
+
+    \b
+    maxam-admin topics list 'X/EGM.*.EGMStatus' --where "status = 'ONLINE' AND meters.turnover > 1000"
+    """  # noqa: D301 a mark of click's: the lines stay as they are
     values = values or full
+    condition = {} if where is None else {"where": where}
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower())
+        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower(), **condition)
         columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES"]
         expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
         print_rows(

@@ -6,6 +6,7 @@ import { action, confirm, nothing, refusal } from "../dialogs.js";
 import { add, client, el, fill, put } from "../dom.js";
 import { Grid } from "../grid.js";
 import { filterBox, Panel, personalBox } from "../listing.js";
+import { matching } from "./matching.js";
 import { link, Poll } from "../link.js";
 import { age, bytes, count, globOf, plural, shownLines, shownShort, time } from "../text.js";
 
@@ -14,6 +15,7 @@ const HISTORY = 50;
 /** @param {import("../main.js").Place} place */
 export function show({ root, query, remember }) {
   let typed = query.get("glob") ?? "";
+  let where = query.get("where") ?? "";
   let fields = (query.get("fields") ?? "").split(",").filter((name) => name);
   let pii = false;
   const said = el("span", { class: "count", role: "status" });
@@ -26,11 +28,13 @@ export function show({ root, query, remember }) {
   const grid = new Grid({
     open: (destination) => open(destination),
     status: () => {
+      if (where) return;
       put(said, grid.said);
       if (!grid.empty) fill(empty);
       else if (!empty.firstChild) fill(empty, nothing("No topic with a value matches.", typed ? "A text finds destinations that hold it; * stands for any run of characters." : "As soon as a client sends one, it shows here."));
     },
     refused: (problem) => {
+      if (where) return;
       fill(refused, problem && refusal(problem));
       grid.element.hidden = problem !== null && problem.status !== 429 && problem.status !== 503;
     },
@@ -48,13 +52,41 @@ export function show({ root, query, remember }) {
       begin();
     },
   });
-  const keep = () => remember({ glob: typed, fields: fields.join(",") });
-  const begin = () => {
-    keep();
+  const condition = filterBox({
+    label: "Filter topics by their values",
+    placeholder: "Condition, such as status = 'ONLINE' AND meters.turnover > 1000",
+    value: where,
+    hint: "A selector over the fields of values, as clients use it to subscribe. header('name') is a header",
+    changed: (text) => {
+      if (text.trim() === where) return;
+      where = text.trim();
+      begin();
+    },
+  });
+  /** @type {import("../listing.js").Listing<any> | null} */
+  let found = null;
+  const matches = el("div");
+  const keep = () => remember({ glob: typed, fields: fields.join(","), where });
+  const look = () => {
+    found?.stop();
+    found = null;
+    fill(matches);
     fill(refused);
     fill(empty);
-    grid.element.hidden = false;
-    grid.look(globOf(typed), pii);
+    put(said, "");
+    grid.element.hidden = where !== "";
+    columns.hidden = where !== "";
+    if (!where) {
+      grid.look(globOf(typed), pii);
+      return;
+    }
+    grid.live.rest();
+    found = matching(() => ({ glob: globOf(typed), where, values: "true", pii: String(pii) }), (destination) => open(destination));
+    add(matches, found.element);
+  };
+  const begin = () => {
+    keep();
+    look();
   };
 
   columns.addEventListener("toggle", () => {
@@ -108,10 +140,10 @@ export function show({ root, query, remember }) {
 
   add(
     root,
-    el("div", { class: "tools" }, filter, columns, personal, said),
+    el("div", { class: "tools" }, filter, condition, columns, personal, said),
     refused,
     el("p", { id: "grid-keys", hidden: true }, "Arrow keys and Page keys go from row to row, Enter opens one."),
-    el("div", { class: "split" }, el("div", { class: "list" }, grid.element, empty), panel.element),
+    el("div", { class: "split" }, el("div", { class: "list" }, grid.element, empty, matches), panel.element),
   );
   filter.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown") {
@@ -120,11 +152,12 @@ export function show({ root, query, remember }) {
     }
   });
   if (fields.length) grid.columns(fields);
-  grid.look(globOf(typed), pii);
+  look();
   const wanted = query.get("topic");
   if (wanted) open(wanted);
   return () => {
     detail?.stop();
+    found?.stop();
     grid.stop();
   };
 }
