@@ -1,4 +1,4 @@
-"""What things cost as they grow: topics, subscriptions, connections, bodies, subscribers; each point has a gateway of its own.
+"""The cost of topics, subscriptions, connections, bodies and subscribers as they grow. Each point has a gateway of its own.
 
 The figure that all axes share is the processor time of the gateway per SEND: unlike a rate it does not depend on who limits.
 The process that builds snapshots is counted by itself.
@@ -67,7 +67,7 @@ _SETTINGS: Final = "[limits]\nsessions_per_principal_max = 2000\n"  # a thousand
 
 @dataclass(frozen=True, slots=True)
 class Scattered(DestinationSyntax):
-    """MaXaM's names, numbered so that consecutive numbers lie far apart among so many topics."""
+    """MaXaM's names, numbered so that consecutive numbers lie far apart among N topics."""
 
     topics: int = 1
 
@@ -117,7 +117,7 @@ class Grower:
         )
 
     def journal(self, topics: int, fresh: bool = False) -> Path:
-        """Return a journal that holds so many topics, written once for all who ask, or anew, without a snapshot."""
+        """Return a journal with N topics and without a snapshot. It is written once for all callers, or again."""
         folder = self._folder / str(topics)
         if fresh and folder.exists():
             shutil.rmtree(folder)
@@ -159,7 +159,7 @@ class Grower:
         return broker.resident_mib()
 
     def fill(self, broker: Broker, topics: int, template: str | None = None) -> Figures:
-        """Send a value to each of so many topics, new ones; return what one costs."""
+        """Send a value to each of N new topics, and return the cost of one."""
         target = broker.target
         if template is not None:
             target = replace(target, syntax=target.syntax.with_names(template, None))
@@ -177,7 +177,7 @@ class Grower:
         return percentiles(report)
 
     def judge(self, report: Report) -> Report:
-        """Take note of what makes a run's figures untrue."""
+        """Record the problems that make a run's figures untrue."""
         self.problems.extend(f"{self.at}: {problem}" for problem in report.problems)
         self.warnings.extend(f"{self.at}: {warning}" for warning in report.warnings)
         return report
@@ -197,7 +197,7 @@ def _quick(connections: int = 1, *globs: str) -> SubscriberGroup:
 
 
 def topics(grower: Grower, number: int) -> Figures:
-    """All of so many topics get one value after the other, in an order that is not the one in which they came."""
+    """All of N topics get one value after the other, in another order than they came."""
     with grower.gateway() as broker:
         new = grower.fill(broker, number)
         first_mib = grower.resident_mib(broker)
@@ -234,19 +234,19 @@ def names_all(number: int) -> str:
 
 
 def idle_globs(grower: Grower, number: int, name: Name) -> Figures:
-    """Have so many globs that match nothing, beside one to one."""
+    """Have N globs that match nothing, beside one to one."""
     with grower.gateway() as broker, subscribed(broker.target, [name(n) for n in range(number)]):
         resident_mib = grower.resident_mib(broker)
-        grower.fill(broker, 1000)  # a topic's first value looks all globs up; that is measured by itself, below
+        grower.fill(broker, 1000)  # a topic's first value tries all globs; that is measured by itself, below
         figures, _ = grower.costs(broker, grower.plan(broker.target, _quick()))
-        # where each is tried, so many new topics as take a second or so
+        # where each is tried, as many new topics as take a second or so
         new_topics = 50_000 if name is names_apart else min(50_000, max(2000, 2_000_000 // number))
         new = grower.fill(broker, new_topics, "X/EGM.N.{n:06}.EGMMeterReading")
     return {**figures, **new, RESIDENT: resident_mib}
 
 
 def part_globs(grower: Grower, number: int) -> Figures:
-    """Have so many subscriptions to one of 1,000 topics each; ten to each topic when there are 10,000."""
+    """Have N subscriptions to one of 1,000 topics each. With 10,000 there are ten to each topic."""
     digits = len(str(min(number, _SESSION_GLOBS))) - 1
     glob = f"X/EGM.Q.{'0' * (6 - digits)}{'?' * digits}.EGMMeterReading"
     group = replace(_quick(max(1, number // _SESSION_GLOBS), glob), each_topic=True)
@@ -257,7 +257,7 @@ def part_globs(grower: Grower, number: int) -> Figures:
 
 
 def all_globs(grower: Grower, number: int) -> Figures:
-    """Have so many globs that all match every topic, at a rate that makes 200,000 MESSAGEs a second."""
+    """Have N globs that all match every topic, at a rate that makes 200,000 MESSAGEs a second."""
     globs = [names_all(n) for n in range(number)]
     with grower.gateway() as broker, beside(grower, drain, broker.target, globs) as answer:
         plan = grower.plan(broker.target)
@@ -351,7 +351,7 @@ def beside(grower: Grower, work: Callable[..., Any], *arguments: object) -> Iter
 
 
 def idle_connections(grower: Grower, number: int) -> Figures:
-    """Hold so many connections that do nothing, beside one to one."""
+    """Hold N connections that do nothing, beside one to one."""
     with grower.gateway() as broker:
         before_mib = grower.resident_mib(broker)
         with held(broker.target, number):
@@ -363,7 +363,7 @@ def idle_connections(grower: Grower, number: int) -> Figures:
 
 
 def busy_connections(grower: Grower, number: int) -> Figures:
-    """Share out 1,000 topics among so many subscribers: each SEND is one MESSAGE, to one of them."""
+    """Share out 1,000 topics among N subscribers: each SEND is one MESSAGE, to one of them."""
     digits = len(str(number)) - 1
     globs = tuple(f"X/EGM.Q.*{n:0{digits}}.EGMMeterReading" if digits else MAXAM.glob for n in range(number))
     with grower.gateway() as broker:
@@ -384,7 +384,7 @@ def smallest_body() -> int:
 
 
 def bodies(grower: Grower, size: int, subscribers: int) -> Figures:
-    """Send bodies of so many bytes to ten topics; none is a delete."""
+    """Send bodies of N bytes to ten topics. None is a delete."""
     made = avro_bodies(read_schemas(SCHEMAS), METER_READING, MAXAM.topic(0), 8, size) if size else [b""]
     groups = (_quick(subscribers),) if subscribers else ()
     window = max(8, min(2000, 2**24 // max(1, size)))
@@ -402,7 +402,7 @@ def bodies(grower: Grower, size: int, subscribers: int) -> Figures:
 
 
 def fan_out(grower: Grower, number: int) -> Figures:
-    """Send each value to so many subscribers."""
+    """Send each value to N subscribers."""
     with grower.gateway() as broker:
         figures, report = grower.costs(broker, grower.plan(broker.target, _quick(number)))
         resident_mib = grower.resident_mib(broker)
@@ -417,7 +417,7 @@ def fan_out(grower: Grower, number: int) -> Figures:
     }
 
 
-# What waits while a million topics are looked at.
+# Waiting times during scans of a million topics.
 
 _PROBED: Final = "X/EGM.P.{n:03}.EGMMeterReading"
 _PROBE_PER_SECOND: Final = 1000.0
@@ -428,7 +428,7 @@ _RARE: Final = ("X/EGM.Q.*000.EGMMeterReading", 1000)
 
 
 def restart(grower: Grower, number: int) -> Figures:
-    """Start a gateway on a journal of so many topics, from its segments and from the snapshot that the first then builds."""
+    """Start a gateway on a journal of N topics, from its segments and from the snapshot that the first then builds."""
     figures: dict[str, float | None] = {}
     for source in ("segments", "a snapshot"):
         with grower.gateway(grower.journal(number, fresh=source == "segments")) as broker:
@@ -439,7 +439,7 @@ def restart(grower: Grower, number: int) -> Figures:
 
 
 def eager(grower: Grower, number: int, glob: tuple[str, int] | None) -> Figures:
-    """Probe with a SEND every millisecond while a client subscribes eagerly to so many topics, again and again."""
+    """Probe with a SEND every millisecond while a client subscribes eagerly to N topics, again and again."""
     # without fsync: what the disk takes now and then would hide how long the loop was held
     with grower.gateway(grower.journal(number), durability="none") as broker:
         grower.resident_mib(broker)
@@ -458,7 +458,7 @@ def eager(grower: Grower, number: int, glob: tuple[str, int] | None) -> Figures:
 
 
 def arriving(grower: Grower, number: int) -> Figures:
-    """Send to new topics at a steady rate until there are so many."""
+    """Send to new topics at a steady rate until there are N."""
     with grower.gateway(durability="none") as broker:
         seconds = max(1.0, number / _ARRIVE_PER_SECOND)
         plan = replace(grower.plan(broker.target), topics=number, per_second=number / seconds, warm_up_s=0.0)

@@ -1,7 +1,7 @@
 """A naive model of delivery that keeps every message, written from protocol.md and not from the code.
 
 It gets every request to the broker and the outcome of each batch, and checks every frame that leaves: `message` and
-`receipt` raise Violation for one that is not allowed, `complete` for one that is missing. What the protocol leaves open is open
+`receipt` raise Violation for one that is not allowed, `complete` for one that is missing. Choices that the protocol leaves open are open
 here: `loose` topics (of a snapshot, or after a restart) come in any order, `optional` ones may come or not.
 """
 
@@ -36,7 +36,7 @@ class Message:
     state: int
     since_us: int  # it is lacked since then: when it was accepted, or when what is there was asked for; VAGUE
     recorded: bool = False  # the journal knows that it was acknowledged
-    unrecorded: bool = False  # owed, but no record tells: a reload granted the right, or the record is not committed
+    unrecorded: bool = False  # owed without a record: a reload granted the right, or the record is not committed
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,7 @@ class Subscription:
         self.newest[message.value.topic] = message
 
     def lacked_since_us(self, message: Message) -> int:
-        """Return since when it lacks what a message brings: since the first change behind the last one that it was sent."""
+        """Return since when it lacks what a message brings: since the first change after the last one that it was sent."""
         since_us = message.since_us
         of_topic = [one for one in self.log if one.value.topic == message.value.topic]
         for one in reversed(of_topic[: of_topic.index(message)]):
@@ -101,7 +101,7 @@ class Receipt:
     id: str
     answer: str
     operation: "Operation | None"  # what it waits for
-    allowed: bool = True  # False: the frame failed its connection, or stands behind one that did
+    allowed: bool = True  # False: the frame failed its connection, or follows one that did
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +119,7 @@ class Connection:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """What a client's name stands for."""
+    """The session of a client's name."""
 
     client: str
     connection: Connection | None = None
@@ -163,7 +163,7 @@ class Model:
         self.clock = 0
         self.now_us = 0  # set by the driver
 
-    # What clients ask.
+    # Requests of clients.
 
     def connect(self, client: str, window: int) -> Connection:
         """Connect, taking over from the session's connection if there is one."""
@@ -316,7 +316,7 @@ class Model:
         for message in covered:
             message.state = ACKED
             topic = message.value.topic
-            # What waits may be the value just acknowledged, granted again: a reload finds it when it gets there, in any order.
+            # The value just acknowledged may wait, granted again: a reload finds it when it gets there, in any order.
             if subscription.waiting(topic) and subscription.newest[topic].value is not message.value:
                 subscription.place[topic] = self._tick()
                 subscription.loose.discard(topic)
@@ -329,7 +329,7 @@ class Model:
         """Ignore a NACK."""
         self._promise(connection, receipt, "ignored")
 
-    # What becomes of it.
+    # Outcomes.
 
     def record(self) -> None:
         """Have all acknowledgements recorded: their delay is over."""
@@ -349,7 +349,7 @@ class Model:
             self._apply(operation)
 
     def refuse(self) -> None:
-        """Refuse what was to be written and all behind it, for lack of room."""
+        """Refuse the batch that was to be written and all after it, for lack of room."""
         operations, self.writing, self.pending = [*self.writing, *self.pending], [], []
         self.head = self.committed
         for operation in operations:
@@ -361,7 +361,7 @@ class Model:
                 self.pending.append(operation)
 
     def crash(self, found: bool) -> None:
-        """Start again from the journal; `found`: what was being written is in it."""
+        """Start again from the journal. With `found`, it has the batch that was being written."""
         if found:
             self.commit()
         self.head = self.committed
@@ -408,7 +408,7 @@ class Model:
             subscription.add(Message(value, WAITING, VAGUE, unrecorded=True))
             subscription.optional.add(value.topic)
 
-    # What leaves.
+    # Frames that leave.
 
     def drain(self, connection: Connection) -> None:
         """Count what was handed out before as written: the connection asks for more."""
@@ -433,7 +433,7 @@ class Model:
             raise Violation(f"RECEIPT {id_} says {answer!r}, not {expected!r}")
 
     def message(self, connection: Connection, id_: str, revision: int, topic: str, body: bytes) -> None:
-        """Check a MESSAGE, and take note of it."""
+        """Check a MESSAGE, and record it."""
         session = self.sessions.get(connection.client)
         subscription = session.subscriptions.get(id_) if session is not None else None
         what = f"MESSAGE {revision} of {topic} on {connection.client}/{id_}"
@@ -574,10 +574,10 @@ class Model:
         owner = operation.session or (operation.connection and self.sessions.get(operation.connection.client))
         if owner and (operation.eager or subscription.eager):
             for message in self._snapshot(subscription, owner):
-                message.unrecorded = not operation.eager  # a later SUBSCRIBE asked: its record tells
+                message.unrecorded = not operation.eager  # a later SUBSCRIBE asked, and has a record
 
     def _tell(self, subscription: Subscription) -> None:
-        """Take note of a record that asks for what is there: from now on the journal tells of it."""
+        """Apply a record that asks for all present values. From now on the journal has it."""
         for message in subscription.newest.values():
             if message.value.body:
                 message.unrecorded = False

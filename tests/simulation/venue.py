@@ -62,7 +62,7 @@ class Asked:
     topic: str = ""
     form: str = "raw"
     allowed: bool = True  # its sender had the right when the broker read its head, and when it read it all
-    allowed_at_end: bool = True  # the latter; a broker that has the whole body with the head asks for no more
+    allowed_at_end: bool = True  # the latter; a broker that has the whole body with the head decides once
     begun: bool = False  # the broker has read its head and not all of it
     minor: str | None = (
         None  # what judges it: that of the rule in force when the broker read it, empty without a schema
@@ -136,13 +136,13 @@ class Venue:
     subscription, nor beyond the window, nor again once its ACK had a RECEIPT; RECEIPTs leave once each, in order, and
     `accepted` only for what is on the disk; after every restart the store is what was committed (or with the block under way);
     no subscription is owed more than there are topics. At the end, with a whole network and room on the disk: the newest of every
-    topic has come to everybody who is to have it, and every RECEIPT has come.
+    topic has come to all subscribers that are to have it, and every RECEIPT has come.
     """
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)  # noqa: S311 - a simulation, not a secret
         self.digest = sha256()
-        self.restless = seed % 4 == 3  # policies and schemas change all the time, and walks over topics are slow
+        self.restless = seed % 4 == 3  # policies and schemas change all the time, and scans of topics are slow
         self.loop = Loop()
         self.count = 0
         limits = Limits(
@@ -180,7 +180,7 @@ class Venue:
         self.memory_low = False
         self.burst: set[bytes] = set()
         self.damaged = ""  # a snapshot
-        # What is written on the disk of the machine, what a reload has found there, and what is in force.
+        # The files on the disk of the machine, those that a reload has found there, and those in force.
         self.written = self.seen = Written()
         self.allow_orphans = False
         self.policies: dict[Policy, Grants] = {}
@@ -301,7 +301,7 @@ class Venue:
                 raise Violation(f"{change.revision} is on the disk, and the schema that judged it may be lost")
 
     def note(self, changes: list[Change]) -> None:
-        """Take note that changes are on the disk."""
+        """Record that changes are on the disk."""
         for change in changes:
             if change.revision != self.committed + 1:
                 raise Violation(f"{change.revision} follows {self.committed}")
@@ -364,7 +364,7 @@ class Venue:
         self.disk.put(self.damaged, bytes(data))
 
     def pump(self) -> None:
-        """Let the event loop act on what a thread has said, and do what is due."""
+        """Let the event loop act on the results of a thread, and do what is due."""
         self.machine.answer()
         self.machine.pump()
         self.under_way = self.machine.under_way
@@ -445,7 +445,7 @@ class Venue:
         if self.rng.random() < 0.5:
             gateway.faults[at + self.rng.randrange(1, 4)] = 0
 
-    # What operators do.
+    # Operators.
 
     def found(self, before: LoadedConfig | None) -> LoadedConfig:
         """Read the files."""
@@ -507,7 +507,7 @@ class Venue:
             self.check_reload({one.item: one.outcome for one in task.result})
 
     def swapped(self) -> None:
-        """Take note of what is in force now."""
+        """Record the items that are in force now."""
         before, after = self.sources, self.machine.reloader.loaded
         if before is after:
             return
@@ -640,7 +640,7 @@ class Venue:
         link.inbound.append(Asked(data, receipt, "ack", id_, revision))
 
     def subscribe(self, link: Link, id_: str, name: bytes | None) -> None:
-        """Subscribe; the id says whether durably, so that a session's subscriptions keep their kind."""
+        """Subscribe. The id decides whether durably, so a session's subscriptions keep their kind."""
         rng = self.rng
         durable = id_ == "s"
         glob = "X/*" if durable and rng.random() < 0.9 else rng.choice(tuple(GLOBS))
@@ -688,7 +688,7 @@ class Venue:
         assert self.broker.accepted_at_us <= latest_us, "a jump of the clock was followed"
 
     def heed(self, link: Link, asked: Asked) -> None:
-        """Take note that the broker reads a frame now."""
+        """Record that the broker reads a frame now."""
         if asked.kind == "connect":
             if not self.entitled(link.client):
                 link.refused = link.leaving = True
@@ -759,7 +759,7 @@ class Venue:
         self.links.remove(link)
         link.peer.closed(self.loop.now_s, "gone")
 
-    # What must hold.
+    # Promises.
 
     def check(self, link: Link, frame: Frame) -> None:
         """Check one frame that leaves."""
@@ -797,7 +797,7 @@ class Venue:
                 settled[self.truth[revision][0]] = max(revision, settled.get(self.truth[revision][0], 0))
 
     def check_disposition(self, asked: Asked, disposition: bytes | None) -> None:
-        """What was decided on a SEND is what policy and schemas said when the broker read it."""
+        """The decision on a SEND is that of policy and schemas when the broker read it."""
         what = f"the SEND of {asked.form} to {asked.topic}"
         if disposition == b"accepted" and not asked.allowed_at_end:
             raise Violation(f"{what} was accepted without the right")
@@ -927,7 +927,7 @@ class Venue:
         link.stalled = not link.stalled
 
     def run(self, steps: int) -> None:
-        """Let many things happen, then bring everybody up to date and check that nothing is missing."""
+        """Let many things happen, then bring all clients up to date and check that nothing is missing."""
         for n in range(steps):
             self.step()
             if n % 50 == 0:
@@ -957,7 +957,7 @@ class Venue:
         self.check_end(burst=True)
 
     def heal(self) -> None:
-        """Let network, disk and clients be at their best until nothing moves any more."""
+        """Let network, disk and clients be at their best until nothing moves."""
         self.disk.capacity = None
         self.disk.faults.clear()
         self.memory_low = self.broker.memory_low = False
@@ -1031,7 +1031,7 @@ def simulate(seed: int, steps: int = 1500) -> Venue:
     """Run one seed.
 
     Raises:
-        Violation: Something that must hold does not; a note says how to repeat it.
+        Violation: A promise is broken. A note shows how to repeat it.
     """
     disabled = logging.root.manager.disable
     logging.disable()

@@ -139,7 +139,7 @@ class Operator:
         self._options += ["--certificate", str(folder / "operator.pem"), "--key", str(folder / "operator.key")]
 
     async def __call__(self, *arguments: str | Path, code: int = 0) -> str:
-        """Run a verb; return what it printed."""
+        """Run a command, and return its output."""
         command = [*self._options, *map(str, arguments)]
         done = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
         assert done.exit_code == code, (done.output, done.exception)
@@ -158,7 +158,7 @@ def pkcs10(key: Any = None) -> bytes:
 
 
 def test_curl_and_openssl_enrol_a_client_that_is_served_at_once(site: EnrolmentSite, tmp_path: Path) -> None:
-    """By the book: cacerts, a token as password, a request by openssl; the certificate counts without a restart, with its rights only."""
+    """The standard way is cacerts, a token as password, and a request by openssl. The certificate is valid without a restart, with its rights only."""
     script = """
     set -e
     base=https://localhost:$PORT/.well-known/est
@@ -209,7 +209,7 @@ def test_curl_and_openssl_enrol_a_client_that_is_served_at_once(site: EnrolmentS
 def test_whose_certificates_cannot_be_revoked_is_told(
     site: EnrolmentSite, lists: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A gateway that enrols without a revocation list of its authority says so when it starts, and what to do."""
+    """A gateway that enrols without a CRL of its CA reports it when it starts, with the remedy."""
     crl = site.certificates / "crl.pem"
     if lists == "both":
         crl.write_bytes(crl.read_bytes() + (site.authority_folder / LIST_FILE).read_bytes())
@@ -438,7 +438,7 @@ def test_a_line_of_renewals_is_bounded(site: EnrolmentSite) -> None:
 
 
 def test_what_was_renewed_from_a_foreign_certificate_can_be_found(site: EnrolmentSite) -> None:
-    """Asked to revoke one of another authority, ours names what it has made of it."""
+    """Asked to revoke a certificate of another CA, ours shows the certificates that it made from it."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -450,7 +450,7 @@ def test_what_was_renewed_from_a_foreign_certificate_can_be_found(site: Enrolmen
 
 
 def test_nothing_is_renewed_from_what_was_revoked(site: EnrolmentSite) -> None:
-    """From the moment in which the authority has revoked a certificate, before any list that says so is in force, it gets no successor."""
+    """From the moment in which the authority has revoked a certificate, before a CRL with it is in force, it gets no successor."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -525,7 +525,7 @@ def test_our_client_pins_enrols_and_renews(site: EnrolmentSite, tmp_path: Path) 
 
 
 def test_any_name_that_a_principal_may_have_can_be_enrolled(site: EnrolmentSite) -> None:
-    """What is too long for a certificate's common name is cut there, between characters; in the policy it stays whole."""
+    """A name that is too long for a certificate's common name is cut there, between characters. In the policy it stays whole."""
 
     async def test() -> None:
         async with living(site) as gateway:
@@ -549,7 +549,7 @@ def test_names_that_cannot_stand_in_a_certificate_are_told(site: EnrolmentSite) 
 
 
 def test_an_expired_token_is_refused_and_said_to_be(site: EnrolmentSite) -> None:
-    """A token is good until its time is over, and not in that moment any more."""
+    """A token is valid until its time is over, and no longer in that moment."""
 
     async def test() -> None:
         async with living(site) as gateway:

@@ -47,7 +47,7 @@ def messages(frames: list[Frame]) -> list[Frame]:
 
 
 def sweep(world: World) -> None:
-    """Let time pass until all tombstones have been looked at, if that is due."""
+    """Let time pass until all tombstones have been checked, if that is due."""
     world.broker.tick(world.now_s)
     while world.broker.store.sweeping:
         world.broker.tick(world.now_s)
@@ -75,7 +75,7 @@ def test_an_accepted_change_has_the_next_revision_and_message_id_is_it() -> None
 
 
 def test_a_topic_and_its_values_share_one_name() -> None:
-    """The stored change names its topic by the topic's own bytes, whichever SEND it came from: a million names are held once."""
+    """The stored change has the topic's own bytes as its name, from any SEND, so a million names are held once."""
     world = World.make()
     client = world.client()
     for body in (b"1", b"2", b"3"):
@@ -219,7 +219,7 @@ def test_ack_is_cumulative_in_the_order_of_sending_not_of_revisions() -> None:
     client.send("X/a", b"2")  # revision 3, un-acked a
     client.send("X/c", b"1")  # revision 4
     world.settle()
-    client.ack(first)  # frees one slot: c goes, then a is re-armed behind it
+    client.ack(first)  # frees one slot: c goes, then a is re-armed after it
     (third,) = messages(client.read())
     assert values([third]) == [("X/c", "1")]
     client.ack(second)
@@ -321,7 +321,7 @@ def test_a_subscribe_takes_its_place_among_racing_sends(eager: bool, place: int)
 
 
 def test_an_eager_scan_in_slices_has_no_gap_and_no_double() -> None:
-    """Changes and new topics between the slices of a scan are delivered once each, with their newest value."""
+    """Changes and new topics between the batches of a scan are delivered once each, with their newest value."""
     world = World.make()
     client = world.client()
     for n in range(3000):
@@ -347,7 +347,7 @@ def test_an_eager_scan_in_slices_has_no_gap_and_no_double() -> None:
 
 
 def test_an_eager_scan_rests_while_its_subscriber_reads_nothing() -> None:
-    """What is owed for an eager SUBSCRIBE is bounded while no client reads; all of it arrives, once, as it is read."""
+    """The topics owed for an eager SUBSCRIBE are bounded while its client does not read. All arrive, once, as it reads."""
     world = World.make()
     client = world.client(window="100")
     total = SCAN_READY_MAX + 3 * SCAN_TOPICS
@@ -589,7 +589,7 @@ def test_what_an_eager_resume_asked_for_is_owed_whatever_resumes_after_it() -> N
 
 
 def test_what_an_eager_resume_owes_again_is_not_acknowledged_by_what_was_written_before() -> None:
-    """A value that was handed out, asked for anew and not proven written again before a crash is owed."""
+    """A value that was handed out, requested again and not proven written before a crash is owed."""
     world = World.make()
     client = world.client(client_id="me")
     client.send("X/a")
@@ -621,7 +621,7 @@ def test_resuming_without_durable_is_an_error(eager: bool) -> None:
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_duplicate_id_on_a_live_subscription_is_an_error(durable: bool) -> None:
-    """Duplicate id on a live subscription: ERROR, close; frames before it stand."""
+    """A duplicate id of a live subscription gets an ERROR and a close. Frames before it stand."""
     world = World.make()
     client = world.client()
     client.subscribe("X/a", durable=durable)
@@ -960,7 +960,7 @@ def test_sessions_with_durable_subscriptions_expire() -> None:
     [("subscriptions_per_session_max", "too many subscriptions"), ("sessions_per_principal_max", "too many sessions")],
 )
 def test_caps_on_sessions_and_subscriptions(limit: str, message: str) -> None:
-    """Caps on sessions per principal and subscriptions per session are an ERROR that names the limit."""
+    """Caps on sessions per principal and subscriptions per session are an ERROR with the limit."""
     world = World.make(limits=replace(Limits(), **{limit: 2}))
     client = world.client()
     if limit == "sessions_per_principal_max":
@@ -979,7 +979,7 @@ def test_caps_on_sessions_and_subscriptions(limit: str, message: str) -> None:
 
 
 def test_rights_filter_delivery_and_a_subscribe_is_never_refused() -> None:
-    """SUBSCRIBE is never refused for lack of rights; RECEIPT says `filtered:true` when no right can match the glob."""
+    """SUBSCRIBE is never refused for lack of rights; RECEIPT has `filtered:true` when no right can match the glob."""
     world = World.make(anna=EVERYTHING, bert={"receive": ["X/public.*"]})
     anna, bert = world.client("anna"), world.client("bert")
     bert.subscribe("X/**", "all", eager=True, ack="auto", receipt="all")
@@ -993,7 +993,7 @@ def test_rights_filter_delivery_and_a_subscribe_is_never_refused() -> None:
 
 
 def test_send_without_right_is_rejected_before_it_is_found_invalid() -> None:
-    """Order of checks: well-formed destination, send right, schema; the connection lives and no subscriber receives it."""
+    """The order of checks is well-formed destination, send right, schema. The connection lives and no subscriber receives it."""
     world = World.make(anna={"send": ["X/mine.*"], "receive": ["X/**"]})
     client = world.client()
     client.subscribe(ack="auto")
@@ -1062,7 +1062,7 @@ def test_a_withdrawn_right_is_forgotten_when_written_and_a_granted_one_is_owed()
 
 @pytest.mark.parametrize(("granted", "walks"), [("X/**", 0), ("X/a.*", 0), ("X/b.*", 2)])
 def test_only_rights_that_grow_are_looked_for_in_all_topics(granted: str, walks: int) -> None:
-    """A reload that grants nothing anew, as one that is about others, begins no walk for eager and durable subscriptions."""
+    """A reload without new rights, as one for others, begins no scan for eager and durable subscriptions."""
     world = World.make(anna={"receive": ["X/a.*", "X/**"] if not walks else ["X/a.*"]})
     client = world.client(client_id="me")
     client.subscribe("X/**", "eager", eager=True)
@@ -1125,7 +1125,7 @@ def test_a_full_disk_refuses_sends_and_gives_their_revisions_back() -> None:
 
 
 def test_a_send_that_fails_takes_no_revision() -> None:
-    """Whatever keeps a SEND from being kept, memory that a large body would need above all, leaves no gap behind: the next one has its revision."""
+    """A SEND that cannot be kept, such as a large body without memory, leaves no gap. The next one has its revision."""
     world = World.make()
     client = world.client()
     connection = client.peer.connection
@@ -1306,7 +1306,7 @@ def test_topics_go_a_few_at_a_time() -> None:
 
 @pytest.mark.slow
 def test_topics_that_come_and_go_by_the_hundred_at_each_look_leave_few() -> None:
-    """More are looked at than come meanwhile, and what comes while others are looked at is not left lying once all is quiet."""
+    """More are checked than come meanwhile. Those that come during a check are not forgotten once all is quiet."""
     world = World.make(limits=FORGETFUL)
     client, store = world.client(), world.broker.store
     each, most = 800, 0
@@ -1324,7 +1324,7 @@ def test_topics_that_come_and_go_by_the_hundred_at_each_look_leave_few() -> None
 
 
 def test_when_memory_is_short_few_tombstones_are_enough() -> None:
-    """All are looked through at once, as refused SENDs bring no more of them; none at all are no trouble."""
+    """All are checked at once, as refused SENDs add none. An empty set is no problem."""
     world = World.make(limits=FORGETFUL)
     client, store = world.client(), world.broker.store
     client.send("X/a")
@@ -1485,7 +1485,7 @@ def test_deleted_topics_that_are_still_owed_count_towards_topics_max(monkeypatch
 
 @pytest.mark.interpreted
 def test_a_flood_at_topics_max_sweeps_deleted_topics_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused SENDs, however many, cost no more sweeps than that."""
+    """Any number of refused SENDs costs no further sweep."""
     monkeypatch.setattr(admission, "TOMBSTONE_SWEEP_MIN", 0)
     world = World.make(limits=Limits(topics_max=1, delete_retention_s=0))
     reader = world.client(client_id="d")
@@ -1562,7 +1562,7 @@ DAY_S = 86_400
 
 
 def look_at_all_sessions(world: World) -> None:
-    """Let the broker look at each session once."""
+    """Let the broker check each session once."""
     for _ in range(len(world.broker.sessions) + 1):
         world.now_s += 1
         world.broker.tick(world.now_s)

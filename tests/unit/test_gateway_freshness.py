@@ -56,7 +56,7 @@ def registry(contracts: Mapping[str, Ages]) -> Registry:
 
 
 class Venue:
-    """A broker, somebody who publishes, and the one who looks."""
+    """A broker, a publisher, and the freshness task."""
 
     def __init__(self, contracts: Mapping[str, Ages]) -> None:
         self.world = World.make()
@@ -67,7 +67,7 @@ class Venue:
         self.begin()
 
     def begin(self) -> None:
-        """Connect, and look for the first time."""
+        """Connect, and run the first check."""
         self.publisher = self.world.client()
         self.fresh = Freshness(self.world.broker, lambda: self.wall_us, self.asks_for_commit, lambda: not self.full)
 
@@ -88,7 +88,7 @@ class Venue:
         self.world.now_s += max(us, 0) / 1e6
 
     def settle(self) -> None:
-        """Let the one who looks do all that there is to do, and commit it."""
+        """Let the freshness task do all that is due, and commit it."""
         while self.fresh.step(self.world.now_s) or self.world.broker.pending:
             self.world.commit()
         assert self.fresh.settled
@@ -139,14 +139,12 @@ class Venue:
         return found
 
     def check(self) -> None:
-        """Hold list and count against the naive look."""
+        """Compare list and count with the naive check."""
         self.settle()
         assert self.expired() == []
         stale = self.stale()
         assert self.listed() == stale
-        assert [
-            name.decode() for name in self.fresh._overdue
-        ] == stale  # each once, though pages pass over a second one
+        assert [name.decode() for name in self.fresh._overdue] == stale  # each once, though pages skip a second one
         assert self.fresh.count == len(stale)
         topics = self.world.broker.store.topics.values()
         assert sorted(topic.name for topic in topics if topic.freshness == OVERDUE) == stale
@@ -174,7 +172,7 @@ STEPS = st.one_of(
 LOOK, CHECK = ("look", 1), ("check", 0)
 REMADE = [LOOK, ("send", "X/c"), ("delete", "X/c"), ("send", "X/c"), CHECK]
 SET_BACK = [("send", "X/c"), ("time", 12), CHECK, ("back", 6), CHECK]
-# One of those that are overdue changes after the contracts have gone, and before it was looked at again.
+# One of those that are overdue changes after the contracts have gone, and before its next check.
 UNTOLD = [("send", "X/a.1"), ("send", "X/c"), ("time", 12), CHECK, ("contracts", 0), LOOK, ("send", "X/c")]
 
 
@@ -229,7 +227,7 @@ def test_what_is_overdue_is_what_a_look_at_all_topics_finds(
                     venue.restart()
                 case _:
                     venue.check()
-            listed = venue.listed()  # holds each row against the truth
+            listed = venue.listed()  # compares each row with the truth
             assert listed == sorted(set(listed))
             assert venue.fresh.count == sum(
                 topic.freshness == OVERDUE for topic in venue.world.broker.store.topics.values()
@@ -326,7 +324,7 @@ def test_a_registry_with_the_same_contracts_leaves_all_as_it_is() -> None:
 
 
 def test_without_contracts_nothing_is_watched() -> None:
-    """Then the store tells of nothing, and topics are not looked at."""
+    """Then the store reports nothing, and no topic is checked."""
     venue = Venue({"X/**": None})
     venue.send("X/a.1")
     venue.check()

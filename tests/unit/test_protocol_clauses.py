@@ -132,7 +132,7 @@ class TestFrames:
         assert ended(client)
 
     def test_second_connect(self) -> None:
-        """A second CONNECT: ERROR, close; frames before it stand."""
+        """A second CONNECT gets an ERROR and a close. Frames before it stand."""
         client = World.make().client()
         client.write(b"SEND\ndestination:X/a\nreceipt:sent\n\n\0" + CONNECT + b"receipt:r\n\n\0")
         client.world.settle()
@@ -358,7 +358,7 @@ class TestFrames:
         ],
     )
     def test_frames_that_end_the_connection(self, frame: str, message: str) -> None:
-        """Spec: MaXaM "| BEGIN | Not implemented | Will generate error |"; each ERROR names the frame's receipt."""
+        """Spec: MaXaM "| BEGIN | Not implemented | Will generate error |"; each ERROR has the frame's receipt."""
         client = World.make().client()
         client.write(f"{frame}\n\n\0".encode())
         frames = client.read()
@@ -422,7 +422,7 @@ class TestFrames:
         assert receipts(client.read()) == [("", "accepted")]
 
     def test_messages_may_come_before_the_receipt_of_their_subscribe(self) -> None:
-        """A SUBSCRIBE's receipt may wait behind a SEND's commit; its MESSAGEs may come first."""
+        """A SUBSCRIBE's receipt may wait for the commit of a SEND before it. Its MESSAGEs may come first."""
         world = World.make()
         client = world.client(client_id="me")
         client.subscribe(durable=True)
@@ -507,7 +507,7 @@ class TestDestinations:
         assert [name for name, _ in values(client.read())] == ["X/\u00e9", "X/e\u0301", "X/E", "X/e"]
 
     def test_never_checked_at_recovery(self) -> None:
-        """What was accepted once is there after a restart, whatever the grammar and the limits say by then."""
+        """An accepted value is there after a restart, though grammar and limits have changed."""
         world = World.make()
         change = Change(1, 1, b"old store/a b", False, Identity("anna", ""), UNJUDGED, *pack((), b"kept"))
         world.journal = [change]
@@ -532,7 +532,7 @@ class TestDestinations:
         [("X", "'/'"), ("X/[", "closed"), ("X/a b", "space"), ("X/a/b", "more than one"), ("X/" + "?" * 33, "32")],
     )
     def test_a_glob_that_cannot_match_is_an_error_that_says_why(self, glob: str, why: str) -> None:
-        """A SUBSCRIBE whose glob is malformed, too complex or cannot match any destination is an ERROR that says why."""
+        """A SUBSCRIBE whose glob is malformed, too complex or cannot match any destination is an ERROR with the reason."""
         client = World.make().client()
         client.subscribe(glob, receipt="r")
         assert why in error(client.read()).body.decode().replace("U+0020", "space")
@@ -642,7 +642,7 @@ class TestConnect:
         error(client.read())
 
     def test_an_unknown_certificate_is_refused(self) -> None:
-        """Unknown fingerprint with a valid chain: by default refused with ERROR, which names the fingerprint."""
+        """Unknown fingerprint with a valid chain: by default refused with an ERROR, which has the fingerprint."""
         world = World.make()
         assert world.settings.policy.unknown_clients == "refuse"
         client = world.client("eve")
@@ -739,7 +739,7 @@ class TestSubscribe:
     """Section "SUBSCRIBE / UNSUBSCRIBE"."""
 
     def test_a_withdrawal_sends_nothing_and_keeps_the_slot(self) -> None:
-        """What is un-acked when its right is withdrawn keeps its window slot until ACK or UNSUBSCRIBE."""
+        """An un-acked message whose right is withdrawn keeps its window slot until ACK or UNSUBSCRIBE."""
         world = World.make()
         client = world.client(window="1")
         client.subscribe("X/a")
@@ -818,7 +818,7 @@ class TestSubscribe:
         assert world.restart().broker.sessions["anna", "me"].durable
 
     def test_a_durable_subscription_whose_right_is_withdrawn_stays_durable(self) -> None:
-        """It was granted when it was made: its resumption says `filtered:true` and not `durable:false`, and journals nothing."""
+        """It was granted when it was made: its resumption has `filtered:true` and not `durable:false`, and journals nothing."""
         world = World.make()
         client = world.client(client_id="me")
         client.subscribe(durable=True)
@@ -897,7 +897,7 @@ class TestSubscribe:
 
     @pytest.mark.parametrize("individual", [True, False])
     def test_an_individual_ack_covers_one_message(self, individual: bool) -> None:
-        """Spec: MaXaM '"client-individual" is accepted but treated as "client"': only where it is configured, and the RECEIPT says which."""
+        """Spec: MaXaM '"client-individual" is accepted but treated as "client"': only where it is configured, and the RECEIPT shows which."""
         world = World.make()
         world.broker.subscribing.individual_acks = individual
         client = world.client(client_id="me")
@@ -979,7 +979,7 @@ class TestSubscribe:
 
     @pytest.mark.parametrize("durable", ["", "durable:false\n"])
     def test_a_paused_id_needs_durable(self, durable: str) -> None:
-        """Absent or `durable:false` pauses, as the page's prose says; the paused id without `durable:true` is an ERROR."""
+        """Absent or `durable:false` pauses, as the page states; the paused id without `durable:true` is an ERROR."""
         client = World.make().client()
         client.subscribe(durable=True)
         client.write(f"UNSUBSCRIBE\nid:s\n{durable}receipt:r\n\n\0".encode())
@@ -1005,7 +1005,7 @@ class TestSubscribe:
         assert receipt(client.read(), b"again") == {b"ack": b"client"}
 
     def test_resumed_waits_for_what_made_it(self) -> None:
-        """`result:resumed` is not said before the subscription is on the disk."""
+        """`result:resumed` is not sent before the subscription is on the disk."""
         world = World.make()
         client = world.client(client_id="me")
         client.subscribe(durable=True)
@@ -1062,7 +1062,7 @@ class TestSubscribe:
         assert list(world.broker.store.topics[b"X/a"].routes) == []
 
     def test_eager_on_resume_overtakes_no_acknowledgement(self) -> None:
-        """What eager owes again after an ACK that is not recorded yet is delivered, also after a crash."""
+        """Values that `eager` owes again after an ACK without a record yet are delivered, also after a crash."""
         world = World.make()
         client = world.client(client_id="me", window="1")
         client.subscribe(durable=True)
@@ -1244,7 +1244,7 @@ class TestDelivery:
 
     @pytest.mark.parametrize("id_", ["1", "s  1", "s 01", "s 1 ", "s +1", " s 1", "s\\c1"])
     def test_an_ack_that_names_no_message_is_ignored(self, id_: str) -> None:
-        """Unknown: ignored, counted, RECEIPT `result:ignored`; a 1.2 id without a space or with a leading zero is unknown."""
+        """An unknown id is ignored and counted, with RECEIPT `result:ignored`. A 1.2 id without a space or with a leading zero is unknown."""
         client = World.make().client()
         client.subscribe()
         client.send("X/a")
@@ -1342,7 +1342,7 @@ class TestSend:
     def test_a_rejection_may_end_the_connection(
         self, destination: str, headers: dict[str, str], disposition: str, result: str, asked: str | None
     ) -> None:
-        """With `rejections:error` a rejected SEND is the ERROR: behind the answers of earlier frames, and nothing behind it takes effect."""
+        """With `rejections:error` a rejected SEND is the ERROR. It follows the answers of earlier frames, and no later frame takes effect."""
         world = World.make(schemas=THINGS, anna=EVERYTHING)
         client = world.client(rejections="error")
         client.send("X/D.first", b"\x02", receipt="first")
@@ -1433,7 +1433,7 @@ class TestSend:
         assert failure.headers[b"message"] == b"rejected-unavailable/too-fast"
         for second in range(1, 4):
             world.wall_us += 1_000_000
-            if second != 2:  # then the balance is 0, but for rounding
+            if second != 2:  # then the balance is 0, except for rounding
                 client.send("X/a", b"", receipt=f"{second}")
         world.settle()
         assert receipts(client.read()) == [("1", "rejected-unavailable"), ("3", "accepted")]
@@ -1448,7 +1448,7 @@ class TestSend:
         assert {answer for _, answer in receipts(client.read())} == {"accepted"}
 
     def test_memory_low(self) -> None:
-        """`rejected-unavailable` with `result:memory-low`: no effect; known topics and deletes go on."""
+        """`rejected-unavailable` with `result:memory-low` has no effect. Known topics and deletes go on."""
         client = World.make(limits=Limits(topics_max=1)).client()
         client.send("X/a")
         client.world.settle()
@@ -1541,7 +1541,7 @@ class TestSend:
             ]
 
     def test_a_rule_may_accept_anything(self) -> None:
-        """A destination without a schema rule is rejected, unless the registry says otherwise for that glob."""
+        """A destination without a schema rule is rejected, unless the registry has another setting for that glob."""
         client = World.make(schemas=UNCHECKED, anna={"send": ["**"], "receive": []}).client()
         client.send("X/any", b"\xff", receipt="1")
         client.send("Y/any", b"\xff", receipt="2")
@@ -1631,7 +1631,7 @@ class TestConditions:
             kept = 4 if marked else 3 if present else -1
 
     def test_marks_of_a_deleted_topic_end(self) -> None:
-        """After `dedup_retention_s` from the delete they count no more; of a topic with a value they always do."""
+        """They count until `dedup_retention_s` after the delete. Those of a topic with a value always count."""
         world = World.make(limits=Limits(dedup_retention_s=10))
         client = world.client()
         asked(client, source="s", source_revision="5")
@@ -1726,7 +1726,7 @@ class TestConditions:
         assert client.world.broker.head_revision == 0
 
     def test_a_source_without_a_number_is_a_user_header(self) -> None:
-        """`source` alone says nothing to the broker, whatever it holds."""
+        """`source` alone has no meaning to the broker, whatever it holds."""
         client = World.make().client()
         for name in ("s", "", "x" * 500):
             assert asked(client, source=name) == "accepted"
@@ -1749,7 +1749,7 @@ class TestConditions:
         )  # no mark of what failed
 
     def test_if_revision(self) -> None:
-        """It is the revision of the topic's newest value, 0 for none; the RECEIPT tells the new one."""
+        """It is the revision of the topic's newest value, 0 for none. The RECEIPT has the new one."""
         client = World.make().client()
         assert asked(client, if_revision="1") == CONFLICT
         assert asked(client, if_revision="0") == "accepted 1"
@@ -1784,7 +1784,7 @@ class TestConditions:
 
     @pytest.mark.parametrize("rights", [EVERYTHING, {"send": ["X/**"], "receive": []}])
     def test_a_conflict_tells_the_revision_to_receivers_only(self, rights: dict[str, Any]) -> None:
-        """Who may not receive the topic learns that it is another, not which."""
+        """A client that may not receive the topic learns that the revision is another, not which."""
         client = World.make(anna=rights).client()
         asked(client, if_revision="5")
         nothing = client.frames[-1].headers[b"reason"]
@@ -1843,7 +1843,7 @@ class TestDisconnect:
         assert client.world.broker.sessions == {}
 
     def test_unacked_count_as_at_a_disconnect(self) -> None:
-        """What the client did not ACK before DISCONNECT is owed again to its durable subscription."""
+        """A message without an ACK before DISCONNECT is owed again to its durable subscription."""
         world = World.make()
         client = world.client(client_id="me")
         client.subscribe(durable=True)
