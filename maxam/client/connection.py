@@ -9,7 +9,7 @@ import trio
 from maxam.client.errors import ConnectionLostError, OutcomeUnknownError, UnreachableError, VersionError
 from maxam.client.link import RECEIVE_BYTES_MAX, Link, Posted, background, refusal_error
 from maxam.client.progress import Progress
-from maxam.client.subscription import AckMode, Subscription, read_options
+from maxam.client.subscription import AckMode, Subscription, check_values, read_options
 from maxam.client.transport import loss
 from maxam.config import Limits
 from maxam.errors import ClientError, ProtocolError
@@ -146,16 +146,18 @@ class Client:
                 gateway no longer knows all of them, and there is no `values`, entering raises PositionUnavailableError.
             values: A mapping that the subscription keeps equal to the gateway's values. It has those of the position
                 `since`. Each message is applied when it is handed out. Topics that are gone come as messages of kind
-                `left`. Implies `markers`. Without `since`, or if `since` is unavailable, all values are delivered first.
+                `left`. Implies `markers`. Without `since`, or if `since` is unavailable, all values are delivered first. Not
+                with `durable`.
             selector: Condition on the values of the topics to deliver, in the syntax of docs/protocol.md.
             min_interval_s: Minimum time between two values of one topic, 0.01 to 3600 s. The newest value always arrives.
             changes_only: Do not deliver a value with the body that the topic's last delivered value had.
 
         Raises:
-            ClientError: `min_interval_s` is out of range.
+            ClientError: `min_interval_s` is out of range, or there is `values` with `durable`.
         """
         name = self._link.new_id().decode() if id is None else id
         marked = markers or since is not None or values is not None
+        check_values(values is not None, durable)
         options = read_options(marked, metadata, selector, min_interval_s, changes_only)
         progress = Progress(since, values, False) if marked else None
         return self.subscribe_as(glob, name, ack, automatic, eager, durable, options, progress)

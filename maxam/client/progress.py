@@ -44,7 +44,8 @@ class Progress:
         position: Position from which it is safe to resume, or None if none is known.
         caught_up: True unless a snapshot or a catch-up is under way.
         values: The mapping that is kept equal to the broker's values, or None.
-        tracking: True if it is known which topics the application holds.
+        tracking: True if it is known which topics the application holds. Never of a durable subscription, as a resumed
+            one does not report topics that may no longer be received.
     """
 
     __slots__ = ("_changed", "_missing", "_topics", "caught_up", "position", "tracking", "values")

@@ -19,7 +19,7 @@ from maxam.client.connection import Client, Headers, Source
 from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError, PositionUnavailableError
 from maxam.client.link import background
 from maxam.client.progress import Progress
-from maxam.client.subscription import AckMode, Message, Subscription, read_options
+from maxam.client.subscription import AckMode, Message, Subscription, check_values, read_options
 from maxam.errors import ClientError
 from maxam.stomp.answers import SESSION_TAKEN_OVER, Receipt
 
@@ -128,16 +128,18 @@ class ResumingClient:
         """Return a subscription like `Client.subscribe`, which continues after lost connections.
 
         With markers (`markers`, `since` or `values`) it continues from its position. If that is unavailable, it gets all values
-        again. Messages of kind `left` follow for the topics that the application holds and the gateway no longer has. With
-        `since` and without `values` these topics are unknown: the next message then raises PositionUnavailableError.
+        again. Messages of kind `left` follow for the topics that the application holds and the gateway no longer has.
+        If it has `since` without `values`, or is durable, these topics are unknown. The next message then raises
+        PositionUnavailableError.
         """
         name = f"resuming-{next(self._ids)}" if id is None else id
         marked = markers or since is not None or values is not None
+        check_values(values is not None, durable)
         options = read_options(marked, metadata, selector, min_interval_s, changes_only)
-        progress = Progress(since, values, since is None) if marked else None
+        progress = Progress(since, values, since is None and not durable) if marked else None
 
-        def subscribe(client: Client, afresh: bool) -> Subscription:
-            return client.subscribe_as(glob, name, ack, automatic, eager or afresh, durable, options, progress)
+        def subscribe(client: Client) -> Subscription:
+            return client.subscribe_as(glob, name, ack, automatic, eager, durable, options, progress)
 
         return ResumingSubscription(self, subscribe, progress, durable)
 
@@ -220,12 +222,12 @@ class ResumingSubscription:
     def __init__(
         self,
         owner: ResumingClient,
-        subscribe: Callable[[Client, bool], Subscription],
+        subscribe: Callable[[Client], Subscription],
         progress: Progress | None,
         durable: bool,
     ) -> None:
         self._owner: Final = owner
-        self._subscribe: Final = subscribe  # True as the second argument asks for all values
+        self._subscribe: Final = subscribe
         self._progress: Final = progress
         self._durable: Final = durable
         self._inner: Subscription | None = None
@@ -336,19 +338,14 @@ class ResumingSubscription:
                 self._progress.notify()
 
     async def _resume(self, client: Client) -> None:
-        progress, afresh = self._progress, False
-        if progress is not None and self._inner is not None:
+        if self._progress is not None and self._inner is not None:
             self._inner.drop_unread()  # all that comes after the position comes again
-            if self._durable and progress.tracking and client.incarnation != self._incarnation:
-                # The session may be that of a backup. It does not owe all that differs from the values that we hold.
-                progress.position, afresh = None, True
-        inner = self._subscribe(client, afresh)
-        try:
-            await inner.__aenter__()
-        except PositionUnavailableError:
-            if progress is None or not progress.tracking:
-                raise
-            inner = self._subscribe(client, True)
-            await inner.__aenter__()
+            if self._durable and client.incarnation != self._incarnation:
+                raise PositionUnavailableError(
+                    f"the journal of the gateway is another one, so the session does not owe all that changed on "
+                    f"{self._inner.glob}. Drop the values that you keep, and subscribe again with eager=True"
+                )
+        inner = self._subscribe(client)
+        await inner.__aenter__()
         self._incarnation = client.incarnation
         self._inner = inner

@@ -27,6 +27,15 @@ YIELD_S: Final = 0.001
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
+def check_values(given: bool, durable: bool) -> None:
+    """Raise ClientError if a durable subscription is to keep values."""
+    if given and durable:
+        raise ClientError(
+            "a durable subscription cannot keep `values`: it does not report each topic that you may no longer receive. "
+            "Leave out durable. Then `since` delivers the changes of the meantime"
+        )
+
+
 def read_options(
     markers: bool, metadata: bool, selector: str | None, min_interval_s: float | None, changes_only: bool
 ) -> SubscribeOptions | None:
@@ -368,9 +377,7 @@ class Subscription:
         progress = self._progress
         if self._eager or progress is None or not progress.tracking:
             return self._eager
-        if progress.position is not None:
-            return not self._durable  # a durable one uses it only if the session is lost: then it subscribes again
-        return progress.values is not None or bool(progress.topics)
+        return progress.position is not None or progress.values is not None or bool(progress.topics)
 
     async def _begin(self, progress: Progress, since: bytes | None, eager: bool) -> None:
         """Prepare for what comes after the RECEIPT."""

@@ -177,7 +177,7 @@ def connect(
         headers.append((b"client-id", client_id.encode()))
     if window is not None:
         headers.append((b"window", b"%d" % window))
-    headers += _flag_header(b"incarnation", incarnation)
+    headers.extend(_flag_header(b"incarnation", incarnation))
     return _unescaped_frame(b"CONNECT", tuple(headers))
 
 

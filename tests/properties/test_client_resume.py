@@ -109,8 +109,7 @@ def test_killed_at_any_byte_it_ends_equal(ack: AckMode, restored: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("given_values", [True, False])
 @pytest.mark.parametrize("ack", ACK_MODES)
-@pytest.mark.parametrize("durable", [False, True])
-def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, durable: bool, given_values: bool) -> None:
+def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, given_values: bool) -> None:
     """A connection that breaks after any number of bytes is resumed; changes come meanwhile, and a restart may."""
 
     async def history(cut: int, restart: str) -> int:
@@ -132,7 +131,7 @@ def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, durable: boo
         with trio.move_on_after(2 * SETTLED_S):
             async with resume(dial, "me", lost) as client:
                 marked: dict[str, Any] = {"values": values} if given_values else {"markers": True, "eager": True}
-                subscription = client.subscribe("X/**", id="s", ack=ack, durable=durable, **marked)
+                subscription = client.subscribe("X/**", id="s", ack=ack, **marked)
                 async with subscription, trio.open_nursery() as nursery:
 
                     async def change() -> None:
@@ -153,7 +152,7 @@ def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, durable: boo
     async def test() -> None:
         first = await history(180, "")  # CONNECTED must come
         for restart in ("", "fedcba9876543210"):
-            for cut in range(180, first, 1 if durable and ack == "auto" else STRIDE):
+            for cut in range(180, first, 1 if given_values and ack == "auto" else STRIDE):
                 await history(cut, restart)
 
     simulated(test)
@@ -178,10 +177,11 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def receivable(served: ServedWorld) -> dict[str, bytes]:
-    """Return the values that the program may receive."""
+def wanted(served: ServedWorld, options: dict[str, Any]) -> dict[str, bytes]:
+    """Return the values that the program may receive, and that its selector wants."""
     rights = served.world.broker.policy.rights("anna")
-    return {topic: body for topic, body in served.values.items() if rights.may_receive(topic.encode())}
+    received = {topic: body for topic, body in served.values.items() if rights.may_receive(topic.encode())}
+    return {topic: body for topic, body in received.items() if body == b"1" or "selector" not in options}
 
 
 @pytest.mark.slow
@@ -219,9 +219,65 @@ def test_any_history_ends_equal(ack: AckMode, options: dict[str, Any], steps: li
                         served.grant(rights)
                 case _:
                     raise AssertionError(step)
-        wanted = receivable(served)
-        if "selector" in options:
-            wanted = {topic: body for topic, body in wanted.items() if body == b"1"}
-        assert kept.values == wanted
+        assert kept.values == wanted(served, options)
+
+    simulated(test)
+
+
+LIVE_STEPS = st.one_of(
+    st.tuples(st.just("send"), SENDS),
+    st.tuples(st.just("cut")),
+    st.tuples(st.just("restart"), st.sampled_from([None, "0000000000000001", "0000000000000002"])),
+    st.tuples(st.just("rights"), st.sampled_from([ALL, LESS, OTHER])),
+    st.tuples(st.just("wait"), st.sampled_from([0.1, 0.3, 2.0, SETTLED_S])),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(ACK_MODES),
+    st.sampled_from(OPTIONS),
+    st.booleans(),
+    st.lists(LIVE_STEPS, max_size=12),
+)
+def test_any_history_of_a_resuming_client_ends_equal(
+    ack: AckMode, options: dict[str, Any], given_values: bool, steps: list[tuple[Any, ...]]
+) -> None:
+    """The same for a program that goes on while its connections break. Without `values` it keeps them by the messages."""
+
+    async def keep(served: ServedWorld, values: dict[str, bytes]) -> None:
+        marked: dict[str, Any] = {"values": values} if given_values else {"markers": True, "eager": True}
+        async with (
+            resume(served.connected, "me") as client,
+            client.subscribe("X/**", id="s", ack=ack, **marked, **options) as subscription,
+        ):
+            async for message in subscription:
+                if not given_values:
+                    values[message.destination] = message.body
+                    if message.deleted:
+                        del values[message.destination]
+
+    async def test() -> None:
+        served, values = ServedWorld(), dict[str, bytes]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep, served, values)
+            for step in (*steps, ("wait", 3 * SETTLED_S)):
+                match step:
+                    case ("send", sends):
+                        for topic, body in sends:
+                            served.send(topic, body)
+                    case ("cut",):
+                        served.cut()
+                    case ("restart", incarnation):
+                        served.restart(incarnation)
+                    case ("rights", rights):
+                        served.grant(rights)
+                    case ("wait", seconds):
+                        await trio.sleep(seconds)
+                    case _:
+                        raise AssertionError(step)
+            nursery.cancel_scope.cancel()
+        assert values == wanted(served, options)
 
     simulated(test)

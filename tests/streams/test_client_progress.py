@@ -506,9 +506,9 @@ async def test_a_loss_before_any_position_drops_what_is_gone_too() -> None:
     assert [(each.destination, each.kind) for each in messages] == [("X/goes", "value"), ("X/goes", "left")]
 
 
-@trio_test
-async def test_a_durable_subscription_asks_for_all_only_when_it_must() -> None:
-    """A session that is there continues alone, a lost one from the position. A position that is refused means all values."""
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_durable_subscription_has_no_gap_unnoticed(restored: bool) -> None:
+    """A session that is there continues alone, a lost one from the position. Where neither can, the next message raises."""
 
     async def lose(peer: ServerConnection) -> None:
         await trio.sleep(1)
@@ -517,7 +517,7 @@ async def test_a_durable_subscription_asks_for_all_only_when_it_must() -> None:
     async def created(peer: ServerConnection) -> None:
         assert options(await subscribed(peer, (b"result", b"created"))) == {"markers": "true"}
         await put(peer, "X/a", b"1", 1)
-        await mark(peer, "position", "p1")
+        await mark(peer, "complete", "p1")
         await lose(peer)
 
     async def continues(peer: ServerConnection) -> None:
@@ -530,29 +530,36 @@ async def test_a_durable_subscription_asks_for_all_only_when_it_must() -> None:
         frame = await peer.expect(b"UNSUBSCRIBE")
         assert frame.headers[b"durable"] == b"true"
         await peer.receipt(frame)
-        frame = await peer.expect(b"SUBSCRIBE")
-        assert options(frame) == {"eager": "true", "markers": "true"}
-        await peer.receipt(frame, (b"result", b"created"))
-        await put(peer, "X/a", b"1", 1)
-        await mark(peer, "complete", "p3")
-        await lose(peer)
+        await peer.leave()
 
-    async def restored(peer: ServerConnection) -> None:
-        frame = await subscribed(peer, (b"result", b"resumed"), incarnation="2")
-        assert options(frame) == {"eager": "true", "markers": "true"}
-        await put(peer, "X/b", b"2", 2)
-        await mark(peer, "complete", "q3")
-        await left(peer)
+    async def another(peer: ServerConnection) -> None:
+        await peer.accept(incarnation="2")  # what the session owes is that of a backup
+        await peer.leave()
 
-    messages = await resumed([created, continues, refused, restored], markers=True, durable=True)
-    assert [(each.destination, each.kind) for each in messages] == [
-        ("X/a", "value"),
-        ("X/b", "value"),
-        ("X/a", "value"),
-        ("X/b", "left"),
-        ("X/b", "value"),
-        ("X/a", "left"),
-    ]
+    @trio_test
+    async def test() -> None:
+        gateway = Gateway(created, continues, another if restored else refused)
+        async with gateway.resuming() as client:
+            subscription = client.subscribe("X/*", id="sub", markers=True, durable=True)
+            await subscription.__aenter__()
+            assert [(await anext(subscription)).body for _ in range(2)] == [b"1", b"2"]
+            with pytest.raises(PositionUnavailableError):
+                await anext(subscription)
+
+    test()
+
+
+@trio_test
+async def test_a_durable_subscription_keeps_no_values() -> None:
+    """It would not learn of topics that may no longer be received, so the combination is refused."""
+
+    async def script(peer: ServerConnection) -> None:
+        await peer.accept(incarnation="1")
+        await peer.leave()
+
+    async with Gateway(script).resuming() as client:
+        with pytest.raises(ClientError, match="Leave out durable"):
+            client.subscribe("X/*", values={}, durable=True)
 
 
 @trio_test

@@ -30,6 +30,7 @@ class ServedWorld:
         self.world.broker.incarnation = INCARNATION
         self.sent_bytes = 0
         self._sessions = 0
+        self._serving: set[trio.CancelScope] = set()
 
     @property
     def values(self) -> dict[str, bytes]:
@@ -50,10 +51,16 @@ class ServedWorld:
         publisher.lose()
 
     def restart(self, incarnation: str | None = None) -> None:
-        """Replace the broker by one that has read back the journal."""
+        """Replace the broker by one that has read back the journal. All connections break."""
+        self.cut()
         before = self.world.broker.incarnation
         self.world = self.world.restart()
         self.world.broker.incarnation = incarnation or before
+
+    def cut(self) -> None:
+        """Break all connections."""
+        for scope in self._serving:
+            scope.cancel()
 
     def grant(self, rights: dict[str, list[str]]) -> None:
         """Give `anna` other rights, while connections may be open."""
@@ -94,9 +101,10 @@ class ServedWorld:
             woken.set()
 
         async with trio.open_nursery() as nursery:
+            self._serving.add(nursery.cancel_scope)
             nursery.start_soon(read)
             try:
-                while bytes_max > 0 and not connection.finished and self.world is world:
+                while bytes_max > 0 and not connection.finished:
                     data = b"".join(connection.data_to_send(self._tick()))[:bytes_max]
                     if data:
                         bytes_max -= len(data)
@@ -111,6 +119,7 @@ class ServedWorld:
             except trio.BrokenResourceError:
                 pass
             finally:
+                self._serving.remove(nursery.cancel_scope)
                 connection.closed(self._tick(), "over")
                 if world is self.world:
                     world.settle()
