@@ -77,6 +77,7 @@ _FURTHER: Final = (  # beside each route that reads, as it is without parameters
     "/v1/topics?limit=200&values=true",
     "/v1/topics?limit=200&values=raw",
     "/v1/topics?limit=200&glob=X/*.00*7.*",
+    "/v1/topics?limit=200&where=meters.auxiliary.turnover%20%3C%20-1",
     "/v1/sessions?limit=200",
     "/v1/connections?limit=200",
     "/v1/subscriptions?limit=200",
