@@ -40,6 +40,7 @@ MODULES: Final = (
     "maxam.broker.acknowledgements",
     "maxam.broker.admission",
     "maxam.broker.backfill",
+    "maxam.broker.bound_wills",
     "maxam.broker.broker",
     "maxam.broker.conditions",
     "maxam.broker.expiry",

@@ -26,15 +26,17 @@ def fingerprint_of(principal: str) -> str:
 
 
 def policy(**principals: Mapping[str, Sequence[str]]) -> Policy:
-    """Make a policy in which each principal has one capability with the given `send`, `receive` (and `owns`) globs."""
+    """Make a policy in which each principal has one capability with the given `send`, `receive` (and `owns`) globs, and `will` in TOML."""
     lines = []
     for name, rights in principals.items():
         lines.append(f"[capabilities.{name}]")
-        lines += [f"{kind} = {list(globs)!r}" for kind, globs in rights.items() if kind != "owns"]
+        lines += [f"{kind} = {list(globs)!r}" for kind, globs in rights.items() if kind not in {"owns", "will"}]
         lines.append(f'[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint_of(name)}"]')
         lines.append(f'capabilities = ["{name}"]')
         if "owns" in rights:
             lines.append(f"owns = {list(rights['owns'])!r}")
+        if "will" in rights:
+            lines.append(f"will = {rights['will']}")
     return load_policy("\n".join(lines).encode(), "policy", Limits())
 
 

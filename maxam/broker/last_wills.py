@@ -48,6 +48,24 @@ class LastWills:
         self._publishing: Final = publishing
         self._counters: Final = counters
 
+    def bound(self, identity: Identity, wall_us: int) -> Will | None:
+        """Return the will that the policy binds to a principal, None without one.
+
+        One that would be rejected now is reported as a rejected SEND and left out: the client cannot correct it.
+        """
+        principal = self._routing.policy.principals.get(identity.principal)
+        will = None if principal is None else principal.will
+        if will is None:
+            return None
+        event = Send(will.destination, will.body, will.headers, None)
+        topic = self._store.topics.get(will.destination)
+        verdict = self._admission.judge(identity, self._rights(identity.principal), event, topic, wall_us)
+        if type(verdict) is not Rejection or verdict.result in UNAVAILABLE_RESULTS:
+            return will
+        self._counters.wills_rejected += 1
+        self._publishing.report(identity, event, verdict, wall_us)
+        return None
+
     def check(self, key: tuple[str, str], identity: Identity, will: Will) -> None:
         """Judge the will of a CONNECT, and change nothing.
 

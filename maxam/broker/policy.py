@@ -8,11 +8,13 @@ from hashlib import blake2b
 from itertools import count
 from typing import Final, final
 
+from maxam.broker.bound_wills import read_bound_will
 from maxam.config import Limits
 from maxam.errors import GlobError, PolicyError
 from maxam.glob_sets import GlobSet, find_destination
 from maxam.globs import Glob, compile_glob
 from maxam.records import GATEWAY
+from maxam.stomp.events import Will
 from maxam.toml_lines import written_key
 
 ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol"})
@@ -198,6 +200,7 @@ class Principal:
         fingerprints: In 64 lower-case hex digits, as often as they are written.
         capabilities: Their names.
         owns: What its sends are narrowed to; None: they are not.
+        will: The last will of its sessions whose CONNECT has none, or None.
     """
 
     name: str
@@ -206,6 +209,7 @@ class Principal:
     fingerprints: tuple[str, ...]
     capabilities: tuple[str, ...]
     owns: tuple[Glob, ...] | None
+    will: Will | None = None
 
 
 @final
@@ -325,6 +329,13 @@ class _Loader:
             for at, value in enumerate(self._array(document.get("renewals", []), "renewals")):
                 self._add_renewal(self._table(value, f"renewals[{at}]"), f"renewals[{at}]")
         rights = {name: self._rights(principal) for name, principal in self._principals.items()}
+        for name, principal in self._principals.items():
+            if principal.will is not None and not rights[name].may_send(principal.will.destination):
+                self._source = principal.file
+                expected = f"a destination that {name!r} may send to"
+                self._found_problem(
+                    f"{principal.place}.will.destination", expected, principal.will.destination.decode()
+                )
         policy = Policy(self._fingerprints, rights, self._limits, self._capabilities, self._principals)
         return policy, self._problems
 
@@ -357,7 +368,7 @@ class _Loader:
             self._problem(key, "a table", _found(value))
             return
         table: Mapping[str, object] = value
-        self._check_keys(table, key, ("name", "fingerprints", "capabilities", "owns"))
+        self._check_keys(table, key, ("name", "fingerprints", "capabilities", "owns", "will"))
         name = self._principal_name(table.get("name"), f"{key}.name")
         other = self._principals.get(name)
         if other is not None and name:
@@ -380,7 +391,12 @@ class _Loader:
                 self._problem(f"{key}.capabilities[{at}]", _one_of(self._capabilities), repr(capability))
         # `owns = []` owns nothing, and so may send nothing; only without the key are sends not narrowed.
         owns = self._globs(table["owns"], f"{key}.owns") if "owns" in table else None
-        principal = Principal(name, self._source, place, tuple(fingerprints), tuple(held), owns)
+        will = None
+        if "will" in table:
+            will = read_bound_will(
+                self._table(table["will"], f"{key}.will"), f"{key}.will", self._limits, self._found_problem
+            )
+        principal = Principal(name, self._source, place, tuple(fingerprints), tuple(held), owns, will)
         self._principals.setdefault(name, principal)
 
     def _add_renewal(self, table: Mapping[str, object], key: str) -> None:
@@ -471,6 +487,9 @@ class _Loader:
                 self._problem(
                     f"{key}.{written_key(name)}" if key else written_key(name), _one_of(known), "an unknown key"
                 )
+
+    def _found_problem(self, key: str, expected: str, found: object) -> None:
+        self._problem(key, expected, _found(found))
 
     def _problem(self, key: str, expected: str, found: str) -> None:
         self._problems.append(PolicyError(f"expected {expected}, found {found}", self._source, key))

@@ -141,7 +141,7 @@ class Publishing:
                 self.append(identity, event, topic, verdict, deleted, wall_us)
                 return None
             verdict = _MEMORY_LOW
-        self._report(identity, event, verdict, wall_us)
+        self.report(identity, event, verdict, wall_us)
         return verdict
 
     def append(
@@ -245,7 +245,7 @@ class Publishing:
         Raises:
             ProtocolError: The answer is an ERROR.
         """
-        disposition = self._report(connection.identity, event, rejection, wall_us)
+        disposition = self.report(connection.identity, event, rejection, wall_us)
         if disposition is not UNAVAILABLE:
             connection.rejected += 1
             if event.receipt is None and not connection.rejections_end:
@@ -255,7 +255,7 @@ class Publishing:
         if event.receipt is not None:
             self._promise_compared(connection, event.receipt, rejection_headers(disposition, rejection), position)
 
-    def _report(self, identity: Identity, event: Send, rejection: Rejection, wall_us: int) -> bytes:
+    def report(self, identity: Identity, event: Send, rejection: Rejection, wall_us: int) -> bytes:
         """Count and report a rejected SEND; return its disposition."""
         disposition = disposition_of(rejection)
         if disposition is _NOT_AUTHORISED:

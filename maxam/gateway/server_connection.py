@@ -435,7 +435,7 @@ class ServerConnection(FrameHolder):
     def _handle(self, event: Event, now_s: float, wall_us: int) -> None:
         connection = self._connection
         if type(event) is Connect:
-            self._connect(event, now_s)
+            self._connect(event, now_s, wall_us)
         elif type(event) is Failure:
             raise event.error
         elif connection is None:
@@ -458,7 +458,7 @@ class ServerConnection(FrameHolder):
                 connection.promise(event.receipt, ())
             self._leave(now_s, self._settings.limits.write_timeout_s, "disconnect")
 
-    def _connect(self, event: Connect, now_s: float) -> None:
+    def _connect(self, event: Connect, now_s: float, wall_us: int) -> None:
         denial = None if self._denial is None else self._denial()
         if denial is not None:
             raise denial
@@ -472,6 +472,8 @@ class ServerConnection(FrameHolder):
                 )
             principal = unknown_principal(self.fingerprint)
         identity = Identity(principal, self.fingerprint)
+        if event.will is None:
+            event.will = self._broker.last_wills.bound(identity, wall_us)
         self._connection = connection = self._broker.connect(event, identity, self._session_id, self._wake, now_s)
         heart_beat_ms = (self._settings.listener.heart_beat_ms, self._settings.listener.heart_beat_ms)
         self._heart_beat = HeartBeat(heart_beat_ms, event.heart_beat_ms, now_s)

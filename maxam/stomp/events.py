@@ -15,6 +15,27 @@ VERSION_1_2: Final = 1
 SOURCE: Final = b"source"  # these two of SEND are passed on; a topic's mark consists of them
 SOURCE_REVISION: Final = b"source-revision"
 SOURCE_BYTES_MAX: Final = 128
+DROPPED_HEADERS: Final = frozenset(  # names that a SEND does not pass on
+    (
+        b"receipt",
+        b"transaction",
+        b"content-length",
+        b"destination",
+        b"message-id",
+        b"subscription",
+        b"ack",
+        b"receipt-id",
+        b"revision",
+        b"timestamp",
+        b"publisher",
+        b"schema",
+        b"kind",
+        b"conflated",
+        b"if-revision",
+        b"kept-source",
+    )
+)
+DELAY_S_MAX: Final = 3600  # of a last will
 NUMBER_DIGITS_MAX: Final = 19  # of any number in a header: 64 bits
 INTERVAL_MS_MIN: Final = 10  # of `min-interval`
 INTERVAL_MS_MAX: Final = 3_600_000
@@ -52,6 +73,11 @@ class Will:
         self.headers: Final = headers
         self.delay_s: Final = delay_s
 
+    @property
+    def size(self) -> int:
+        """Bytes of destination, headers and body."""
+        return len(self.destination) + len(self.body) + sum([len(name) + len(value) for name, value in self.headers])
+
 
 @final
 class Connect:
@@ -65,7 +91,7 @@ class Connect:
         heart_beat_ms: Heart-beats that the client offers and wants, `(cx, cy)`.
         rejections_end: A rejected SEND is answered with ERROR and ends the connection.
         incarnation: CONNECTED is to have the incarnation of the journal.
-        will: The last will, or None.
+        will: The last will, or None. The gateway replaces None by the will that the policy binds to the principal.
     """
 
     __slots__ = ("client_id", "heart_beat_ms", "host", "incarnation", "rejections_end", "version", "will", "window")
@@ -83,7 +109,7 @@ class Connect:
     ) -> None:
         self.version: Final = version
         self.incarnation: Final = incarnation
-        self.will: Final = will
+        self.will = will
         self.host: Final = host
         self.client_id: Final = client_id
         self.window: Final = window

@@ -11,9 +11,8 @@ from typing import Final
 
 from maxam.config import Limits
 from maxam.errors import ProtocolError
-from maxam.stomp.events import SOURCE_REVISION, Will, parse_number
+from maxam.stomp.events import DELAY_S_MAX, DROPPED_HEADERS, SOURCE_REVISION, Will, parse_number
 
-DELAY_S_MAX: Final = 3600
 _PREFIX: Final = b"will-"
 _DESTINATION: Final = b"will-destination"
 _DELAY: Final = b"will-delay"
@@ -23,12 +22,11 @@ _OWN: Final = frozenset((_DESTINATION, _DELAY, _BODY, _BASE64))
 _FORBIDDEN: Final = (b"transaction", SOURCE_REVISION, b"if-revision")
 
 
-def read_will(headers: Mapping[bytes, bytes], dropped: frozenset[bytes], limits: Limits) -> Will | None:
+def read_will(headers: Mapping[bytes, bytes], limits: Limits) -> Will | None:
     """Return the last will of a CONNECT, None without one.
 
     Args:
         headers: Of the CONNECT.
-        dropped: Names of headers that a SEND does not pass on.
         limits: Bound its bytes.
 
     Raises:
@@ -51,16 +49,15 @@ def read_will(headers: Mapping[bytes, bytes], dropped: frozenset[bytes], limits:
         plain = name[len(_PREFIX) :]
         if not plain:
             raise bad_will("CONNECT has a header will- without a name; expected will-<name of the header>")
-        if name not in _OWN and plain not in dropped:
+        if name not in _OWN and plain not in DROPPED_HEADERS:
             passed.append((plain, headers[name]))
-    body = _body(headers)
-    size = len(destination) + len(body) + sum([len(name) + len(value) for name, value in passed])
-    if size > limits.will_bytes_max:
+    will = Will(destination, _body(headers), tuple(passed), delay_s)
+    if will.size > limits.will_bytes_max:
         raise bad_will(
-            f"destination, headers and body of the will have {size} bytes; expected at most {limits.will_bytes_max}, the limit "
+            f"destination, headers and body of the will have {will.size} bytes; expected at most {limits.will_bytes_max}, the limit "
             "will_bytes_max"
         )
-    return Will(destination, body, tuple(passed), delay_s)
+    return will
 
 
 def bad_will(reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> ProtocolError:

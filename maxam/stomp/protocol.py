@@ -14,6 +14,7 @@ from typing import Final, final
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.stomp.events import (
+    DROPPED_HEADERS,
     INTERVAL_MS_MAX,
     INTERVAL_MS_MIN,
     NUMBER_MAX,
@@ -45,26 +46,6 @@ _CLIENT_ID_BYTES_MAX: Final = 128
 _VERSIONS: Final = ((b"1.2", VERSION_1_2), (b"1.1", VERSION_1_1))  # best first
 _FLAGS: Final[Mapping[bytes, bool]] = {b"true": True, b"false": False}
 _ACK_MODES: Final = (b"auto", b"client", b"client-individual")
-DROPPED_HEADERS: Final = frozenset(
-    (
-        b"receipt",
-        b"transaction",
-        b"content-length",
-        b"destination",
-        b"message-id",
-        b"subscription",
-        b"ack",
-        b"receipt-id",
-        b"revision",
-        b"timestamp",
-        b"publisher",
-        b"schema",
-        b"kind",
-        b"conflated",
-        b"if-revision",
-        b"kept-source",
-    )
-)
 
 
 @final
@@ -190,7 +171,7 @@ class Protocol:
             _read_heart_beat(frame),
             _read_rejections(frame),
             _flag(frame, b"incarnation"),
-            read_will(frame.headers, DROPPED_HEADERS, self._limits),
+            read_will(frame.headers, self._limits),
         )
         self.version = version
         self._readers = _READERS[version]

@@ -153,6 +153,7 @@ def test_remembered_decisions_are_bounded() -> None:
 
 
 PRINCIPAL = '[[principals]]\nname = "p"\n'
+CAN = "[capabilities.c]\nsend = ['X/**']\n" + PRINCIPAL + "fingerprints = []\ncapabilities = ['c']\n"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +179,18 @@ PRINCIPAL = '[[principals]]\nname = "p"\n'
         ("[[principals]]\nname = ''", ["principals[0].name", "1 to 128 printable"]),
         ("[[principals]]\nname = 'a\tb'", ["principals[0].name", "1 to 128 printable"]),
         (f"[[principals]]\nname = '{'a' * 129}'", ["principals[0].name", "1 to 128 printable"]),
+        (CAN + "will = 1", ["principals[0] ('p').will", "a table"]),
+        (CAN + "will = {}", ["principals[0] ('p').will.destination", "a destination (text)"]),
+        (CAN + "will = {destination = 'X/*'}", ["principals[0] ('p').will.destination", "a destination ("]),
+        (CAN + "will = {destination = 'Y/a'}", ["principals[0].will.destination", "that 'p' may send to"]),
+        (CAN + "will = {destination = 'X/a', x = 1}", ["principals[0] ('p').will.x", "an unknown key"]),
+        (CAN + "will = {destination = 'X/a', delay_s = 3601}", ["principals[0] ('p').will.delay_s", "0 to 3600"]),
+        (CAN + "will = {destination = 'X/a', delay_s = true}", ["principals[0] ('p').will.delay_s", "0 to 3600"]),
+        (CAN + "will = {destination = 'X/a', headers = {x = 1}}", ["principals[0] ('p').will.headers", "texts"]),
+        (CAN + "will = {destination = 'X/a', headers = {receipt = ''}}", ["principals[0] ('p').will.headers", "names"]),
+        (CAN + "will = {destination = 'X/a', body = 'a', body_base64 = 'YQ=='}", ["principals[0] ('p').will.body"]),
+        (CAN + "will = {destination = 'X/a', body_base64 = '!'}", ["principals[0] ('p').will.body"]),
+        (CAN + f"will = {{destination = 'X/a', body = '{'x' * 4096}'}}", ["will.body", "will_bytes_max"]),
         ("[[principals]]\nname = '$gateway'", ["principals[0].name", "which the gateway has"]),
         ("[[principals]]\nname = 'fingerprint:ab'", ["principals[0].name", "does not start with 'fingerprint:'"]),
         ("[[principals]]\nname = 1979-05-27", ["principals[0].name", "found a date"]),

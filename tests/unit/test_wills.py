@@ -332,6 +332,49 @@ class TestRefused:
         assert len(world.broker.last_wills.wills) == 0
 
 
+class TestBound:
+    """Wills that the policy binds to a principal."""
+
+    BOUND = '{destination = "X/a", delay_s = 5, body = "bound", headers = {x = "1"}}'
+
+    def test_it_is_the_will_of_a_client_that_sets_none(self) -> None:
+        """A client's own will comes first. DISCONNECT cancels either."""
+        world = World.make(anna={**EVERYTHING, "will": self.BOUND})
+        world.client(client_id="a").lose()
+        with_will(world, "own", client_id="b").lose()
+        world.client(client_id="c").write(b"DISCONNECT\n\n\0")
+        world.now_s += 5
+        fire(world)
+        assert sorted(sent(world.journal)) == [(A, b"bound"), (A, b"own")]
+        (bound,) = [one for one in world.journal if isinstance(one, Change) and one.body == b"bound"]
+        assert bound.headers == ((b"x", b"1"),)
+
+    def test_a_reload_counts_from_the_next_connect_on(self) -> None:
+        """A connection keeps the will that it has."""
+        world = World.make()
+        client = world.client(client_id="a")
+        world.broker.replace_policy(policy(anna={**EVERYTHING, "will": self.BOUND}))
+        client.lose()
+        world.commit()
+        assert len(world.broker.last_wills.wills) == 0
+        world.client(client_id="a")
+        world.broker.replace_policy(policy(anna=EVERYTHING))
+        world.commit()
+        assert len(world.broker.last_wills.wills) == 1
+        world.client(client_id="a")
+        world.commit()
+        assert len(world.broker.last_wills.wills) == 0
+
+    def test_one_that_the_schema_rejects_is_reported_and_left_out(self) -> None:
+        """The client is connected, as it cannot correct the policy."""
+        world = World.make(schemas=DATUM, anna={**EVERYTHING, "will": self.BOUND})
+        seen = []
+        world.broker.publishing.on_rejected = lambda *given: seen.append(given[3].result)
+        assert world.client(client_id="a").peer.connection is not None
+        assert seen == ["schema-mismatch"]
+        assert len(world.broker.last_wills.wills) == 0
+
+
 def test_after_a_restart_the_delay_runs_from_the_start() -> None:
     """For a session that was connected, and for one that was not; a reconnect within the delay cancels it."""
     world = World.make()

@@ -26,8 +26,7 @@ from maxam.avro.registry import Registry
 from maxam.config import Limits
 from maxam.errors import ConfigurationError
 from maxam.schema_tools.trial import encode_parsed
-from maxam.stomp.events import NUMBER_MAX, SOURCE_BYTES_MAX, Condition, Send
-from maxam.stomp.protocol import DROPPED_HEADERS
+from maxam.stomp.events import DROPPED_HEADERS, NUMBER_MAX, SOURCE_BYTES_MAX, Condition, Send
 
 BODY_TYPE: Final = "application/octet-stream"  # of a request that is the body itself, and may be as long as a frame's
 # As long a request with a value may be: with a tree of the schema and Python for every number, encoding takes its time.

@@ -32,7 +32,7 @@ from maxam.client import (
     connect,
 )
 from maxam.pipeline.errors import PipelineError
-from maxam.stomp.protocol import DROPPED_HEADERS
+from maxam.stomp.events import DROPPED_HEADERS
 
 PAUSE_MIN_S: Final = 0.25  # before we connect again, or offer again what could not be stored; doubles each time
 PAUSE_MAX_S: Final = 5.0
