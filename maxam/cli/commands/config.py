@@ -15,7 +15,10 @@ from maxam.terminal.tables import print_json, print_table
 @json_option
 @click.pass_obj
 def config(given: Given, as_json: bool) -> None:
-    """Show the admin address and the certificate in use, and where each is set. Exit with 1 if a file is missing."""
+    """Show the admin address and the certificate in use, and where each is set. Exit with 1 if a file is missing.
+
+    These are settings of this command. `maxam-gateway --config FILE --check` checks the configuration of a gateway.
+    """
     rows = []
     for setting in given.resolve().values():
         problem = ""
