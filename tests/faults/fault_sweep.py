@@ -1,8 +1,8 @@
-"""Let the disk of a real gateway fail at call N, for every N, and hold what clients were told against what is there afterwards.
+"""Let the disk of a real gateway fail at call N, for every N, and compare the answers to clients with the values afterwards.
 
 `python -m tests.faults.fault_sweep --calls 2000` (`make fault-sweep N=2000`). One publisher that waits for each RECEIPT, one durable
 subscriber that acknowledges each MESSAGE and waits for that RECEIPT; SENDs without right go on between them, for the journal of rejected
-ones. Each SEND has a number, so that each value tells which SEND it is of. Faults that a gateway lives through (a full disk, short
+ones. Each SEND has a number, so that each value shows its SEND. Faults that a gateway lives through (a full disk, short
 and slow writes) come again and again while it runs, so that every N is met in a few runs; those that end it take a start each.
 
 After every start: each topic has the last accepted SEND or a later one of unknown outcome; what was not accepted never shows; what
@@ -72,7 +72,7 @@ class DiedError(Exception):
 
 @dataclass(slots=True)
 class Topic:
-    """What clients know of a topic, in numbers of SENDs; 0: it has no value."""
+    """Knowledge of clients of a topic, in numbers of SENDs. 0 is no value."""
 
     accepted: int = 0  # by a RECEIPT, or found there after a restart
     unknown: set[int] = field(default_factory=set)  # sent since, without an answer
@@ -83,7 +83,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Totals:
-    """What a sweep did."""
+    """The result of a sweep."""
 
     starts: int = 0
     refused_starts: int = 0

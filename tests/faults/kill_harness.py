@@ -1,7 +1,7 @@
 """Kill the real gateway under load at random moments, and hold what it comes back with against what it had promised.
 
 `python -m tests.faults.kill_harness --kills 200`: 8 publishers over 200 topics and 4 durable subscribers, over mutual TLS. Each
-SEND carries a number of its own per topic, so that every MESSAGE tells which SEND it is of. What is kept here is what clients
+SEND carries a number of its own per topic, so that every MESSAGE shows its SEND. The record here has what clients
 know: SENDs sent and accepted, MESSAGEs seen, ACKs sent and receipted. After each restart, with nothing else going on:
 
 * an eager snapshot has for each topic the last accepted SEND or a later one of unknown outcome, and what a restart has proved
@@ -12,7 +12,7 @@ know: SENDs sent and accepted, MESSAGEs seen, ACKs sent and receipted. After eac
 
 Segments are small and a snapshot is built now and then (and sometimes killed with the gateway), so that kills meet rolls, and
 starts meet snapshots. At the end fastavro reads the whole journal: revisions without a gap, all that was accepted in its
-order; and the journal says the same with and without its snapshots.
+order; and the journal has the same content with and without its snapshots.
 """
 
 import argparse
@@ -107,7 +107,7 @@ READERS = (
 
 @dataclass(slots=True)
 class Totals:
-    """What a harness did."""
+    """The result of a harness."""
 
     kills: int = 0
     stops: int = 0
@@ -179,7 +179,7 @@ class Harness:
         files.configure(journal="segment_bytes_max = 65536\nsnapshot_segments = 1000")  # snapshots are the harness's
 
     async def round(self, graceful: bool) -> None:
-        """Start the gateway, hold it against its promises, put it under load and end it."""
+        """Start the gateway, compare it with its promises, put it under load and end it."""
         self._run += 1
         began_s = time.monotonic()
         with self.files.start() as gateway:
@@ -367,7 +367,7 @@ class Harness:
         return topic, revision, entry
 
     async def _check(self, gateway: GatewayProcess, stack: AsyncExitStack, nursery: trio.Nursery) -> None:
-        """Resume all, compare snapshot and owed topics with the record; the readers go on reading behind it."""
+        """Resume all, compare snapshot and owed topics with the record; the readers go on reading after it."""
         self._floor = max(self._revisions, default=0)
         for reader in self._readers:
             reader.unacked, reader.owed, reader.caught_up = [], {}, trio.Event()
@@ -470,7 +470,7 @@ def _body(topic: bytes, number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a journal stands for: `values` by topic; `owed` by session and subscription, in the order of delivery."""
+    """The content of a journal: `values` by topic, and `owed` by session and subscription, in the order of delivery."""
 
     revision: int
     values: dict[bytes, tuple[int, bytes, Headers, int]]
@@ -516,7 +516,7 @@ def recovered_state(journal: Path, *, snapshots: bool = True) -> State:
 
 
 def run(folder: Path, seed: int, kills: int, stops: int = 1) -> Totals:
-    """Do so many kills with graceful stops among them; raises BrokenPromiseError at the first broken promise."""
+    """Do N kills with graceful stops among them. Raises BrokenPromiseError at the first broken promise."""
     harness = Harness(GatewayFolder(folder), seed)
 
     async def main() -> None:

@@ -54,7 +54,7 @@ def resume(client: BlockingClient, glob: bytes = b"X/**") -> bytes:
 
 
 def take(client: BlockingClient, count: int, *, receipted: bool = True) -> list[tuple[bytes, bytes, int]]:
-    """Receive so many MESSAGEs and ACK the last of them; return topics, bodies and revisions. More that come are left un-acked."""
+    """Receive N MESSAGEs and ACK the last of them. Return topics, bodies and revisions. Further ones stay un-acked."""
     found = []
     for _ in range(count):
         frame = client.frame()
@@ -100,7 +100,7 @@ def values(gateway: GatewayProcess) -> dict[bytes, bytes]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Look at another process's traces until they are there."""
+    """Wait until another process's traces are there."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s
@@ -175,7 +175,7 @@ def test_all_that_was_promised_survives(files: GatewayFolder, graceful: bool) ->
 
 
 def test_an_acknowledgement_without_receipt_is_recorded_by_a_graceful_stop(files: GatewayFolder) -> None:
-    """What was acknowledged without a RECEIPT is not owed after SIGTERM."""
+    """A message that was acknowledged without a RECEIPT is not owed after SIGTERM."""
     with files.start() as gateway, gateway.client("subscriber", "me") as reader, gateway.client() as client:
         assert resume(reader) == b"created"
         assert client.send(b"X/A", b"1") == b"accepted"
@@ -243,7 +243,7 @@ def test_a_torn_tail_is_cut_logged_and_kept(files: GatewayFolder, journal: Path,
 
 
 def test_bytes_of_an_unfinished_write_harm_nothing(files: GatewayFolder, journal: Path) -> None:
-    """Whatever is behind the last whole block of the open segment, all that was accepted is there."""
+    """With any bytes after the last whole block of the open segment, all accepted values are there."""
     with files.start() as gateway, gateway.client() as client:
         assert client.send(b"X/A", b"kept") == b"accepted"
         gateway.kill()
@@ -370,7 +370,7 @@ def test_a_full_disk_refuses_sends_and_serves_on(files: GatewayFolder, tmpfs: Ca
 
 
 def values_of(gateway: GatewayProcess, number: int) -> dict[bytes, bytes]:
-    """Return so many current values, by reading only."""
+    """Return N current values, by reading only."""
     with gateway.client("operator") as operator:
         return operator.values(b"X/**", number)
 
@@ -379,7 +379,7 @@ def values_of(gateway: GatewayProcess, number: int) -> dict[bytes, bytes]:
 
 
 def test_a_start_from_snapshot_and_segments_is_one_from_all_segments(files: GatewayFolder, journal: Path) -> None:
-    """Over rolls, snapshots, deletes, ACKs and a session's end: the same values and owed topics; what is archive is not needed."""
+    """Over rolls, snapshots, deletes, ACKs and a session's end: the same values and owed topics, without the archive."""
     files.configure(journal=SMALL_SEGMENTS)
     for start in (0, 6, 12):
         with files.start() as gateway:

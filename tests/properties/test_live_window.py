@@ -1,4 +1,4 @@
-"""What live views show and count is what there is, however topics come and go while it is looked for."""
+"""Live views show and count the true topics, however topics come and go during the scan."""
 
 from itertools import islice
 
@@ -16,13 +16,13 @@ from maxam.records import UNJUDGED, Change, Identity
 
 NAMES = [f"{store}/{a}.{b}".encode() for store in "XY" for a in "ab" for b in "012"]
 PUBLISHER = Identity("p", "f")
-LOOKED_AT = 3  # in a slice
-SLICES = 10  # enough for all of NAMES, and for what must be looked at again
+LOOKED_AT = 3  # in a batch
+SLICES = 10  # enough for all of NAMES, and for those that must be checked again
 TURNS_MAX = 3  # in one step
 
 
 class Scene:
-    """A store, looked at in small slices."""
+    """A store, read in small batches."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -40,7 +40,7 @@ class Scene:
             self.store.put(topic, change)
 
     def turns(self, position: int) -> list[TopicEvent] | None:
-        """As the view tells them."""
+        """Return the events as the view does."""
         return self.feed.since(position, TURNS_MAX)
 
     def step(self, one: Window | Count) -> None:
@@ -59,7 +59,7 @@ class Scene:
             one.found(*self.slice(one, LOOKED_AT))
 
     def slice(self, one: Window | Count, matches_max: int) -> tuple[list[bytes], bytes | None]:
-        """As the view looks at topics."""
+        """Read topics as the view does."""
         found: list[bytes] = []
         names = self.store.names_slice(one.glob.prefix.encode(), one.cursor, LOOKED_AT)
         assert names == list(islice(self.store.names_after(one.glob.prefix.encode(), one.cursor), LOOKED_AT))
@@ -73,7 +73,7 @@ class Scene:
         return found, names[-1] if len(names) == LOOKED_AT else None
 
     def alive(self, one: Window | Count) -> list[bytes]:
-        """What matches, by looking at everything."""
+        """Return the topics that match, by reading all."""
         topics = self.store.topics
         return sorted(n for n in topics if not topics[n].change.deleted and one.glob.matches(n.decode()))
 
@@ -114,7 +114,7 @@ def test_window_and_count_come_true(
     after: bytes | None,
     rows_max: int,
 ) -> None:
-    """Whatever comes and goes between slices, nothing that a window or a count says is wrong, and at the end they say all."""
+    """Topics come and go between batches. No window or count is ever wrong, and at the end they are complete."""
     scene = Scene()
     for name in first:
         scene.put(name, True)

@@ -2,7 +2,7 @@
 
 A gateway process, 1,000 TLS connections, 10,000 subscriptions and 100,000 topics; subscribers come and go (politely, by closing, by
 a reset), subscribe again, fall silent until the gateway closes them, take each other's sessions over, and return to durable ones; values are
-published and deleted. Memory, descriptors, tasks, connections and sessions are looked at every few seconds, from /proc and
+published and deleted. Memory, descriptors, tasks, connections and sessions are read every few seconds, from /proc and
 /metrics. At the end all leave. It must hold:
 
 * no SEND is refused, no subscriber sees an older value of a topic after a newer one;
@@ -31,7 +31,7 @@ from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 GROWTH_MAX = 0.05
 _REST_S = 130.0  # by then the gateway has checked twice for what it holds without a use
-_LOOK_AGAIN_S = 2.0  # by then the connection of the look before, and its tasks, are gone
+_LOOK_AGAIN_S = 2.0  # by then the connection of the check before, and its tasks, are gone
 _MIB = 1 << 20
 _LIMITS = "write_timeout_s = 5\nlog_lines_per_minute_max = 10\ntakeovers_per_minute_max = 1000\n"
 _WATCHED = (
@@ -47,7 +47,7 @@ _WATCHED = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the gateway: seconds since the first subscriber came, and what was found."""
+    """One check of the gateway: seconds since the first subscriber came, and the figures."""
 
     at_s: float
     resident_mib: float
@@ -61,13 +61,13 @@ class Sample:
 
     @property
     def held(self) -> dict[str, int]:
-        """What must be the same before and after."""
+        """Return the figures that must be the same before and after."""
         names = ("descriptors", "tasks", "connections", "sessions", "topics", "tombstones")
         return {name: getattr(self, name) for name in names}
 
 
 class Sampler:
-    """Looks at the gateway over one connection of its own."""
+    """Checks the gateway over one connection of its own."""
 
     def __init__(self, process: GatewayProcess) -> None:
         certificates = process.files.folder / "certs"
@@ -102,7 +102,7 @@ class Sampler:
 async def soak(
     process: GatewayProcess, scale: Scale, seconds: float, interval_s: float, seed: int, rest_s: float = 0.0
 ) -> "Report":
-    """Run a venue, and look once more `rest_s` after all have left; return what was seen."""
+    """Run a venue, and check again `rest_s` after all have left. Return the figures."""
     venue = Venue(process.port, process.files.folder / "certs", scale, seed)
     sampler = Sampler(process)
 
@@ -134,7 +134,7 @@ async def soak(
 
 @dataclass(frozen=True)
 class Report:
-    """What a soak has shown."""
+    """The result of a soak."""
 
     before: Sample
     samples: Sequence[Sample]
@@ -205,13 +205,13 @@ def run(folder: Path, scale: Scale, seconds: float, interval_s: float, seed: int
     Args:
         folder: Empty, for its files.
         scale: Of the venue.
-        seconds: Behind the last subscriber's coming.
-        interval_s: Between looks.
+        seconds: Duration after the last subscriber came.
+        interval_s: Between checks.
         seed: Of the clients' choices.
-        rest_s: Between the end of all clients and the last look.
+        rest_s: Between the end of all clients and the last check.
     """
     files = GatewayFolder(folder)
-    # The watch of files gets its last tasks some time after the start: without it what is held at the first look is all there is.
+    # The watch of files gets its last tasks some time after the start: without it the first check sees all there is.
     last = f"sessions_per_principal_max = {2 * scale.connections}\nconnects_per_principal_burst = {2 * scale.connections}\n[reload]\nwatch = false\n"
     files.configure(limits=_LIMITS + last)
     with files.start() as process:

@@ -48,7 +48,7 @@ async def told(client: httpx.AsyncClient, path: str, **parameters: str | int) ->
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
-    """The OpenAPI description has each method of each path, but for the console's pages, and no other; each with its right."""
+    """The OpenAPI description has each method of each path, except the console's pages, and no other. Each has its right."""
     pages = {spec[:2] for spec in console.ROUTES}
     described = [spec for spec in ROUTES if spec[:2] not in pages]
     assert not [spec[:2] for spec in described if not isinstance(spec[3], Described)]
@@ -211,7 +211,7 @@ def test_health_says_what_an_operator_asks_first(tmp_path: Path) -> None:
 
 
 def test_health_says_why_it_is_not_ready(tmp_path: Path) -> None:
-    """With less memory than a process takes, SENDs are refused: the answer and the verb say so, and the verb exits with 1."""
+    """With less memory than a process takes, SENDs are refused. The answer and the command report it, and the command exits with 1."""
     site = Site(tmp_path, "anna")
 
     async def test() -> None:
@@ -311,7 +311,7 @@ class OverdueTopics(Topics):
 
 
 class Orphans(Topics):
-    """Topics whose rule is gone: none come any more."""
+    """Topics whose rule is gone: no further ones come."""
 
     path = "/v1/orphans"
 
@@ -460,7 +460,7 @@ SLICED = {
 def test_no_step_makes_more_rows_than_a_slice(
     tmp_path: Path, kind: type[Churn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long a page is, its rows are made and written a slice at a time, and other tasks have their turn in between."""
+    """The rows of a page of any length are made and written a batch at a time. Other tasks run in between."""
     site = Site(tmp_path, "anna")
     (site.schemas / "registry.toml").write_text(CONTRACT)
     monkeypatch.setattr(SLICED[kind], 4)

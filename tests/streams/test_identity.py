@@ -1,4 +1,4 @@
-"""Who somebody is, over real TLS with real certificates: who gets in and as whom, until when, and how certificates follow each other."""
+"""Identities over real TLS with real certificates: admission, principal, expiry, and the change of certificates."""
 
 import datetime as dt
 import logging
@@ -65,7 +65,7 @@ def issue(site: Site, name: str, key: Key, subject: str, valid: tuple[dt.datetim
 VALID = (NOW - DAY, NOW + DAY)
 
 
-# Who does not get in: `mallory` has a certificate whose fingerprint the policy gives to anna, and the same subject, so that nothing but
+# A client that is refused: `mallory` has a certificate whose fingerprint the policy gives to anna, and the same subject, so that nothing but
 # the certificate's validity stands between her and anna's rights.
 
 
@@ -186,7 +186,7 @@ def test_without_a_certificate_that_counts_nobody_gets_in(
     ids=["RSA", "P-256", "P-384", "Ed25519"],
 )
 def test_any_kind_of_key_is_good(site: Site, key: Key) -> None:
-    """Clients with RSA, elliptic and Edwards keys are who their fingerprint says, in TLS 1.2 and 1.3."""
+    """Clients with RSA, elliptic and Edwards keys have the principal of their fingerprint, in TLS 1.2 and 1.3."""
     issue(site, "dora", key, "dora", VALID)
     site.policy({"dora": EVERYTHING})
 
@@ -209,7 +209,7 @@ def test_any_kind_of_key_is_good(site: Site, key: Key) -> None:
 
 def test_the_same_subject_with_another_certificate_is_somebody_else(site: Site) -> None:
     """Certificates of our authority with anna's very name, with another key or with her key, are not anna: refused, or connected
-    without any right and without her session, as the settings say.
+    without any right and without her session, as configured.
     """
     key = serialization.load_pem_private_key((site.certificates / "anna.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -326,10 +326,10 @@ def _lists(site: Site, *others: bytes) -> None:
 
 def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """A certificate, an authority and a revocation list expire while their clients are connected: each of those gets an ERROR that
-    names the reason, or is cut off if it does not read; an operator's connection ends too. An authority whose renewed certificate is
+    has the reason, or is closed if it does not read; an operator's connection ends too. An authority whose renewed certificate is
     in force keeps its clients, and no other client notices. At the next CONNECT the reason is the same.
 
-    The list ends first: what it makes looked at must not be what finds the certificates.
+    The CRL ends first: its check must not be the one that finds the certificates.
     """
     names = ("eve", "stalled", "dora", "fred", "gina", "op")
 
@@ -414,14 +414,14 @@ def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytes
 
 
 def test_from_the_end_of_a_certificate_to_the_end_of_its_connection_it_is_below_five_seconds() -> None:
-    """Time is looked at so often that what it ends, even if the ERROR is not taken, is over within five seconds."""
+    """Time is checked so often that an expired connection is closed within five seconds, even if the ERROR is not taken."""
     looks = 2 * access._CHECK_INTERVAL_S  # noticed at one of them, cut off at another
     assert looks + Limits().close_grace_s < 5
 
 
 def test_operators_connections_end_with_what_they_were_good_for(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """Idle connections of operators are closed when their certificate is revoked, is no longer in the policy or stands for another, or has
-    lost an admin right; until then each request is judged by what is in force. Who has lost nothing stays.
+    lost an admin right; until then each request is judged by the items in force. A connection that lost nothing stays.
     """
     names = ("revoked", "removed", "moved", "narrowed", "gains")
     both = {"admin": ["read", "write"]}
@@ -469,7 +469,7 @@ def _renewals(site: Site, names: Sequence[str]) -> None:
 def test_a_renewed_certificate_carries_the_session_on(site: Site) -> None:
     """While both fingerprints are anna's she connects with the new certificate under her client-id: the old connection gets an ERROR, and
     what was owed to it comes, each value once or once more, none older after newer. Then the old certificate goes, revoked and out of
-    the policy: the new connection notices nothing, and the old one does not get in any more.
+    the policy: the new connection notices nothing, and the old one is refused from then on.
     """
     issue(site, "new", SIGNER, "anna", VALID)
     _renewals(site, ["anna"])

@@ -28,7 +28,7 @@ def checked(folder: Path, *anchors: Anchor) -> tuple[list[Line], Checker]:
 
 
 def facts(folder: Path) -> list[dict[str, Any]]:
-    """Read a folder whose chain holds; return what its lines say."""
+    """Read a folder whose chain holds, and return the content of its lines."""
     lines, checker = checked(folder)
     assert checker.proof.breaks == []
     return [line.facts for line in lines]
@@ -69,7 +69,7 @@ changes = st.one_of(
 def test_any_change_before_the_last_line_is_found(
     tmp_path_factory: pytest.TempPathFactory, change: tuple[str, int, int, int]
 ) -> None:
-    """Lines that are edited, removed, exchanged, repeated or added break the chain, at the line of the change or the one behind it."""
+    """Lines that are edited, removed, exchanged, repeated or added break the chain, at the line of the change or the next one."""
     kind, at, other, mask = change
     lines = list(TWELVE)
     match kind:
@@ -114,7 +114,7 @@ def test_a_whole_chain_holds(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_in_the_middle_is_found(tmp_path: Path) -> None:
-    """And so are lines at the beginning of the oldest file, which its name tells."""
+    """Lines missing at the beginning of the oldest file are found too, by its name."""
     write(tmp_path, [TWELVE[:4], TWELVE[4:8], TWELVE[8:]])
     (tmp_path / file_name(5)).unlink()
     found = checked(tmp_path)[1].proof.breaks[0]
@@ -126,7 +126,7 @@ def test_a_file_that_is_missing_in_the_middle_is_found(tmp_path: Path) -> None:
 
 
 def test_only_an_anchor_tells_that_the_end_is_missing_or_was_written_anew(tmp_path: Path) -> None:
-    """A chain that ends early, or that somebody has made anew from some line on, holds by itself."""
+    """A chain that ends early, or that was written again from some line on, holds by itself."""
     anchor = Anchor(12, digest(TWELVE[-1]))
     write(tmp_path, [TWELVE[:4], TWELVE[4:8], TWELVE[8:]])
     assert checked(tmp_path, anchor)[1].proof.breaks == []
@@ -146,13 +146,13 @@ def test_only_an_anchor_tells_that_the_end_is_missing_or_was_written_anew(tmp_pa
     "text", ["", "x", "{}", "[]", '{"sequence":true,"previous":""}', "[" * 100_000, '{"sequence":1e999}', "\xff"]
 )
 def test_what_is_no_line_is_told(tmp_path: Path, text: str) -> None:
-    """Whatever stands in a file, checking it ends with an answer."""
+    """A check of a file with any content ends with an answer."""
     write(tmp_path, [[*TWELVE[:2], text.encode("latin-1"), *TWELVE[2:4]]])
     found = checked(tmp_path)[1].proof.breaks[0]
     assert (found.file, found.line) == (file_name(1), 3)
 
 
-# What is written.
+# Writing.
 
 
 class Clock:
@@ -167,7 +167,7 @@ class Clock:
 
 
 def told(folder: Path, tell: Callable[[Audit, Clock], None], **changes: Any) -> list[dict[str, Any]]:
-    """Run an audit log for a while; return what its lines say."""
+    """Run an audit log for a while, and return the content of its lines."""
     clock = Clock()
     audit = Audit(AuditSettings(**changes), folder, OsDisk(), clock)
     audit.start()
@@ -177,7 +177,7 @@ def told(folder: Path, tell: Callable[[Audit, Clock], None], **changes: Any) -> 
 
 
 def test_a_line_says_who_what_and_why_and_nothing_can_forge_one(tmp_path: Path) -> None:
-    """Whatever clients call themselves, a line is one line of ASCII without control characters."""
+    """With any name of a client, a line is one line of ASCII without control characters."""
     evil = 'x"\n{"sequence":1}\u202e\x00\x7f\udc80' + "y" * 5000
 
     def tell(audit: Audit, _: Clock) -> None:
@@ -223,7 +223,7 @@ def test_a_flood_of_strangers_is_bounded_and_counted(tmp_path: Path) -> None:
 
 
 def test_no_flood_hides_what_became_of_tokens_and_renewals(tmp_path: Path) -> None:
-    """What strangers, or the principal itself, do in masses leaves a line to each token and renewal; refusals are part of the flood."""
+    """Masses of requests by unknown clients, or by the principal itself, leave a line to each token and renewal. Refusals are part of the flood."""
 
     def tell(audit: Audit, _clock: Clock) -> None:
         for n in range(1000):
@@ -258,7 +258,7 @@ def test_rejected_sends_are_counted_from_the_second_of_a_kind_on(tmp_path: Path)
 
 
 def test_unknown_clients_count_as_strangers(tmp_path: Path) -> None:
-    """A client with many certificates gets no more lines for them."""
+    """A client with many certificates gets no further lines for them."""
 
     def tell(audit: Audit, _: Clock) -> None:
         for n in range(5000):
@@ -323,7 +323,7 @@ def test_an_unfinished_line_is_cut_off_and_the_log_says_so(tmp_path: Path, cut: 
 
 
 def test_a_file_whose_first_line_was_never_finished_goes(tmp_path: Path) -> None:
-    """What a crash in the middle of a rotation leaves does not break the chain."""
+    """A crash in the middle of a rotation does not break the chain."""
     write(tmp_path, [TWELVE[:4]])
     (tmp_path / file_name(5)).write_bytes(TWELVE[4][:10])
     files = AuditFiles(tmp_path, OsDisk(), AuditSettings())
@@ -357,7 +357,7 @@ class FullDisk:
 def test_a_full_disk_is_told_once_counted_and_stands_in_the_log_afterwards(
     tmp_path: Path, room: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing waits for it; half a line is cut off again; what was lost is a line of its own."""
+    """Nothing waits for it, and half a line is cut off again. Lost events have a line of their own."""
     disk = FullDisk()
     files = AuditFiles(tmp_path, disk, AuditSettings())
     files.write([{"event": "before"}], 0.0, NOW)
@@ -378,7 +378,7 @@ def test_a_full_disk_is_told_once_counted_and_stands_in_the_log_afterwards(
 
 
 def test_two_gateways_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    """The second one says so, and counts."""
+    """The second one reports it, and counts."""
     first, second = (AuditFiles(tmp_path, OsDisk(), AuditSettings()) for _ in range(2))
     first.write([{"event": "e"}], 0.0, NOW)
     second.write([{"event": "e"}], 0.0, NOW)
@@ -401,7 +401,7 @@ def test_without_files_nothing_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_last_line_that_is_damaged_is_kept_as_evidence(tmp_path: Path) -> None:
-    """The log goes on behind it, and verifying names the damage."""
+    """The log continues after it, and verifying shows the damage."""
     write(tmp_path, [[*TWELVE[:3], b"damaged"]])
     files = AuditFiles(tmp_path, OsDisk(), AuditSettings())
     files.write([{"event": "next"}], 0.0, NOW)

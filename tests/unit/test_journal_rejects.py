@@ -1,4 +1,4 @@
-"""The journal of rejected SENDs: a number for each, whatever crashes; never more than it may be; and readable by any Avro reader."""
+"""The journal of rejected SENDs has a number for each over all crashes, a limit, and the form of any Avro reader."""
 
 import errno
 import io
@@ -28,7 +28,7 @@ DAY_US = 86_400_000_000
 
 
 def several(disk: SimulatedDisk, batches: list[int], settings: RejectedSettings = SMALL) -> RejectedJournal:
-    """Open the journal and append batches of so many."""
+    """Open the journal and append batches of these sizes."""
     journal = RejectedJournal.open(ROOT, disk, settings, SYNC)
     for size in batches:
         journal.append([rejected(journal.head + n) for n in range(1, size + 1)])
@@ -54,7 +54,7 @@ def stored(disk: SimulatedDisk) -> list[RejectedSend]:
 
 
 def rejected_reports(disk: SimulatedDisk) -> list[FileReport]:
-    """Return what `verify` says of the folder."""
+    """Return the findings of `verify` for the folder."""
     return [report for report in verify(ROOT, disk) if report.path.startswith(FOLDER)]
 
 
@@ -125,7 +125,7 @@ def test_what_is_appended_comes_back(disk: SimulatedDisk) -> None:
 
 
 def test_a_killed_process_loses_nothing(disk: SimulatedDisk) -> None:
-    """What was appended is found by the next start, which goes on in the same segment with the next number."""
+    """The next start finds all appended records, and continues in the same segment with the next number."""
     several(disk, [2, 3])
     disk = disk.killed()
     journal = several(disk, [4])
@@ -135,7 +135,7 @@ def test_a_killed_process_loses_nothing(disk: SimulatedDisk) -> None:
 
 
 def test_a_power_cut_leaves_a_prefix_and_the_counter_goes_on(disk: SimulatedDisk) -> None:
-    """Whatever a power cut leaves, the next start keeps whole blocks, cuts the rest off and gives its numbers again; `tidy` bounds the loss."""
+    """After any power cut, the next start keeps whole blocks, cuts the rest off and gives its numbers again. `tidy` limits the loss."""
     for seed in range(60):
         choose = random.Random(seed).randrange  # noqa: S311 - a seed that repeats
         disk = SimulatedDisk()
@@ -184,7 +184,7 @@ def test_whatever_fails_the_next_start_goes_on(disk: SimulatedDisk) -> None:
 
 
 def test_an_open_segment_without_a_header_is_replaced(disk: SimulatedDisk) -> None:
-    """A header that was not written to its end is thrown away; one that is damaged is set aside, and so is a second open segment."""
+    """A header that was not written to its end is removed. A damaged one is set aside, and so is a second open segment."""
     several(disk, [5]).close()
     path = f"{FOLDER}/{6:020}.open.avro"
     disk.put(path, b"Obj\1")
@@ -204,7 +204,7 @@ def test_an_open_segment_without_a_header_is_replaced(disk: SimulatedDisk) -> No
 
 
 def test_a_killed_seal_is_completed(disk: SimulatedDisk) -> None:
-    """A segment with its end mark and still its old name gets its final one, and the counter goes on behind it."""
+    """A segment with its end mark and still its old name gets its final one, and the counter continues after it."""
     several(disk, [5]).close()
     sealed, opened = f"{FOLDER}/{1:020}-{5:020}.avro", f"{FOLDER}/{1:020}.open.avro"
     disk.rename(sealed, opened)
@@ -215,7 +215,7 @@ def test_a_killed_seal_is_completed(disk: SimulatedDisk) -> None:
 
 
 def test_damage_within_the_open_segment_costs_what_is_behind_it(disk: SimulatedDisk) -> None:
-    """Behind a bad block nothing is believed: it is moved aside, and its numbers are given again."""
+    """Nothing after an invalid block is believed. It is moved aside, and its numbers are given again."""
     several(disk, [2, 2, 2])
     path = f"{FOLDER}/{1:020}.open.avro"
     data = bytearray(disk.contents()[path])
@@ -230,7 +230,7 @@ def test_damage_within_the_open_segment_costs_what_is_behind_it(disk: SimulatedD
 
 
 def test_a_whole_block_that_does_not_follow_is_cut_off(disk: SimulatedDisk) -> None:
-    """What is written behind it then follows the block before it."""
+    """The next record then follows the block before it."""
     journal = several(disk, [3])
     (opened,) = list_segments(FOLDER, disk)[1]
     data = disk.contents()[opened.path]
@@ -258,7 +258,7 @@ def test_the_oldest_go_when_there_are_too_many(disk: SimulatedDisk) -> None:
 
 
 def test_old_segments_go_by_their_last_record(disk: SimulatedDisk) -> None:
-    """A segment goes when its last record is too old, be there one behind it or not; younger ones stay."""
+    """A segment goes when its last record is too old, with or without a next one. Younger ones stay."""
     settings = RejectedSettings(days_max=10)
     journal = RejectedJournal.open(ROOT, disk, settings, SYNC)
     for day in (0, 8, 16):
@@ -346,7 +346,7 @@ def test_verify_names_what_is_wrong(disk: SimulatedDisk) -> None:
 
 
 def test_a_rejected_record_is_checked_when_it_is_read() -> None:
-    """A block of other records, another number or bytes behind the last record is a ValueError."""
+    """A block of other records, another number or bytes after the last record is a ValueError."""
     data = encode_rejected([rejected(1)], START, SYNC).data
     scanner_data = data[3 : -len(SYNC)]  # count and a size of two bytes
     assert [plain(send) for send in decode_rejected(scanner_data, 1, 0)] == [plain(rejected(1))]

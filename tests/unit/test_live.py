@@ -43,7 +43,7 @@ Event = tuple[str, Any]
 
 
 class Reader:
-    """A reader of one live view, as fast or slow as a test says."""
+    """A reader of one live view, as fast or slow as a test wants."""
 
     def __init__(self, world: World, **how: Any) -> None:
         self.view = how.pop("view", None) or View(cast("Gateway", world))
@@ -149,7 +149,7 @@ def test_only_what_changed_is_sent_and_only_its_newest_value(world: World) -> No
 
 
 def test_the_window_follows_what_comes_and_goes(world: World) -> None:
-    """Topics that are made or deleted in the window are noticed within two seconds, and so is what follows behind it."""
+    """Topics that are made or deleted in the window are noticed within two seconds, and so is the row after them."""
     for number in range(1, 8):
         world.send(f"X/A.{number}", datum("v"))
     reader = Reader(world, rows_max=3, after=b"X/A.1", every_s=60.0)
@@ -286,7 +286,7 @@ def test_who_may_not_read_any_more_is_told_and_ended(world: World) -> None:
 
 
 def test_hostile_text_stays_text(world: World) -> None:
-    """Whatever destinations, principals, headers and values hold, the stream has the events that we sent and no others."""
+    """With any destinations, principals, headers and values, the stream has the events that we sent and no others."""
     hostile = "<script>alert(1)</script>\"'&\u00ad\u2066"[:24]
     world.send("X/A.<img>&\"'", datum(HOSTILE[:60]))
     publisher = world.connect(f"sender{hostile}", "c")
@@ -305,7 +305,7 @@ def test_hostile_text_stays_text(world: World) -> None:
 
 
 def test_what_is_personal_is_left_out_unless_it_is_asked_for(world: World) -> None:
-    """Marked fields show only with `pii`; whole numbers that a browser would round come as text; what cannot be shown says why."""
+    """Marked fields show only with `pii`; whole numbers that a browser would round come as text. A value that cannot be shown has the reason."""
     world.broker.replace_registry(load_registry(PERSONAL))
     number = 2**62 + 1
     encoded = bytearray()
@@ -364,7 +364,7 @@ def test_tabs_share_what_was_decoded(world: World) -> None:
 
 
 def test_the_cache_is_bounded(world: World) -> None:
-    """However many topics are looked at, and however large they are."""
+    """With any number of topics, of any size."""
     view, cache = View(cast("Gateway", world)), RowCache()
     large = bytes([0x80, 0x40]) + b"x" * 4096
     for number in range(1200):
@@ -379,11 +379,11 @@ def test_the_cache_is_bounded(world: World) -> None:
 
 @pytest.mark.slow
 def test_a_filter_that_matches_little_says_how_far_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found is shown before the scan is through; a stream whose turns were lost looks again."""
+    """Topics are shown before the scan ends. A stream whose events were lost scans again."""
     for number in range(3000):
         world.send(f"X/A.{number:04}", datum("v"))
     reader = Reader(world, glob="X/*[0-2][0-9]99")
-    monkeypatch.setattr(live, "SCAN_S", 0.0)  # each pass of the loop tells
+    monkeypatch.setattr(live, "SCAN_S", 0.0)  # each pass of the loop reports
     monkeypatch.setattr(live, "SLICE_NAMES", 500)
     monkeypatch.setattr(view_module, "SLICE_NAMES", 500)
     monkeypatch.setattr(live, "PROGRESS_S", 0.0)
@@ -410,7 +410,7 @@ def test_a_filter_that_matches_little_says_how_far_it_is(world: World, monkeypat
 
 
 def test_streams_are_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One principal has so many live views and no more, all together have so many, and each that ends makes room."""
+    """One principal, and all together, have a limited number of live views. Each that ends makes room."""
     view = View(cast("Gateway", world))
     scopes = []
 
@@ -441,7 +441,7 @@ def test_streams_are_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_however_many_look_one_looks_at_a_time(world: World) -> None:
-    """In one pass of the event loop at most one slice of topics is looked at, for all windows together."""
+    """In one pass of the event loop at most one batch of topics is read, for all windows together."""
     slices = Counter[int]()
 
     class Passes(trio.abc.Instrument):

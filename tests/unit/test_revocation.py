@@ -36,7 +36,7 @@ class Signer:
 
     @property
     def digest(self) -> hashes.HashAlgorithm | None:
-        """What it signs with."""
+        """Hash of its signatures, None for Ed25519."""
         return None if isinstance(self.key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
 
     def crl(
@@ -109,7 +109,7 @@ def _certificate(
 
 
 def chain(*signers: Signer) -> Chain:
-    """What OpenSSL would have verified."""
+    """The chain that OpenSSL would have verified."""
     return tuple(facts_of(signer.certificate) for signer in signers)
 
 
@@ -135,7 +135,7 @@ def problem(revocations: Revocations, *certificates: Signer, at: dt.datetime = N
     ids=["P-256", "P-384", "RSA", "Ed25519"],
 )
 def test_who_is_on_the_list_is_refused_and_nobody_else(key: Key) -> None:
-    """A list of an authority with any kind of key refuses the certificates it names, and says number, authority and date."""
+    """A CRL of a CA with any kind of key refuses its certificates, and has number, CA and date."""
     root = authority("root", key)
     good, bad = root.issue("good"), root.issue("bad")
     lists = load(root.crl([bad.certificate.serial_number]), root)
@@ -170,7 +170,7 @@ def test_an_authority_that_is_revoked_takes_its_clients_along() -> None:
 
 
 def test_lists_of_two_keys_of_one_name_are_told_apart() -> None:
-    """An authority that has changed its key has a list for each; a certificate that does not say by which key it was signed heeds all."""
+    """A CA that has changed its key has a CRL for each key. A certificate without the id of its signing key is compared with all."""
     old, new = authority("root"), authority("root")
     client, silent = new.issue("client"), new.issue("silent", says_key=False)
     key_of = x509.AuthorityKeyIdentifier.from_issuer_public_key
@@ -185,7 +185,7 @@ def test_lists_of_two_keys_of_one_name_are_told_apart() -> None:
 
 
 def test_an_authority_may_name_its_key_in_several_ways() -> None:
-    """What certificate and list call the key of their authority need not be the same: the key itself decides."""
+    """Certificate and CRL may have different ids of the key of their CA: the key itself decides."""
     root = authority("root")
     client = root.issue("client")
     named = x509.AuthorityKeyIdentifier(b"otherwise", None, None)
@@ -195,7 +195,7 @@ def test_an_authority_may_name_its_key_in_several_ways() -> None:
 
 
 def test_an_expired_list_counts_on_unless_told_otherwise() -> None:
-    """After nextUpdate a list still refuses who is on it; `refuse` refuses everybody of that authority, and of no other."""
+    """After nextUpdate a CRL still refuses its certificates. `refuse` refuses all certificates of that CA, and of no other."""
     root, other = authority("root"), authority("other")
     good, bad, theirs = root.issue("good"), root.issue("bad"), other.issue("theirs")
     lists = load(root.crl([bad.certificate.serial_number]), root, other)
@@ -234,7 +234,7 @@ def test_lists_that_prove_nothing_are_not_loaded() -> None:
 
 
 def test_a_forged_list_is_noticed_wherever_a_bit_is_flipped() -> None:
-    """A list of which any one byte is another is refused, or says the very same: one byte tells only how the signature is padded."""
+    """A CRL with any one changed byte is refused, or has the same content: one byte is only the padding of the signature."""
     root = authority("root")
     der = bytearray(ssl.PEM_cert_to_DER_cert(_renamed(root.crl([7]))))
     believed = 0
@@ -260,7 +260,7 @@ def _renamed(pem: bytes, back: bool = False) -> str:
 
 @pytest.mark.filterwarnings("ignore:Parsed a serial number")
 def test_a_certificate_that_cannot_be_read_is_a_value_error() -> None:
-    """Whatever is done to a certificate's bytes, it is read or raises ValueError: nothing else may reach a connection."""
+    """With any change of a certificate's bytes, it is read or raises ValueError. Nothing else may reach a connection."""
     der = bytearray(authority("root").issue("client").certificate.public_bytes(serialization.Encoding.DER))
     for at in range(len(der)):
         for bit in (1, 128):
@@ -294,4 +294,4 @@ def test_no_list_gives_way_to_an_older_one() -> None:
     ):
         with pytest.raises(ConfigurationError, match=told):
             follow(pem)
-    follow(root.crl(number=5), [root.certificate])  # the other authority is trusted no more
+    follow(root.crl(number=5), [root.certificate])  # the other CA is no longer trusted

@@ -1,4 +1,4 @@
-"""`maxam-admin schemas ...` on a folder, without a gateway: what it says, what it writes, and that bad input loses nothing."""
+"""`maxam-admin schemas ...` on a folder, without a gateway: output, written files, and no loss by invalid input."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cli(folder: Path) -> Cli:
-    """Run a verb on that folder."""
+    """Run a command on that folder."""
 
     def run(*arguments: str, given: bytes | None = None) -> Result:
         return CliRunner().invoke(
@@ -95,7 +95,7 @@ def test_a_good_folder(cli: Cli, folder: Path) -> None:
 
 
 def test_the_shipped_folder_is_good() -> None:
-    """What integrators copy has neither errors nor warnings."""
+    """The folder that integrators copy has neither errors nor warnings."""
     result = CliRunner().invoke(main, ["schemas", "check", str(SHIPPED), "--strict"], env=NOTHING)
     assert (result.exit_code, result.stderr) == (0, "")
 
@@ -148,7 +148,7 @@ def test_everything_wrong_is_named_at_once(cli: Cli, folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_registry_file(cli: Cli, folder: Path, text: bytes, message: str) -> None:
-    """Whatever is wrong with registry.toml is one finding, and the schemas are still looked at."""
+    """Any fault of registry.toml is one finding, and the schemas are still checked."""
     (folder / "registry.toml").write_bytes(text)
     result = cli("check")
     assert result.exit_code == 1
@@ -156,7 +156,7 @@ def test_a_bad_registry_file(cli: Cli, folder: Path, text: bytes, message: str) 
 
 
 def test_the_forms_for_ci(cli: Cli, folder: Path) -> None:
-    """Workflow commands name file and line as GitHub wants it; JUnit's form has a test for each file; exit codes are the same."""
+    """Workflow commands have file and line as GitHub wants them. JUnit's form has a test for each file. Exit codes are the same."""
     assert cli("check", "--format", "github").stdout == ""
     good = ET.fromstring(cli("check", "--format", "junit").stdout)  # noqa: S314  # as above
     assert good.find("testsuite/testcase/failure") is None
@@ -374,7 +374,7 @@ def test_diff(cli: Cli, folder: Path) -> None:
 
 
 def test_diff_shows_what_bare_data_would_mean(cli: Cli, folder: Path) -> None:
-    """Two fields that change places are compatible in both directions, and a bare datum says something else."""
+    """Two fields that change places are compatible in both directions, and a bare datum means something else."""
     for name, order in (("1.0", "ab"), ("1.1", "ba")):
         fields = [{"name": letter, "type": "int"} for letter in order]
         (folder / f"t/T_v1/{name}.avsc").write_text(RECORD % json.dumps(fields))
@@ -499,7 +499,7 @@ def test_what_else_the_broker_would_say(
 
 
 def test_a_frame_too_large_is_no_receipt(cli: Cli) -> None:
-    """A body beyond the limit of a frame ends the connection, and that is said instead of a RECEIPT."""
+    """A body beyond the limit of a frame ends the connection, and that is shown instead of a RECEIPT."""
     result = cli("test", "-", "--destination", "X/A.1.Raw", "--as", "binary", given=bytes(4_194_305))
     assert result.exit_code == 1
     assert "no RECEIPT but an ERROR" in result.stdout
@@ -549,7 +549,7 @@ def test_encode_and_decode_are_inverse(cli: Cli, tmp_path: Path, encoding: str) 
 
 
 def test_encode_and_decode_without_schema_and_without_value(cli: Cli) -> None:
-    """Unchecked bytes are base64; a tombstone is null; what is no body is refused by result and reason."""
+    """Unchecked bytes are base64, and a tombstone is null. An invalid body is refused with result and reason."""
     assert cli("encode", "-", "--destination", "X/A.1.Raw", given=b'"AP8="').stdout_bytes == b"\0\xff"
     assert json.loads(cli("decode", "-", "--encoding", "none", given=b"\0\xff").stdout) == "AP8="
     refused(cli("encode", "-", "--encoding", "none", given=b"5"), "expected a text of base64")
@@ -668,7 +668,7 @@ def test_new_refuses_and_leaves_everything(cli: Cli, folder: Path, arguments: li
 
 
 def test_rules_that_cannot_be_put_between_are_left_to_people(cli: Cli, folder: Path) -> None:
-    """Rules in an inline array stay as they are; the lines to write by hand are said."""
+    """Rules in an inline array stay as they are; the lines to write by hand are shown."""
     inline = 'rule = [{destination = "X/A.**", schema = "t.T_v1", encoding = "datum"}]\n'
     (folder / "registry.toml").write_text(inline)
     before = content(folder)
@@ -686,7 +686,7 @@ def test_new_copies_a_type_for_its_next_major(cli: Cli, folder: Path) -> None:
 
 
 def test_from_new_to_the_next_minor(cli: Cli, folder: Path) -> None:
-    """A minor is changed until it is released, then copied to the next; the lock names what is released, and a change of that is an error."""
+    """A version is changed until it is released, then copied to the next. The lock lists released versions, and a change of one is an error."""
     refused(cli("bump", "t.T_v1"), "t/T_v1/1.0.avsc: not released yet, so it may still be changed")
     result = cli("release", "t.T_v1")
     assert result.stdout == "registry.lock: t.T_v1 1.0 is released and must not change\n"
@@ -714,7 +714,7 @@ def test_from_new_to_the_next_minor(cli: Cli, folder: Path) -> None:
 
 
 def test_a_candidate_is_made_beside_what_judges(cli: Cli) -> None:
-    """With --candidate the next minor judges nothing; the next bump names it."""
+    """With --candidate the next version validates nothing. The next bump reports it."""
     cli("release")
     result = cli("bump", "t.T_v1", "--candidate")
     assert "t/T_v1/1.1.candidate.avsc: a copy of 1.0, a candidate, which judges nothing" in result.stdout
@@ -752,7 +752,7 @@ def test_links_stay_links(cli: Cli, folder: Path) -> None:
 
 
 def test_every_verb_has_help_with_an_example() -> None:
-    """--help of each verb shows a command line that works when pasted."""
+    """--help of each command shows a command line that works when pasted."""
     group: Any = main.get_command(click.Context(main), "schemas")
     for name in group.list_commands(click.Context(group)):
         text = CliRunner().invoke(main, ["schemas", name, "--help"]).stdout

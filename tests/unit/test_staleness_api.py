@@ -1,4 +1,4 @@
-"""Who is behind: what the walk finds, what the routes answer, and that many who ask cost one walk."""
+"""Staleness: the findings of the scan, the answers of the routes, and one scan for many callers."""
 
 from typing import Any
 from urllib.parse import quote
@@ -54,7 +54,7 @@ def later(world: World, seconds: float) -> None:
 
 
 def look(world: World) -> staleness.Look:
-    """Walk over all subscriptions now."""
+    """Scan all subscriptions now."""
 
     async def test() -> staleness.Look:
         return await Staleness(world.broker, 5.0, lambda: world.wall_us).look()
@@ -119,7 +119,7 @@ def test_what_is_not_acknowledged_is_lacked(world: World) -> None:
 
 
 def test_a_disconnect_forgives_nothing(world: World) -> None:
-    """What was sent and not acknowledged is lacked since it was first owed, also while its client is away."""
+    """A message without an ACK is lacked since it was first owed, also while its client is away."""
     connection = world.connect("admin", "a")
     subscribe(world, connection, "s", "X/**", ack=True, durable=True)
     send(world, "X/A.1")
@@ -146,7 +146,7 @@ def test_old_values_are_lacked_since_they_were_asked_for(world: World) -> None:
 
 
 def test_a_walk_under_way_is_lacked(world: World) -> None:
-    """Who has asked for everything lacks it until all topics were looked at, though nothing is owed yet."""
+    """An eager subscription lacks something until all topics were scanned, though nothing is owed yet."""
     for number in range(1100):
         send(world, f"X/A.{number:04}")
     connection = world.connect("admin", "a")
@@ -255,7 +255,7 @@ def test_a_delivery_is_explained(world: World) -> None:
 
 
 def test_the_worst_come_first_and_are_bounded(world: World) -> None:
-    """However many are behind, so many are kept, and they are the worst."""
+    """Of any number that are behind, a limited number is kept, and they are the worst."""
     for number in range(WORST_MAX + 50):
         connection = world.connect("admin", f"c{number:04}")
         subscribe(world, connection, "s", f"X/A.{number}")
@@ -268,7 +268,7 @@ def test_the_worst_come_first_and_are_bounded(world: World) -> None:
 
 
 def test_a_clock_that_is_set_back_makes_nobody_current(world: World) -> None:
-    """Who lacks something is never said to have everything; time is that of the newest change at least."""
+    """A subscription that lacks something is never shown as complete. Time is that of the newest change at least."""
     connection = world.connect("admin", "a")
     subscribe(world, connection, "s", "X/**")
     send(world, "X/A.1")
@@ -277,7 +277,7 @@ def test_a_clock_that_is_set_back_makes_nobody_current(world: World) -> None:
 
 
 def test_many_who_ask_cost_one_walk(world: World) -> None:
-    """Asking while a walk is under way, or soon after, gives what that found; later it is looked at anew."""
+    """A request during a scan, or soon after, gets its findings. A later one starts a new scan."""
     for number in range(200):
         subscribe(world, world.connect("admin", f"c{number}"), "s", "X/**")
     asked = Staleness(world.broker, 5.0, lambda: world.wall_us)
@@ -436,7 +436,7 @@ def test_the_routes_answer_what_was_found(world: World) -> None:
 
 
 def test_pages_are_right_while_subscriptions_come_and_go(world: World) -> None:
-    """What stays is seen exactly once."""
+    """A row that stays is seen exactly once."""
     connection = world.connect("admin", "a")
     for number in range(30):
         subscribe(world, connection, f"s{number:02}", "X/A.*")
