@@ -81,6 +81,7 @@ _FURTHER: Final = (  # beside each route that reads, as it is without parameters
     "/v1/sessions?limit=200",
     "/v1/connections?limit=200",
     "/v1/subscriptions?limit=200",
+    "/v1/subscriptions/explain?principal=publisher&client_id=session-0001&id=last&destination=" + _TOPIC.format(1000),
     "/v1/overdue?limit=200",
     "/v1/rejects?limit=200",
     "/v1/policy/explain?principal=publisher&receive=X/**",

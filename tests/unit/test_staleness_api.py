@@ -11,7 +11,7 @@ from maxam.broker.outbox import Outbox
 from maxam.gateway import staleness
 from maxam.gateway.staleness import KEPT_S, WORST_MAX, Staleness
 from maxam.stomp.events import Send, Subscribe, SubscribeOptions
-from tests.unit.test_admin_api import READER, World, datum, run
+from tests.unit.test_admin_api import ADMIN, READER, World, datum, run
 
 S = 1_000_000
 START_US = 1_700_000_000_000_000
@@ -209,14 +209,14 @@ def test_a_delivery_is_explained(world: World) -> None:
     send(world, "X/B.1")
     drain(connection)
     send(world, "X/B.1")
-    path = "/v1/subscriptions/admin/a%20b%2Fc"
+    path = "/v1/subscriptions/explain?principal=admin&client_id=a%20b%2Fc"
 
-    async def code(of: str, destination: str, who: str | None = None) -> Any:
-        query = f"{path}/{of}/explain?destination={quote(destination, safe='')}"
-        return (await (world.json(query) if who is None else world.json(query, who)))["code"]
+    async def code(of: str, destination: str, who: str = ADMIN) -> Any:
+        query = f"{path}&id={quote(of, safe='')}&destination={quote(destination, safe='')}"
+        return (await world.json(query, who))["code"]
 
     async def test() -> None:
-        assert await world.json(f"{path}/s%2F1/explain?destination=X/B.1") == {
+        assert await world.json(f"{path}&id=s/1&destination=X/B.1") == {
             "principal": "admin",
             "client_id": "a b/c",
             "id": "s/1",
@@ -235,21 +235,21 @@ def test_a_delivery_is_explained(world: World) -> None:
             "in_focus": None,
             "refinement": None,
         }
-        assert await code("s%2F1", "X/nothing") == "no-topic"
-        assert await code("s%2F1", "Y/\u00e9 \0") == "no-match"
+        assert await code("s/1", "X/nothing") == "no-topic"
+        assert await code("s/1", "Y/\u00e9 \0") == "no-match"
         assert await code("f", "X/B.1") == "filtered"
         assert await code("f", "X/B.1", READER) == "undisclosed"  # it may receive X/A.** only
-        assert await code("s%2F1", "X/B.1", READER) == "superseded"
+        assert await code("s/1", "X/B.1", READER) == "superseded"
         for wrong, status in (
-            ("/x/explain?destination=X/B.1", 404),
-            ("/explain?destination=X/B.1", 404),
-            ("/s%2F1/x/explain?destination=X/B.1", 404),
-            ("/s%2F1?destination=X/B.1", 405),
-            ("/s%2F1/explain", 400),
-            ("/s%2F1/explain?destination=X/B.1&x=1", 400),
+            ("&id=x&destination=X/B.1", 404),
+            ("&id=&destination=X/B.1", 404),
+            ("&destination=X/B.1", 400),
+            ("&id=f", 400),
+            ("&id=f&destination=X/B.1&x=1", 400),
         ):
             assert (await world.ask("GET", path + wrong)).status_code == status, wrong
-        assert (await world.ask("GET", "/v1/subscriptions/admin/none/s/explain?destination=X/B.1")).status_code == 404
+        nobody = "/v1/subscriptions/explain?principal=admin&client_id=none&id=f&destination=X/B.1"
+        assert (await world.ask("GET", nobody)).status_code == 404
 
     run(test)
 

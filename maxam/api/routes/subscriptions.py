@@ -4,7 +4,6 @@ from http import HTTPStatus
 from typing import Final, get_args
 
 import trio
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from maxam.api.answers import Answer, ApiError, Rows
@@ -33,7 +32,6 @@ from maxam.gateway.server import Gateway
 from maxam.gateway.staleness import Cause, RefinementRow, SubscriptionRow, refinement_row
 
 SUBSCRIPTIONS_PATH: Final = "/v1/subscriptions"
-EXPLAIN: Final = "/explain"
 ROWS_PER_SLICE: Final = 25  # read before the event loop runs other tasks: about 1 ms if each is owed very much
 SLICE_SUBSCRIPTIONS: Final = 1000  # sessions and subscriptions read likewise
 
@@ -89,7 +87,10 @@ EXPLANATION: Final = record(
     in_focus=described(nullable(FLAG), "whether the client may hold a value, if there is a selector"),
     refinement=nullable(REFINEMENT),
 )
-_EXPLAINED: Final = text("destination", "name of the topic", required=True)
+_OWNER: Final = text("principal", "of the session", required=True)
+_OWNER_CLIENT_ID: Final = text("client_id", "of the session", required=True)
+_ID: Final = text("id", "of the subscription", required=True)
+_DESTINATION: Final = text("destination", "name of the topic", required=True)
 
 _PRINCIPAL: Final = text("principal", "only those of this principal")
 _CLIENT_ID: Final = text("client_id", "only those of sessions with this client-id")
@@ -195,17 +196,14 @@ async def _drop(call: Call) -> Response:
 @Description(
     "Explain why a subscription does not have the newest value of a topic",
     EXPLANATION,
-    (_EXPLAINED,),
-    path=SUBSCRIPTIONS_PATH + "/{principal}/{client_id}/{id}" + EXPLAIN,
+    (_OWNER, _OWNER_CLIENT_ID, _ID, _DESTINATION),
     errors={404: "`not-found`: there is no such subscription."},
     text="""A selector and `changes-only` decide by the content of values. So the code is `undisclosed` for such a subscription if the caller may
 not receive the topic.""",
 )
 async def _explain(call: Call) -> Response:
-    if not call.request.scope["raw_path"].endswith(EXPLAIN.encode()):
-        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)  # a subscription itself is not shown
-    principal, client_id, id_ = call.segments(SUBSCRIPTIONS_PATH, ("principal", "client-id", "id"), EXPLAIN)
-    broker, destination = call.gateway.broker, call[_EXPLAINED] or ""
+    principal, client_id, id_ = call[_OWNER] or "", call[_OWNER_CLIENT_ID] or "", call[_ID] or ""
+    broker, destination = call.gateway.broker, call[_DESTINATION] or ""
     session = broker.sessions.get((principal, client_id))
     subscription = None if session is None else session.subscriptions.get(id_.encode())
     if subscription is None:
@@ -247,6 +245,6 @@ def _refinement(row: RefinementRow | None) -> dict[str, object] | None:
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", SUBSCRIPTIONS_PATH, "read", _subscriptions),
     ("GET", SUBSCRIPTIONS_PATH + "/slow", "read", _slow),
-    ("GET", SUBSCRIPTIONS_PATH + "/{principal}/{key:path}", "read", _explain),
+    ("GET", SUBSCRIPTIONS_PATH + "/explain", "read", _explain),
     ("DELETE", SUBSCRIPTIONS_PATH + "/{principal}/{key:path}", "write", _drop),
 )

@@ -8,7 +8,7 @@ from maxam.cli.completion import client_ids, destinations, principals, subscript
 from maxam.cli.options import json_option, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.counting import counted
-from maxam.https_client import Credentials, Remote, subscription_path
+from maxam.https_client import Credentials, Remote
 from maxam.terminal.tables import print_fields, print_json, print_line
 from maxam.terminal.units import duration
 
@@ -57,8 +57,8 @@ def subscriptions_explain(
     maxam-admin subscriptions explain table-7 screen-1 meters X/EGM.Q.7001.EGMStatus
     """  # noqa: D301 a mark of click's: the lines stay as they are
     with Remote(credentials) as remote:
-        path = subscription_path(principal, client_id, subscription) + "/explain"
-        answer = remote.get(path, destination=destination)
+        which = {"principal": principal, "client_id": client_id, "id": subscription}
+        answer = remote.get("/v1/subscriptions/explain", **which, destination=destination)
     if as_json:
         print_json(answer)
         return

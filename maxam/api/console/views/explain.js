@@ -1,6 +1,6 @@
 /** Why a subscription does not have the newest value of a topic: a question under the subscriptions of a session. */
 
-import { get, path } from "../api.js";
+import { get } from "../api.js";
 import { facts } from "../chart.js";
 import { refusal } from "../dialogs.js";
 import { add, client, el, fill, put } from "../dom.js";
@@ -51,10 +51,10 @@ export function whyMissing(session) {
     stop();
     fill(answer);
     if (!topic.value || !which.value) return;
-    const query = { destination: topic.value };
-    const place = ["v1", "subscriptions", session.principal, session.client_id, JSON.parse(which.value), "explain"];
+    // Not by `path`, which leaves out an empty id.
+    const query = new URLSearchParams({ principal: session.principal, client_id: session.client_id, id: JSON.parse(which.value), destination: topic.value });
     poll = new Poll(
-      (signal) => get(path(place, query), signal),
+      (signal) => get(`/v1/subscriptions/explain?${query}`, signal),
       1500,
       (row) => {
         if (!list.isConnected) fill(answer, said, list);
