@@ -161,6 +161,7 @@ def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, given_values
 SENDS = st.lists(st.tuples(st.sampled_from(TOPICS), st.sampled_from([b"1", b"2", b""])), max_size=4)
 STEPS = st.one_of(
     st.tuples(st.just("send"), SENDS),
+    st.tuples(st.just("forget")),
     st.tuples(st.just("run"), st.integers(0, 1500), st.sampled_from([0.0, 0.5, 3.0, SETTLED_S])),
     st.tuples(st.just("live"), SENDS),
     st.tuples(st.just("restart"), st.sampled_from([None, "0000000000000001", "0000000000000002"])),
@@ -188,7 +189,7 @@ def wanted(served: ServedWorld, options: dict[str, Any]) -> dict[str, bytes]:
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(ACK_MODES), st.sampled_from(OPTIONS), st.lists(STEPS, max_size=12))
 def test_any_history_ends_equal(ack: AckMode, options: dict[str, Any], steps: list[tuple[Any, ...]]) -> None:
-    """Changes, kills, restarts, restores and other rights, while the program runs and while it does not."""
+    """Changes, kills, restarts, restores, other rights and forgotten deletes, while the program runs and while it does not."""
 
     async def run(served: ServedWorld, kept: Kept, seconds: float = SETTLED_S, bytes_max: int = EVER) -> None:
         await run_program(served, kept, seconds, bytes_max, ack=ack, **options)
@@ -209,6 +210,8 @@ def test_any_history_ends_equal(ack: AckMode, options: dict[str, Any], steps: li
                         for topic, body in sends:
                             served.send(topic, body)
                             await trio.lowlevel.checkpoint()
+                case ("forget",):
+                    served.forget()
                 case ("restart", incarnation):
                     served.restart(incarnation)
                 case ("rights", rights, running):
@@ -226,6 +229,7 @@ def test_any_history_ends_equal(ack: AckMode, options: dict[str, Any], steps: li
 
 LIVE_STEPS = st.one_of(
     st.tuples(st.just("send"), SENDS),
+    st.tuples(st.just("forget")),
     st.tuples(st.just("cut")),
     st.tuples(st.just("restart"), st.sampled_from([None, "0000000000000001", "0000000000000002"])),
     st.tuples(st.just("rights"), st.sampled_from([ALL, LESS, OTHER])),
@@ -269,6 +273,8 @@ def test_any_history_of_a_resuming_client_ends_equal(
                             served.send(topic, body)
                     case ("cut",):
                         served.cut()
+                    case ("forget",):
+                        served.forget()
                     case ("restart", incarnation):
                         served.restart(incarnation)
                     case ("rights", rights):

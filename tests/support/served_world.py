@@ -57,6 +57,15 @@ class ServedWorld:
         self.world = self.world.restart()
         self.world.broker.incarnation = incarnation or before
 
+    def forget(self) -> None:
+        """Forget all deletes that no subscription is owed, as short memory does."""
+        broker = self.world.broker
+        broker.store.release_soon()
+        broker.tick(self._tick())
+        while broker.store.sweeping:
+            broker.tick(self._tick())
+        self.world.settle()
+
     def cut(self) -> None:
         """Break all connections."""
         for scope in self._serving:
