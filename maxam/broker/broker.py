@@ -454,7 +454,7 @@ class Broker:
 
     def limits_used(self) -> list[tuple[str, int, str]]:
         """Return how much of each limit on totals is used, with the principal that uses most if each has its own; else empty."""
-        return [("topics_max", self._admission.held(), ""), *self._table.quotas.used()]
+        return [("topics_max", self._admission.held(), ""), *self._table.quotas.used(), self.last_wills.wills.used()]
 
     def end_of_input(self, connection: Outbox) -> None:
         """End what clients asked on a connection for now: call it after the last request of the bytes that were read.

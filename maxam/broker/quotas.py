@@ -36,9 +36,9 @@ class Quotas:
         """Return how much of each limit is used, with the principal that uses most if each has its own; else empty."""
         return [
             ("subscriptions_max", self.subscriptions, ""),
-            _largest("subscriptions_per_principal_max", self._subscriptions_of),
-            _largest("durable_subscriptions_per_principal_max", self.durable_of),
-            _largest("sessions_per_principal_max", self._sessions_of),
+            largest_user("subscriptions_per_principal_max", self._subscriptions_of),
+            largest_user("durable_subscriptions_per_principal_max", self.durable_of),
+            largest_user("sessions_per_principal_max", self._sessions_of),
         ]
 
     def add_session(self, session: Session) -> None:
@@ -136,7 +136,8 @@ def _remove(counts: dict[str, int], principal: str) -> None:
         del counts[principal]
 
 
-def _largest(name: str, counts: Mapping[str, int]) -> tuple[str, int, str]:
+def largest_user(name: str, counts: Mapping[str, int]) -> tuple[str, int, str]:
+    """Return the name of a limit, how much of it the principal uses that uses most, and that principal."""
     most, largest = 0, ""
     for principal, count in counts.items():
         if count > most:

@@ -19,6 +19,7 @@ from typing import Final, final
 from sortedcontainers import SortedDict
 
 from maxam.broker.operations import OperationLog, Refusal
+from maxam.broker.quotas import largest_user
 from maxam.content import pack
 from maxam.records import Identity, WillEndRecord, WillRecord
 from maxam.stomp.events import Will
@@ -81,6 +82,10 @@ class Wills:
     def count(self, principal: str) -> int:
         """Return the number of sessions of a principal with a will."""
         return self._of_principal.get(principal, 0)
+
+    def used(self) -> tuple[str, int, str]:
+        """Return the name of the limit on wills, how much of it the principal uses that uses most, and that principal."""
+        return largest_user("wills_per_principal_max", self._of_principal)
 
     def has(self, key: tuple[str, str]) -> bool:
         """Return True if a session has a will."""

@@ -1647,6 +1647,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         subscriptions_per_principal_max=5,
         durable_subscriptions_per_principal_max=5,
         sessions_per_principal_max=5,
+        wills_per_principal_max=4,
         frames_unfinished_bytes_max=10_000_000,
         receipts_pending_total_bytes_max=1000,
     )
@@ -1666,7 +1667,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         other = world.client(name)
         for n in range(count):
             other.subscribe(id_=str(n))
-    clients = [world.client() for _ in range(3)]
+    clients = [world.client(will_destination="X/w") for _ in range(3)]
     for n, client in enumerate(clients):
         client.subscribe(id_=str(n), durable=True)
         client.send(f"X/{n}")
@@ -1675,7 +1676,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
     assert Gateway._crowded(gateway) == []
     gateway.connections = range(8)
     gateway.owed_watch.most = 8
-    client = world.client()
+    client = world.client(will_destination="X/w")
     client.subscribe(id_="s", durable=True)
     client.send("X/s")
     holdings.count_receipts(1)
@@ -1692,4 +1693,5 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         "durable_subscriptions_per_principal_max",
         "sessions_per_principal_max",
         "owed_per_principal_max",
+        "wills_per_principal_max",
     }
