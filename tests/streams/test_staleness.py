@@ -223,7 +223,7 @@ def test_what_is_on_its_way_makes_nobody_behind(tmp_path: Path) -> None:
             assert await operator.says("subscriptions", "slow") == (
                 "no subscription has lacked anything for more than 3600 s, of 1 subscription\n"
             )
-            assert "nobody is behind" in await operator.says("top", "--count", "1")
+            assert "no subscription is behind" in await operator.says("top", "--count", "1")
             (line,) = (await operator.says("subscriptions", "slow", "--min", "0", "--json")).splitlines()
             row = json.loads(line)
             assert (row["client_id"], row["behind"], row["cause"]) == ("board 7", False, "unacknowledged")

@@ -83,7 +83,7 @@ def subscriptions_list(
     "--min",
     "minimum",
     type=Duration(zero=True, bare="s"),
-    help="List who has lacked something for this long, behind or not. 0s lists who lacks anything now. [default: who is behind]",
+    help="List subscriptions that have lacked something for this time, behind or not. 0s lists all that lack anything. [default: those that are behind]",
 )
 @limit_option(default=SHOWN, most=200)
 @json_option

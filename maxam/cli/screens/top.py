@@ -142,9 +142,9 @@ def _head(look: Look, where: str, width: int) -> list[Text]:
 
 def _behind(rows: list[Json], width: int) -> RenderableType:
     if not rows:
-        return Text("nobody is behind", style="green")
+        return Text("no subscription is behind", style="green")
     columns: list[tuple[str, Callable[[Json], str]]] = [
-        ("WHO IS BEHIND", lambda row: f"{row['principal']} {row['client_id']}"),
+        ("SUBSCRIPTIONS BEHIND", lambda row: f"{row['principal']} {row['client_id']}"),
         ("#BY", lambda row: duration(row["staleness_s"])),
     ]
     if width >= _WHY_FROM:

@@ -35,7 +35,7 @@ export function show({ root }) {
       ],
     },
     summary: (_answer, rows) => `${plural(rows.length, "connection")}: ${rows.filter((row) => row.kind === "stomp").length} of clients, ${rows.filter((row) => row.kind === "admin").length} of operators`,
-    empty: () => nothing("Nobody is connected."),
+    empty: () => nothing("There are no connections."),
   });
   add(root, listing.element);
   return () => listing.stop();

@@ -211,7 +211,7 @@ class Behind {
     const focused = [...this.#list.querySelectorAll("a")].indexOf(/** @type {HTMLAnchorElement} */ (document.activeElement));
     const rows = /** @type {any[]} */ (answer.subscriptions).slice(0, WORST);
     fill(this.#list, rows.map((one) => el("li", null, el("a", { href: sessionHref(one), title: shownShort(one.glob, 300) }, cut(one.principal), el("span", { class: "aside" }, " / "), cut(one.client_id)), staleness(one))));
-    if (!rows.length) add(this.#list, el("li", { class: "aside" }, "Nobody is behind."));
+    if (!rows.length) add(this.#list, el("li", { class: "aside" }, "No subscription is behind."));
     if (focused >= 0) this.#list.querySelectorAll("a")[focused]?.focus();
   }
 
