@@ -85,7 +85,7 @@ class LastWills:
             )
         event = Send(will.destination, will.body, will.headers, None)
         topic = self._store.topics.get(will.destination)
-        verdict = self._admission.judge(identity, self._rights(key[0]), event, topic, 0)
+        verdict = self._admission.judge(identity, self._rights(key[0]), event, topic, self.wills.accepted_at_us)
         if type(verdict) is Rejection and verdict.result not in UNAVAILABLE_RESULTS:
             self._counters.wills_rejected += 1
             raise ProtocolError(

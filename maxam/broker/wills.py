@@ -70,6 +70,11 @@ class Wills:
         return len(self._wills)
 
     @property
+    def accepted_at_us(self) -> int:
+        """When the newest change was accepted, microseconds since the epoch."""
+        return self._log.accepted_at_us
+
+    @property
     def armed(self) -> int:
         """How many wills wait for their delay."""
         return len(self._due)

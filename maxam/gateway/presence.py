@@ -3,11 +3,12 @@
 Theory of operation. The begin and the end of a connection make a *wish*: the value that the topic of its session should have. `step`
 publishes a wish that is due, by the path of every SEND and under the schema of the topic's rule. It checks the topic again after
 INTERVAL_S. If the topic does not have the value of the wish by then, it publishes again. So a session that connects often changes
-its topic once in INTERVAL_S. A value for which there was no room is repeated.
+its topic once in INTERVAL_S. A value for which there was no room is repeated. A session without a topic is shown once it has lasted for
+INTERVAL_S. So a client that connects again and again under new names makes no topics.
 
 The topics are the only state. A start reads them. If a topic shows a connection that began before the start, it is
 published as away once the interval of heart-beats has passed. A session whose client-id the broker made is deleted when it ends, and
-any other one `away_kept_s` after it ended.
+any other one `away_kept_s` after it ended. Of each principal as many are kept as it may have sessions, the newest.
 
 While the gateway stops, nothing is published: the next start finds who has come back.
 """
@@ -37,6 +38,7 @@ INTERVAL_S: Final = 1.0  # between two values of one topic
 BATCH_TOPICS: Final = 200  # handled before the event loop runs other tasks
 _GLOB: Final = "S/*"
 _AGAIN_S: Final = 60.0  # after a rejection
+_FORGET_INTERVAL_S: Final = 5.0  # between two searches for topics that have been away for long enough
 _IDLE_S: Final = 0.1
 _REST: Final = 2.0  # times the duration of a batch, until the next
 _MADE: Final = re.compile(r"[0-9a-f]{32}")  # a client-id that the broker made
@@ -153,8 +155,10 @@ class Presence:
         self._back_by_s: Final = now_s + heart_beat_s
         self._wishes: Final[dict[bytes, _Wish]] = {}
         self._due: Final[list[tuple[float, bytes]]] = []  # a heap; an entry counts if its wish is due then
-        self._away: Final[list[tuple[int, bytes]]] = []  # a heap: when a topic is to be deleted if it is still away
-        self._known_away: Final[set[bytes]] = set()  # those in `_away`
+        # The topics that are away, by principal: when each is to be deleted, the first one first.
+        self._away: Final[dict[bytes, dict[bytes, int]]] = {}
+        self._away_max: Final = broker.limits.sessions_per_principal_max
+        self._forget_at_s = now_s
         self._cursor: bytes | None = None  # of the scan after a start
         self._scanned = not settings.enabled
         self._refused_by: Registry | None = None
@@ -167,7 +171,9 @@ class Presence:
         """Record that a connection has a session."""
         if self._enabled and not self.held:
             now_us = self._now_us()
-            self._want(self._topic_of(principal, client_id), State(True, now_us, now_us, address).encoded(), now_s)
+            name = self._topic_of(principal, client_id)
+            due_s = now_s if self._has_value(name) else now_s + INTERVAL_S
+            self._want(name, State(True, now_us, now_us, address).encoded(), due_s)
 
     def ended(self, principal: str, client_id: str, address: str, heard_s: float | None, now_s: float) -> None:
         """Record that a connection has ended, after the broker has detached it; a successor may have its session."""
@@ -176,11 +182,16 @@ class Presence:
         session = self._broker.sessions.get((principal, client_id))
         if session is not None and session.connection is not None:
             return
+        name = self._topic_of(principal, client_id)
+        wish = self._wishes.get(name)
+        if wish is not None and not wish.sent and not self._has_value(name):
+            del self._wishes[name]  # it was too short to be shown
+            return
         now_us = self._now_us()
         heard_us = now_us if heard_s is None else min(now_us, now_us - int((now_s - heard_s) * 1e6))
         state = State(False, now_us, max(0, heard_us), address)
         body = b"" if _MADE.fullmatch(client_id) else state.encoded()
-        self._want(self._topic_of(principal, client_id), body, now_s)
+        self._want(name, body, now_s)
 
     # Work.
 
@@ -210,9 +221,9 @@ class Presence:
             if wish is not None and wish.due_s == due_s:
                 left -= 1
                 self._check(name, wish, now_s)
-        while left > 0 and self._away and self._away[0][0] <= self._wall_us():
-            left -= 1
-            self._forget(heappop(self._away)[1], now_s)
+        if self._scanned and now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + _FORGET_INTERVAL_S
+            self._forget(now_s)
         if self._broker.head_revision != head:
             self._schedule_commit()
         return left <= 0 or not self._scanned
@@ -250,7 +261,7 @@ class Presence:
             self._again(name, wish, now_s + INTERVAL_S)
         elif wish.body == (b"" if topic is None or deleted else topic.change.body):
             del self._wishes[name]
-            self._keep(name, topic)
+            self._keep(name, topic, now_s)
         elif broker.registry.rule_for(name.decode()) is None and wish.body:
             self._fail("no rule of the schema registry covers S/*. Add that of the shipped schemas/registry.toml")
             self._again(name, wish, now_s + _AGAIN_S)
@@ -282,33 +293,53 @@ class Presence:
             if state is None:
                 continue
             if not state.connected:
-                self._keep(name, topic)
+                self._keep(name, topic, self._back_by_s)
             elif state.since_us <= self._started_us and name not in self._wishes:
                 client_id = name.rpartition(b".")[2].decode()
-                away = State(False, self._started_us, state.heard_us, state.address).encoded()
-                self._want(name, b"" if _MADE.fullmatch(client_id) else away, self._back_by_s)
+                body = State(False, self._started_us, state.heard_us, state.address).encoded()
+                self._want(name, b"" if _MADE.fullmatch(client_id) else body, self._back_by_s)
         self._cursor = names[-1] if names else None
         self._scanned = len(names) < left
+        if self._scanned:
+            for token, away in self._away.items():
+                self._away[token] = dict(sorted(away.items(), key=lambda item: item[1]))
         return left
 
-    def _keep(self, name: bytes, topic: Topic | None) -> None:
-        """Record when a topic that is away is to be deleted."""
+    def _keep(self, name: bytes, topic: Topic | None, now_s: float) -> None:
+        """Record whether a topic is away. One too many of its principal is deleted."""
+        token = name[len(STORE) :].partition(b".")[0]
+        token = b"=" if b"." not in name else token
+        away = self._away.setdefault(token, {})
+        away.pop(name, None)
         state = None if topic is None else self._state(topic)
-        if state is not None and not state.connected and name not in self._known_away:
-            self._known_away.add(name)
-            heappush(self._away, (state.since_us + self._kept_us, name))
+        if state is not None and not state.connected:
+            away[name] = state.since_us + self._kept_us
+            if len(away) > self._away_max:
+                oldest = next(iter(away))
+                del away[oldest]
+                self._delete(oldest, now_s)
+        if not away:
+            del self._away[token]
 
-    def _forget(self, name: bytes, now_s: float) -> None:
-        """Have a topic deleted that has been away for long enough."""
-        self._known_away.discard(name)
-        topic = self._broker.store.topics.get(name)
-        state = None if topic is None else self._state(topic)
-        if state is None or state.connected or name in self._wishes:
-            return
-        if state.since_us + self._kept_us <= self._wall_us():
+    def _forget(self, now_s: float) -> None:
+        """Have topics deleted that have been away for long enough."""
+        now_us = self._wall_us()
+        for token, away in list(self._away.items()):
+            while away and next(iter(away.values())) <= now_us:
+                oldest = next(iter(away))
+                del away[oldest]
+                self._delete(oldest, now_s)
+            if not away:
+                del self._away[token]
+
+    def _delete(self, name: bytes, now_s: float) -> None:
+        """Have a topic deleted, unless its session is about to be shown as connected."""
+        if name not in self._wishes:
             self._want(name, b"", now_s)
-        else:
-            self._keep(name, topic)
+
+    def _has_value(self, name: bytes) -> bool:
+        topic = self._broker.store.topics.get(name)
+        return topic is not None and not topic.change.deleted
 
     @staticmethod
     def _state(topic: Topic) -> State | None:

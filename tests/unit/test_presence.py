@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maxam.avro.registry import Registry, load_registry
-from maxam.config import PresenceSettings
+from maxam.config import Limits, PresenceSettings
 from maxam.gateway import presence as module
 from maxam.gateway.presence import INTERVAL_S, Presence, State, decoded, topic_of
 from maxam.globs import compile_glob, destination_problem
@@ -26,8 +26,8 @@ READER = {"send": ["X/**"], "receive": ["X/**", "S/anna.*"]}
 class Venue:
     """A broker whose gateway publishes who is connected."""
 
-    def __init__(self, registry: Registry = SHIPPED) -> None:
-        self.world = World.make(anna=EVERYTHING, bert=READER)
+    def __init__(self, registry: Registry = SHIPPED, limits: Limits | None = None) -> None:
+        self.world = World.make(limits=limits, anna=EVERYTHING, bert=READER)
         self.world.broker.replace_registry(registry)
         self.clients: dict[str, Client] = {}
         self.start()
@@ -103,10 +103,11 @@ def test_a_session_is_shown_while_it_is_connected() -> None:
     venue = Venue()
     reader = venue.world.client("bert")
     reader.subscribe("S/anna.*", ack="auto")
-    venue.connect("pump", "10.0.0.7:4711")
-    venue.step()
+    venue.time(1)
     began_us = venue.world.wall_us
-    assert venue.state("pump") == State(True, began_us + 1, began_us + 1, "10.0.0.7:4711")  # not at the start
+    venue.connect("pump", "10.0.0.7:4711")
+    venue.time(1)
+    assert venue.state("pump") == State(True, began_us, began_us, "10.0.0.7:4711")
     (frame,) = reader.read()
     assert (frame.headers[b"destination"], frame.body[:1]) == (b"S/anna.pump", b"\x01")
     venue.time(5)
@@ -123,7 +124,7 @@ def test_who_may_not_receive_the_topic_learns_nothing() -> None:
     reader = venue.world.client("anna")
     reader.subscribe("S/*", ack="auto")
     venue.connect("pump")
-    venue.step()
+    venue.time(2)
     assert reader.read() == []
 
 
@@ -142,6 +143,8 @@ def test_a_takeover_leaves_the_session_connected() -> None:
 def test_a_client_in_a_loop_changes_its_topic_once_a_second() -> None:
     """Others are not held up by it, and the last state is shown."""
     venue = Venue()
+    venue.connect("pump")
+    venue.time(2)
     for number in range(100):
         venue.connect("pump")
         venue.step()
@@ -149,9 +152,37 @@ def test_a_client_in_a_loop_changes_its_topic_once_a_second() -> None:
         venue.time(0.1)
         if number == 50:
             venue.connect("other")
-    assert len([one for one in venue.world.journal if isinstance(one, Change)]) <= 10 / INTERVAL_S + 2
+    assert len([one for one in venue.world.journal if isinstance(one, Change)]) <= 10 / INTERVAL_S + 3
     venue.time(2)
     assert venue.shown() == {"S/anna.pump": False, "S/anna.other": True}
+
+
+def test_a_client_in_a_loop_under_new_names_makes_no_topics() -> None:
+    """A session that has no topic yet is shown once it has lasted a second."""
+    venue = Venue()
+    for number in range(100):
+        venue.connect(f"pump-{number}")
+        venue.step()
+        venue.lose(f"pump-{number}")
+        venue.time(0.1)
+    venue.time(5)
+    assert venue.world.journal == []
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_of_a_principal_as_many_topics_stay_as_it_may_have_sessions(crash: bool) -> None:
+    """The newest ones, whether or not a restart comes between."""
+    venue = Venue(limits=Limits(sessions_per_principal_max=3))
+    for number in range(6):
+        venue.connect(f"p{9 - number}")
+        venue.time(2)
+        venue.lose(f"p{9 - number}")
+        venue.time(2)
+        if crash and number in {2, 4}:
+            venue.crash()
+            venue.time(HEART_BEAT_S)
+    venue.time(3)
+    assert venue.shown() == {f"S/anna.p{number}": False for number in (4, 5, 6)}
 
 
 def test_after_a_crash_those_who_do_not_come_back_are_away() -> None:
@@ -217,7 +248,9 @@ def test_a_value_that_is_refused_is_repeated() -> None:
     """A full disk and low memory put it off."""
     venue = Venue()
     venue.connect("pump")
+    venue.world.now_s += 1
     venue.presence.step(venue.world.now_s)
+    assert venue.world.broker.pending
     venue.world.broker.roll_back_batch(venue.world.take())
     venue.world.broker.memory_low = True
     venue.time(3)
@@ -231,6 +264,7 @@ def test_a_slow_disk_gets_each_value_once() -> None:
     """A value that is on its way is not published again."""
     venue = Venue()
     venue.connect("pump")
+    venue.world.now_s += 1
     venue.presence.step(venue.world.now_s)
     batch = venue.world.take()
     for _ in range(5):
@@ -353,6 +387,7 @@ def test_many_are_published_in_batches() -> None:
     many = module.BATCH_TOPICS + 10
     for number in range(many):
         venue.presence.connected("anna", f"p{number}", "a:1", venue.world.now_s)
+    venue.world.now_s += 1
     venue.presence.step(venue.world.now_s)
     assert len(venue.world.broker.pending) < many
     venue.step()
