@@ -122,7 +122,7 @@ def forget_target(record: Record) -> Record:
 
 
 class Client:
-    """A client that writes frames and reads frames; nothing moves unless a test says so."""
+    """A client that writes frames and reads frames; nothing moves unless a test wants it."""
 
     def __init__(self, world: World, principal: str, session_id: str) -> None:
         self.world = world

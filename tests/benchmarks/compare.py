@@ -172,7 +172,7 @@ class Results:
 
 
 def throughput(round_: Round, subscribers: int, title: str) -> Outcome:
-    """One publisher as fast as receipts come, so many subscribers in ack mode auto on all its topics."""
+    """One publisher as fast as receipts come, N subscribers in ack mode auto on all its topics."""
     glob = round_.broker.target.syntax.glob
     plan = round_.plan(SubscriberGroup("subscribers", subscribers, (glob,), observe=OBSERVE_AT_MAXIMUM))
     round_.warm(plan)

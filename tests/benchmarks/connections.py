@@ -35,7 +35,7 @@ def come_and_go(channel: Channel, target: Target, seconds: float) -> int:
 
 @contextmanager
 def held(target: Target, number: int) -> Iterator[list[Line]]:
-    """Hold so many connections that do nothing.
+    """Hold N connections that do nothing.
 
     Raises:
         LoadError: The broker or this system allows fewer.

@@ -32,7 +32,7 @@ _SETTINGS: Final = "segment_bytes_max = {segment}\nsnapshot_segments = 4\nretent
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the journal: seconds since the beginning, MiB by what they are for, SENDs accepted so far."""
+    """One check of the journal: seconds since the beginning, MiB by what they are for, SENDs accepted so far."""
 
     at_s: float
     segments_mib: float

@@ -36,7 +36,7 @@ from tests.benchmarks.brokers.process import cpu_s, tree
 from tests.benchmarks.cluster import spark_home, standalone
 
 DAYS: Final = 3.0  # of an archive; `latest` asks for their middle
-_LOOK_S: Final = 0.1  # between two looks at memory
+_LOOK_S: Final = 0.1  # between two samples of memory
 _ERROR_BYTES: Final = 4000  # of what a failed measurement said
 CLUSTER: Final = "cluster"
 WORKER_MEMORY: Final = "1g"
@@ -153,7 +153,7 @@ def measure(
         records: Changes in it.
         master: Spark's.
         conf: Spark's further settings.
-        where: What the result says instead of the master.
+        where: Text of the result instead of the master.
 
     Raises:
         LoadError: It failed; with the end of what it said.
@@ -230,7 +230,7 @@ def _archives(folder: Path | None) -> Iterator[Path]:
 
 
 def _archive(folder: Path, records: int, tell: Callable[[str], None]) -> Path:
-    """Return an archive of so many changes; write it unless it is there whole."""
+    """Return an archive of N changes; write it unless it is there whole."""
     journal = folder / f"{records}"
     if (journal / "segments").is_dir():
         segments = sealed_segments(journal, OsDisk())

@@ -37,7 +37,7 @@ class Panel:
 
 
 def line(claim: Claim, xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Return the line a + b x that a claim says, as (a, b).
+    """Return the line a + b x of a claim, as (a, b).
 
     `constant` is the first point's height. `linear` is the straight line with the least squares of relative errors, so that
     no point counts more for being high.

@@ -10,7 +10,7 @@ from maxam.bench.bodies import METER_READING, SCHEMAS, avro_bodies, read_schemas
 
 
 def meter_reading(size: int) -> bytes:
-    """Return a meter reading of the shipped schemas, of so many bytes."""
+    """Return a meter reading of the shipped schemas, of N bytes."""
     return avro_bodies(read_schemas(SCHEMAS), METER_READING, "", 1, size)[0]
 
 

@@ -28,7 +28,7 @@ _DURABLE: Final = (b"X/EGM.Q.*7.EGMMeterReading", b"X/EGM.Q.000*", b"X/EGM.*")
 
 
 def build_journal(folder: Path, topics: int) -> None:
-    """Write a journal that holds so many topics with a value each; sealed, as after a graceful stop."""
+    """Write a journal that holds N topics with a value each; sealed, as after a graceful stop."""
     stored = Journal.open(folder, OsDisk(), JournalSettings(durable=False), os.urandom(16))
     list(stored.recover())
     publisher = Identity("publisher", "ab" * 32)

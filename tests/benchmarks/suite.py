@@ -167,7 +167,7 @@ def company(target: Target) -> Iterator[None]:
 
 
 def throughput(suite: Suite, subscribers: int) -> Outcome:
-    """One publisher as fast as receipts come, so many subscribers in ack mode auto on all its topics."""
+    """One publisher as fast as receipts come, N subscribers in ack mode auto on all its topics."""
     reads_us = _answer(yardstick_us, cores=suite.broker_cores)
     quick = SubscriberGroup("subscribers", subscribers, (MAXAM.glob,), observe=OBSERVE_AT_MAXIMUM)
     with suite.gateway() as broker, company(broker.target):

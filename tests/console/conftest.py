@@ -25,7 +25,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def floor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Floor]:
-    """Run one gateway with as many topics as the file's TOPICS says, some of which never rest."""
+    """Run one gateway with as many topics as the file's TOPICS has, some of which never rest."""
     with open_floor(tmp_path_factory.mktemp("floor"), "[limits]\nlag_threshold_s = 0.5") as floor:
         floor.seed(request.module.TOPICS)
         floor.back_up()  # without a backup not all would be well

@@ -1,4 +1,4 @@
-"""A gateway with a floor to look at: many topics, updates that never rest, a subscriber that falls behind, a hostile client."""
+"""A gateway with a floor for people to watch: many topics, updates that never rest, a subscriber that falls behind, a hostile client."""
 
 import datetime as dt
 import io
@@ -96,7 +96,7 @@ class Floor:
         assert done.exit_code == 0, done.output
 
     def seed(self, topics: int) -> None:
-        """Give so many topics a value; returns when all are accepted."""
+        """Give N topics a value; returns when all are accepted."""
         with RawClient(self.gateway, "machines") as client:
             for begin in range(0, topics, 2000):
                 frames = [

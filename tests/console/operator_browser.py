@@ -78,7 +78,7 @@ class OperatorPage:
         page.on("request", self._on_request)
 
     def open(self, view: str = "") -> Page:
-        """Load the page anew, at a view such as `topics?glob=a`."""
+        """Load the page again, at a view such as `topics?glob=a`."""
         self.page.goto("about:blank")
         self.page.goto(f"{self._origin}/console/#/{view}")
         self.page.locator("main h1").wait_for()

@@ -162,7 +162,7 @@ HAPPENS: dict[str, tuple[Callable[[Operator], None], ...]] = {
 
 
 def test_the_guide_is_true(operator: Operator) -> None:
-    """Every command of the guide does what it says, from a bundle to its removal, and prints what is shown; each section in a shell of its own."""
+    """Every command of the guide does what it promises, from a bundle to its removal, and prints what is shown; each section in a shell of its own."""
     steps: list[str] = []
     found: list[str] = []
     text = GUIDE.read_text(encoding="utf-8")

@@ -114,7 +114,7 @@ class Control:
         period: int = 0,
         delay_us: int = 0,
     ) -> None:
-        """Let such calls, from call number `at` on, have an effect: so many of them, again every `period` calls."""
+        """Let such calls, from call number `at` on, have an effect: N of them, again every `period` calls."""
         self._set("at", 0)
         for name, value in (
             ("stricken", calls),

@@ -403,7 +403,7 @@ def _glob(rng: random.Random) -> str:
 
 
 def search(seconds: float, seed: int, measures: tuple[str, ...] = MEASURES) -> dict[str, tuple[float, Script, int]]:
-    """Search for so many seconds in all; return for each measure the highest rating, its script and how many were rated."""
+    """Search for N seconds in all; return for each measure the highest rating, its script and how many were rated."""
     unit_s = honest_unit()
     found = {}
     for measure in measures:

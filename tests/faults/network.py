@@ -179,7 +179,7 @@ class Outcome:
 
 
 def through_a_bad_network(process: GatewayProcess, sends: int, seed: int, silence_s: float = 0.0) -> Outcome:
-    """Send so many values through one relay and read them through another."""
+    """Send N values through one relay and read them through another."""
     certificates = process.files.folder / "certs"
     outcome = Outcome()
     done = threading.Event()

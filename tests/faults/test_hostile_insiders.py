@@ -117,7 +117,7 @@ def slower(quiet: GatewayProcess, attacked: GatewayProcess) -> float:
 
 
 def fill(process: GatewayProcess, topics: int) -> None:
-    """Publish so many topics."""
+    """Publish N topics."""
     with process.client() as publisher:
         for number in range(topics):
             last = b"r" if number == topics - 1 else None

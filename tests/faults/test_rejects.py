@@ -61,7 +61,7 @@ def rejected(gateway: GatewayProcess) -> list[dict[str, Any]]:
 
 
 def wait_for(gateway: GatewayProcess, count: int) -> list[dict[str, Any]]:
-    """Wait until so many are stored; they follow their receipts, which nothing waits for."""
+    """Wait until N are stored; they follow their receipts, which nothing waits for."""
 
     def look() -> list[dict[str, Any]] | None:
         with suppress(ValueError, EOFError):  # the header is just being written, or a block

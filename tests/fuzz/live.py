@@ -47,7 +47,7 @@ _HTTP_WORDS = (
 
 
 def run_live(folder: Path, seconds: float, seed: int, rounds_max: int | None = None) -> str:
-    """Attack a gateway of our own for a while, or so many rounds; return how often, in one line.
+    """Attack a gateway of our own for a while, or N rounds; return how often, in one line.
 
     Args:
         folder: Empty, for its files.

@@ -100,7 +100,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operat
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
 def test_the_guide_is_true(operator: Operator, guide: Path) -> None:
-    """Every command of the guide does what it says, from an empty folder on, and prints what is shown."""
+    """Every command of the guide does what it promises, from an empty folder on, and prints what is shown."""
     steps: list[str] = []
     found = faults(operator, guide.read_text(encoding="utf-8"), steps.append)
     assert not found, "\n\n".join([*found, *steps])

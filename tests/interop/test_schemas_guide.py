@@ -171,7 +171,7 @@ def compatible(fields: list[dict[str, Any]], encoding: str) -> str:
 
 
 def test_the_table_of_compatible_changes_is_true() -> None:
-    """Each change of the guide's table is taken or refused as its row says; the table has no other."""
+    """Each change of the guide's table is taken or refused as its row shows; the table has no other."""
     rows = re.findall(
         r"^\| (a.*|an.*|f.*|one.*) \| (yes|no) \| (yes|no) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -141,7 +141,7 @@ def run(folder: Path, heading: str, number: int = 0, **other: str) -> str:
 
 
 def values(path: Path) -> dict[str, int]:
-    """Return the revision of each topic in what `latest` wrote, after a look at the values."""
+    """Return the revision of each topic in what `latest` wrote, after a check of the values."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert all(row["value"]["from"]["egmElectronicId"] in row["destination"] for row in rows)
     return {row["destination"]: row["revision"] for row in rows}

@@ -45,7 +45,7 @@ def frame(spark: SparkSession, rows: list[Row], columns: StructType) -> DataFram
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    """Give the changes that all tests here look at."""
+    """Return the changes of all tests here."""
     return changes(7)
 
 

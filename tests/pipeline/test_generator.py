@@ -171,7 +171,7 @@ def test_a_folder_with_a_journal_is_refused(tmp_path: Path) -> None:
 
 
 def test_rejected_sends_have_a_journal_of_their_own(tmp_path: Path) -> None:
-    """One for so many changes, whole and sealed, of several reasons; the journal beside them is what it is without."""
+    """One for N changes, whole and sealed, of several reasons; the journal beside them is what it is without."""
     write_archive(tmp_path / "with", 5000, topics=50, rejected_every=10)
     write_archive(tmp_path / "without", 5000, topics=50)
     segments = [(tmp_path / name / "segments").iterdir() for name in ("with", "without")]

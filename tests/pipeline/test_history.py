@@ -576,7 +576,7 @@ def test_many_files_are_made_by_several_processes(tmp_path: Path, monkeypatch: p
 
 def test_columns_that_are_computed(tmp_path: Path) -> None:
     """UUIDs and durations of fixed bytes, times and nanoseconds, names that differ in case, empty records, within arrays and
-    unions: as docs/analyse/pipeline-types.md says.
+    unions: as docs/analyse/pipeline-types.md defines.
     """
     uuid = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
     duration = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}

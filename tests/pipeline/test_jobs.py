@@ -338,7 +338,7 @@ def candidate(folder: Path, *fields: Any) -> Path:
 
 
 def test_a_schema_that_reads_everything(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    """A candidate that reads whatever the stored versions can write is good, and no body is looked at."""
+    """A candidate that reads whatever the stored versions can write is valid, and no body is read."""
     assert spark is not None
     result = run(
         "check-schema",

@@ -1,4 +1,4 @@
-"""The report of a journal, looked at in a real browser."""
+"""The report of a journal, opened in a real browser."""
 
 import html
 import json

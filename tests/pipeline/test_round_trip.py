@@ -263,7 +263,7 @@ async def publish(
 
 
 def newest_revision(gateway: GatewayProcess, machines: int) -> int:
-    """Return the revision of the newest reading that the gateway has, when so many machines have one and none sends any more."""
+    """Return the revision of the newest reading that the gateway has, when N machines have one and none sends any more."""
 
     async def ask() -> int:
         newest: dict[str, int] = {}
@@ -329,7 +329,7 @@ def test_totals_come_back(
         assert totals.stop() == 0
         summary = totals.wait_for("publications; ")
 
-        # and the same, reckoned anew from the whole journal
+        # and the same, reckoned again from the whole journal
         files = gateway.certificates
         arguments = ["--journal", str(gateway.folder / "journal"), "--schemas", str(SCHEMAS), "--publish", "--quiet"]
         arguments += ["--gateway", f"127.0.0.1:{gateway.port}", "--ca", str(files / "ca.pem")]

@@ -96,7 +96,7 @@ def numbers(gateway: GatewayProcess, source: str) -> dict[str, list[int]]:
 
 
 def values(gateway: GatewayProcess, topics: int) -> dict[str, tuple[bytes, dict[str, str]]]:
-    """Return body and headers of so many topics, as an eager subscriber sees them."""
+    """Return body and headers of N topics, as an eager subscriber sees them."""
 
     async def read() -> dict[str, tuple[bytes, dict[str, str]]]:
         found: dict[str, tuple[bytes, dict[str, str]]] = {}
@@ -111,7 +111,7 @@ def values(gateway: GatewayProcess, topics: int) -> dict[str, tuple[bytes, dict[
 
 
 def table(spark: SparkSession, rows: int, topics: int, parts: int = 2) -> DataFrame:
-    """Make rows of so many topics, in order of `source_revision` within each part."""
+    """Make rows of N topics, in order of `source_revision` within each part."""
     return spark.range(0, rows, 1, parts).selectExpr(
         f"concat('X/t.', id % {topics}) as destination",
         "cast(cast(id as string) as binary) as body",
@@ -329,7 +329,7 @@ def test_each_kill_is_outlived_in_order(gateway: GatewayProcess) -> None:
 
 
 def test_it_stops_after_too_many_rejections(gateway: GatewayProcess) -> None:
-    """With a limit no more batches are taken once so many rows were rejected; those under way are settled."""
+    """With a limit no more batches are taken once N rows were rejected; those under way are settled."""
     rows = [Row(number, "X/no", b"v") for number in range(1000)]
     counts = publish_rows(target(gateway, window=50), "s", batches(rows, 50), rejected_max=100)
     assert 100 <= sum(counts.rejected.values()) < 1000

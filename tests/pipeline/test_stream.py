@@ -120,7 +120,7 @@ def test_a_stream_follows_the_open_segment_and_what_comes_behind_it(
 def test_a_stream_that_was_stopped_goes_on_where_it_was(
     spark: SparkSession, start: Start, writer: Writer, tmp_path: Path
 ) -> None:
-    """A query started anew with its checkpoint reads what came since, though the segment it stood in was sealed and others follow."""
+    """A query started again with its checkpoint reads what came since, though the segment it stood in was sealed and others follow."""
     writer.write(4)
     query = start(read_stream(spark, writer))
     query.processAllAvailable()

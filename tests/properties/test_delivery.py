@@ -42,7 +42,7 @@ def test_all_short_histories_of_conditions() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.randoms(use_true_random=False), st.integers(1, 80))
 def test_random_histories_agree_with_the_model(rng: random.Random, length: int) -> None:
-    """Takeovers, pauses, replacements, windows, reloads, full disks, crashes, snapshots: the broker does what the model says."""
+    """Takeovers, pauses, replacements, windows, reloads, full disks, crashes, snapshots: the broker does what the model predicts."""
     walk(rng, length)
 
 
@@ -56,6 +56,6 @@ def test_seeded_histories_agree_with_the_model(first: int) -> None:
 
 @pytest.mark.slow
 def test_directed_histories_agree_with_the_model() -> None:
-    """Snapshots with holes, replacements without room, scans in slices: the broker does what the model says."""
+    """Snapshots with holes, replacements without room, scans in slices: the broker does what the model predicts."""
     for seed in range(150):
         directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret

@@ -212,7 +212,7 @@ def test_any_truncation_is_a_prefix_or_refused(suffix: str) -> None:
 @given(st.data())
 @settings(max_examples=400, deadline=None)
 def test_any_flipped_bit_is_seen(data: st.DataObject) -> None:
-    """With one bit flipped anywhere, nothing but what was written is read, and `verify` tells."""
+    """With one bit flipped anywhere, nothing but what was written is read, and `verify` reports it."""
     path = data.draw(st.sampled_from(sorted(written()[0])))
     blob = bytearray(written()[0][path])
     bit = data.draw(st.integers(0, 8 * len(blob) - 1))

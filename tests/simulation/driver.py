@@ -504,7 +504,7 @@ def check_floor(broker: Broker, deletes: dict[str, int]) -> None:
 
 
 def _answer(headers: dict[bytes, bytes]) -> str:
-    """Return what a RECEIPT says, as the model has it."""
+    """Return the result of a RECEIPT, as the model has it."""
     disposition = headers.get(b"disposition", b"").decode()
     result = headers.get(b"result", b"").decode()
     if disposition in {"", "rejected-unavailable"}:

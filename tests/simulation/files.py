@@ -62,7 +62,7 @@ class Written:
     """The files as somebody left them.
 
     Attributes:
-        grants: What the policy says.
+        grants: The rights of the policy.
         rules: Which of RULES the schema folder has.
         revoked: Whose certificate is on the revocation list.
         broken: Items whose files cannot be used.

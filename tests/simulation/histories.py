@@ -134,7 +134,7 @@ class Play:
 
 
 def enumerate_histories(kinds: tuple[Kind, ...], window: int, depth: int) -> tuple[int, int]:
-    """Play all histories of at most so many steps; return how many steps were tried and how many states were found.
+    """Play all histories of at most N steps; return how many steps were tried and how many states were found.
 
     Raises:
         Violation: A history broke a rule; it is in the notes of the exception.
@@ -180,7 +180,7 @@ CONDITIONS: dict[str, tuple[bool, tuple[str, int] | None, int | None]] = {  # de
 
 
 def enumerate_conditions(depth: int) -> tuple[int, int]:
-    """Play all histories of at most so many steps of one publisher of one topic whose SENDs have conditions; return as above.
+    """Play all histories of at most N steps of one publisher of one topic whose SENDs have conditions; return as above.
 
     Raises:
         Violation: A history broke a rule; it is in the notes of the exception.

@@ -1,4 +1,4 @@
-"""An event loop whose tasks go on one step at a time, when the simulation says so; what `trio` and `time` are to the gateway there."""
+"""An event loop whose tasks go on one step at a time, when the simulation decides; what `trio` and `time` are to the gateway there."""
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator

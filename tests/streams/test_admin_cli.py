@@ -189,7 +189,7 @@ def test_a_long_value_is_whole_when_asked_for(running: Running, arguments: tuple
 
 
 def test_watch_shows_values_decoded(running: Running) -> None:
-    """Current values first, then each update; without the right to receive it says so."""
+    """Current values first, then each update; without the right to receive it reports that."""
     running.send("X/W.1", datum("v"))
     running.send("X/W.2.Raw", b"\0")
     result = running.cli("topics", "watch", "X/W.*", "--count", "2", "--json")

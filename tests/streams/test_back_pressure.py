@@ -66,7 +66,7 @@ class Broker:
 
 
 class SlowLine:
-    """A relay between a client and the broker that carries so many bytes a second towards the client, and any towards the broker."""
+    """A relay between a client and the broker that carries N bytes a second towards the client, and any towards the broker."""
 
     def __init__(self, theirs: trio.SocketStream, ours: trio.SocketStream) -> None:
         self.theirs = theirs
@@ -139,7 +139,7 @@ def play(pair: Pair, context: ssl.SSLContext) -> Callable[..., Broker]:
 
 
 async def read_frames(client: Client, count: int) -> list[Frame]:
-    """Read until there are so many frames."""
+    """Read until there are N frames."""
     decoder = Decoder(Limits(), SERVER_COMMANDS)
     frames: list[Frame] = []
     while len(frames) < count:

@@ -351,7 +351,7 @@ def test_bad_requests_cost_the_token_nothing(site: EnrolmentSite) -> None:
 
 
 def test_whoever_tries_tokens_is_told_to_wait(site: EnrolmentSite) -> None:
-    """After so many guesses of one address within a minute more of them are answered 429; a known token and a certificate that counts
+    """After N guesses of one address within a minute more of them are answered 429; a known token and a certificate that counts
     are served from there, and wait for failures of their own only.
     """
 

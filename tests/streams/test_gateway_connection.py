@@ -194,7 +194,7 @@ def test_what_a_commit_makes_due_leaves_with_it(play: Play) -> None:
 
 
 def test_a_client_that_is_gone_when_a_commit_is_handed_out_ends_alone(play: Play) -> None:
-    """The commit goes on to the next connection; this one says why it ended."""
+    """The commit goes on to the next connection; this one has the reason of its end."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -329,7 +329,7 @@ def test_handshake_has_an_absolute_deadline(play: Play) -> None:
 
 
 def test_a_client_that_reads_nothing_meets_the_write_deadline(play: Play) -> None:
-    """When the socket takes nothing for `write_timeout_s`, the connection is closed and says why."""
+    """When the socket takes nothing for `write_timeout_s`, the connection is closed and reports the reason."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()

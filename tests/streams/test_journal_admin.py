@@ -270,7 +270,7 @@ def test_the_state_of_the_journal(site: Site) -> None:
 
 
 def test_backups_of_a_running_gateway(site: Site) -> None:
-    """A backup is made, listed and proven; the newest ones stay; a failed one says why and leaves nothing; one at a time; audited."""
+    """A backup is made, listed and proven; the newest ones stay; a failed one reports the reason and leaves nothing; one at a time; audited."""
 
     async def test() -> None:
         folder = site.folder / "backups"

@@ -63,7 +63,7 @@ class Tab:
                 return
 
     async def events(self, count: int) -> list[tuple[str, Any]]:
-        """Read on until so many events have come."""
+        """Read on until N events have come."""
         pattern = re.compile(r"event: (\w+)\ndata: (.*)\n\n")
         await self.read(lambda: len(pattern.findall(self.data.decode())) >= count)
         return [(kind, json.loads(data)) for kind, data in pattern.findall(self.data.decode())]
@@ -183,7 +183,7 @@ def test_a_tab_too_many_is_told_and_one_that_leaves_makes_room(site: Site, monke
 
 
 def test_rights_and_certificates_count_while_it_lasts(site: Site) -> None:
-    """After a reload that takes the right, and after one that revokes the certificate, a stream says why and ends."""
+    """After a reload that takes the right, and after one that revokes the certificate, a stream reports the reason and ends."""
 
     async def test(g: Living) -> None:
         async with tab(g) as one, tab(g, who="other") as other:

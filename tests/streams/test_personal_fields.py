@@ -56,7 +56,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def values(row: Any) -> list[Any]:
-    """Return what tells of a value in an answer."""
+    """Return the parts of an answer that contain a value."""
     rows = row.get("topics") or row.get("changes") or [row]
     return [(one["value_state"], one.get("value"), one.get("pii_masked", False)) for one in rows]
 
@@ -94,7 +94,7 @@ def test_personal_fields_are_left_out_of_what_is_asked_for_without_them(site: Si
             place = f"/v1/rejects/{reject['id']}"
             hidden = await told(anna, place, pii="false")
             assert (hidden["body_state"], "body" in hidden, "headers" in hidden) == ("personal", False, True)
-            assert hidden["fault"] == reject["fault"]  # tells of lengths, never of texts
+            assert hidden["fault"] == reject["fault"]  # has lengths, never texts
             assert "body" in await told(anna, place)
             assert (await told(bert, place))["body_state"] == "withheld"
             for where in (*places, place):

@@ -109,7 +109,7 @@ def test_one_certificate_of_two_principals_is_a_load_error(site: Site) -> None:
 
 def test_send_globs_and_owns_decide_on_each_send(site: Site) -> None:
     """A SEND needs a send glob, and where the principal is narrowed an own one; what it may receive has no part in it. After a reload the
-    next SEND of the same connection is judged anew, for topics that it has sent to and for others.
+    next SEND of the same connection is judged again, for topics that it has sent to and for others.
     """
     ben = {"send": ["X/open.*", "X/both.?"], "receive": ["X/**"]}
     site.policy({"anna": EVERYTHING, "ben": ben})
@@ -177,7 +177,7 @@ def test_no_glob_widens_a_right(site: Site, glob: str) -> None:
 @pytest.mark.parametrize("ack", [b"auto", b"client", b"client-individual"])
 def test_what_was_owed_is_not_delivered_when_the_right_is_gone(site: Site, ack: bytes) -> None:
     """Values that a durable subscription was owed while its client was away, and values that an eager one has not read yet, are not sent
-    once the right has been withdrawn, to the old connection or to one that resumes or subscribes anew. Granted again, the newest come.
+    once the right has been withdrawn, to the old connection or to one that resumes or subscribes again. Granted again, the newest come.
     """
     topics = [f"X/{kind}.{number}" for kind in ("open", "secret") for number in range(20)]
 

@@ -95,7 +95,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def send(
     running: Running, sends: list[tuple[str, bytes, dict[str, str]]], principal: str = "north"
 ) -> list[dict[str, str]]:
-    """Send bodies; return what each RECEIPT says of its SEND."""
+    """Send bodies; return the result of each RECEIPT."""
     certificates = running.folder / "certs"
     answers: list[dict[str, str]] = []
 

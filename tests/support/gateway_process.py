@@ -167,7 +167,7 @@ class GatewayProcess:
         )
 
     def start(self) -> None:
-        """Start the process and wait until it says that it is ready."""
+        """Start the process and wait until it reports that it is ready."""
         self._process, addresses = launch(
             ["-c", COMMAND, "--config", str(self.folder / "maxam.toml")], self.folder / "log"
         )

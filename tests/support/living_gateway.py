@@ -99,7 +99,7 @@ class Site:
         return Authority.read(self.certificates)
 
     def policy(self, rights: Mapping[str, Mapping[str, object]], names: Mapping[str, str] | None = None) -> None:
-        """Write a policy: the rights of each client, who is the principal of its own name unless `names` says otherwise."""
+        """Write a policy: the rights of each client, who is the principal of its own name unless `names` has another."""
         lines = []
         for client, granted in {**rights, "operator": {"admin": ["read", "write", "metrics"]}}.items():
             lines += [f'[capabilities."{client}"]', *(f"{key} = {value!r}" for key, value in granted.items())]
@@ -225,7 +225,7 @@ class TestClient:
             pass
 
     async def values(self, count: int) -> dict[str, bytes]:
-        """Read so many MESSAGEs; return the last body of each topic."""
+        """Read N MESSAGEs; return the last body of each topic."""
         found = {}
         while count:
             frame = await self.frame()

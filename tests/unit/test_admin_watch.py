@@ -101,7 +101,7 @@ def test_a_caption_stays_on_its_line() -> None:
 
 
 def test_lines_are_cut_and_say_so_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is longer ends in an ellipsis; standard error tells once how to see it whole, which is then printed to its end."""
+    """What is longer ends in an ellipsis; standard error shows once how to see it whole, which is then printed to its end."""
     cut, whole = _Display("lines"), _Display("whole")
     for number in range(2):
         cut.put(update("X/A", number, "v" * 500))

@@ -19,7 +19,7 @@ TOPIC = MAXAM.topic(123)
 
 @pytest.mark.parametrize("topics", [10, 1000, 10_000, 1_000_000])
 def test_scattered_names_are_the_same_ones_in_another_order(topics: int) -> None:
-    """Each of so many topics has one number, and neighbours are apart by more than a hundredth of them."""
+    """Each of N topics has one number, and neighbours are apart by more than a hundredth of them."""
     names = grow.Scattered(MAXAM.name, "{n}", MAXAM.glob, MAXAM.wildcards, topics=topics)
     sample = range(min(topics, 10_000))
     found = [int(names.topic(number)) for number in sample]
@@ -41,7 +41,7 @@ def test_globs_of_one_kind_differ_and_match_all_or_nothing(name: grow.Name, matc
 
 
 def test_globs_without_a_segment_of_their_own_share_all_literals_with_the_topics() -> None:
-    """No index by literal segments tells them from a glob that matches."""
+    """No index by literal segments distinguishes them from a glob that matches."""
     assert set(compile_glob(grow.names_alike(1), Limits()).literals) <= set(TOPIC.replace("/", ".").split("."))
     assert not set(compile_glob(grow.names_apart(1), Limits()).literals) <= set(TOPIC.replace("/", ".").split("."))
 

@@ -38,7 +38,7 @@ TARGET = Target("127.0.0.1", 1)
     ],
 )
 def test_what_cannot_be_done_is_told(arguments: list[str], code: int, says: str) -> None:
-    """The exit code tells a wrong command line, a plan that cannot be run, and a broker that cannot be reached apart."""
+    """The exit code distinguishes a wrong command line, a plan that cannot be run, and a broker that cannot be reached."""
     result = CliRunner().invoke(main, ["run", *arguments])
     assert (result.exit_code, says in result.output) == (code, True)
 

@@ -59,7 +59,7 @@ def test_globs_match_as_the_broker_has_it(
 
 @pytest.mark.parametrize("template", ["X/EGM.fixed", "X/EGM.{}", "X/EGM.{m}", "X/EGM.{n:q}", "X/EGM.{n"])
 def test_a_template_that_names_all_topics_alike_is_refused(template: str) -> None:
-    """The error says where the number of the topic goes."""
+    """The error shows where the number of the topic goes."""
     with pytest.raises(LoadError, match=r"\{n\}"):
         MAXAM.with_names(template, None)
 

@@ -82,7 +82,7 @@ def test_commands_say_which_core_they_run(command: str, tmp_path: Path) -> None:
 
 
 def test_half_a_compiled_core_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machine code and Python of different builds do not work together, and the error says what to do."""
+    """Machine code and Python of different builds do not work together, and the error has the remedy."""
     monkeypatch.setattr(compiled, "_origin", lambda name: Path("a.py" if name == "maxam.globs" else "a.so"))
     with pytest.raises(RuntimeError, match=r"maxam.globs: .* install maxam again"):
         core()

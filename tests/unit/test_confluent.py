@@ -98,7 +98,7 @@ def test_a_body_is_judged_by_the_schema_of_its_id() -> None:
 
 @pytest.mark.parametrize("body", [b"\0", b"\0\0\0\0", b"\x01\0\0\0\0\0", VALUE, b"\xc3\x01" + bytes(9)])
 def test_a_body_without_marker_and_id_is_refused(body: bytes) -> None:
-    """The reason says what was expected and what the body begins with."""
+    """The reason has the expected form and the first bytes of the body."""
     result, reason = rejected(body)
     assert result == "bad-confluent"
     assert reason == f"expected 00 and a schema id of 4 bytes, found {body[:5].hex(' ')}"

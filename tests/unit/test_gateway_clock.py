@@ -52,7 +52,7 @@ def test_a_jump_ahead_is_not_followed_until_the_clock_comes_back() -> None:
 
 
 def test_a_restart_takes_the_new_time() -> None:
-    """Nothing tells a start how long the gateway was stopped."""
+    """A start cannot know how long the gateway was stopped."""
     clocks = Clocks()
     clocks.wrong_s = 30 * DAY_S
     clocks.clock = WallClock(0, 3600, clocks.now_s, clocks.wall_ns, lambda: 0.0)

@@ -29,7 +29,7 @@ def collector_at_rest() -> Iterator[None]:
 
 @pytest.mark.usefixtures("collector_at_rest")
 def test_stored_values_do_not_gather_among_the_youngest_objects(tmp_path: Path) -> None:
-    """After so many changes none that topics hold is among what the next round of Python's collector walks, and no value ever is."""
+    """After N changes none that topics hold is among what the next round of Python's collector walks, and no value ever is."""
 
     async def commit() -> None:
         journal = Journal.open(tmp_path, OsDisk(), JournalSettings(durable=False), bytes(16))

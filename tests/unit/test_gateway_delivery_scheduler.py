@@ -84,7 +84,7 @@ def test_principals_with_slow_feeds_take_turns_and_others_never_wait() -> None:
     async def main() -> None:
         deliveries = DeliveryScheduler(
             lambda: None, count(0.0, 0.01).__next__
-        )  # 10 ms from one look at the clock to the next
+        )  # 10 ms from one reading of the clock to the next
         feeds = deliveries.feeds
         fed: list[str] = []
 
@@ -122,7 +122,7 @@ def test_a_quick_connection_of_a_busy_principal_comes_before_its_slow_ones() -> 
     async def main() -> None:
         deliveries = DeliveryScheduler(
             lambda: None, count(0.0, 0.01).__next__
-        )  # 10 ms from one look at the clock to the next
+        )  # 10 ms from one reading of the clock to the next
         feeds = deliveries.feeds
         fed: list[str] = []
 
@@ -159,7 +159,7 @@ def test_a_queue_of_quick_feeds_is_worked_off_many_at_a_time() -> None:
     async def main() -> None:
         deliveries = DeliveryScheduler(
             lambda: None, count(0.0, 0.01).__next__
-        )  # 10 ms from one look at the clock to the next
+        )  # 10 ms from one reading of the clock to the next
         feeds = deliveries.feeds
         fed: list[int] = []
 
@@ -195,7 +195,7 @@ def test_a_connection_that_ends_while_it_waits_to_feed_takes_no_turn() -> None:
     async def main() -> None:
         deliveries = DeliveryScheduler(
             lambda: None, count(0.0, 0.01).__next__
-        )  # 10 ms from one look at the clock to the next
+        )  # 10 ms from one reading of the clock to the next
         feeds = deliveries.feeds
         feeds.spend("a", 2 * FEEDS_FREE_S)
         async with trio.open_nursery() as nursery:

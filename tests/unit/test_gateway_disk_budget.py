@@ -64,7 +64,7 @@ def test_the_estimate_follows_the_topics_and_looks_at_few_of_them_at_a_time() ->
 
 
 def test_a_disk_that_is_smaller_than_the_configuration_wants_is_told() -> None:
-    """Health says how large it is and what is wanted."""
+    """Health shows how large it is and what is needed."""
     limits = Limits()
     broker = Broker(limits, Policy({}, {}, limits), load_registry({"registry.toml": b""}))
     watermarks = Watermarks(broker, lambda: None, Path("/journal"), 1000, 0, wanted_bytes(JournalSettings()))

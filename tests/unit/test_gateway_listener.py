@@ -60,7 +60,7 @@ class Listening:
 def accept(
     failures: list[OSError], accepted: Callable[[socket.socket, str, int], None], clients: int
 ) -> AcceptFailures:
-    """Accept until so many clients were closed by the gateway; return the failures that were counted."""
+    """Accept until N clients were closed by the gateway; return the failures that were counted."""
     counted = AcceptFailures(LogLimit(60))
 
     async def test() -> None:

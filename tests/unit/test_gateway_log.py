@@ -41,7 +41,7 @@ def test_an_event_is_its_name_and_its_values(caplog: pytest.LogCaptureFixture) -
 
 
 def test_lines_are_limited_per_address_and_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """After so many lines within a minute the rest of one address is only counted; others are not touched."""
+    """After N lines within a minute the rest of one address is only counted; others are not touched."""
     limit = LogLimit(2)
     assert [limit.admit("e", "a", 100.0) for _ in range(4)] == [True, True, False, False]
     assert limit.admit("e", "b", 100.0)

@@ -1,4 +1,4 @@
-"""What the gateway tells systemd."""
+"""Notifications of the gateway to systemd."""
 
 import os
 import socket

@@ -8,7 +8,7 @@ from tests.sans_io import EVERYTHING, Client, World
 
 
 class Venue:
-    """Clients of one world, counted when a test says so."""
+    """Clients of one world, counted when a test wants it."""
 
     def __init__(self, *principals: str) -> None:
         rights: dict[str, Any] = dict.fromkeys(principals or ("anna",), EVERYTHING)

@@ -11,7 +11,7 @@ from tests.unit.test_peer import SMALL, crowd, join
 
 
 def codes(watch: HoldingsWatch) -> list[str]:
-    """Return the codes of what health says."""
+    """Return the codes of health."""
     return [reason.partition(":")[0] for reason in watch.degraded()]
 
 

@@ -188,7 +188,7 @@ def test_a_power_cut_leaves_a_whole_backup_or_none() -> None:
 
 
 def test_a_power_cut_while_restoring_leaves_no_journal_that_starts() -> None:
-    """A start on what is half restored is refused, and says what to do."""
+    """A start on what is half restored is refused, with the remedy."""
     begin = journal()
     back_up(ROOT, BACKUPS, "1", begin)
     wanted = shown(begin)

@@ -439,7 +439,7 @@ def test_two_snapshots_are_kept() -> None:
 
 
 def test_a_segment_of_another_journal_is_found_as_a_start_finds_it() -> None:
-    """Each file is whole, and revisions follow: only the chain tells that they do not belong together."""
+    """Each file is whole, and revisions follow: only the chain shows that they do not belong together."""
     disks = []
     for name in (b"X/a", b"X/b"):
         disk = SimulatedDisk()

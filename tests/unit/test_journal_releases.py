@@ -132,7 +132,7 @@ def test_the_journal_of_0_2_0_opens_as_it_was(unpack: Callable[[str], str]) -> N
 
 
 def test_every_reader_takes_the_journal_of_0_2_0(unpack: Callable[[str], str], tmp_path: Path) -> None:
-    """verify, dump, backup, the pipeline's proof and its rows: no header tells of the sources of other changes."""
+    """verify, dump, backup, the pipeline's proof and its rows: no header has the sources of other changes."""
     root = unpack("a52722b")
     assert [one for one in verify(root, DISK) if one.problem is not None] == []
     records = [one for one in read_records(root) if not isinstance(one, Problem)]

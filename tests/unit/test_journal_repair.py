@@ -1,4 +1,4 @@
-"""A repair says exactly what it drops, keeps the originals, survives its own crash, and never gives a revision twice."""
+"""A repair reports exactly what it drops, keeps the originals, survives its own crash, and never gives a revision twice."""
 
 import random
 from collections.abc import Iterator
@@ -216,7 +216,7 @@ def test_a_damaged_header_costs_nothing() -> None:
 
 
 def test_overlapping_segments_are_told_apart_by_their_chain() -> None:
-    """A segment that holds what others hold goes; what it holds beyond them stays when its chain says that it follows."""
+    """A segment that holds what others hold goes; what it holds beyond them stays when its chain shows that it follows."""
     disk = three_segments()
     first, second = sealed_segments(ROOT, disk)
     data = disk.contents()
@@ -254,7 +254,7 @@ def test_a_torn_tail_is_left_to_the_start_and_nothing_else_is_found() -> None:
 
 
 def test_foreign_files_go_aside_and_a_text_that_lies_too() -> None:
-    """What is no file of a journal, and a schema whose text is not what its name says, are moved to `damaged`."""
+    """What is no file of a journal, and a schema whose text is not that of its name, are moved to `damaged`."""
     disk = three_segments()
     disk.make_folder(f"{ROOT}/schemas")
     disk.put(f"{ROOT}/segments/notes.txt", b"do not touch")

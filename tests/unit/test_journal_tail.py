@@ -31,7 +31,7 @@ def opened(folder: Path) -> Journal:
 
 
 def write(journal: Journal, changes: int) -> None:
-    """Write a block of so many changes, or one without a change."""
+    """Write a block of N changes, or one without a change."""
     head = journal.head
     if changes:
         journal.write(journal.encode([change(n) for n in range(head + 1, head + 1 + changes)]))

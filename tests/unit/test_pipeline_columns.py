@@ -143,7 +143,7 @@ def test_minors_share_a_column(minors: tuple[Any, ...], expected: str) -> None:
 
 def test_renamed_fields_stay_one_column() -> None:
     """Under the name of the minor that has the other as alias, whichever was merged first, over several steps; a field that takes
-    an old name anew is another column.
+    an old name again is another column.
     """
     first = text(("a", "int"))
     second = text({"name": "b", "type": "int", "aliases": ["a"]})
@@ -225,7 +225,7 @@ def test_a_record_within_its_kind_becomes_json() -> None:
 def test_arrays_in_parts_with_sizes_are_transcoded() -> None:
     """A negative count and the size behind it, which is another afterwards."""
     leaf = encoded(NODE, {"v": None, "next": None, "all": [], "by": {}, "end": True})
-    part = b"\x03" + bytes([2 * len(leaf) * 2]) + leaf + leaf + b"\0"  # -2 items, so many bytes
+    part = b"\x03" + bytes([2 * len(leaf) * 2]) + leaf + leaf + b"\0"  # -2 items, N bytes
     made = Transcoder(NODE).transcode(b"\0\0" + part + b"\0\1")
     shown = b'{"v":null,"next":null,"all":[],"by":{},"end":true}'
     item = bytes([2 * len(shown)]) + shown

@@ -91,7 +91,7 @@ def test_the_packaged_java_starts(tmp_path: Path, machine: pytest.MonkeyPatch) -
 
 
 def test_no_java_says_what_to_install(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
-    """When there is none that is new enough, the error says what was looked at and what to install."""
+    """When there is none that is new enough, the error has the places that were searched, and what to install."""
     fake_java(tmp_path / "path", "11.0.2")
     machine.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     machine.setattr("maxam.pipeline.spark.java.find_spec", lambda _: None)

@@ -80,7 +80,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """Neither a folder nor a path through a missing one can be written, and the error says so."""
+    """Neither a folder nor a path through a missing one can be written, and the error reports it."""
     with pytest.raises(PipelineError, match="is a folder"), replacing(tmp_path):
         pass
     with (

@@ -70,7 +70,7 @@ def test_nothing_is_loaded_and_no_name_becomes_markup() -> None:
 
 
 def test_an_empty_archive_says_so() -> None:
-    """An archive without changes and rejections gives a page that says it is empty, without charts."""
+    """An archive without changes and rejections gives a page that shows it is empty, without charts."""
     page = render(Figures("/var/journal", NOW))
     assert "The archive is empty." in page
     assert 'class="chart"' not in page

@@ -35,7 +35,7 @@ def test_a_time_is_iso_8601_with_a_zone(text: str, moment: datetime) -> None:
     ],
 )
 def test_another_time_is_refused(text: str, says: str) -> None:
-    """A time without a zone, or none at all, is a usage error that says what is wrong."""
+    """A time without a zone, or none at all, is a usage error with the fault."""
     with pytest.raises(click.BadParameter, match=says):
         Moment().convert(text, None, None)
 

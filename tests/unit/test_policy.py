@@ -138,7 +138,7 @@ def test_an_empty_policy_allows_nothing() -> None:
 
 
 def test_remembered_decisions_are_bounded() -> None:
-    """However many destinations are asked for, so many decisions are kept and none of an over-long destination."""
+    """However many destinations are asked for, N decisions are kept and none of an over-long destination."""
     rights = Rights((compile_glob("X/1*", LIMITS),), (), frozenset(), None, LIMITS)
     for number in range(_DECISIONS_MAX + 10):
         destination = b"X/%d" % number

@@ -243,7 +243,7 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reload_keeps_the_figures_of_the_same_candidate_only() -> None:
-    """Another registry with the same rule and candidate goes on; another candidate begins anew; none is none."""
+    """Another registry with the same rule and candidate goes on; another candidate begins again; none is none."""
     bench = Bench(load_registry(texts()))
     bench.send(OLD_C)
     bench.registry = load_registry(texts() | {"e/T_v1/1.2.avsc": thing(NUMBER, STATE, MORE)})

@@ -19,7 +19,7 @@ _START_S_MAX: Final = (
     120.0  # a gateway with a million topics takes 10 s, a peer 5 s, on a busy machine some times as long
 )
 _STOP_S_MAX: Final = 30.0
-_POLL_S: Final = 0.005  # between two looks at the log
+_POLL_S: Final = 0.005  # between two checks of the log
 _LOG_SHOWN_BYTES: Final = 4000
 
 
