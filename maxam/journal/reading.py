@@ -113,11 +113,6 @@ class SegmentReader:
         self._file.close()
 
     @property
-    def size(self) -> int:
-        """Bytes of the file when it was opened. Later writes are not read."""
-        return self._file.size
-
-    @property
     def place(self) -> Place | None:
         """Place of the next block, None when the file has no blocks that could be read."""
         scanner = self._scanner
