@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
-from maxam.client.connection import HEART_BEAT_MS, Client, converse
+from maxam.client.connection import HEART_BEAT_MS, Client, LastWill, converse
 from maxam.client.errors import (
     ConnectionLostError,
     GatewayError,
@@ -31,6 +31,7 @@ __all__ = [
     "ConnectionLostError",
     "GatewayError",
     "Kind",
+    "LastWill",
     "Message",
     "OutcomeUnknownError",
     "PositionUnavailableError",
@@ -62,6 +63,7 @@ async def connect(
     version: Literal["1.1", "1.2"] | None = None,
     heart_beat_ms: tuple[int, int] = HEART_BEAT_MS,
     timeout_s: float = 10.0,
+    will: LastWill | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a gateway for the length of an `async with` block, and leave gracefully at its end.
 
@@ -82,6 +84,7 @@ async def connect(
         version: The one STOMP version to speak. None selects the highest in common.
         heart_beat_ms: Intervals at which we can send and want to receive heart-beats, in ms. 0 disables a direction.
         timeout_s: For TCP and TLS together, and again for CONNECTED.
+        will: SEND that the gateway makes if the connection ends without DISCONNECT, as when the block ends with an exception.
 
     Raises:
         CertificateFileError: A file cannot be used.
@@ -103,6 +106,7 @@ async def connect(
             version=version,
             heart_beat_ms=heart_beat_ms,
             timeout_s=timeout_s,
+            will=will,
         ) as client,
     ):
         yield client
@@ -121,6 +125,7 @@ async def resuming(
     host: str = "MAXVAPI",
     window: int | None = None,
     on_loss: OnLoss | None = None,
+    will: LastWill | None = None,
 ) -> AsyncIterator[ResumingClient]:
     """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
 
@@ -143,6 +148,7 @@ async def resuming(
             client_id=session,
             host=host,
             window=window,
+            will=will,
         )
 
     async with resume(dial_again, client_id, on_loss) as client:

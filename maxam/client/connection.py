@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
 import trio
@@ -15,7 +16,7 @@ from maxam.config import Limits
 from maxam.errors import ClientError, ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.answers import Connected, Receipt, Refusal, read_answer
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2, SubscribeOptions
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, SubscribeOptions, Will
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
 Headers = Mapping[str, str]
@@ -32,6 +33,28 @@ _LIMITS: Final = Limits(
     frame_headers_bytes_max=262_144,
     frame_body_bytes_max=67_108_864,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LastWill:
+    """A SEND that the gateway makes if the connection ends without DISCONNECT.
+
+    Attributes:
+        destination: The topic.
+        body: The value. An empty one deletes the topic.
+        delay_s: From the end of the connection to the SEND, 0 to 3600 s. A connection within that time cancels it.
+        headers: User headers of the SEND.
+    """
+
+    destination: str
+    body: bytes = b""
+    delay_s: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def sent(self) -> Will:
+        """Return it as the protocol has it."""
+        headers = tuple([(name.encode(), text.encode()) for name, text in self.headers.items()])
+        return Will(self.destination.encode(), self.body, headers, self.delay_s)
 
 
 @final
@@ -209,11 +232,20 @@ async def converse(
     version: Literal["1.1", "1.2"] | None = None,
     heart_beat_ms: tuple[int, int] = HEART_BEAT_MS,
     timeout_s: float = 10.0,
+    will: LastWill | None = None,
 ) -> AsyncIterator[Client]:
     """Speak STOMP over `stream`, which stays the caller's to close; the arguments are those of `connect`."""
     offered = VERSIONS[version]
     try:
-        request = encoder.connect(host, offered, heart_beat_ms, client_id, window, incarnation=True)
+        request = encoder.connect(
+            host,
+            offered,
+            heart_beat_ms,
+            client_id,
+            window,
+            incarnation=True,
+            will=None if will is None else will.sent(),
+        )
     except ValueError as error:
         raise ClientError(str(error)) from error
     decoder = Decoder(_LIMITS, SERVER_COMMANDS)

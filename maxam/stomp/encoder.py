@@ -1,11 +1,12 @@
 """Write frames: what a server sends, in pieces that many subscribers share, and what a client sends."""
 
+from base64 import b64encode
 from typing import Final
 
 from maxam.content import unpack_headers
 from maxam.errors import ProtocolError
 from maxam.records import Headers
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2, SubscribeOptions
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, SubscribeOptions, Will
 
 HEART_BEAT: Final = b"\n"
 _NUL: Final = 0
@@ -162,8 +163,9 @@ def connect(
     client_id: str | None = None,
     window: int | None = None,
     incarnation: bool = False,
+    will: Will | None = None,
 ) -> bytes:
-    """Return CONNECT. With `incarnation` it asks for the incarnation of the journal.
+    """Return CONNECT. With `incarnation` it asks for the incarnation of the journal; `will` is the last will.
 
     Raises:
         ValueError: A value cannot be written, as CONNECT has no escapes.
@@ -178,6 +180,12 @@ def connect(
     if window is not None:
         headers.append((b"window", b"%d" % window))
     headers.extend(_flag_header(b"incarnation", incarnation))
+    if will is not None:
+        headers += [(b"will-destination", will.destination), (b"will-delay", b"%d" % will.delay_s)]
+        headers += [
+            (b"will-body-base64", b64encode(will.body)),
+            *[(b"will-" + name, text) for name, text in will.headers],
+        ]
     return _unescaped_frame(b"CONNECT", tuple(headers))
 
 

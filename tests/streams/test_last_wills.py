@@ -1,11 +1,14 @@
 """Last wills of a running gateway, over TLS: lost connections, a stop, a kill, and what operators see."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from maxam.client import LastWill
+from maxam.client import connect as connect_client
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import Frame
@@ -97,6 +100,34 @@ def test_a_stop_fires_none_and_the_next_start_does(tmp_path: Path) -> None:
             assert alive.gateway.broker.last_wills.wills.armed == 1
             async with alive.client("pub", "pump"):
                 await until(lambda: len(alive.gateway.broker.last_wills.wills) == 0)
+
+    run(test)
+
+
+def test_the_client_sets_a_will(tmp_path: Path) -> None:
+    """A block that ends with an exception leaves it, and one that ends well does not."""
+
+    async def test() -> None:
+        site = Site(tmp_path, "pub", "sub")
+        will = LastWill("X/pump.state", b"\x00lost", headers={"x": "1"})
+        async with living(site) as alive, alive.client("sub") as reader:
+            host, port = alive.gateway.address
+            ours = partial(
+                connect_client,
+                certificate=site.certificates / "pub.pem",
+                key=site.certificates / "pub.key",
+                ca=site.certificates / "ca.pem",
+            )
+            await reader.subscribe("X/**")
+            for fails in (False, True):
+                with suppress(ZeroDivisionError):
+                    async with ours(host, port, client_id="pump", will=will) as client:
+                        await client.send("X/alive", b"%d" % fails)
+                        assert len(alive.gateway.broker.last_wills.wills) == 1
+                        1 // (not fails)
+            found = [await next_message(reader) for _ in range(3)]
+            assert [frame.body for frame in found] == [b"0", b"1", b"\x00lost"]
+            assert found[-1].headers[b"x"] == b"1"
 
     run(test)
 
