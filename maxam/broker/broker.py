@@ -35,7 +35,7 @@ from maxam.broker.conditions import Conditions
 from maxam.broker.expiry import Expiry
 from maxam.broker.last_wills import LastWills, expel_setter
 from maxam.broker.operations import Operation, OperationLog, TransientSubscribe
-from maxam.broker.outbox import SUBSCRIPTION_REFUSED, Outbox, rejection_error
+from maxam.broker.outbox import Outbox, rejection_error
 from maxam.broker.policy import Policy
 from maxam.broker.producer_sequences import ProducerSequences
 from maxam.broker.publishing import UNAVAILABLE, Publishing, rejection_headers
@@ -44,7 +44,7 @@ from maxam.broker.recovery import Recovery
 from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
 from maxam.broker.scans import SCAN_TOPICS, Scan, Scanner
-from maxam.broker.session import PENDING, Session, Subscription, Topic
+from maxam.broker.session import Session, Subscription, Topic
 from maxam.broker.session_table import SessionTable
 from maxam.broker.store import Store
 from maxam.broker.subscribing import Subscribing
@@ -69,7 +69,6 @@ _EXPIRED_PER_TICK: Final = 1000  # subscriptions of expired sessions that one ti
 _SESSIONS_PER_TOMBSTONE: Final = 16  # checking this many sessions costs about as much as deleting one tombstone
 
 _IGNORED: Final = ((b"result", b"ignored"),)
-TAKEOVER: Final = "session taken over by a newer connection"  # message of the ERROR to whom had it
 
 
 @final
@@ -197,7 +196,7 @@ class Broker:
             self.last_wills.check((principal, client_id), identity, event.will)
         session = self.sessions.get((principal, client_id))
         if session is not None and session.connection is not None:
-            self._take_over(session, session.connection, now_s)
+            self._table.take_over(session, session.connection, now_s)
         elif session is None:
             self._table.quotas.check_session(principal)
             session = self._table.open(principal, client_id)
@@ -314,7 +313,7 @@ class Broker:
         refusal = self._log.roll_back_batch(batch)
         self._conditions.refuse()
         for subscription in refusal.subscriptions:
-            self._refuse_subscription(subscription)
+            self._table.refuse(subscription)
         publishers: set[Identity] = set()  # each is one connection's
         for change in refusal.changes:
             self.counters.sends_unavailable += 1
@@ -334,17 +333,6 @@ class Broker:
             ending = session.connection
             if ending is not None and ending.rejections_end and ending.identity in publishers:
                 ending.expel(rejection_error(headers, None))
-
-    def _refuse_subscription(self, subscription: Subscription) -> None:
-        connection = subscription.connection
-        if connection is not None:
-            connection.expel(SUBSCRIPTION_REFUSED)
-        if subscription.life is PENDING:
-            session = subscription.session
-            del session.subscriptions[subscription.id]
-            self._table.remove(subscription)
-            if session.connection is None and not session.durable:
-                self._table.close(session)
 
     def apply(self, operation: Operation) -> None:
         """Apply an operation that is durable, or leaves nothing in the journal: the one place where durable state changes."""
@@ -411,11 +399,8 @@ class Broker:
     @property
     def next_due_s(self) -> float | None:
         """When `tick` has something to do, or None."""
-        due_s = self._acknowledgements.due_s
-        expiry_s = self._table.next_expiry_s
-        if due_s is None or expiry_s is None:
-            return expiry_s if due_s is None else due_s
-        return min(due_s, expiry_s)
+        dues_s = (self._acknowledgements.due_s, self._table.next_expiry_s)
+        return min([due_s for due_s in dues_s if due_s is not None], default=None)
 
     def tick(self, now_s: float) -> None:
         """Append what has waited long enough: acknowledgements without receipt, the end of expired sessions."""
@@ -535,41 +520,6 @@ class Broker:
         """
         self._scanner.replace_policy(policy, self.sessions.values(), max(wall_us, self._log.accepted_at_us))
 
-    # Pieces.
-
-    def _take_over(self, session: Session, old: Outbox, now_s: float) -> None:
-        takeovers_s = session.takeovers_s
-        while takeovers_s and takeovers_s[0] <= now_s - 60:
-            takeovers_s.popleft()
-        if len(takeovers_s) >= self.limits.takeovers_per_minute_max:
-            raise ProtocolError(
-                "too many takeovers",
-                f"the session {session.client_id} was taken over {len(takeovers_s)} times within a minute "
-                "(limit takeovers_per_minute_max); let one connection keep it, or use a client-id of your own",
-            )
-        takeovers_s.append(now_s)
-        self.counters.takeovers += 1
-        old.expel(
-            ProtocolError(
-                TAKEOVER,
-                f"another connection of {session.principal} has connected with the client-id {session.client_id}, and the "
-                "newest has the session; connect again only to take it back, or with a client-id of your own",
-            )
-        )
-        old.lost()
-        self._table.release_all(session)
-
     def _sweep(self) -> None:
         checked = self.store.to_sweep(len(self.sessions) // _SESSIONS_PER_TOMBSTONE)
-        needed: set[Topic] = set()
-        for session in self.sessions.values():
-            for subscription in session.subscriptions.values():
-                if subscription.owed or subscription.held:
-                    needed |= subscription.owed & checked
-                    needed |= subscription.held.keys() & checked
-            if session.connection is not None:
-                needed.update([one[1] for one in session.connection.unwritten])
-        oldest = self._scanner.oldest_position()
-        if oldest >= 0:
-            needed.update([topic for topic in checked if topic.change.revision > oldest])
-        self.store.sweep(checked, needed)
+        self.store.sweep(checked, self._table.needed_of(checked) | self._scanner.needed_of(checked))

@@ -13,7 +13,7 @@ from typing import Final, final
 from maxam.broker.operations import OperationLog
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.routing import Routing
-from maxam.broker.session import PENDING, ROUTED, UNMATCHED, Session, Subscription
+from maxam.broker.session import PENDING, ROUTED, UNMATCHED, Session, Subscription, Topic
 from maxam.broker.store import Store
 from maxam.globs import Glob
 
@@ -218,11 +218,14 @@ class Scanner:
         """Record that a scan after a position begins when the SUBSCRIBE takes effect, which owes all deletes since then."""
         self._expected[subscription] = after
 
-    def oldest_position(self) -> int:
-        """Return the oldest position after which a scan still owes deletes, or will; -1 for none."""
+    def needed_of(self, tombstones: set[Topic]) -> set[Topic]:
+        """Return those of some deleted topics that a scan after a position may still owe, or will."""
         positions = [scan.after for scan in self.scans if scan.after >= 0 and not scan.over]
         positions += self._expected.values()
-        return min(positions) if positions else -1
+        if not positions:
+            return set()
+        oldest = min(positions)
+        return {topic for topic in tombstones if topic.change.revision > oldest}
 
     def drop(self, subscription: Subscription) -> None:
         """Forget the eager scan of a subscription, under way or expected."""

@@ -11,15 +11,18 @@ from sortedcontainers import SortedDict
 
 from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.backfill import Backfills
+from maxam.broker.outbox import SUBSCRIPTION_REFUSED, Outbox
 from maxam.broker.quotas import Quotas
 from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
 from maxam.broker.scans import Scanner
-from maxam.broker.session import PENDING, REMOVED, ROUTED, UNMATCHED, WITHDRAWN, Session, Subscription
+from maxam.broker.session import PENDING, REMOVED, ROUTED, UNMATCHED, WITHDRAWN, Session, Subscription, Topic
 from maxam.config import Limits
+from maxam.errors import ProtocolError
 from maxam.globs import Glob
 from maxam.metrics import Counters
 
+TAKEOVER: Final = "session taken over by a newer connection"  # message of the ERROR to whom had it
 CROWDED: Final = 0.8  # of a limit, from which on operators are warned
 # Between two sessions that are searched for unused subscriptions: 100,000 take three hours.
 _LOOK_INTERVAL_S: Final = 0.1
@@ -121,6 +124,45 @@ class SessionTable:
                 del session.subscriptions[subscription.id]
                 self.remove(subscription)
 
+    def take_over(self, session: Session, old: Outbox, now_s: float) -> None:
+        """Take a session from the connection that has it, for a newer one.
+
+        Raises:
+            ProtocolError: It was taken over too often; nothing has changed.
+        """
+        takeovers_s = session.takeovers_s
+        while takeovers_s and takeovers_s[0] <= now_s - 60:
+            takeovers_s.popleft()
+        if len(takeovers_s) >= self._limits.takeovers_per_minute_max:
+            raise ProtocolError(
+                "too many takeovers",
+                f"the session {session.client_id} was taken over {len(takeovers_s)} times within a minute "
+                "(limit takeovers_per_minute_max); let one connection keep it, or use a client-id of your own",
+            )
+        takeovers_s.append(now_s)
+        self._counters.takeovers += 1
+        old.expel(
+            ProtocolError(
+                TAKEOVER,
+                f"another connection of {session.principal} has the client-id {session.client_id} now, and the newest has the "
+                "session; connect again only to take it back, or with a client-id of your own",
+            )
+        )
+        old.lost()
+        self.release_all(session)
+
+    def needed_of(self, tombstones: set[Topic]) -> set[Topic]:
+        """Return those of some deleted topics that a subscription is owed, or that a client may not have received."""
+        needed: set[Topic] = set()
+        for session in self.sessions.values():
+            for subscription in session.subscriptions.values():
+                if subscription.owed or subscription.held:
+                    needed |= subscription.owed & tombstones
+                    needed |= subscription.held.keys() & tombstones
+            if session.connection is not None:
+                needed.update([one[1] for one in session.connection.unwritten])
+        return needed
+
     # Subscriptions.
 
     def find(self, principal: str, client_id: str, id_: bytes) -> Subscription | None:
@@ -172,6 +214,18 @@ class SessionTable:
             self._scanner.owe_current(subscription, after if covered else 0)
         else:
             subscription.complete_initial()
+
+    def refuse(self, subscription: Subscription) -> None:
+        """Fail the connection of a subscription that the disk had no room for; forget it unless it took effect before."""
+        connection = subscription.connection
+        if connection is not None:
+            connection.expel(SUBSCRIPTION_REFUSED)
+        if subscription.life is PENDING:
+            session = subscription.session
+            del session.subscriptions[subscription.id]
+            self.remove(subscription)
+            if session.connection is None and not session.durable:
+                self.close(session)
 
     def pause(self, subscription: Subscription) -> None:
         """Detach a subscription from its connection, if it has one: it owes again what is un-acked."""

@@ -17,10 +17,10 @@ import trio
 
 from maxam import __version__
 from maxam.avro.registry import Registry
-from maxam.broker.broker import TAKEOVER, Broker
+from maxam.broker.broker import Broker
 from maxam.broker.outbox import Outbox
 from maxam.broker.policy import Policy
-from maxam.broker.session_table import CROWDED
+from maxam.broker.session_table import CROWDED, TAKEOVER
 from maxam.config import LISTENER_PLACES, Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor

@@ -184,7 +184,7 @@ MUTANTS = (
     Mutant("what was sent is lacked still", session, "        self._front_us = self._back_us\n", "        self._front_us = earlier(self._front_us, self._back_us)\n"),
     Mutant("nothing lacked while a scan is under way", session, "oldest_us = self._scan_us if self.scans else 0", "oldest_us = 0"),
     Mutant("scan that ended goes on to be lacked", scans, "                scan.subscription.end_scan(scan.began_us)\n", "                pass\n"),
-    Mutant("takeover keeps un-acked", broker, "        old.lost()\n        self._table.release_all(session)", "        old.lost()"),
+    Mutant("takeover keeps un-acked", session_table, "        old.lost()\n        self.release_all(session)", "        old.lost()"),
     Mutant("writer not woken by an ACK", broker, "            connection.promise(event.receipt, ())\n        connection.wake_if_due()\n\n    def detach", "            connection.promise(event.receipt, ())\n\n    def detach"),
     Mutant("receipts not awaited at the end of input", broker, "        self._receipt_waits.add(connection)\n\n", "        pass\n\n"),
     Mutant("writer not woken by a commit", receipt_waits, "        for connection in self._taken.popleft():\n            connection.wake_if_due()\n", "        self._taken.popleft()\n"),

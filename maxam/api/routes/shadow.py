@@ -12,7 +12,9 @@ from maxam.avro.json.decoding import iso_time
 from maxam.gateway.shadow import Reason, Tally, Trials
 
 TRIAL_ROWS_MAX: Final = 100  # of principals and of reasons, each, that one rule shows: those with most
-_TALLY: Final = dict.fromkeys(("seen", "tried", "fits", "older", "rejected", "newly_accepted"), COUNT)
+_COUNTS: Final = ("seen", "tried", "fits", "older", "rejected", "newly_accepted")
+FORMER: Final = "mended"  # name of `newly_accepted` until 0.2.0, kept for one release
+_TALLY: Final = dict.fromkeys((*_COUNTS, FORMER), COUNT)
 
 
 @Description(
@@ -81,7 +83,7 @@ def _trials_row(trials: Trials) -> dict[str, object]:
 
 
 def _tally_row(tally: Tally) -> dict[str, object]:
-    return {name: getattr(tally, name) for name in _TALLY}
+    return {name: getattr(tally, name) for name in _COUNTS} | {FORMER: tally.newly_accepted}
 
 
 def _reason_row(reason: Reason) -> dict[str, object]:
