@@ -36,6 +36,7 @@ class GlobSet:
         ends: The bits of all ends.
         start: The states before the first character.
         steps: Number of elements compared so far; 0 while prefixes, suffixes and samples decide everything.
+        texts: The texts of the globs.
     """
 
     __slots__ = (
@@ -47,19 +48,19 @@ class GlobSet:
         "_slashes",
         "_stars",
         "_stores",
-        "_texts",
         "ends",
         "globs",
         "masks",
         "start",
         "steps",
+        "texts",
     )
 
     def __init__(self, globs: Sequence[Glob]) -> None:
         self.globs: Final = tuple(globs)
         self.steps = 0
         self.masks: Final[list[int]] = []
-        self._texts: Final = frozenset([glob.text for glob in globs])
+        self.texts: Final = frozenset([glob.text for glob in globs])
         self._shared: Final[dict[str, tuple[int, int, int]]] = {}
         places: dict[str, int] = {}  # the bits of each different element
         at = starts = ends = 0
@@ -92,7 +93,7 @@ class GlobSet:
         One comparison takes a few operations on integers for each element of the other glob. Wildcards do not add to that: the
         reach of a star is one addition, because the carry runs through all elements that it may take.
         """
-        if other.text in self._texts or "**" in self._texts:
+        if other.text in self.texts or "**" in self.texts:
             return True
         near = 0
         for glob, mask in zip(self.globs, self.masks, strict=True):

@@ -89,6 +89,14 @@ class Rights:
             self._receive_digest = blake2b(globs.encode(), digest_size=8).hexdigest()
         return self._receive_digest
 
+    @property
+    def received(self) -> GlobSet:
+        """The globs of destinations that it may receive."""
+        union = self._receive_union
+        if union is None:
+            union = self._receive_union = GlobSet(self._receive)
+        return union
+
     def receives_all_of(self, other: "Rights") -> bool:
         """Tell whether it may surely receive whatever `other` may: it was granted the same globs, or more."""
         return set(other._receive) <= set(self._receive)  # noqa: SLF001  # of its own kind
@@ -113,10 +121,7 @@ class Rights:
         known = self._glob_decisions.get(glob.text)
         if known is not None:
             return known
-        union = self._receive_union
-        if union is None:
-            union = self._receive_union = GlobSet(self._receive)
-        possible = union.overlaps(glob)
+        possible = self.received.overlaps(glob)
         if len(self._glob_decisions) >= _GLOB_DECISIONS_MAX:
             self._glob_decisions.clear()
         self._glob_decisions[glob.text] = possible

@@ -6,6 +6,7 @@ from maxam.avro.registry import Registry
 from maxam.broker.refinement import Refinement
 from maxam.config import Limits
 from maxam.errors import ProtocolError, SelectorError
+from maxam.glob_sets import GlobSet
 from maxam.globs import Glob
 from maxam.selectors.selector import Selector, SelectorTable
 from maxam.stomp.events import Subscribe
@@ -27,8 +28,14 @@ class RefinementTable:
         self._limit: Final = limits.selectors_per_principal_max
         self._texts: Final[dict[str, dict[str, int]]] = {}  # by principal: subscriptions with each text
 
-    def selector(self, principal: str, event: Subscribe, glob: Glob) -> Selector | None:
+    def selector(self, principal: str, event: Subscribe, glob: Glob, received: GlobSet) -> Selector | None:
         """Return the compiled selector of a SUBSCRIBE, None for none. It is in use until `remove`.
+
+        Args:
+            principal: Of the session.
+            event: The SUBSCRIBE.
+            glob: Its destination.
+            received: Globs of topics that the principal may receive.
 
         Raises:
             ProtocolError: The selector is wrong, or the principal has too many.
@@ -45,7 +52,7 @@ class RefinementTable:
                 event.receipt,
             )
         try:
-            selector = self._selectors.take(text, glob)
+            selector = self._selectors.take(text, glob, received)
         except SelectorError as error:
             raise ProtocolError("bad selector", str(error), event.receipt) from error
         texts[text] = texts.get(text, 0) + 1

@@ -79,7 +79,7 @@ class Subscribing:
         durable = event.durable and not filtered
         old = session.subscriptions.get(event.subscription)
         self._check_subscribe(session, event, old, glob, durable)
-        selector = self._table.refinements.selector(session.principal, event, glob)
+        selector = self._table.refinements.selector(session.principal, event, glob, session.rights.received)
         after = -1
         if old is not None and old.glob == glob:
             subscription = old

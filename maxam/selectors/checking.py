@@ -57,31 +57,41 @@ _COMPARABLE: Final = frozenset((NUMBER, TEXT, BOOLEAN, NOTHING))
 _SHOWN_MAX: Final = 8  # names of fields in a hint
 _HINT: Final = "It may stand with IS NULL only. If it has several types, a narrower glob may leave one."
 _SIMILAR_MAX: Final = 3
+_NAMES_MAX: Final = 1000  # that are compared with a wrong one: 5 ms
 _COMPARISONS_MAX: Final = 8  # of globs with those of earlier rules
+_OVERLAPS_MAX: Final = 500  # pairs of rules that are tested for a common destination
 _STATES_MAX: Final = 100  # of one comparison, about 1 ms
 
 
-def reachable_rules(registry: Registry, glob: Glob) -> list[Rule]:
+def reachable_rules(registry: Registry, glob: Glob, received: GlobSet | None = None) -> list[Rule]:
     """Return the rules that some destination of a glob has, in their order.
 
+    Of a principal that receives `received` only, rules without a destination that it may receive are left out.
     A rule is left out if earlier rules take all destinations that it shares with the glob. If that would take more than some 10 ms
     to find out, rules stay.
     """
     of_glob = GlobSet([glob])
     earlier: list[Glob] = []
+    texts: set[str] = set()
     found: list[Rule] = []
     comparisons = _COMPARISONS_MAX
+    overlaps = _OVERLAPS_MAX
     for rule in registry.rules:
-        if not of_glob.overlaps(rule.glob):
+        if not of_glob.overlaps(rule.glob) or (received is not None and not received.overlaps(rule.glob)):
             continue
-        if any(other.text in ("**", glob.text, rule.glob.text) for other in earlier):
+        if "**" in texts or glob.text in texts or rule.glob.text in texts:
             continue
-        others = [other for other in earlier if overlap(other, rule.glob)] if comparisons else []
+        overlaps -= len(earlier)
+        others = [other for other in earlier if overlap(other, rule.glob)] if comparisons and overlaps >= 0 else []
         earlier.append(rule.glob)
+        texts.add(rule.glob.text)
         if others:
             comparisons -= 1
+            wanted: list[Sequence[Glob]] = [[glob], [rule.glob]]
+            if received is not None:
+                wanted.append(received.globs)
             try:
-                if find_destination([[glob], [rule.glob]], [others], _STATES_MAX) is None:
+                if find_destination(wanted, [others], _STATES_MAX) is None:
                     continue
             except GlobError:
                 pass
@@ -89,14 +99,20 @@ def reachable_rules(registry: Registry, glob: Glob) -> list[Rule]:
     return found
 
 
-def check(root: Syntax, registry: Registry, glob: Glob) -> None:
+def check(root: Syntax, registry: Registry, glob: Glob, received: GlobSet | None = None) -> None:
     """Check the fields and types of a selector.
+
+    Args:
+        root: The selector.
+        registry: Has the schemas.
+        glob: Of the subscription.
+        received: The errors must disclose no schema of destinations outside these. None stands for all destinations.
 
     Raises:
         SelectorError: It is no condition, no schema version has a field of it, or unlike types are compared. The error has the
             path and the position.
     """
-    rules = reachable_rules(registry, glob)
+    rules = reachable_rules(registry, glob, received)
     versions: dict[tuple[str, str], SchemaVersion] = {}
     for rule in rules:
         minors = rule.minors
@@ -212,7 +228,7 @@ class _Checker:
         names = sorted({field.name for one in of for field in one.fields})
         outer = path_text(node.path[:known])
         if isinstance(step, str) and names:
-            similar = get_close_matches(step, names, _SIMILAR_MAX)
+            similar = get_close_matches(step, names[:_NAMES_MAX], _SIMILAR_MAX)
             more = " and others" if len(names) > _SHOWN_MAX else ""
             hint = f"Fields there: {', '.join(names[:_SHOWN_MAX])}{more}."
             if similar:

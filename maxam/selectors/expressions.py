@@ -6,7 +6,7 @@ An integer result that needs more than 64 bits is calculated again with floats. 
 
 from typing import Final, final
 
-from maxam.selectors.like import LikePattern
+from maxam.selectors.like import STEPS_MAX, LikePattern
 from maxam.selectors.syntax import (
     AND,
     ARITHMETIC,
@@ -56,14 +56,16 @@ class Operands:
         fields: Path of each field.
         headers: Name of each header, by place.
         count: Number of places.
+        likes: Number of LIKEs.
     """
 
-    __slots__ = ("count", "fields", "headers")
+    __slots__ = ("count", "fields", "headers", "likes")
 
     def __init__(self) -> None:
         self.fields: Final[dict[Path, int]] = {}
         self.headers: Final[dict[bytes, int]] = {}
         self.count = 0
+        self.likes = 0
 
     def of_field(self, path: Path) -> int:
         """Return the place of a field."""
@@ -105,7 +107,8 @@ def build(node: Syntax, operands: Operands) -> Expression:
         return _IsNull(items[0])
     if node.kind == LIKE:
         assert node.pattern is not None  # noqa: S101 - the parser gives each LIKE one
-        return _Like(items[0], node.pattern)
+        operands.likes += 1
+        return _Like(items[0], node.pattern, operands)
     return _All(items) if node.kind == AND else _Any(items)
 
 
@@ -299,15 +302,18 @@ class _In(Expression):
 
 @final
 class _Like(Expression):
-    __slots__ = ("_item", "_pattern")
+    __slots__ = ("_item", "_operands", "_pattern")
 
-    def __init__(self, item: Expression, pattern: LikePattern) -> None:
+    def __init__(self, item: Expression, pattern: LikePattern, operands: Operands) -> None:
         self._item: Final = item
         self._pattern: Final = pattern
+        self._operands: Final = operands
 
     def value(self, row: Row) -> object:
         value = self._item.value(row)
-        return self._pattern.matches(value.decode(errors="replace")) if isinstance(value, bytes) else None
+        if not isinstance(value, bytes):
+            return None
+        return self._pattern.matches(value, STEPS_MAX // self._operands.likes)
 
 
 def _is_number(value: object) -> bool:

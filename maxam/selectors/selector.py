@@ -5,6 +5,7 @@ from typing import Final, final
 from maxam.avro.registry import Registry
 from maxam.config import Limits
 from maxam.content import unpack_headers
+from maxam.glob_sets import GlobSet
 from maxam.globs import Glob
 from maxam.records import Change
 from maxam.selectors.checking import check
@@ -61,24 +62,31 @@ class Selector:
         self.headers_only: Final = not operands.fields
         self._registry = registry
         self._plans: Final[dict[bytes, Plan | None]] = {}
-        self._fitting: Final[set[str]] = set()  # globs that were checked
+        self._fitting: Final[set[tuple[str, frozenset[str] | None]]] = (
+            set()
+        )  # globs that were checked, with what is received
         self._newer: dict[int, bool] = {}  # results by revision, in two generations
         self._older: dict[int, bool] = {}
         self._last_revision = 0
         self._last_matched = False
 
-    def check(self, glob: Glob) -> None:
+    def check(self, glob: Glob, received: GlobSet | None = None) -> None:
         """Check fields and types against the schemas that the glob can reach.
+
+        Args:
+            glob: Of the subscription.
+            received: Globs of topics that its principal may receive. Schemas of other topics do not count. None stands for all destinations.
 
         Raises:
             SelectorError: A field exists in none of them, or unlike types are compared.
         """
-        if glob.text in self._fitting:
+        key = (glob.text, None if received is None else received.texts)
+        if key in self._fitting:
             return
-        check(self._syntax, self._registry, glob)
+        check(self._syntax, self._registry, glob, received)
         if len(self._fitting) >= REMEMBERED_MAX:
             self._fitting.clear()
-        self._fitting.add(glob.text)
+        self._fitting.add(key)
 
     @property
     def paths(self) -> list[Path]:
@@ -169,8 +177,13 @@ class SelectorTable:
         """The number of selectors in use."""
         return len(self._selectors)
 
-    def take(self, text: str, glob: Glob) -> Selector:
+    def take(self, text: str, glob: Glob, received: GlobSet | None = None) -> Selector:
         """Return the selector of a text for a subscription, and count its use.
+
+        Args:
+            text: Of the selector.
+            glob: Of the subscription.
+            received: As of `Selector.check`. If it contains nothing that the glob matches, no field is checked.
 
         Raises:
             SelectorError: The text is not a selector, or does not fit the schemas that the glob can reach.
@@ -178,7 +191,8 @@ class SelectorTable:
         selector = self._selectors.get(text)
         if selector is None:
             selector = Selector(text, self._registry, self._limits)
-        selector.check(glob)
+        if received is None or received.overlaps(glob):
+            selector.check(glob, received)
         self._selectors[text] = selector
         self._uses[text] = self._uses.get(text, 0) + 1
         return selector

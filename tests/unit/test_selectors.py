@@ -13,6 +13,7 @@ from maxam.config import Limits
 from maxam.content import pack
 from maxam.error_codes import CODES
 from maxam.errors import SelectorError
+from maxam.glob_sets import GlobSet
 from maxam.globs import compile_glob
 from maxam.records import UNJUDGED, Change, Headers, Identity, Judgement
 from maxam.selectors.checking import reachable_rules
@@ -194,9 +195,43 @@ def test_like(pattern: str, matching: Sequence[str], others: Sequence[str]) -> N
 
 def test_a_hostile_pattern_ends() -> None:
     """A LIKE that takes too long is unknown; long texts alone are no reason."""
-    assert LikePattern("%a_a_a_b%", "", 1).matches("a" * 2 * STEPS_MAX) is None
-    assert LikePattern("%a_a_a_b%", "", 1).matches("a" * 1000) is False
-    assert LikePattern("%ab%", "", 1).matches("a" * 2 * STEPS_MAX + "b") is True
+    assert LikePattern("%a_a_a_b%", "", 1).matches(b"a" * 2 * STEPS_MAX) is None
+    assert LikePattern("%a_a_a_b%", "", 1).matches(b"a" * (STEPS_MAX // 8)) is False
+    assert LikePattern("%ab%", "", 1).matches(b"a" * 2 * STEPS_MAX + b"b") is True
+    assert LikePattern("%ab%", "", 1).matches(b"a" * 256 * STEPS_MAX + b"ab") is None
+
+
+def test_the_patterns_of_a_selector_share_their_steps() -> None:
+    """Sixteen LIKEs cost no more than one."""
+    text = "a" * (STEPS_MAX // 8)
+    like = "a LIKE '%a_a_a_b%'"
+    assert value_of(f"{like} OR {like}", a=text) is False
+    assert value_of(" OR ".join([like] * 16), a=text) is None
+
+
+@pytest.mark.parametrize(("rules", "left_out"), [(10, True), (100, False)])
+def test_a_check_of_many_rules_takes_a_bounded_number_of_comparisons(rules: int, left_out: bool) -> None:
+    """A registry of a thousand rules does not hold the event loop: of many, a rule stays that others cover."""
+    globs = [*(f"X/*.{number}" for number in range(rules)), "X/*.?", "X/*.x"]
+    of = registry(*((glob, "none", "") for glob in globs))
+    found = reachable_rules(of, compile_glob("X/**", LIMITS))
+    assert (len(found) == rules + 1) is left_out
+
+
+def test_rules_that_a_principal_may_not_receive_do_not_count() -> None:
+    """No error discloses a schema of theirs, and a glob without any right is no reason to refuse a selector."""
+    of = registry(("X/a.*", "single-object", "n.T_v1"), ("X/b.*", "single-object", "n.U_v1"), ("X/*", "none", ""))
+    received = GlobSet([compile_glob("X/b.*", LIMITS)])
+    everything = compile_glob("X/**", LIMITS)
+    assert [of.rules.index(rule) for rule in reachable_rules(of, everything, received)] == [1]
+    table = SelectorTable(of, LIMITS)
+    assert table.take("status = 1", everything, received)
+    with pytest.raises(SelectorError):
+        table.take("status = 1", everything)
+    with pytest.raises(SelectorError) as caught:
+        table.take("last = 1", everything, received)
+    assert "T_v1" not in str(caught.value)
+    table.take("last = 'unchecked'", compile_glob("X/a.*", LIMITS), received)
 
 
 # Errors
