@@ -144,7 +144,7 @@ class SessionTable:
         old.expel(
             ProtocolError(
                 TAKEOVER,
-                f"another connection of {session.principal} has the client-id {session.client_id} now, and the newest has the "
+                f"another connection of {session.principal} has the client-id {session.client_id} now. The newest has the "
                 "session; connect again only to take it back, or with a client-id of your own",
             )
         )
