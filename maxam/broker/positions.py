@@ -13,6 +13,11 @@ def position_text(incarnation: str, revision: int, rights: Rights) -> str:
     return f"{incarnation}.{revision}.{rights.receive_digest}" if incarnation else ""
 
 
+def void_position(incarnation: str) -> str:
+    """Return a position that can never be used; empty if the journal has no incarnation."""
+    return f"{incarnation}.0.0" if incarnation else ""
+
+
 def usable_revision(text: bytes, incarnation: str, rights: Rights, floor: int, head: int) -> int:
     """Return the revision of a position after which all changes are known, or -1.
 

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, final
 
 from maxam.broker.operations import OperationLog
-from maxam.broker.positions import position_text
+from maxam.broker.positions import position_text, void_position
 from maxam.broker.refinement import COMPLETE, LEAVE, SKIP, WAIT, WITHDRAWN, Refinement
 from maxam.broker.session import OVERDUE, Subscription, Topic
 from maxam.broker.wire_cache import WireCache
@@ -154,13 +154,13 @@ class RefinedDelivery:
                 left = self._notices(subscription, refinement, left, out)
                 if left <= 0:
                     return
-                withdraws = len(refinement.withdrawals) > 0
-                if refinement.completing or withdraws or 0 <= refinement.marker_due_s <= now_s:
+                if refinement.completing or 0 <= refinement.marker_due_s <= now_s:
                     self._marker(subscription, refinement, now_s, out)
-                if withdraws and refinement.initial_left == COMPLETE and not subscription.scans:
+                if refinement.withdrawals and refinement.initial_left == COMPLETE and not subscription.scans:
                     left = self._withdraw(subscription, refinement, left, out)
                     if left <= 0:
                         return
+                    self._marker(subscription, refinement, now_s, out)
             del self._marking[subscription]
 
     def _notices(self, subscription: Subscription, refinement: Refinement, left: int, out: list[bytes]) -> int:
@@ -175,16 +175,21 @@ class RefinedDelivery:
     def _withdraw(self, subscription: Subscription, refinement: Refinement, left: int, out: list[bytes]) -> int:
         """Do the same for topics that the client may no longer receive.
 
-        A position of the new rights comes before. A client that resumes from one of the rights before would lack the topic, if the right
-        had come back meanwhile.
+        No position can be used that the client has before it has all of these notices. With the rights before it would lack a dropped
+        topic, if the right had come back meanwhile. With the new rights it would keep one.
         """
         withdrawals = refinement.withdrawals
+        void = void_position(self._log.incarnation)
         while withdrawals and left > 0:
             destination = next(iter(withdrawals))
             del withdrawals[destination]
             if subscription.session.rights.may_receive(destination):
                 refinement.restored(destination)  # the right came back
                 continue
+            if refinement.reported != void:
+                refinement.reported = void
+                headers = ((b"kind", b"position"), (b"position", void.encode()))
+                out.append(marker(self._version, subscription.id, headers))
             out.append(notice(self._version, subscription.id, destination, WITHDRAWN))
             left -= 1
         return left
@@ -211,7 +216,7 @@ class RefinedDelivery:
     def position(self, subscription: Subscription, refinement: Refinement) -> str:
         """Return the position of a subscription as text, which counts as reported then; the one before until `complete` was sent."""
         complete = refinement.initial_left == COMPLETE and not refinement.completing
-        if complete and subscription.applied and not subscription.scans:
+        if complete and subscription.applied and not subscription.scans and not refinement.withdrawals:
             revision = refinement.position(self._log.committed_revision)
             refinement.reported = position_text(self._log.incarnation, revision, subscription.session.rights)
         return refinement.reported

@@ -52,7 +52,7 @@ class Refinement:
         metadata: Each MESSAGE has the metadata of its change.
         selector: The condition on values, or None.
         notices: Topics about which the client is to be sent a notice, in order.
-        withdrawals: Topics that it may no longer receive, in order, for notices that follow the next position.
+        withdrawals: Topics that it may no longer receive, in order. Their notices come when no scan goes on.
         stale: Topics that were reported as stale, until their next value.
         unavailable: It had a position that cannot be used.
         sent: MESSAGEs of values, deletes and topics that left, since the SUBSCRIBE.

@@ -285,7 +285,7 @@ class Scanner:
                 subscription.checked = None if subscription.owed else rights
                 refinement = subscription.refinement
                 if refinement is not None and refinement.markers and grants.shrunk:
-                    self._begin(Scan(subscription, self._log.committed_revision, before, began_us, withdrawn=True))
+                    self.withdraw(subscription, before, began_us)
                 if subscription.life is ROUTED:
                     routes_change = routes_change or grants.changed
                     if grants.grown and subscription.backfilled and grants.may_concern(subscription.glob) is not False:
@@ -294,6 +294,11 @@ class Scanner:
                     self.recheck(subscription, before, grants.may_concern(subscription.glob), began_us)
         if routes_change:
             self._routing.void()  # the routes of every topic are made again, under the new rights
+
+    def withdraw(self, subscription: Subscription, before: Rights, began_us: int) -> None:
+        """Begin a scan for the topics that its client may hold by the rights before, and may no longer receive."""
+        # A position of 0 keeps the deletes that it has not come to yet.
+        self._begin(Scan(subscription, self._log.committed_revision, before, began_us, 0, withdrawn=True))
 
     def owe_granted(self, subscription: Subscription, before: Rights, began_us: int) -> None:
         """Begin to owe a subscription the topics that the rights now in force grant, and those before did not.

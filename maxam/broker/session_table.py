@@ -206,12 +206,15 @@ class SessionTable:
             return  # until a policy grants something that it matches
         self._routing.add(subscription)
         if current:
-            self._scanner.owe_current(subscription)
+            # If a resumption asked for it, the deletes after the position are owed still.
+            self._scanner.owe_current(subscription, 0 if after >= 0 else -1)
         elif after >= 0:
-            # A topic that was granted since the SUBSCRIBE may have changed before the position.
-            checked = subscription.checked
-            covered = checked is not None and checked.receives_all_of(subscription.session.rights)
-            self._scanner.owe_current(subscription, after if covered else 0)
+            rights = subscription.session.rights
+            checked = subscription.checked or rights  # since the SUBSCRIBE another policy may have come into force
+            # A topic that it grants may have changed before the position.
+            self._scanner.owe_current(subscription, after if checked.receives_all_of(rights) else 0)
+            if not rights.receives_all_of(checked):
+                self._scanner.withdraw(subscription, checked, subscription.asked_us)
         else:
             subscription.complete_initial()
 

@@ -600,6 +600,35 @@ class TestFoundBySimulation:
         world.settle()
         assert ("X/7", b"") in values(again.read())
 
+    def test_a_right_that_goes_while_a_subscribe_is_committed(self) -> None:
+        """A client that resumes from a position gets the notice of a topic that it held."""
+        world = make(anna=self.READ_ALL, bert=EVERYTHING)
+        put(world, "X/b", publisher=world.client("bert", client_id="p"))
+        first = world.client()
+        subscribe(first, "markers:true", "eager:true")
+        since = markers(first.read())[-1]["position"]
+        client = world.client()
+        client.write(f"SUBSCRIBE\nid:s\ndestination:X/**\nmarkers:true\nsince:{since}\n\n\0".encode())
+        world.broker.replace_policy(policy(anna=self.READ_A, bert=EVERYTHING))
+        world.settle()
+        assert [frame.headers[b"kind"] for frame in client.read()] == [b"complete", b"position", b"left", b"position"]
+
+    def test_deletes_of_a_catch_up_that_is_resumed_before_it_begins(self) -> None:
+        """Two SUBSCRIBEs with a position and `eager` before the first is on disk: the deletes are owed."""
+        world = make()
+        publisher = world.client(client_id="p")
+        put(world, "X/a", publisher=publisher)
+        first = world.client()
+        subscribe(first, "markers:true")
+        since = markers(first.read())[-1]["position"]
+        put(world, "X/a", b"", publisher)
+        text = f"SUBSCRIBE\nid:s\ndestination:X/**\nmarkers:true\ndurable:true\neager:true\nsince:{since}\n\n\0"
+        world.client(client_id="c").write(text.encode())
+        again = world.client(client_id="c")
+        again.write(text.encode())
+        world.settle()
+        assert values(again.read()) == [("X/a", b"")]
+
     def test_an_ack_of_a_value_that_is_owed_again(self) -> None:
         """A right that goes and comes back has an un-acked value sent again: its ACK does not move the position past it."""
         world = make(anna=self.READ_ALL, bert=EVERYTHING)
@@ -615,19 +644,21 @@ class TestFoundBySimulation:
         (receipt,) = [frame for frame in client.read() if frame.command == b"RECEIPT"]
         assert receipt.headers[b"position"].split(b".")[1] == b"0"
 
-    def test_a_position_comes_before_topics_leave(self) -> None:
-        """A client that got the notice has no position of the rights before to resume from."""
+    def test_no_position_can_be_used_while_topics_leave(self) -> None:
+        """A client that dropped a topic would lack it if the right came back; one that did not would keep it."""
         world = make(anna=self.READ_ALL, bert=EVERYTHING)
         put(world, "X/b", publisher=world.client("bert", client_id="p"))
         client = world.client()
         subscribe(client, "markers:true", "eager:true")
-        before = markers(client.read())[-1]["position"]
+        client.read()
         world.broker.replace_policy(policy(anna=self.READ_A, bert=EVERYTHING))
         world.settle()
-        position, left = client.read()
+        void, left, usable = client.read()
         assert left.headers[b"kind"] == b"left"
-        assert position.headers[b"kind"] == b"position"
-        assert position.headers[b"position"].decode() != before
+        for marker, result in ((void, b"since-unavailable"), (usable, None)):
+            again = world.client()
+            subscribe(again, f"since:{marker.headers[b'position'].decode()}", "receipt:r")
+            assert again.read()[0].headers.get(b"result") == result
 
     def test_the_receipt_of_an_ack_has_the_position_of_its_own_time(self) -> None:
         """It is sent once the ACK is on disk. A marker may come before it, and its position is no older than that."""
