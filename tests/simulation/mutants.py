@@ -37,6 +37,7 @@ class Mutant:
 
     Attributes:
         venue: Only the simulation of a whole venue can notice it.
+        refined: Only clients with refined subscriptions can notice it.
         first: The seed to begin with: who is rarely noticed is looked for where it was.
     """
 
@@ -46,6 +47,7 @@ class Mutant:
     new: str
     venue: bool = False
     first: int = 0
+    refined: bool = False
 
     @property
     def compiled(self) -> bool:
@@ -85,6 +87,7 @@ def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:
         members = vars(item).values() if isinstance(item, type) and item.__module__ == module.__name__ else [item]
         for member in members:
             function = member.fget if isinstance(member, property) else member
+            function = function.__func__ if isinstance(function, staticmethod) else function
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
                 yield function
 
@@ -138,28 +141,28 @@ MUTANTS = (
     Mutant("re-armed topic to the head", session, "                self._to_back(topic, since_us)\n        return stamp", "                self._to_front(topic, since_us)\n        return stamp"),
     Mutant("re-armed topic forgotten", session, "            if since_us != NOT_OWED:\n                self._to_back(topic, since_us)\n        return stamp", "        return stamp"),
     Mutant("un-acked topic sent again", session, "        if self.held and topic in self.held:\n            self.held", "        if False:\n            self.held"),
-    Mutant("rights checked only when owed", outbox, "if current.checked is not self.rights and not current.permits(topic, self.rights):", "if False:"),
+    Mutant("rights checked only when owed", outbox, "permitted = current.checked is self.rights or current.permits(topic, self.rights)", "permitted = True"),
     Mutant("rights of the connection never change", scans, "                session.connection.rights = rights", "                pass"),
     Mutant("routes outlive a policy", routing, "        self._generation += 1\n", "        self._generation += 0\n"),
     Mutant("routes in force dropped like void ones", routing, "            if topic.epoch != self.epoch:\n                topics -=", "            if True:\n                topics -="),
     Mutant("rights that come back cover what others made owed", scans, "subscription.checked = None if subscription.owed else rights", "pass"),
     Mutant("what an eager resume owes again counts as written", subscribing, "            connection.unconfirm(subscription)\n", "", first=78),
-    Mutant("eager of an earlier SUBSCRIBE forgotten", subscribing, "event.eager or (subscription.eager and not subscription.applied)", "event.eager"),
+    Mutant("eager of an earlier SUBSCRIBE forgotten", subscribing, "eager or (subscription.eager and not subscription.applied)", "eager"),
     Mutant("snapshots forget what no right allows", summary, 'Rights((), (compile_glob("**", limits),)', 'Rights((), (compile_glob("X/a.*", limits),)'),
-    Mutant("granted topics not owed", scans, "if grants.grown and backfilled and grants.may_concern(subscription.glob) is not False:", "if False:"),
+    Mutant("granted topics not owed", scans, "if grants.grown and subscription.backfilled and grants.may_concern(subscription.glob) is not False:", "if False:"),
     Mutant("what grows is told the wrong way round", scans, "not before.receives_all_of(rights)", "not rights.receives_all_of(before)"),
     Mutant("what a right can match again stays out of the index", scans, "        elif possible:\n", "        elif False:\n"),
-    Mutant("what was filtered is not owed when it is granted", scans, "            if subscription.durable or subscription.eager:\n                self.owe_granted", "            if False:\n                self.owe_granted"),
-    Mutant("un-acked dropped at disconnect", session, "            self.owed.add(topic)\n            self._to_front(topic, since_us)\n        self.sent", "            continue\n        self.sent"),
-    Mutant("un-acked to the tail at disconnect", session, "            self._to_front(topic, since_us)\n        self.sent", "            self._to_back(topic, since_us)\n        self.sent"),
+    Mutant("what was filtered is not owed when it is granted", scans, "            if subscription.backfilled:\n                self.owe_granted", "            if False:\n                self.owe_granted"),
+    Mutant("un-acked dropped at disconnect", session, "            self.owed.add(topic)\n            self._to_front(topic, since_us)\n        if self.waiting", "            continue\n        if self.waiting"),
+    Mutant("un-acked to the tail at disconnect", session, "            self._to_front(topic, since_us)\n        if self.waiting", "            self._to_back(topic, since_us)\n        if self.waiting"),
     Mutant("unwritten counts as written", outbox, "        for subscription, topic, _, since_us in reversed(self.unwritten):", "        for subscription, topic, _, since_us in ():"),
     Mutant("durable auto never settled", outbox, "            if not subscription.removed:\n                self._acknowledgements.written(", "            if False:\n                self._acknowledgements.written("),
     Mutant("eager scan with double", scans, "                or change.revision > scan.revision\n", ""),
     Mutant("eager scan with gap", scans, "            if seen >= topics:\n                break\n", "            if seen >= topics:\n                scan.cursor = name\n                break\n"),
-    Mutant("eager scan delivers deletes", scans, "                change.deleted\n                or change", "                change"),
+    Mutant("eager scan delivers deletes", scans, "(change.deleted if scan.after < 0 else change.revision <= scan.after)", "(scan.after >= 0 and change.revision <= scan.after)"),
     Mutant("eager resume doubles", scans, "                or topic in scan.owed\n", ""),
     Mutant("subscription never routed", routing, "        self._index.add(subscription.glob, subscription, subscription.session.principal)", "        pass"),
-    Mutant("new subscription sees earlier SENDs", subscribing, "        if not subscription.durable:\n            connection.position = self._log.append(TransientSubscribe(subscription, event.eager))\n", "        if not subscription.durable:\n            self._table.activate(subscription, event.eager)\n"),
+    Mutant("new subscription sees earlier SENDs", subscribing, "            connection.position = self._log.append(transient)\n", "            self._table.activate(subscription, eager, after)\n"),
     Mutant("window ignored for auto", outbox, "if self.in_flight >= self.window.size:", "if self.in_flight >= self.window.size and (subscription or ready_queue[0]).acknowledged:"),
     Mutant("window off by one", outbox, "if self.in_flight >= self.window.size:", "if self.in_flight > self.window.size:"),
     Mutant("UNSUBSCRIBE keeps its window slots", session_table, "connection.in_flight -= subscription.release()", "subscription.release()", first=30),
@@ -177,7 +180,7 @@ MUTANTS = (
     Mutant("replaced subscription not recorded", subscribing, "                self._record_removal(connection, old)", "                pass"),
     Mutant("head not taken from the journal", recovery, "        self._log.head_revision = self._log.committed_revision = revision\n", ""),
     Mutant("conflated change lacked since the newest", session, "            self.conflated += 1\n", "            self.conflated += 1\n            self._front_us = self._back_us = topic.change.accepted_at_us\n"),
-    Mutant("un-acked lacked since the newest after a disconnect", session, "            self._to_front(topic, since_us)\n        self.sent", "            self._to_front(topic, topic.change.accepted_at_us)\n        self.sent"),
+    Mutant("un-acked lacked since the newest after a disconnect", session, "            self._to_front(topic, since_us)\n        if self.waiting", "            self._to_front(topic, topic.change.accepted_at_us)\n        if self.waiting"),
     Mutant("un-acked lacked since it was accepted", outbox, "subscription.taken_since_us())", "change.accepted_at_us)"),
     Mutant("handed out before a scan came to it lacked since it changed", session, "min(self._front_us, self._scan_us) if self.scans else self._front_us", "self._front_us"),
     Mutant("changed before a scan came to it lacked since it changed", session, "        self._lack_since(since_us)\n\n    def take", "\n    def take"),
@@ -185,7 +188,7 @@ MUTANTS = (
     Mutant("nothing lacked while a scan is under way", session, "oldest_us = self._scan_us if self.scans else 0", "oldest_us = 0"),
     Mutant("scan that ended goes on to be lacked", scans, "                scan.subscription.end_scan(scan.began_us)\n", "                pass\n"),
     Mutant("takeover keeps un-acked", session_table, "        old.lost()\n        self.release_all(session)", "        old.lost()"),
-    Mutant("writer not woken by an ACK", broker, "            connection.promise(event.receipt, ())\n        connection.wake_if_due()\n\n    def detach", "            connection.promise(event.receipt, ())\n\n    def detach"),
+    Mutant("writer not woken by an ACK", broker, "            connection.promise_of_ack(event.receipt, subscription)\n        connection.wake_if_due()\n\n    def detach", "            connection.promise_of_ack(event.receipt, subscription)\n\n    def detach"),
     Mutant("receipts not awaited at the end of input", broker, "        self._receipt_waits.add(connection)\n\n", "        pass\n\n"),
     Mutant("writer not woken by a commit", receipt_waits, "        for connection in self._taken.popleft():\n            connection.wake_if_due()\n", "        self._taken.popleft()\n"),
     Mutant("writer not woken by a value", outbox, "        if not self.awake:\n            self.awake = True\n            self._wake()\n\n    def leave", "\n    def leave"),
@@ -212,7 +215,7 @@ MUTANTS = (
     Mutant("marks of deleted topics for ever", producer_sequences, "return now_us - deleted_at_us > self._retention_us", "return False"),
     Mutant("marks end with the first delete", producer_sequences, "            deleted_at_us, _ = self._gone.pop(destination)\n", "            deleted_at_us, _ = self._gone[destination] if change.deleted else self._gone.pop(destination)\n            change = change if not change.deleted else type(change)(change.revision, deleted_at_us, destination, True, change.publisher, change.judgement, change.content, change.body_at)\n"),
     Mutant("mark of the wrong source forgotten", producer_sequences, "            numbers.pop(source, None)\n", ""),
-    Mutant("stale bytes from the cache", wire_cache, "        change = topic.change\n        shared = message_shared(", "        change = topic.change\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        shared = message_shared("),
+    Mutant("stale bytes from the cache", wire_cache, "        change = topic.change\n        version = variant >> 1 & 1\n        metadata", "        change = topic.change\n        version = variant >> 1 & 1\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        metadata"),
     # Of recovery.
     Mutant("recovery scans all topics for each record", recovery, "            table.backfills.note_eager(subscription, self._log.committed_revision, record.accepted_at_us)\n", "            table.backfills.note_eager(subscription, self._log.committed_revision, record.accepted_at_us)\n            table.backfills.run(self._store)\n"),
     Mutant("recovery owes what was acknowledged", recovery, "                self._table.backfills.acknowledge(subscription, topic)\n", "                pass\n"),

@@ -13,6 +13,8 @@ from tests.simulation.__main__ import main
 from tests.simulation.alike import alike
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.overtaken import overtaken
+from tests.simulation.refined_histories import refined
+from tests.simulation.refined_mutants import REFINED_MUTANTS
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
 
@@ -34,6 +36,12 @@ def test_walks_that_are_overtaken_owe_each_value_once() -> None:
     """Other rights and eager SUBSCRIBEs while earlier walks are under way: nothing comes twice, nothing is missing."""
     for seed in range(100):
         overtaken(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+
+
+def test_clients_with_refined_subscriptions_end_equal_to_the_broker() -> None:
+    """Cut at any frame, back with any state they kept, while rights and machine change: nothing is missing, late or repeated."""
+    for seed in range(200):
+        refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
 
 
 def test_one_seed_repeats_exactly() -> None:
@@ -67,7 +75,7 @@ def test_simulated_worlds_are_not_idle() -> None:
 
 # A mutant changes byte code; of a module that is machine code there is none, so those run only where it is Python.
 @pytest.mark.parametrize(
-    "mutant", [mutant for mutant in MUTANTS if not mutant.compiled], ids=lambda mutant: mutant.name
+    "mutant", [mutant for mutant in (*MUTANTS, *REFINED_MUTANTS) if not mutant.compiled], ids=lambda mutant: mutant.name
 )
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed by the model or by the simulation."""
@@ -76,8 +84,11 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 
 
 def _noticed(mutant: Mutant) -> bool:
-    for seed in range(mutant.first, mutant.first + 120):
+    for seed in range(mutant.first, mutant.first + (1000 if mutant.refined else 120)):
         try:
+            if mutant.refined:
+                refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+                continue
             if mutant.venue:
                 simulate(seed)
                 continue
