@@ -3,6 +3,7 @@
 from typing import Final, final
 
 from maxam.broker.session import Topic
+from maxam.content import EMPTY_CONTENT
 from maxam.records import GATEWAY, Change
 from maxam.stomp.encoder import kind_lines, message_shared, metadata_lines
 
@@ -50,11 +51,13 @@ class WireCache:
         """Return the shared bytes of a topic's MESSAGE, kept for the next subscriber while there is room."""
         change = topic.change
         version = variant >> 1 & 1
-        metadata = (
-            b"" if variant < METADATA else change_lines(version, change, b"delete" if change.deleted else b"value")
-        )
+        content, body_at, metadata = change.content, change.body_at, b""
+        if variant >= METADATA:
+            metadata = change_lines(version, change, b"delete" if change.deleted else b"value")
+            if change.publisher.principal == GATEWAY.principal and change.deleted:
+                content, body_at = EMPTY_CONTENT, len(EMPTY_CONTENT)  # its only header is the reason
         shared = message_shared(
-            version, variant & 1 == 1, change.destination, change.revision, change.content, change.body_at, metadata
+            version, variant & 1 == 1, change.destination, change.revision, content, body_at, metadata
         )
         if len(topic.routes) >= _SHARED_MIN:
             if self._encoded_bytes > _BYTES_MAX:

@@ -7,6 +7,8 @@ import pytest
 
 from maxam.broker.session import OVERDUE
 from maxam.config import Limits
+from maxam.content import pack
+from maxam.records import GATEWAY, UNJUDGED, Change
 from maxam.stomp.frames import Frame
 from tests.sans_io import EVERYTHING, Client, World, policy
 
@@ -90,6 +92,24 @@ class TestMetadata:
         put(world, "X/a", b"", publisher)
         (deleted,) = client.read()
         assert (deleted.headers[b"kind"], deleted.headers[b"reason"]) == (b"delete", b"deleted")
+
+    def test_a_topic_that_expired_has_one_reason(self) -> None:
+        """The gateway's own header of the delete is left out where the metadata has it."""
+        world = make()
+        plain, refined = world.client(), world.client()
+        subscribe(plain)
+        subscribe(refined, "metadata:true")
+        put(world, "X/a", b"1")
+        plain.read()
+        refined.read()
+        content, body_at = pack(((b"reason", b"expired"),), b"")
+        topic = world.broker.store.topics[b"X/a"]
+        change = Change(2, world.wall_us, b"X/a", True, GATEWAY, UNJUDGED, content, body_at)
+        world.broker.apply(change)
+        assert topic.change is change
+        assert plain.read()[0].headers[b"reason"] == b"expired"
+        sent = b"".join(refined.peer.data_to_send(world.now_s))
+        assert sent.count(b"reason:expired\n") == 1
 
     def test_user_headers_cannot_pass_for_metadata(self) -> None:
         """The broker's header comes first, and the first of repeated headers counts."""
