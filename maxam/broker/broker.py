@@ -46,7 +46,7 @@ from maxam.broker.routing import Routing
 from maxam.broker.scans import SCAN_TOPICS, Scan, Scanner
 from maxam.broker.session import Session, Subscription, Topic
 from maxam.broker.session_table import SessionTable
-from maxam.broker.store import Store
+from maxam.broker.store import TOMBSTONE_SWEEP_MIN, Store
 from maxam.broker.subscribing import Subscribing
 from maxam.broker.wills import Wills
 from maxam.broker.window import Window
@@ -68,6 +68,11 @@ from maxam.stomp.events import Ack, Connect, Send, SkippedSend, Subscribe, Unsub
 _EXPIRED_PER_TICK: Final = 1000  # subscriptions of expired sessions that one tick ends: 6 ms
 _SESSIONS_PER_TOMBSTONE: Final = 16  # checking this many sessions costs about as much as deleting one tombstone
 
+_HOLDS_DELETES: Final = ProtocolError(
+    "too much owed",
+    "the client reads too slowly what has changed since its position. The broker had to keep too many deletes for it. "
+    "Connect again, and read faster",
+)
 _IGNORED: Final = ((b"result", b"ignored"),)
 
 
@@ -522,4 +527,10 @@ class Broker:
 
     def _sweep(self) -> None:
         checked = self.store.to_sweep(len(self.sessions) // _SESSIONS_PER_TOMBSTONE)
-        self.store.sweep(checked, self._table.needed_of(checked) | self._scanner.needed_of(checked))
+        owed = self._table.needed_of(checked)
+        needed = self._scanner.needed_of(checked)
+        self.store.sweep(checked, owed | needed)
+        if needed - owed and len(self.store.tombstones) > max(self.limits.deletes_retained_max, TOMBSTONE_SWEEP_MIN):
+            for session in self._scanner.resting_sessions():
+                if session.connection is not None:
+                    session.connection.expel(_HOLDS_DELETES)

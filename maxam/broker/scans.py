@@ -220,12 +220,19 @@ class Scanner:
 
     def needed_of(self, tombstones: set[Topic]) -> set[Topic]:
         """Return those of some deleted topics that a scan after a position may still owe, or will."""
-        positions = [scan.after for scan in self.scans if scan.after >= 0 and not scan.over]
+        scans = [scan for scan in self.scans if scan.after >= 0 and not scan.over]
+        positions = [scan.after for scan in scans]
         positions += self._expected.values()
         if not positions:
             return set()
         oldest = min(positions)
-        return {topic for topic in tombstones if topic.change.revision > oldest}
+        newest = self._log.committed_revision if self._expected else max([scan.revision for scan in scans])
+        return {topic for topic in tombstones if oldest < topic.change.revision <= newest}
+
+    def resting_sessions(self) -> set[Session]:
+        """Return the sessions whose clients read too slowly, so that scans for them rest that owe deletes."""
+        scans = [scan for scan in self.scans if scan.after >= 0 and not scan.over]
+        return {scan.subscription.session for scan in scans if scan.subscription.sated}
 
     def drop(self, subscription: Subscription) -> None:
         """Forget the eager scan of a subscription, under way or expected."""

@@ -5,7 +5,9 @@ from typing import ClassVar
 
 import pytest
 
-from maxam.broker.session import OVERDUE
+from maxam.broker.positions import position_text
+from maxam.broker.session import OVERDUE, SCAN_READY_MAX
+from maxam.broker.store import TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
 from maxam.content import pack
 from maxam.records import GATEWAY, UNJUDGED, Change
@@ -460,6 +462,50 @@ class TestSince:
         world.settle()
         granted = [("X/a", b"1"), ("X/b", b"1")]
         assert sorted(values(back.read())) == (granted[:1] if before == ["X/b"] else granted)
+
+    def test_a_client_that_does_not_read_keeps_no_later_delete_from_being_forgotten(self) -> None:
+        """Its scan rests, and will not owe what was deleted after it began."""
+        world = make(limits=Limits(delete_retention_topics_max=1))
+        publisher = world.client(client_id="publisher")
+        for number in range(2 * SCAN_READY_MAX):
+            publisher.send(f"X/a.{number}")
+        world.settle()
+        subscribe(
+            world.client(), f"since:{position_text(INCARNATION, 0, world.broker.policy.rights('anna'))}", glob="X/a.*"
+        )
+        assert world.broker.resting
+        for number in range(TOMBSTONE_SWEEP_MIN):
+            publisher.send(f"X/b.{number}")
+            publisher.send(f"X/b.{number}", b"")
+        world.settle()
+        sweep(world)
+        assert not world.broker.store.tombstones
+
+    def test_clients_that_do_not_read_keep_a_bounded_number_of_deletes_from_being_forgotten(self) -> None:
+        """Their scans rest, each with a later position. Then they lose their connections."""
+        world = make(limits=Limits(delete_retention_topics_max=TOMBSTONE_SWEEP_MIN))
+        store = world.broker.store
+        publisher = world.client(client_id="publisher")
+        most = ended = 0
+        for round_ in range(6):
+            for number in range(TOMBSTONE_SWEEP_MIN):
+                publisher.send(f"X/b.{round_}.{number}")
+                publisher.send(f"X/b.{round_}.{number}", b"")
+            for number in range(SCAN_READY_MAX + 2000):
+                publisher.send(f"X/a.{number}")
+            world.settle()
+            position = position_text(INCARNATION, store.floor, world.broker.policy.rights("anna"))
+            client = world.client()
+            subscribe(client, f"since:{position}", glob="X/a.*")
+            sweep(world)
+            most = max(most, len(store.tombstones))
+            for session in list(world.broker.sessions.values()):
+                if session.connection is not None and session.connection.failure is not None:
+                    ended += 1
+                    world.broker.detach(session.connection, world.now_s)
+            sweep(world)
+        assert ended > 0
+        assert most <= 3 * TOMBSTONE_SWEEP_MIN
 
     def test_a_delete_is_not_forgotten_before_the_subscribe_takes_effect(self) -> None:
         """A sweep between the SUBSCRIBE and its commit keeps the deletes that it is owed; afterwards the floor rises."""
