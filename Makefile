@@ -22,7 +22,7 @@ BENCHMARKS := $(FROM_WHEEL) $(BIN)/python tests/benchmarks/__main__.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reference console-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help reference console-bench refined-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -123,6 +123,9 @@ compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after `ma
 
 grow: $(INSTALLED) $(DEV) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
 	$(BENCHMARKS) grow $(GROW_ARGS)
+
+refined-bench: $(INSTALLED) ## bytes of resuming, cost of selectors, exactness of intervals (REFINED_ARGS="--only selectors")
+	$(BENCHMARKS) refined $(REFINED_ARGS)
 
 console-bench: $(INSTALLED) ## what ten tabs of the console cost, and how fast they are, with 100,000 topics (CONSOLE_ARGS="--seconds 120")
 	$(BENCHMARKS) console $(CONSOLE_ARGS)

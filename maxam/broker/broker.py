@@ -44,6 +44,7 @@ from maxam.broker.recovery import Recovery
 from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
 from maxam.broker.scans import SCAN_TOPICS, Scan, Scanner
+from maxam.broker.selected_routes import SelectedRoutes
 from maxam.broker.session import Session, Subscription, Topic
 from maxam.broker.session_table import SessionTable
 from maxam.broker.store import TOMBSTONE_SWEEP_MIN, Store
@@ -106,9 +107,9 @@ class Broker:
         self._acknowledgements: Final = Acknowledgements(self._log, limits.acknowledgement_delay_s)
         self._conditions: Final = Conditions(self._log, limits.dedup_retention_s)
         self.sequences: Final[ProducerSequences] = self._conditions.sequences
-        self._routing: Final = Routing(self.store, policy)
-        self._scanner: Final = Scanner(self._log, self.store, self._routing)
         self._refinements: Final = RefinementTable(registry, limits)
+        self._routing: Final = Routing(self.store, policy, SelectedRoutes(self._refinements))
+        self._scanner: Final = Scanner(self._log, self.store, self._routing)
         self._table: Final = SessionTable(
             limits, self._routing, self._scanner, self._acknowledgements, self._refinements, self.counters
         )

@@ -40,6 +40,7 @@ WITHDRAWN: Final = ((b"kind", b"left"), (b"reason", b"rights"))
 SCANNED: Final = -2
 COMPLETE: Final = -1
 _NEVER: Final = -1.0
+_ENDED_MAX: Final = 10_000  # topics that one client lets go of at once: 1 ms
 _STALE_ENTRIES: Final = 64  # of the heap, beside as many as are valid
 
 
@@ -164,6 +165,13 @@ class Refinement:
     def is_held(self, destination: bytes) -> bool:
         """Return True if the client may hold a value of a topic."""
         return (destination in self._focus) is not self._inside
+
+    def end(self) -> None:
+        """Take its client out of the holders of its selector, which others use, unless there are too many topics for one step."""
+        selector = self.selector
+        if selector is not None and not self._inside and len(self._focus) <= _ENDED_MAX:
+            for destination in self._focus:
+                selector.let_go(destination)
 
     # Facts for operators.
 
@@ -304,15 +312,19 @@ class Refinement:
         if self._tracking:
             if self._inside:
                 self._focus.discard(destination)
-            else:
+            elif destination not in self._focus:
                 self._focus.add(destination)
+                if self.selector is not None:
+                    self.selector.hold(destination)
 
     def _leave_focus(self, destination: bytes) -> None:
         if self._tracking:
             if self._inside:
                 self._focus.add(destination)
-            else:
+            elif destination in self._focus:
                 self._focus.discard(destination)
+                if self.selector is not None:
+                    self.selector.let_go(destination)
 
 
 def _digest(change: Change) -> bytes:

@@ -18,12 +18,16 @@ class RefinementTable:
 
     Attributes:
         markers: How many have markers.
+        selective: How many have a selector.
+        version: Counts the changes of `selective`.
     """
 
-    __slots__ = ("_limit", "_selectors", "_texts", "markers")
+    __slots__ = ("_limit", "_selectors", "_texts", "markers", "selective", "version")
 
     def __init__(self, registry: Registry, limits: Limits) -> None:
         self.markers = 0
+        self.selective = 0
+        self.version = 0
         self._selectors: Final = SelectorTable(registry, limits)
         self._limit: Final = limits.selectors_per_principal_max
         self._texts: Final[dict[str, dict[str, int]]] = {}  # by principal: subscriptions with each text
@@ -62,13 +66,19 @@ class RefinementTable:
     def add(self, refinement: Refinement) -> None:
         """Count a refinement, whose selector was taken before."""
         self.markers += refinement.markers
+        if refinement.selector is not None:
+            self.selective += 1
+            self.version += 1
 
     def remove(self, principal: str, refinement: Refinement) -> None:
         """Let go of a refinement and its selector."""
         self.markers -= refinement.markers
         selector = refinement.selector
         if selector is not None:
-            self._selectors.release(selector)
+            self.selective -= 1
+            self.version += 1
+            if self._selectors.release(selector):
+                refinement.end()
             texts = self._texts[principal]
             texts[selector.text] -= 1
             if not texts[selector.text]:

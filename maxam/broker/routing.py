@@ -12,6 +12,7 @@ from typing import Final, final
 
 from maxam.broker.destinations import MatchIndex
 from maxam.broker.policy import Policy
+from maxam.broker.selected_routes import SelectedRoutes
 from maxam.broker.session import ROUTED, Subscription, Topic
 from maxam.broker.store import Store
 from maxam.records import Change
@@ -39,17 +40,19 @@ class Routing:
         "_index",
         "_position",
         "_removed",
+        "_selected",
         "_store",
         "clearing",
         "epoch",
         "policy",
     )
 
-    def __init__(self, store: Store, policy: Policy) -> None:
+    def __init__(self, store: Store, policy: Policy, selected: SelectedRoutes) -> None:
         self.policy = policy
         self.clearing = False
         self.epoch = 0
         self._store: Final = store
+        self._selected: Final = selected
         self._index: Final[MatchIndex[Subscription]] = MatchIndex()
         self._generation = 0  # of the policy in force
         self._position = 0  # of the index: what a topic's routes must be complete up to
@@ -80,7 +83,7 @@ class Routing:
         if topic.routed != self._position or topic.epoch != self.epoch:
             self._route(topic)
         removed = False
-        for subscription in topic.routes:
+        for subscription in self._selected.concerned(topic) if self._selected.worthwhile else topic.routes:
             if subscription.owe(topic):
                 connection = subscription.connection
                 if connection is not None:

@@ -26,6 +26,7 @@ class Selector:
 
     Attributes:
         text: As in the header.
+        holders: Number of clients that may hold a value of a destination because of this selector. It may be too large, never too small.
         headers_only: The selector uses no field, so it evaluates values of every encoding.
     """
 
@@ -43,6 +44,7 @@ class Selector:
         "_root",
         "_syntax",
         "headers_only",
+        "holders",
         "text",
     )
 
@@ -54,6 +56,7 @@ class Selector:
         """
         operands = Operands()
         self.text: Final = text
+        self.holders: Final[dict[bytes, int]] = {}
         self._syntax: Final = parse_selector(text, limits)
         self._root: Final = build(self._syntax, operands)
         self._fields: Final = operands.fields
@@ -123,6 +126,22 @@ class Selector:
         self._last_revision = revision
         self._last_matched = matched
         return matched
+
+    def hold(self, destination: bytes) -> None:
+        """Count a client that may hold a value of a destination from now on."""
+        self.holders[destination] = self.holders.get(destination, 0) + 1
+
+    def let_go(self, destination: bytes) -> None:
+        """Count a client that no longer holds a value of a destination."""
+        left = self.holders[destination] - 1
+        if left:
+            self.holders[destination] = left
+        else:
+            del self.holders[destination]
+
+    def concerns(self, change: Change) -> bool:
+        """Return False if a change concerns no client with this selector: it does not match, and none holds an older value."""
+        return self.matches(change) or change.destination in self.holders
 
     def evaluate(self, change: Change) -> bool:
         """Return what `matches` returns, without the remembered results."""
@@ -197,14 +216,15 @@ class SelectorTable:
         self._uses[text] = self._uses.get(text, 0) + 1
         return selector
 
-    def release(self, selector: Selector) -> None:
-        """Count the end of a use. A selector without uses is forgotten."""
+    def release(self, selector: Selector) -> bool:
+        """Count the end of a use. A selector without uses is forgotten. Return True if it is still in use."""
         left = self._uses[selector.text] - 1
         if left:
             self._uses[selector.text] = left
-        else:
-            del self._uses[selector.text]
-            del self._selectors[selector.text]
+            return True
+        del self._uses[selector.text]
+        del self._selectors[selector.text]
+        return False
 
     def reload(self, registry: Registry) -> None:
         """Use another registry in all selectors."""

@@ -12,10 +12,12 @@ from tests.benchmarks.grow import grow_command
 from tests.benchmarks.holds import holds_command
 from tests.benchmarks.pipeline import pipeline_command
 from tests.benchmarks.recovery import recovery_command
+from tests.benchmarks.refined import refined_command
 from tests.benchmarks.suite import suite_command
 
 _COMMANDS: Final = (
     suite_command,
+    refined_command,
     compare_command,
     grow_command,
     pipeline_command,

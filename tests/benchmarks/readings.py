@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from typing import Any
 
 import fastavro
 
@@ -19,3 +20,10 @@ def meter_reading_reader(size: int) -> Callable[[], object]:
     schema = fastavro.parse_schema(json.loads(read_schemas(SCHEMAS).versions(METER_READING)[0].schema.text))
     body = meter_reading(size)
     return lambda: fastavro.schemaless_reader(io.BytesIO(body), schema)
+
+
+def turnover(body: bytes) -> int:
+    """Return the turnover that a meter reading holds."""
+    schema = fastavro.parse_schema(json.loads(read_schemas(SCHEMAS).versions(METER_READING)[0].schema.text))
+    value: Any = fastavro.schemaless_reader(io.BytesIO(body), schema)
+    return int(value["meters"]["auxiliary"]["turnover"])

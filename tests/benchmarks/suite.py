@@ -68,7 +68,7 @@ class Suite:
         self._console: Final = console(to_stderr=as_json)
         self.show: Show | None = None
 
-    def run(self, names: Sequence[str]) -> bool:
+    def run(self, names: Sequence[str], measurements: "Mapping[str, Callable[[Suite], Outcome]] | None" = None) -> bool:
         """Run measurements and print them; return whether nothing makes their figures untrue.
 
         Raises:
@@ -80,12 +80,13 @@ class Suite:
                 f"Python {platform.python_version()}, {cores} cores, {self._runs} runs", highlight=False
             )
         good = True
+        measurements = MEASUREMENTS if measurements is None else measurements
         for name in names:
             outcomes = []
             for number in range(self._runs):
                 with progress(Console(stderr=True, quiet=self._as_json), f"{name} {number + 1}/{self._runs}") as show:
                     self.show = show
-                    outcomes.append(MEASUREMENTS[name](self))
+                    outcomes.append(measurements[name](self))
                 if self._as_json:
                     print_json(name, outcomes[-1])
             reports = [outcome.report for outcome in outcomes if outcome.report is not None]
