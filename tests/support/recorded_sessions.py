@@ -14,8 +14,10 @@ The first program makes random sessions. The second one runs the scenarios of th
 
 import json
 import lzma
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,12 +206,15 @@ class Recorder:
         return output or ""
 
 
-def differences(recording: Recording, server: str = "") -> Iterator[tuple[int, str, str]]:
+def differences(
+    recording: Recording, server: str = "", reworded: Sequence[tuple[str, str]] = ()
+) -> Iterator[tuple[int, str, str]]:
     """Play a recording again; yield the number of each step whose output differs, the output recorded, and that of now.
 
     Args:
         recording: The session.
         server: Version of the recorded gateway, as CONNECTED has it; empty for that of now.
+        reworded: Patterns of recorded texts in bodies of ERRORs, with the words of today.
     """
     player = Player(recording)
     recorded = iter(recording.outputs)
@@ -220,9 +225,16 @@ def differences(recording: Recording, server: str = "") -> Iterator[tuple[int, s
         before = next(recorded)
         if server:
             before = before.replace(f"server:maxam/{server}\n", f"server:maxam/{__version__}\n")
+        for pattern, words in reworded:
+            before = re.sub(r"content-length:\d+\n\n([^\0]*)\0", partial(_reworded, pattern, words), before)
         if before != output:
             yield number, before, output
     assert next(recorded, None) is None, "a step that reads is missing"
+
+
+def _reworded(pattern: str, words: str, frame: re.Match[str]) -> str:
+    text, count = re.subn(pattern, words, frame[1])
+    return f"content-length:{len(text)}\n\n{text}\0" if count else frame[0]
 
 
 def save(path: Path, recordings: list[Recording]) -> None:

@@ -8,6 +8,14 @@ from tests.support.recorded_sessions import Recording, differences, load
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FILES = sorted(FIXTURES.glob("sessions_*.json.xz"))
+# Texts for people in the bodies of ERRORs that were reworded on purpose since the recording, with the words of today. Every other
+# byte is as it was.
+REWORDED = [
+    (
+        r"has connected with the client-id (\S+), and the newest has the session",
+        r"has the client-id \1 now. The newest has the session",
+    ),
+]
 
 
 def all_recordings() -> list[tuple[str, Recording]]:
@@ -18,4 +26,4 @@ def all_recordings() -> list[tuple[str, Recording]]:
 @pytest.mark.parametrize(("server", "recording"), [pytest.param(*pair, id=pair[1].name) for pair in all_recordings()])
 def test_clients_receive_the_recorded_bytes(server: str, recording: Recording) -> None:
     """Every byte that each client receives is as recorded."""
-    assert list(differences(recording, server)) == []
+    assert list(differences(recording, server, REWORDED)) == []
