@@ -5,9 +5,9 @@ A will is an ordinary SEND of the session's principal. The rights and the schema
 
 from typing import Final, final
 
-from maxam.broker.admission import Admission
+from maxam.broker.admission import UNAUTHORISED, Admission
 from maxam.broker.outbox import Outbox
-from maxam.broker.policy import Rights
+from maxam.broker.policy import ANONYMOUS_PREFIX, Rights
 from maxam.broker.publishing import UNAVAILABLE_RESULTS, Publishing, disposition_of, rejection_headers
 from maxam.broker.routing import Routing
 from maxam.broker.session import Session
@@ -126,7 +126,9 @@ class LastWills:
             record = found.current
             event = Send(record.destination, record.body, record.headers, None)
             rights = self._rights(record.principal)
-            rejection = self._publishing.publish(record.publisher, rights, event, wall_us)
+            rejection: Rejection | None = UNAUTHORISED
+            if self._stands_for(record.publisher):
+                rejection = self._publishing.publish(record.publisher, rights, event, wall_us)
             if rejection is None:
                 self._counters.wills_fired += 1
                 self.wills.fired(found)
@@ -137,6 +139,13 @@ class LastWills:
                 self.wills.rejected(found)
                 rejected.append((record, rejection))
         return rejected
+
+    def _stands_for(self, publisher: Identity) -> bool:
+        """Return True if the policy in force has not taken the certificate from its principal."""
+        principal = self._routing.policy.principal_of(publisher.fingerprint)
+        if principal is None:
+            return publisher.principal.startswith(ANONYMOUS_PREFIX)
+        return principal == publisher.principal
 
     def _rights(self, principal: str) -> Rights:
         return self._routing.policy.rights(principal)

@@ -24,7 +24,7 @@ _SINCE_UNAVAILABLE: Final = (b"result", b"since-unavailable")
 class RefinedDelivery:
     """Frames, timers and markers for the refined subscriptions of one connection."""
 
-    __slots__ = ("_log", "_marking", "_numbers", "_timers", "_version", "_wires")
+    __slots__ = ("_left", "_log", "_marking", "_numbers", "_timers", "_version", "_wires")
 
     def __init__(self, log: OperationLog, wires: WireCache, version: int) -> None:
         self._log: Final = log
@@ -32,6 +32,7 @@ class RefinedDelivery:
         self._version: Final = version
         self._timers: list[tuple[float, int, Subscription]] = []  # the number keeps subscriptions from being compared
         self._numbers = 0
+        self._left = 0  # subscriptions that were forgotten since void timers were dropped
         self._marking: Final[dict[Subscription, None]] = {}  # subscriptions whose markers are due
 
     @property
@@ -108,8 +109,8 @@ class RefinedDelivery:
         while timers and timers[0][0] <= now_s:
             due_s, _, subscription = heappop(timers)
             refinement = subscription.refinement
-            if refinement is None or refinement.armed_s != due_s:
-                continue  # an earlier timer was set meanwhile
+            if refinement is None or not _is_valid(due_s, subscription):
+                continue
             refinement.armed_s = -1.0
             subscription.end_waits(refinement.end_intervals(now_s))
             if subscription.ready and not subscription.queued:
@@ -121,10 +122,13 @@ class RefinedDelivery:
         return ready
 
     def leave(self, subscription: Subscription) -> None:
-        """Forget a subscription."""
+        """Forget a subscription, which has no refinement now. Timers are dropped when half of them may be void."""
         self._marking.pop(subscription, None)
-        self._timers = [timer for timer in self._timers if timer[2] is not subscription]
-        heapify(self._timers)
+        self._left += 1
+        if 2 * self._left > len(self._timers):
+            self._left = 0
+            self._timers = [timer for timer in self._timers if _is_valid(timer[0], timer[2])]
+            heapify(self._timers)
 
     # Markers and notices.
 
@@ -220,3 +224,9 @@ class RefinedDelivery:
             revision = refinement.position(self._log.committed_revision)
             refinement.reported = position_text(self._log.incarnation, revision, subscription.session.rights)
         return refinement.reported
+
+
+def _is_valid(due_s: float, subscription: Subscription) -> bool:
+    """Return True unless the subscription was forgotten since a timer was set, or an earlier one was set."""
+    refinement = subscription.refinement
+    return refinement is not None and refinement.armed_s == due_s

@@ -1,5 +1,6 @@
 """Subscriptions with metadata, min-interval, changes-only, markers and since: one broker without I/O, frame by frame."""
 
+import tracemalloc
 from itertools import product
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from maxam.broker.session import OVERDUE, SCAN_READY_MAX
 from maxam.broker.store import TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
 from maxam.content import pack
+from maxam.gateway.owed_watch import BYTES_PER_OWED
 from maxam.records import GATEWAY, UNJUDGED, Change
 from maxam.stomp.frames import Frame
 from tests.sans_io import EVERYTHING, Client, World, policy
@@ -67,6 +69,35 @@ def sweep(world: World) -> None:
         world.broker.tick(world.now_s)
         if not world.broker.store.sweeping:
             break
+
+
+def held_after_delivery(*headers: str) -> tuple[int, int]:
+    """Return the bytes that a subscription holds after 4,000 values, and how many entries it counts."""
+    world = make()
+    publisher = world.client(client_id="publisher")
+    client = world.client(client_id="subscriber")
+    for number in range(4000):
+        publisher.send(f"X/a.{number}")
+    world.settle()
+    tracemalloc.start()
+    subscribe(client, *headers, "eager:true")
+    while client.peer.data_to_send(world.now_s) or world.broker.scanning:
+        world.settle()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    (subscription,) = world.broker.sessions["anna", "subscriber"].subscriptions.values()
+    return held, subscription.kept
+
+
+@pytest.mark.parametrize(
+    "header", ["min-interval:60000", "changes-only:true", "markers:true", "selector:header('x') IS NULL"]
+)
+def test_entries_are_counted_in_their_size(header: str) -> None:
+    """So a principal cannot hold more memory than it may be owed topics."""
+    plain, _ = held_after_delivery()
+    held, kept = held_after_delivery(header)
+    assert kept >= 4000
+    assert held - plain <= 1.6 * kept * BYTES_PER_OWED  # tables keep some room
 
 
 class TestMetadata:

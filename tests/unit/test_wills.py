@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from maxam.broker.last_wills import FIRED_AT_ONCE
 from maxam.broker.operations import Operation
+from maxam.broker.policy import load_policy
 from maxam.broker.summary import summed_up
 from maxam.config import Limits
 from maxam.records import Change, Record, WillRecord
@@ -270,6 +271,27 @@ class TestFire:
         world.now_s += 1
         fire(world)
         assert sent(world.journal) == [(A, b"bye")]
+
+    @pytest.mark.parametrize("holder", [None, "ben"])
+    def test_a_certificate_that_was_taken_from_its_principal_sends_none(self, holder: str | None) -> None:
+        """A stolen key must not publish after the operator has removed its fingerprint."""
+        world = World.make()
+        client = with_will(world, will_delay="30")
+        fingerprint = client.peer.fingerprint
+        text = (
+            '[capabilities.all]\nsend = ["X/**"]\n[[principals]]\nname = "anna"\ncapabilities = ["all"]\n'
+            f'fingerprints = ["{"f" * 64}"]\n'
+        )
+        if holder is not None:
+            text += f'[[principals]]\nname = "{holder}"\ncapabilities = ["all"]\nfingerprints = ["{fingerprint}"]\n'
+        world.broker.replace_policy(load_policy(text.encode(), "policy", Limits()))
+        client.lose()
+        world.now_s += 30
+        ((_, rejection),) = world.broker.last_wills.fire(world.now_s, world.wall_us)
+        world.commit()
+        assert rejection.result == "unauthorised"
+        assert sent(world.journal) == []
+        assert len(world.broker.last_wills.wills) == 0
 
 
 class TestRefused:
