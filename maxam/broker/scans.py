@@ -226,7 +226,9 @@ class Scanner:
         if not positions:
             return set()
         oldest = min(positions)
-        newest = self._log.committed_revision if self._expected else max([scan.revision for scan in scans])
+        # A withdrawn topic is found by its scan only, even if it is deleted after the scan began.
+        unbounded = len(self._expected) > 0 or any(scan.withdrawn for scan in scans)
+        newest = self._log.committed_revision if unbounded else max([scan.revision for scan in scans])
         return {topic for topic in tombstones if oldest < topic.change.revision <= newest}
 
     def resting_sessions(self) -> set[Session]:

@@ -678,6 +678,23 @@ class TestFoundBySimulation:
         world.settle()
         assert values(client.read()) == [("X/b", b"")]
 
+    def test_a_withdrawn_topic_is_deleted_before_the_notice(self) -> None:
+        """Short memory leaves the delete until the scan has come to it."""
+        world = make(anna=self.READ_ALL, bert=EVERYTHING)
+        publisher = world.client("bert", client_id="p")
+        put(world, "X/b", publisher=publisher)
+        client = world.client()
+        subscribe(client, "markers:true", "eager:true")
+        client.read()
+        world.broker.replace_policy(policy(anna=self.READ_A, bert=EVERYTHING))
+        publisher.send("X/b", b"")
+        world.commit()
+        world.broker.store.release_soon()
+        for _ in range(4):
+            world.broker.tick(world.now_s)
+        world.settle()
+        assert b"rights" in [frame.headers.get(b"reason") for frame in client.read()]
+
     def test_deletes_of_a_catch_up_that_an_eager_subscribe_ends(self) -> None:
         """A durable subscription that catches up from a position and is resumed with `eager` is still owed the deletes."""
         world = make()
