@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant("refused revisions not given back", operations, "        self.head_revision = self.committed_revision\n        self.applied_seq", "        self.applied_seq"),
     Mutant("refused ACKs dropped", operations, "                kept.append(operation)\n                refusal.moved", "                refusal.moved"),
     Mutant("refused SENDs called accepted", outbox, "answer = headers if refused else answer", "answer = answer"),
-    Mutant("refused SUBSCRIBE lives on", broker, "        if subscription.life is PENDING:\n", "        if False:\n"),
+    Mutant("refused SUBSCRIBE lives on", session_table, "        if subscription.life is PENDING:\n", "        if False:\n"),
     Mutant("replaced subscription not recorded", subscribing, "                self._record_removal(connection, old)", "                pass"),
     Mutant("head not taken from the journal", recovery, "        self._log.head_revision = self._log.committed_revision = revision\n", ""),
     Mutant("conflated change lacked since the newest", session, "            self.conflated += 1\n", "            self.conflated += 1\n            self._front_us = self._back_us = topic.change.accepted_at_us\n"),

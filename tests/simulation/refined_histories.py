@@ -107,6 +107,8 @@ def refined(rng: random.Random, length: int = 80) -> None:
         place = Field(padding=rng.choice((b"", PADDING)))
         for number in range(rng.choice((1, 2, 2, 12))):
             Reader(place, f"reader{number}", _any_asks(rng), rng.choice(("1", "2", "50")))
+        if rng.random() < 0.05:
+            _grant_meanwhile(place)
         for _ in range(length):
             if turbulent and rng.random() < 0.05:
                 rng.choice(place.readers).cut()
@@ -114,6 +116,17 @@ def refined(rng: random.Random, length: int = 80) -> None:
                 place.grant(rng.choice(GRANTS))
             _step(rng, place)
         bring_up_to_date(place)
+
+
+def _grant_meanwhile(place: Field) -> None:
+    """Grant a topic that changed before the positions of all readers, while their SUBSCRIBEs are on their way."""
+    place.grant(GRANTS[2])
+    for topic in reversed(TOPICS):
+        place.send(topic)
+    bring_up_to_date(place)
+    for reader in place.readers:
+        reader.come()
+    place.grant(GRANTS[0])
 
 
 def _any_asks(rng: random.Random) -> Asks:
@@ -151,15 +164,15 @@ def _step(rng: random.Random, place: Field) -> None:
 
 
 def _disturb(rng: random.Random, place: Field, choice: float) -> None:
-    if choice < 0.02:
+    if choice < 0.015:
         place.grant(rng.choice(GRANTS))
-    elif choice < 0.03:
+    elif choice < 0.022:
         place.restart(snapshot=rng.random() < 0.5)
-    elif choice < 0.035:  # memory is short
+    elif choice < 0.03:  # memory is short
         place.world.broker.store.release_soon()
         for _ in range(4):
             place.world.broker.tick(place.world.now_s)
-    elif choice < 0.04:  # rights change while a SUBSCRIBE is on its way
+    elif choice < 0.044:  # rights change while a SUBSCRIBE is on its way
         for rights in (rng.choice(GRANTS), rng.choice(GRANTS)):
             rng.choice(place.readers).come()
             place.grant(rights)

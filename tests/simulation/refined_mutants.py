@@ -15,8 +15,8 @@ from maxam.broker import (
 from tests.simulation.mutants import Mutant
 
 
-def _mutant(name: str, module: types.ModuleType, old: str, new: str) -> Mutant:
-    return Mutant(name, module, old, new, refined=True)
+def _mutant(name: str, module: types.ModuleType, old: str, new: str, first: int = 0) -> Mutant:
+    return Mutant(name, module, old, new, first=first, refined=True)
 
 
 REFINED_MUTANTS = (
@@ -29,22 +29,21 @@ REFINED_MUTANTS = (
     _mutant("position follows the newest change of a topic", refinement, "if self.markers and destination not in self._missing:", "if self.markers:"),
     _mutant("position ignores scans", refined_delivery, "if complete and subscription.applied and not subscription.scans and", "if complete and subscription.applied and"),
     _mutant("position ignores what a scan found", session, "            self.refinement.lacks(topic.change)\n        self.owed", "        self.owed"),
-    _mutant("position passes what a policy has owed again", session, "before = min(acked, topic.change.revision - 1)", "before = acked"),
     _mutant("position before the state is complete", refined_delivery, "complete = refinement.initial_left == COMPLETE and not refinement.completing", "complete = True"),
     _mutant("position stays at what was withheld", refined_delivery, "        refinement.settled(topic.destination, topic.change.revision, False)\n        self._note_taken", "        self._note_taken"),
     _mutant("position stays at what was skipped", refined_delivery, "            refinement.settled(change.destination, change.revision, False)\n        self._note_taken", "        self._note_taken"),
     _mutant("position never reported", refined_delivery, "            if 0 <= refinement.marker_due_s <= now_s:\n                self._marking[subscription] = None\n", "            if 0 <= refinement.marker_due_s <= now_s:\n                refinement.reported_s = now_s\n"),
     _mutant("marker's timer forgotten", refined_delivery, "        refinement.reported_s = now_s\n        self.arm(subscription, refinement)\n", "        refinement.reported_s = now_s\n"),
-    _mutant("floor ignored", positions, "if not floor <= revision <= head", "if not revision <= head"),
+    _mutant("floor ignored", positions, "if not floor <= revision <= head", "if not revision <= head", first=350),
     _mutant("rights digest ignored", positions, " or parts[2] != rights.receive_digest.encode():", ":"),
-    _mutant("rights that grow before a SUBSCRIBE is done", session_table, "after if checked.receives_all_of(rights) else 0", "after"),
+    _mutant("rights that grow before a SUBSCRIBE is done", session_table, "after if checked.receives_all_of(rights) else 0", "after", first=700),
     # Of catching up.
     _mutant("since skips deletes", scans, "(change.deleted if scan.after < 0 else change.revision <= scan.after)", "(change.deleted or change.revision <= scan.after)"),
     _mutant("since skips the first change", scans, "change.revision <= scan.after)", "change.revision <= scan.after + 1)"),
     _mutant("since skips everything", session_table, "        elif after >= 0:\n", "        elif after >= 0 and not after:\n"),
     _mutant("since is never usable", positions, "    if not floor <= revision <= head", "    if True or not floor <= revision <= head"),
     _mutant("since that cannot be used is not reported", subscribing, "                    result = _SINCE_UNAVAILABLE\n", "                    pass\n"),
-    _mutant("an eager SUBSCRIBE ends a catch-up", scans, "        if after < 0 and self.scans.owe_deletes(subscription):\n            after = 0\n", ""),
+    _mutant("an eager SUBSCRIBE ends a catch-up", scans, "        if after < 0 and self.scans.owe_deletes(subscription):\n            after = 0\n", "", first=2400),
     _mutant("granted topics without their deletes", scans, "        after = 0 if refinement is not None and refinement.markers else -1\n", "        after = -1\n"),
     _mutant("markers without what is granted", session, "return self.durable or self.eager or (self.refinement is not None and self.refinement.markers)", "return self.durable or self.eager"),
     _mutant("complete too early", refined_delivery, "            if refinement.initial_left == 0:\n                self.complete", "            if refinement.initial_left <= 1:\n                self.complete"),

@@ -25,7 +25,7 @@ from maxam.journal.replay import sealed_replay
 from maxam.journal.retention import Rules
 from maxam.records import Change, Headers, Identity, Rejection
 from maxam.stomp import encoder
-from maxam.stomp.events import VERSION_1_2, Send
+from maxam.stomp.events import VERSION_1_2, Send, SubscribeOptions
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
 from tests.sans_io import fingerprint_of
 from tests.simulation import files
@@ -84,6 +84,12 @@ class Subscribed:
     unacked: list[int] = field(default_factory=list)
     # Un-acked when a reload granted their topics: owed again, ACKed or not.
     granted: set[int] = field(default_factory=set)
+    options: SubscribeOptions | None = None
+    glob: str = ""
+    reported: int = -1  # the newest position
+    completes: int = 0
+    after: int | None = None  # the position that was used, so that all changes after it are owed, and no other
+    value_s: dict[str, float] = field(default_factory=dict)  # topic -> when its last value left
 
 
 @dataclass(eq=False)
@@ -179,6 +185,7 @@ class Venue:
         self.snapshots = self.expiries = self.reloads = self.faults = 0
         self.memory_low = False
         self.burst: set[bytes] = set()
+        self.positions: dict[tuple[str, str], tuple[str, bytes]] = {}  # the newest of each client and id, with its glob
         self.damaged = ""  # a snapshot
         # The files on the disk of the machine, those that a reload has found there, and those in force.
         self.written = self.seen = Written()
@@ -647,6 +654,15 @@ class Venue:
         mode, eager = rng.random(), rng.random() < 0.4
         acknowledged, individual = mode < 0.6, mode < 0.25
         ack = b"client-individual" if individual else b"client" if acknowledged else b"auto"
+        options = None
+        if rng.random() < 0.5:
+            position = None
+            if not durable and (link.client, id_) in self.positions and rng.random() < 0.8:
+                glob, position = self.positions[link.client, id_]
+            interval_ms = rng.choice((0, 0, 50))
+            options = SubscribeOptions(
+                position, rng.random() < 0.8, rng.random() < 0.5, interval_ms, None, rng.random() < 0.3
+            )
         data = encoder.subscribe(
             VERSION_1_2,
             id_.encode(),
@@ -655,10 +671,11 @@ class Venue:
             durable=durable,
             eager=eager,
             receipt_id=name,
+            options=options,
         )
         link.asked.add(id_)
         (link.individual.add if individual else link.individual.discard)(id_)
-        subscribed = Subscribed(GLOBS[glob], durable, acknowledged, eager, individual)
+        subscribed = Subscribed(GLOBS[glob], durable, acknowledged, eager, individual, options=options, glob=glob)
         link.inbound.append(Asked(data, name.decode() if name else None, "subscribe", id_, subscribed=subscribed))
 
     # The network.
@@ -790,6 +807,9 @@ class Venue:
                 raise Violation(f"{asked.body[:10]!r} was refused but is on the disk")
         if asked.subscribed is not None:
             asked.subscribed.since = self.committed
+            options, result = asked.subscribed.options, frame.headers.get(b"result", b"created")
+            if options is not None and options.since is not None and result == b"created":
+                asked.subscribed.after = int(options.since.split(b".")[1])
         known = link.subscriptions.get(asked.subscription)
         if known is not None and asked.acked_on is known and known.durable:  # not one that asked for all again since
             settled = self.settled.setdefault((link.client, asked.subscription), {})
@@ -821,6 +841,9 @@ class Venue:
         id_ = frame.headers[b"subscription"].decode()
         topic = frame.headers[b"destination"].decode()
         revision = int(frame.headers[b"message-id"])
+        if topic == "$marker" or frame.headers.get(b"reason") == b"rights":
+            self.check_marker(link, id_, frame)
+            return
         what = f"MESSAGE {revision} of {topic} on {link.client}/{id_}"
         if link.client in self.outlawed:
             raise Violation(f"{what} went to somebody who may not be connected any more")
@@ -840,6 +863,8 @@ class Venue:
         if revision <= self.settled.get((link.client, id_), {}).get(topic, 0):
             raise Violation(f"{what} came again though its ACK had a RECEIPT")
         known.last[topic] = revision
+        if known.options is not None and frame.body:
+            self.check_interval(known, topic, what)
         if known.acknowledged:
             if any(self.truth[other][0] == topic for other in known.unacked):
                 raise Violation(f"{what} while one of its topic is un-acked")
@@ -848,6 +873,38 @@ class Venue:
         if unacked >= link.window:
             raise Violation(f"{what} left beyond the window {link.window}")
 
+    def check_interval(self, known: Subscribed, topic: str, what: str) -> None:
+        """Check the time since the last value of a topic."""
+        assert known.options is not None
+        passed_s = self.loop.now_s - known.value_s.get(topic, -1e9)
+        if passed_s < known.options.interval_ms / 1000 - 1e-9:
+            raise Violation(f"{what} came {passed_s} s after the value before")
+        known.value_s[topic] = self.loop.now_s
+
+    def check_marker(self, link: Link, id_: str, frame: Frame) -> None:
+        """Check a marker or a notice: asked for, one `complete`, and a position from which nothing un-acked is missing."""
+        headers, known = frame.headers, link.subscriptions.get(id_)
+        what = f"{headers} on {link.client}/{id_}"
+        if known is None or known.options is None or not known.options.markers or b"ack" in headers or frame.body:
+            raise Violation(f"{what} was not asked for")
+        known.completes += headers[b"kind"] == b"complete"
+        if known.completes > 1:
+            raise Violation(f"{what} came again")
+        if b"position" not in headers:
+            return
+        text = headers[b"position"]
+        revision = int(text.split(b".")[1])
+        if text == known.options.since or text.endswith(b".0"):
+            return
+        lowest = min((n for n in known.unacked if n not in known.granted), default=revision + 1)
+        if revision > self.committed or lowest <= revision:
+            raise Violation(f"{what} came at {self.committed} with {known.unacked} un-acked")
+        if revision < known.reported and link.client not in self.reloaded:
+            raise Violation(f"{what} came after {known.reported}")
+        known.reported = revision
+        if not known.durable:
+            self.positions[link.client, id_] = (known.glob, text)
+
     def check_bounds(self) -> None:
         """No subscription is owed more than there are topics, and each that is owed something has a time since when. Deletes above the floor are known."""
         check_floor(self.broker, self.deleted(self.broker.committed_revision))
@@ -855,7 +912,8 @@ class Venue:
             for subscription in session.subscriptions.values():
                 if len(subscription.owed | subscription.held.keys()) > len(self.broker.store.topics):
                     raise Violation(f"{session.client_id} is owed more than there are topics")
-                lacks = bool(subscription.owed) or subscription.scans > 0
+                waiting = subscription.waiting or {}  # for the end of an interval, which is not lacked
+                lacks = any(topic.destination not in waiting for topic in subscription.owed) or subscription.scans > 0
                 if (subscription.owed_since_us() > 0) is not lacks:
                     raise Violation(
                         f"{session.client_id} is owed {len(subscription.owed)}, lacked since {subscription.owed_since_us()}"
@@ -1005,6 +1063,8 @@ class Venue:
                 for topic in set(known.topics) & self.rights[link.client] & set(newest):
                     revision, body = newest[topic]
                     due = known.since is not None and (revision > known.since or (known.eager and bool(body)))
+                    if known.after is not None:
+                        due = revision > known.after
                     if (
                         (burst and body in self.burst) or (due and link.client not in self.reloaded)
                     ) and known.last.get(topic) != revision:
