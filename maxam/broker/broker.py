@@ -531,6 +531,7 @@ class Broker:
         owed = self._table.needed_of(checked)
         needed = self._scanner.needed_of(checked)
         self.store.sweep(checked, owed | needed)
+        self._table.forget_topics({topic.destination for topic in checked - owed - needed})
         if needed - owed and len(self.store.tombstones) > max(self.limits.deletes_retained_max, TOMBSTONE_SWEEP_MIN):
             for session in self._scanner.resting_sessions():
                 if session.connection is not None:

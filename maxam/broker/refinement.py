@@ -256,6 +256,15 @@ class Refinement:
         self._leave_focus(destination)
         return True
 
+    def forget(self, destinations: set[bytes]) -> None:
+        """Forget topics that were deleted and that the store has forgotten. The client may hold a value if one of them comes again."""
+        if self._inside:
+            self._focus.difference_update(self._focus & destinations)
+        for destination in self._skipped.keys() & destinations:
+            del self._skipped[destination]
+        for destination in self._bodies.keys() & destinations:
+            del self._bodies[destination]
+
     def restored(self, destination: bytes) -> None:
         """Record that a right came back before the client was sent the notice."""
         self._enter_focus(destination)

@@ -163,6 +163,14 @@ class SessionTable:
                 needed.update([one[1] for one in session.connection.unwritten])
         return needed
 
+    def forget_topics(self, destinations: set[bytes]) -> None:
+        """Have refined subscriptions forget topics that the store has forgotten."""
+        if destinations:
+            for session in self.sessions.values():
+                for subscription in session.subscriptions.values():
+                    if subscription.refinement is not None:
+                        subscription.refinement.forget(destinations)
+
     # Subscriptions.
 
     def find(self, principal: str, client_id: str, id_: bytes) -> Subscription | None:

@@ -17,6 +17,7 @@ from maxam.stomp.frames import Frame
 from tests.sans_io import EVERYTHING, Client, World, policy
 
 INCARNATION = "0123456789abcdef"
+NO_X = "selector:header('x') IS NULL"
 
 
 def make(**given: object) -> World:
@@ -98,6 +99,33 @@ def test_entries_are_counted_in_their_size(header: str) -> None:
     held, kept = held_after_delivery(header)
     assert kept >= 4000
     assert held - plain <= 1.6 * kept * BYTES_PER_OWED  # tables keep some room
+
+
+@pytest.mark.parametrize(
+    ("since", "headers"),
+    [(True, ["markers:true"]), (True, [NO_X]), (False, [NO_X, "metadata:true"]), (True, ["changes-only:true", NO_X])],
+)
+def test_topics_that_come_and_go_leave_nothing(since: bool, headers: list[str]) -> None:
+    """A subscription that lives for months keeps nothing of topics that the store has forgotten."""
+    world = make(limits=Limits(delete_retention_s=0))
+    if since:
+        headers = [*headers, f"since:{position_text(INCARNATION, 0, world.broker.policy.rights('anna'))}"]
+    client = world.client(client_id="subscriber")
+    subscribe(client, *headers)
+    publisher = world.client(client_id="publisher")
+    for number in range(10):
+        for body, x in ((b"1", None), (b"2", "1"), (b"", None)):
+            publisher.send(f"X/{number}", body, **({} if x is None else {"x": x}))
+            world.settle()
+            if number % 2 or x is not None:
+                client.read()
+    client.read()
+    world.now_s += 10
+    client.read()
+    sweep(world)
+    assert not world.broker.store.topics
+    (subscription,) = world.broker.sessions["anna", "subscriber"].subscriptions.values()
+    assert subscription.kept == 0
 
 
 class TestMetadata:
