@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant("deletes retained in any order", store, "                if topic in self.retained:\n                    del self.retained[topic]\n", "                if False:\n                    pass\n"),
     Mutant("floor of a snapshot lost", replay, "        self.floor = scanner.floor\n", "", venue=True),
     Mutant("lost tombstone for durable", routing, "if change.deleted:\n                return\n            topic", "topic"),
-    Mutant("delete owes nobody", routing, "        removed = False\n        for subscription in topic.routes:", "        removed = False\n        for subscription in topic.routes if not change.deleted else ():"),
+    Mutant("delete owes nobody", routing, "if self._selected.worthwhile else topic.routes:", "if self._selected.worthwhile else () if change.deleted else topic.routes:"),
     Mutant("conflation moves a waiting topic", session, "            self.conflated += 1\n", "            if topic not in self.held:\n                self._back = [*(t for t in self.queue if t is not topic), topic]\n                self._front = []\n"),
     Mutant("conflation moves it to the head", session, "            self.conflated += 1\n", "            if topic not in self.held:\n                self._back = [topic, *(t for t in self.queue if t is not topic)]\n                self._front = []\n"),
     Mutant("new topic to the head", session, "        self._back.append(topic)\n        return not", "        self._front.append(topic)\n        return not"),
@@ -215,7 +215,7 @@ MUTANTS = (
     Mutant("marks of deleted topics for ever", producer_sequences, "return now_us - deleted_at_us > self._retention_us", "return False"),
     Mutant("marks end with the first delete", producer_sequences, "            deleted_at_us, _ = self._gone.pop(destination)\n", "            deleted_at_us, _ = self._gone[destination] if change.deleted else self._gone.pop(destination)\n            change = change if not change.deleted else type(change)(change.revision, deleted_at_us, destination, True, change.publisher, change.judgement, change.content, change.body_at)\n"),
     Mutant("mark of the wrong source forgotten", producer_sequences, "            numbers.pop(source, None)\n", ""),
-    Mutant("stale bytes from the cache", wire_cache, "        change = topic.change\n        version = variant >> 1 & 1\n        metadata", "        change = topic.change\n        version = variant >> 1 & 1\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        metadata"),
+    Mutant("stale bytes from the cache", wire_cache, "        change = topic.change\n        version = variant >> 1 & 1\n        content, body_at", "        change = topic.change\n        version = variant >> 1 & 1\n        if change.revision > 3 and change.wire is None:\n            change = next((c for c in self._encoded if c.destination == topic.destination), change)\n        content, body_at"),
     # Of recovery.
     Mutant("recovery scans all topics for each record", recovery, "            table.backfills.note_eager(subscription, self._log.committed_revision, record.accepted_at_us)\n", "            table.backfills.note_eager(subscription, self._log.committed_revision, record.accepted_at_us)\n            table.backfills.run(self._store)\n"),
     Mutant("recovery owes what was acknowledged", recovery, "                self._table.backfills.acknowledge(subscription, topic)\n", "                pass\n"),
