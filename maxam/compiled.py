@@ -58,6 +58,7 @@ MODULES: Final = (
     "maxam.broker.refined_delivery",
     "maxam.broker.refinement",
     "maxam.broker.refinement_table",
+    "maxam.broker.selected_routes",
     "maxam.broker.routing",
     "maxam.broker.scans",
     "maxam.broker.session",
