@@ -90,14 +90,14 @@ def _noticed(mutant: Mutant) -> bool:
                 refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
                 continue
             if mutant.venue:
-                simulate(seed)
+                simulate(seed, refining=False)
                 continue
             directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
             overtaken(random.Random(seed))  # noqa: S311 - a simulation, not a secret
             walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
             alike(random.Random(seed))  # noqa: S311 - a simulation, not a secret
             if seed < mutant.first + 30:
-                simulate(seed)
+                simulate(seed, refining=False)
         except Exception:  # noqa: BLE001  # a Violation, or the broker itself stumbles
             return True
     return False

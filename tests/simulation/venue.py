@@ -145,7 +145,8 @@ class Venue:
     topic has come to all subscribers that are to have it, and every RECEIPT has come.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, refining: bool = True) -> None:
+        self.refining = refining
         self.rng = rng = random.Random(seed)  # noqa: S311 - a simulation, not a secret
         self.digest = sha256()
         self.restless = seed % 4 == 3  # policies and schemas change all the time, and scans of topics are slow
@@ -655,7 +656,7 @@ class Venue:
         acknowledged, individual = mode < 0.6, mode < 0.25
         ack = b"client-individual" if individual else b"client" if acknowledged else b"auto"
         options = None
-        if rng.random() < 0.5:
+        if self.refining and rng.random() < 0.5:
             position = None
             if not durable and (link.client, id_) in self.positions and rng.random() < 0.8:
                 glob, position = self.positions[link.client, id_]
@@ -1087,8 +1088,14 @@ def held_by(broker: Broker) -> dict[str, tuple[int, bytes]]:
     return {t.name: (t.change.revision, t.change.body) for t in broker.store.topics.values() if t.change.body}
 
 
-def simulate(seed: int, steps: int = 1500) -> Venue:
+def simulate(seed: int, steps: int = 1500, refining: bool = True) -> Venue:
     """Run one seed.
+
+    Args:
+        seed: Decides everything that happens.
+        steps: How much happens.
+        refining: Some SUBSCRIBEs have headers that refine delivery. Without them a seed is what it was before there were any, so that
+            the seeds still lead to rare mutants.
 
     Raises:
         Violation: A promise is broken. A note shows how to repeat it.
@@ -1097,7 +1104,7 @@ def simulate(seed: int, steps: int = 1500) -> Venue:
     logging.disable()
     try:
         with cheap_globs():
-            venue = Venue(seed)
+            venue = Venue(seed, refining)
             with venue.in_force():
                 venue.run(steps)
                 venue.machine.end()
