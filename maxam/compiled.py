@@ -69,6 +69,8 @@ MODULES: Final = (
     "maxam.broker.wills",
     "maxam.broker.window",
     "maxam.broker.wire_cache",
+    "maxam.cluster.entry",
+    "maxam.cluster.wire",
     "maxam.gateway.commit",
     "maxam.gateway.holdings",
     "maxam.gateway.server_connection",

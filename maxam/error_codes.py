@@ -57,6 +57,14 @@ CODES: Final[dict[str, Entry]] = {
     "revisions-lost": Entry(
         "Revisions are gone, or cannot be read.", "Begin again with the oldest revision that is left."
     ),
+    "entry-invalid": Entry(
+        "An entry of a feed is damaged, or another release wrote it.",
+        "Install the same release on both sides. If it is the same, see the log of the gateway that sent it.",
+    ),
+    "link-invalid": Entry(
+        "A gateway sent something over a link that is no message of this release.",
+        "Install the same release on both sides, and check that the address is a link of maxam.",
+    ),
     "disk-full": Entry("The disk has no room. Nothing was stored.", "Free space on the disk."),
     "client-failed": Entry("The client cannot do what it was asked to.", "Read the text of the error."),
     "gateway-unreachable": Entry("No gateway answers at the address.", "Check the address, and that the gateway runs."),

@@ -6,6 +6,7 @@ finding. Where a second opinion is to be had (fastavro, a definition, the same b
 
 import contextlib
 import functools
+import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable
@@ -23,6 +24,9 @@ from maxam.avro.source import read_source
 from maxam.avro.walker import Walker
 from maxam.broker.policy import load_policy
 from maxam.broker.producer_sequences import ProducerSequences, mark_of
+from maxam.cluster import wire
+from maxam.cluster.entry import SCHEMAS as SCHEMAS_ENTRY
+from maxam.cluster.entry import SEAL, Entry, EntryError, block_entry, read_entry, texts_payload
 from maxam.config import Limits, load_settings
 from maxam.content import pack, unpack_headers
 from maxam.errors import ConfigurationError, GlobError, JournalDamagedError, PolicyError, ProtocolError, SchemaError
@@ -737,6 +741,66 @@ _GLOB_WORDS: Final = (
     b"[!-~]" * 8,
 )
 
+# --- links between gateways
+
+
+def check_entry(data: bytes) -> None:
+    """Bytes are refused with EntryError, or encode to the same bytes again and hold a block that decodes or is refused."""
+    with contextlib.suppress(EntryError):
+        entry = read_entry(data)
+        _must(entry.encode() == data, "an entry encodes to other bytes")
+        if entry.after.chain != entry.before.chain:
+            with contextlib.suppress(ValueError, IndexError):
+                RecordDecoder(entry.before.revision, entry.before.accepted_at_us).decode(*entry.records())
+
+
+_MESSAGES: Final[dict[int, Callable[[bytes], object]]] = {
+    wire.HELLO: wire.read_hello,
+    wire.WELCOME: wire.read_welcome,
+    wire.REFUSED: wire.read_refused,
+    wire.BEAT: wire.read_beat,
+    wire.FILES: wire.read_files,
+    wire.DATA: wire.read_piece,
+    wire.DONE: wire.read_done,
+}
+
+
+def check_wire(data: bytes) -> None:
+    """Bytes are refused with WireError, or make the same frames in whatever pieces they arrive."""
+    try:
+        frames = wire.FrameReader().feed(data)
+    except wire.WireError:
+        return
+    reader = wire.FrameReader()
+    pieces = [one for at in range(0, len(data), 3) for one in reader.feed(data[at : at + 3])]
+    _must(
+        [(one.type, one.body) for one in frames] == [(one.type, one.body) for one in pieces], "other frames in pieces"
+    )
+    for one in frames:
+        with contextlib.suppress(wire.WireError):
+            _MESSAGES.get(one.type, bytes)(one.body)
+
+
+def _entry_seeds() -> list[bytes]:
+    made = Encoder(START, SYNC).encode([change(1)])
+    schemas = texts_payload([(hashlib.sha256(b"{}").hexdigest(), b"{}")])
+    return [
+        block_entry(made.data, made.before, made.after, begins=True).encode(),
+        Entry(SEAL, False, made.after, made.after, SYNC, b"").encode(),
+        Entry(SCHEMAS_ENTRY, False, made.after, made.after, SYNC, schemas).encode(),
+    ]
+
+
+def _wire_seeds() -> list[bytes]:
+    return [
+        wire.encode_hello(wire.Hello(wire.FEED, "b", "0.2.0", "0" * 16, START)) + wire.encode_beat(wire.Beat(START, 5)),
+        wire.encode_welcome(wire.Welcome("a", "0.2.0", "serving", "0" * 16, START)) + wire.frame(wire.ENTRY, b"MXE1"),
+        wire.encode_refused(wire.Refused(wire.GONE, "gone", "a:1")) + wire.frame(wire.LIST, b""),
+        wire.encode_files([("segments/a", 1)]) + wire.encode_piece(wire.Piece("segments/a", 0, b"x")),
+        wire.encode_done("segments/a", bytes(32)),
+    ]
+
+
 TARGETS: Final = (
     Target(
         "frames",
@@ -788,6 +852,8 @@ TARGETS: Final = (
     ),
     Target("policy", check_policy, lambda: [_POLICY], (*_TOML_WORDS, *_GLOB_WORDS)),
     Target("settings", check_settings, lambda: [_SETTINGS], _TOML_WORDS),
+    Target("entry", check_entry, _entry_seeds, (SYNC, b"MXE1", *_VARINTS)),
+    Target("wire", check_wire, _wire_seeds, (b"\0\0\0", b"\0\0\0\0\4", *_VARINTS)),
     Target("registry", check_registry, _registry_seeds, (*_TOML_WORDS, *_AVSC_WORDS, *_GLOB_WORDS)),
 )
 """All of them, by the order in which they meet what a stranger sends."""
