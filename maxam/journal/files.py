@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
-from maxam.journal.disk import Disk, write_at, write_file
-from maxam.journal.encoding import START, Block, Encoder, end_block, header
-from maxam.journal.names import RENEW, RESTORING, segment_path
-from maxam.journal.replay import OpenEnd, Replay
-from maxam.journal.scan import Scanner
+from maxam.journal.disk import Disk, write_file
+from maxam.journal.encoding import START, Block, Encoder
+from maxam.journal.names import RENEW, RESTORING
+from maxam.journal.replay import Replay
+from maxam.journal.segments import NOT_BEGUN, SegmentFiles, follows
 from maxam.journal.syncing import Reserve, Syncs
 from maxam.records import Record
-
-_NOT_BEGUN: Final = -1  # time of the first record of a segment that has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +66,11 @@ class TornTail:
 
 
 @final
-class _Segment:
-    """The open segment. `size` is what of it is committed, 0 while even its header is not; its age counts from `started_at_us`, its first record."""
-
-    __slots__ = ("first", "handle", "outdated", "path", "size", "started_at_us")
-
-    def __init__(
-        self, path: str, handle: int, first: int, size: int, started_at_us: int, outdated: bool = False
-    ) -> None:
-        self.path: Final = path
-        self.handle: Final = handle
-        self.first: Final = first
-        self.size = size
-        self.started_at_us = started_at_us
-        self.outdated: Final = outdated  # with the schema of an older release, which may lack kinds of records
-
-
-@final
 class Journal:
     """The one writer of a journal's folder: `open`, exhaust `recover`, then `encode` and `write` in turn, then `close`.
+
+    A journal that *follows* another one gets the blocks of that one: `adopt`, then `put`, `put_seal` and `sync` instead of `encode`
+    and `write`. Its sealed segments equal those of the other one.
 
     `encode` belongs to the thread that applies records, `write` to the one that waits for the disk. `keep_schemas` may run in a
     third. A block may be encoded while the one before it is written. If that one is refused, the later is void.
@@ -110,16 +94,14 @@ class Journal:
         self._lock: Final = lock
         self._encoder = Encoder(START, sync_marker)
         self._committed = START
-        self._segment: _Segment | None = None
         self._syncs: Final = Syncs(disk, settings.durable)
+        self._files: Final = SegmentFiles(self._segments, disk, self._syncs)
         self._reserve: Final = Reserve(folder, disk, self._syncs, settings.reserve_bytes)
-        self._held = -1  # handle of the segments' folder
-        self._spare = -1  # handle of a sealed segment, kept so that the next segment finds a file to open
         self._recovered = False
         self._failed = False
         self._lacking = ""  # what there was no room of, in the system's words
         self._unsynced_schemas: Final[set[str]] = set()  # file names that `keep_schemas` has not synced yet
-        self._uncut = False  # the open segment has more than what is committed
+        self._unsynced = False  # `put` has stored something since the last sync
         self._new_incarnation: Final = incarnation
         self.incarnation = ""
         self.floor = 0
@@ -187,10 +169,14 @@ class Journal:
         """The time of the last committed record: no later one may be before it."""
         return self._committed.accepted_at_us
 
-    def recover(self) -> Iterator[Record]:
+    def recover(self, following: bool = False) -> Iterator[Record]:
         """Yield what is stored: the newest whole snapshot, then the segments after it. To be exhausted before anything is written.
 
         A torn tail of the open segment is moved aside and put down in `torn_tails`.
+
+        Args:
+            following: The journal follows another one. Several of its blocks can be torn, and it gets them again. So any damage of
+                the open segment counts as a torn tail.
 
         Raises:
             JournalDamagedError: Something else is not what was written.
@@ -198,15 +184,18 @@ class Journal:
         """
         replay = Replay(self._folder, self._disk)
         self.damaged_snapshots = replay.damaged_snapshots
-        yield from replay.records()
+        yield from replay.records(following=following)
         self.incarnation = replay.incarnation
         self.floor = replay.floor
         self._committed = replay.position
-        if replay.open_end is not None:
-            self._continue(replay.open_end)
-        self._held = self._disk.hold_folder(self._segments)  # a sync that finds no file to open would end the process
-        self._syncs.folder(self._segments)  # a killed process may have made names that it did not sync
-        self._encoder = Encoder(self._committed, self._encoder.sync_marker)
+        found = replay.open_end
+        if found is not None:
+            if found.end < found.size:
+                self._keep_torn(found.segment.path, found.end, found.size - found.end)
+            self._files.proceed(found, self._committed.revision)
+        self._files.hold()
+        marker = self._encoder.sync_marker if found is None or found.scanner is None else found.scanner.sync_marker
+        self._encoder = Encoder(self._committed, marker)
         self._reserve.open()
         self._settle_incarnation()
         self._recovered = True
@@ -244,6 +233,91 @@ class Journal:
             self._encoder.position = self._committed
             raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes: {self._lacking}")
 
+    # Blocks of another journal, which this one follows. They belong to the thread that writes.
+
+    def adopt(self, incarnation: str) -> None:
+        """Take over the incarnation of the journal that this one follows, for the segments that `put` begins.
+
+        Raises:
+            DiskFullError: There is no room to write the header of the open segment again.
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+        """
+        self._require_usable()
+        if incarnation == self.incarnation:
+            return
+        self.incarnation = incarnation
+        segment = self._files.opened
+        if segment is not None and self._committed.revision < segment.first:
+            try:
+                self._files.rewrite_header(segment, incarnation)
+            except OSError:
+                self._failed = True
+                raise
+
+    def put(self, block: Block, sync_marker: bytes, begins: bool) -> None:
+        """Store a block of the journal that this one follows, byte for byte. It is durable after the next `sync`.
+
+        Args:
+            block: It follows the last one.
+            sync_marker: Of the segment that holds it.
+            begins: That segment begins with it.
+
+        Raises:
+            DiskFullError: Nothing of it is left. The same call can be tried again.
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+            ValueError: The block does not follow the last one, or belongs to another segment.
+        """
+        self._require_usable()
+        if not follows(block.before, self._committed, begins):
+            raise ValueError("the block does not follow the last one that was written")
+        try:
+            self._reserve.restore()
+            self._put(block, sync_marker, begins)
+        except OSError as error:
+            if not self._syncs.is_shortage(error):
+                self._failed = True
+                raise
+            try:
+                self._files.cut_back()
+            except OSError:
+                self._failed = True
+                raise
+            raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes: {error.strerror}") from error
+
+    def put_seal(self) -> None:
+        """Seal the open segment if it holds a change, as the journal that this one follows did. On a full disk, try again later.
+
+        Raises:
+            DiskFullError: There is no room; the segment is as it was.
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+        """
+        self._require_usable()
+        segment = self._files.opened
+        if segment is not None and self._committed.revision >= segment.first:
+            self._seal_if_room()
+            if self._files.opened is not None:
+                raise DiskFullError(f"{self._folder}: no room to seal a segment")
+            self._unsynced = False
+
+    def sync(self) -> None:
+        """Make durable what `put` stored.
+
+        Raises:
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+        """
+        self._require_usable()
+        if self._unsynced:
+            try:
+                self._files.sync()
+            except OSError:
+                self._failed = True
+                raise
+            self._unsynced = False
+
     def has_room(self, size: int) -> bool:
         """Return True if a block of `size` bytes would fit now beside the reserve. A used reserve is restored first.
 
@@ -255,7 +329,7 @@ class Journal:
         """
         self._require_usable()
         try:
-            self._reserve.require_room(size, descriptor=self._segment is None and self._spare < 0)
+            self._reserve.require_room(size, descriptor=self._files.lacks_descriptor)
         except OSError as error:
             if not self._syncs.is_shortage(error):
                 self._failed = True
@@ -276,20 +350,11 @@ class Journal:
             JournalError: An earlier call failed so.
         """
         self._require_usable()
-        segment = self._segment
-        if segment is None or self._committed.revision < segment.first or not self._aged(segment, now_us):
+        segment = self._files.opened
+        if segment is None or self._committed.revision < segment.first:
             return
-        try:
-            self._seal(segment)
-        except OSError as error:
-            if not self._syncs.is_shortage(error):
-                self._failed = True
-                raise
-            try:
-                self._cut_back()
-            except OSError:
-                self._failed = True
-                raise
+        if segment.aged(now_us, self._settings.segment_age_s_max):
+            self._seal_if_room()
 
     def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
         """Store schemas, durably, unless they are there.
@@ -315,48 +380,20 @@ class Journal:
         self._disk.fsync_folder(folder)
         self._unsynced_schemas.clear()
 
-    def close(self) -> None:
-        """Seal the open segment if it holds a change and there is room, and let go of the folder."""
+    def close(self, seal: bool = True) -> None:
+        """Let go of the folder; with `seal`, seal the open segment before if it holds a change and there is room."""
         try:
-            if self._segment is not None and not self._failed and self._committed.revision >= self._segment.first:
-                try:
-                    self._seal(self._segment)
-                except OSError as error:
-                    self._failed = True
-                    if not self._syncs.is_shortage(error):
-                        raise
-                    self._cut_back()
+            segment = self._files.opened
+            if segment is not None and not self._failed:
+                if seal and self._committed.revision >= segment.first:
+                    self._seal_if_room()
+                elif self._unsynced:
+                    self.sync()
         finally:
             self._failed = True
-            if self._segment is not None:
-                self._disk.close(self._segment.handle)
-                self._segment = None
-            self._close_spare()
+            self._files.close()
             self._reserve.close()
-            if self._held >= 0:
-                self._disk.close(self._held)
             self._disk.close(self._lock)
-
-    def _continue(self, found: OpenEnd) -> None:
-        """Cut off the torn end of the open segment, and go on writing after it."""
-        segment, scanner = found.segment, found.scanner
-        if found.end < found.size:
-            self._keep_torn(segment.path, found.end, found.size - found.end)
-        if scanner is None:
-            self._disk.unlink(segment.path)
-            self._syncs.folder(self._segments)
-            return
-        handle = self._disk.open(segment.path)
-        begun_us = scanner.start.accepted_at_us if found.end > scanner.first_offset else _NOT_BEGUN
-        self._encoder = Encoder(START, scanner.sync_marker)
-        self._segment = _Segment(segment.path, handle, segment.first, found.end, begun_us, scanner.outdated)
-        if found.end < found.size:
-            self._disk.truncate(handle, found.end)
-        # a killed process may have written what it did not sync; from now on it counts as committed
-        self._syncs.file(handle)
-        self._syncs.folder(self._segments)
-        if scanner.ended:  # killed between the end mark and the new name
-            self._name_sealed(self._segment)
 
     def _keep_torn(self, path: str, offset: int, length: int) -> None:
         """Copy the torn end of a segment beside it, durably, and list it in `torn_tails`."""
@@ -375,24 +412,21 @@ class Journal:
             DiskFullError: There is no room, and the journal must not go on under its old incarnation.
         """
         renew = RENEW in self._disk.names(self._folder)
-        segment = self._segment
+        segment = self._files.opened
         if not self._new_incarnation or (self.incarnation and not renew):
             return
         before, self.incarnation = self.incarnation, self._new_incarnation
         try:
-            if segment is None:
-                self._create(_NOT_BEGUN)
-            elif (
-                self._committed.revision >= segment.first
-            ):  # readers know places in it: its bytes must stay where they are
-                self._seal(segment)
-                self._create(_NOT_BEGUN)
+            if segment is not None and self._committed.revision < segment.first:
+                self._files.rewrite_header(segment, self.incarnation)
             else:
-                self._rewrite_header(segment)
+                if segment is not None:  # readers know places in it: its bytes must stay where they are
+                    self._files.seal(segment, self._committed)
+                self._files.begin(self._committed, self._encoder.sync_marker, self.incarnation, NOT_BEGUN)
         except OSError as error:
             if not self._syncs.is_shortage(error):
                 raise
-            self._cut_back()
+            self._files.cut_back()
             self.incarnation = before
             if renew:
                 raise DiskFullError(f"{self._folder}: no room for a new segment: {error.strerror}") from error
@@ -405,20 +439,6 @@ class Journal:
         if renew:
             self._disk.unlink(f"{self._folder}/{RENEW}")
             self._syncs.folder(self._folder)
-
-    def _rewrite_header(self, segment: _Segment) -> _Segment:
-        """Write the header of the open segment again, with incarnation and schema. The segment holds no change yet."""
-        data = self._disk.read(segment.path, 0, segment.size)
-        scanner = Scanner(segment.path, segment.size, lambda offset, length: data[offset : offset + length])
-        start = header(scanner.start, scanner.sync_marker, snapshot=False, incarnation=self.incarnation)
-        rest = data[scanner.first_offset :]
-        write_file(self._disk, segment.path, [start, rest])
-        self._syncs.folder(self._segments)
-        self._disk.close(segment.handle)
-        handle = self._disk.open(segment.path)
-        renewed = _Segment(segment.path, handle, segment.first, len(start) + len(rest), segment.started_at_us)
-        self._segment = renewed
-        return renewed
 
     # writing
 
@@ -438,101 +458,70 @@ class Journal:
             if not self._syncs.is_shortage(error):
                 raise
             self._lacking = error.strerror or ""
-            self._cut_back()
+            self._files.cut_back()
             return False
         return True
 
     def _append(self, block: Block) -> None:
-        segment = self._segment
-        if segment is not None and self._uncut:
-            self._cut(segment)
-        if segment is not None and self._committed.revision >= segment.first:
-            grown = segment.size + len(block.data) > self._settings.segment_bytes_max
-            if grown or segment.outdated or self._aged(segment, block.after.accepted_at_us):
-                self._seal(segment)
+        files = self._files
+        segment = files.opened
+        if segment is not None and files.uncut:
+            files.cut(segment)
+        settings = self._settings
+        at_us = block.after.accepted_at_us
+        if segment is not None:
+            if segment.rolls(
+                self._committed, len(block.data), at_us, settings.segment_bytes_max, settings.segment_age_s_max
+            ):
+                files.seal(segment, self._committed)
                 segment = None
-        elif segment is not None and segment.outdated:
-            try:
-                segment = self._rewrite_header(segment)
-            except DiskFullError as error:
-                raise OSError(errno.ENOSPC, str(error)) from error
+            elif segment.outdated:
+                try:
+                    segment = files.rewrite_header(segment, self.incarnation)
+                except DiskFullError as error:
+                    raise OSError(errno.ENOSPC, str(error)) from error
         if segment is None:
-            segment = self._create(block.after.accepted_at_us)
-        write_at(self._disk, segment.handle, block.data, segment.size)
-        self._syncs.file(segment.handle, data_only=True)
-        segment.size += len(block.data)
-        if segment.started_at_us == _NOT_BEGUN:
-            segment.started_at_us = block.after.accepted_at_us
+            segment = files.begin(self._committed, self._encoder.sync_marker, self.incarnation, at_us)
+        files.grow(segment, block.data, at_us, sync=True)
         self._committed = block.after
 
-    def _aged(self, segment: _Segment, now_us: int) -> bool:
-        return now_us - segment.started_at_us >= self._settings.segment_age_s_max * 1_000_000
+    def _put(self, block: Block, sync_marker: bytes, begins: bool) -> None:
+        files = self._files
+        segment = files.opened
+        if segment is not None and files.uncut:
+            files.cut(segment)
+        if segment is not None and begins:
+            if self._committed.revision >= segment.first:
+                files.seal(segment, self._committed)
+            elif segment.started_at_us == NOT_BEGUN:
+                files.drop(segment)  # its first block never came, and the one that comes may have another marker
+            else:
+                raise ValueError("a segment begins, but the open one holds no change")
+            segment = None
+        if segment is None:
+            if not begins:
+                raise ValueError("the block belongs to a segment whose beginning is missing")
+            self._encoder = Encoder(block.before, sync_marker)
+            segment = files.begin(block.before, sync_marker, self.incarnation, NOT_BEGUN)
+        elif sync_marker != segment.sync_marker:
+            raise ValueError("the block belongs to another segment")
+        files.grow(segment, block.data, block.after.accepted_at_us, sync=False)
+        self._unsynced = True
+        self._committed = self._encoder.position = block.after
 
-    def _create(self, now_us: int) -> _Segment:
-        """Begin a segment, durable with its header before any block is in it."""
-        first = self._committed.revision + 1
-        path = segment_path(self._segments, first)
-        segment = _Segment(path, self._open_new(path), first, 0, now_us)
-        self._segment = segment
-        start = header(self._committed, self._encoder.sync_marker, snapshot=False, incarnation=self.incarnation)
-        write_at(self._disk, segment.handle, start, 0)
-        self._syncs.file(segment.handle)
-        self._syncs.folder(self._segments)
-        segment.size = len(start)
-        return segment
-
-    def _open_new(self, path: str) -> int:
-        """Create a file, with the spare handle's place where no other is left."""
-        try:
-            handle = self._disk.create(path)
-        except OSError as error:
-            if self._spare < 0 or error.errno not in {errno.EMFILE, errno.ENFILE}:
-                raise
-            self._close_spare()
-            return self._disk.create(path)
-        self._close_spare()
-        return handle
-
-    def _close_spare(self) -> None:
-        if self._spare >= 0:
-            spare, self._spare = self._spare, -1
-            self._disk.close(spare)
-
-    def _seal(self, segment: _Segment) -> None:
-        """Finish the open segment; until it has its final name it can be cut back."""
-        if self._uncut:
-            self._cut(segment)
-        end = end_block(self._committed, self._encoder.sync_marker)
-        write_at(self._disk, segment.handle, end, segment.size)
-        self._syncs.file(segment.handle)
-        self._name_sealed(segment)
-
-    def _name_sealed(self, segment: _Segment) -> None:
-        self._disk.rename(segment.path, segment_path(self._segments, segment.first, self._committed.revision))
-        self._segment = None
-        self._syncs.folder(self._segments)  # before anything can fail that does not end the process
-        self._close_spare()
-        self._spare = segment.handle
-
-    def _cut_back(self) -> None:
-        """Leave in the open segment only what is committed."""
-        segment = self._segment
+    def _seal_if_room(self) -> None:
+        """Seal the open segment. On a full disk it stays as it is."""
+        segment = self._files.opened
         if segment is None:
             return
-        # File systems that never write in place need room even to free some: what cannot be taken down now is when there is room.
         try:
-            if segment.size:
-                self._uncut = True
-                self._cut(segment)
-            else:
-                self._segment = None
-                self._disk.close(segment.handle)
-                self._disk.unlink(segment.path)  # or else `_create` empties it, as it comes by the same name
+            self._files.seal(segment, self._committed)
         except OSError as error:
             if not self._syncs.is_shortage(error):
+                self._failed = True
                 raise
-
-    def _cut(self, segment: _Segment) -> None:
-        self._disk.truncate(segment.handle, segment.size)
-        self._syncs.file(segment.handle)
-        self._uncut = False
+            try:
+                self._files.cut_back()
+            except OSError:
+                self._failed = True
+                raise

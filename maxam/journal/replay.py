@@ -10,7 +10,7 @@ from maxam.journal.decoding import Decoder
 from maxam.journal.disk import Disk
 from maxam.journal.encoding import Position
 from maxam.journal.names import Segment, list_segments, list_snapshots
-from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner
+from maxam.journal.scan import END_TAIL_BYTES, HEADER_BYTES, OTHER_VERSION, Scanner, end_position
 from maxam.journal.whole import OTHER_NAME, open_scanner, read_blocks, require_end, whole_snapshot
 from maxam.records import Record
 
@@ -61,7 +61,11 @@ class Replay:
         return Position(self._decoder.revision, self._decoder.accepted_at_us, self._chain)
 
     def records(
-        self, sealed_only: bool = False, began: Callable[[Segment], None] | None = None, up_to: int | None = None
+        self,
+        sealed_only: bool = False,
+        began: Callable[[Segment], None] | None = None,
+        up_to: int | None = None,
+        following: bool = False,
     ) -> Iterator[Record]:
         """Yield what is stored.
 
@@ -69,6 +73,7 @@ class Replay:
             sealed_only: Leave out the open segment.
             began: Called with each sealed segment before its first record.
             up_to: Revision at which a sealed segment ends. Nothing above it is read. None reads all.
+            following: Several blocks of the open segment may be the remains of writes: any damage ends it.
 
         Raises:
             JournalDamagedError: Something is not what was written, and not the remains of the last write.
@@ -93,7 +98,7 @@ class Replay:
                 problem = f"it should begin with revision {decoder.revision + 1}: a segment or snapshot is missing"
                 raise self._damaged(JournalDamagedError(segment.path, 0, problem), self._stake())
             if segment.open:
-                yield from self._open_segment(segment)
+                yield from self._open_segment(segment, following)
             else:
                 yield from self._sealed_segment(segment, began)
         if decoder.revision < self._needed:
@@ -101,6 +106,10 @@ class Replay:
         if sealed and sealed[-1].last < base == decoder.revision and not opened:
             problem = f"it is above the last segment's end {sealed[-1].last}"
             raise self._damaged(JournalDamagedError(path, 0, problem), self._stake())
+        if (
+            sealed and sealed[-1].last == base == decoder.revision and not opened
+        ):  # the snapshot does not have the check
+            self._chain = self._end_chain(sealed[-1])
 
     def _choose_snapshot(self, up_to: int | None) -> tuple[int, str]:
         """Return the newest whole snapshot that is not above a revision, or 0 and "" when there is none."""
@@ -139,7 +148,7 @@ class Replay:
             raise self._damaged(JournalDamagedError(segment.path, scanner.size, problem), self._stake())
         self._chain = scanner.chain
 
-    def _open_segment(self, segment: Segment) -> Iterator[Record]:
+    def _open_segment(self, segment: Segment, following: bool) -> Iterator[Record]:
         stake = self._stake()
         size = self._disk.size(segment.path)
         try:
@@ -152,7 +161,7 @@ class Replay:
         try:
             yield from self._blocks(scanner, stake, sealed=False)
         except JournalDamagedError:
-            if not scanner.torn():
+            if not following and not scanner.torn():
                 raise
         self._chain = scanner.chain
         self.open_end = OpenEnd(segment, scanner, scanner.offset, scanner.size)
@@ -169,6 +178,12 @@ class Replay:
         self._decoder.accepted_at_us = max(self._decoder.accepted_at_us, scanner.start.accepted_at_us)
         self.incarnation = scanner.incarnation or self.incarnation
         return scanner
+
+    def _end_chain(self, segment: Segment) -> int:
+        """Return the check of the last block of a segment that was not read; 0 if its end is not whole."""
+        size = self._disk.size(segment.path)
+        end = end_position(self._disk.read(segment.path, max(0, size - END_TAIL_BYTES), END_TAIL_BYTES))
+        return 0 if end is None or end.revision != segment.last else end.chain
 
     def _blocks(self, scanner: Scanner, stake: str, sealed: bool = True) -> Iterator[Record]:
         try:

@@ -34,7 +34,6 @@ from tests.pipeline.typed_journal import (
     START_US,
     Minor,
     delete_change,
-    leave_open,
     read_table,
     record_type,
     value_change,
@@ -625,7 +624,7 @@ def gateway_journal(folder: Path, changes: int, body: int, incarnation: str, *, 
     if seal:
         journal.close()
     else:
-        leave_open(journal)
+        journal.close(seal=False)
 
 
 @pytest.mark.parametrize("seal", [True, False])

@@ -107,18 +107,7 @@ def write_journal(
         if batch:
             journal.write(journal.encode(batch))
     finally:
-        if seal:
-            journal.close()
-        else:
-            leave_open(journal)
-
-
-def leave_open(journal: Journal) -> None:
-    """Let go of a journal as a killed gateway does: its segment stays open."""
-    segment, journal._segment = journal._segment, None
-    if segment is not None:
-        journal._disk.close(segment.handle)
-    journal.close()
+        journal.close(seal=seal)
 
 
 def read_table(out: Path, name: str) -> pa.Table:

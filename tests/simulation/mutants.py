@@ -28,7 +28,7 @@ from maxam.broker import (
     wire_cache,
 )
 from maxam.gateway import access, clock, commit, commit_loop, orphans, reload, server_connection
-from maxam.journal import disk, files, replay, retention, snapshots
+from maxam.journal import disk, files, replay, retention, segments, snapshots
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ MUTANTS = (
         "                    if hasattr(operation, 'body'):\n"
         "                        self._broker.apply(operation)\n",
     ),
-    Mutant("written before it is synced", files, "self._syncs.file(segment.handle, data_only=True)", "pass"),
-    Mutant("refused block left in the file", files, "            self._cut_back()\n            return False", "            return False"),
+    Mutant("written before it is synced", segments, "            self._syncs.file(segment.handle, data_only=True)", "            pass"),
+    Mutant("refused block left in the file", files, "            self._files.cut_back()\n            return False", "            return False"),
     Mutant(
         "cumulative ACK by revision",
         session,
@@ -244,8 +244,8 @@ MUTANTS = (
     Mutant("clock jumps followed", clock, "                return own_us\n", "                pass\n", venue=True),
     Mutant("nothing written", commit_loop, "            self._journal.write(block)\n", "            pass\n", venue=True),
     Mutant("what a full disk leaves over is lost", commit, "self._kept = self._broker.take_batch()", "self._broker.take_batch()", venue=True),
-    Mutant("segment's name not synced", files, "        self._syncs.folder(self._segments)\n        segment.size", "        segment.size", venue=True),
-    Mutant("seal not synced", files, "        self._syncs.folder(self._segments)  # before anything", "        pass  # before anything", venue=True, first=20),
+    Mutant("segment's name not synced", segments, "        self._syncs.folder(self._folder)\n        segment.size", "        segment.size", venue=True),
+    Mutant("seal not synced", segments, "        self._syncs.folder(self._folder)  # before anything", "        pass  # before anything", venue=True, first=20),
     Mutant("snapshot made before its segment has its name", snapshots, '    disk.fsync_folder(f"{root}/segments")\n', "", venue=True, first=120),
     Mutant("segment deleted before its snapshot is durable", retention, '    disk.fsync_folder(\n        f"{root}/snapshots"\n    )  # the process', "    # the process", venue=True, first=1770),
     Mutant("file named before it is synced", disk, "            disk.fsync(handle)\n        finally:", "            pass\n        finally:", venue=True),

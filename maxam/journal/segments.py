@@ -1,0 +1,246 @@
+"""The segment files of one writer: each is begun, grown by whole blocks, and sealed.
+
+The header and the end mark of a segment follow from the position, the sync marker and the incarnation. So two journals that store
+the same blocks and begin their segments before the same blocks have equal files.
+"""
+
+import errno
+from typing import Final, final
+
+from maxam.journal.disk import Disk, write_at, write_file
+from maxam.journal.encoding import Position, end_block, header
+from maxam.journal.names import segment_path
+from maxam.journal.replay import OpenEnd
+from maxam.journal.scan import Scanner
+from maxam.journal.syncing import Syncs
+
+NOT_BEGUN: Final = -1  # time of the first record of a segment that has none
+
+
+def follows(before: Position, end: Position, begins: bool) -> bool:
+    """Return True if a block that belongs at a position follows what ends at another one. With `begins`, a segment begins there.
+
+    The check of the last block is 0 where only a snapshot is known. Only a segment can begin there.
+    """
+    if begins and not (before.chain and end.chain):
+        return before.revision == end.revision
+    return (before.revision, before.accepted_at_us, before.chain) == (end.revision, end.accepted_at_us, end.chain)
+
+
+@final
+class OpenSegment:
+    """The open segment.
+
+    Attributes:
+        path: The file.
+        handle: Its descriptor.
+        first: Revision of its first change, which may not be in it yet.
+        size: Bytes that are stored whole; 0 while even the header is not.
+        started_at_us: When its first record was accepted, NOT_BEGUN if it has none. Its age counts from then.
+        sync_marker: Between its blocks.
+        outdated: Its schema is that of an older release, which may lack kinds of records.
+    """
+
+    __slots__ = ("first", "handle", "outdated", "path", "size", "started_at_us", "sync_marker")
+
+    def __init__(
+        self,
+        path: str,
+        handle: int,
+        first: int,
+        size: int,
+        started_at_us: int,
+        sync_marker: bytes,
+        outdated: bool = False,
+    ) -> None:
+        self.path: Final = path
+        self.handle: Final = handle
+        self.first: Final = first
+        self.size = size
+        self.started_at_us = started_at_us
+        self.sync_marker: Final = sync_marker
+        self.outdated: Final = outdated
+
+    def aged(self, now_us: int, age_s_max: float) -> bool:
+        """Return True if its first record is old enough at a time, for a limit in seconds."""
+        return now_us - self.started_at_us >= age_s_max * 1_000_000
+
+    def rolls(self, position: Position, size: int, at_us: int, bytes_max: int, age_s_max: float) -> bool:
+        """Return True if a new segment begins with the next block.
+
+        Args:
+            position: Position before the block.
+            size: Bytes of the block with its sync marker.
+            at_us: When its last record was accepted.
+            bytes_max: Limit on the size of a segment.
+            age_s_max: Limit on the age of a segment, seconds.
+        """
+        if position.revision < self.first:
+            return False  # it holds no change, so another one would have its name
+        return self.outdated or self.size + size > bytes_max or self.aged(at_us, age_s_max)
+
+
+@final
+class SegmentFiles:
+    """The segments of one journal that is being written.
+
+    Attributes:
+        opened: The open segment, or None.
+        uncut: The open segment may have bytes after those that are stored whole.
+    """
+
+    __slots__ = ("_disk", "_folder", "_held", "_spare", "_syncs", "opened", "uncut")
+
+    def __init__(self, folder: str, disk: Disk, syncs: Syncs) -> None:
+        """Prepare to write segments in a folder."""
+        self._folder: Final = folder
+        self._disk: Final = disk
+        self._syncs: Final = syncs
+        self._held = -1  # handle of the folder
+        self._spare = -1  # handle of a sealed segment, kept so that the next segment finds a file to open
+        self.opened: OpenSegment | None = None
+        self.uncut = False
+
+    @property
+    def lacks_descriptor(self) -> bool:
+        """Whether the next block may need a file descriptor that is not held yet."""
+        return self.opened is None and self._spare < 0
+
+    def hold(self) -> None:
+        """Hold the folder open: a sync that finds no file descriptor would end the process."""
+        self._held = self._disk.hold_folder(self._folder)
+        self._syncs.folder(self._folder)  # a killed process may have made names that it did not sync
+
+    def proceed(self, found: OpenEnd, revision: int) -> None:
+        """Go on after the whole blocks of an open segment that was read; `revision` is the last one. The rest is cut off."""
+        segment, scanner = found.segment, found.scanner
+        if scanner is None:
+            self._disk.unlink(segment.path)
+            self._syncs.folder(self._folder)
+            return
+        handle = self._disk.open(segment.path)
+        begun_us = scanner.start.accepted_at_us if found.end > scanner.first_offset else NOT_BEGUN
+        self.opened = OpenSegment(
+            segment.path, handle, segment.first, found.end, begun_us, scanner.sync_marker, scanner.outdated
+        )
+        if found.end < found.size:
+            self._disk.truncate(handle, found.end)
+        # a killed process may have written what it did not sync; from now on it counts as committed
+        self._syncs.file(handle)
+        self._syncs.folder(self._folder)
+        if scanner.ended:  # killed between the end mark and the new name
+            self._name_sealed(self.opened, revision)
+
+    def begin(self, position: Position, sync_marker: bytes, incarnation: str, now_us: int) -> OpenSegment:
+        """Begin a segment at a position, durable with its header before any block is in it."""
+        first = position.revision + 1
+        path = segment_path(self._folder, first)
+        segment = OpenSegment(path, self._open_new(path), first, 0, now_us, sync_marker)
+        self.opened = segment
+        start = header(position, sync_marker, snapshot=False, incarnation=incarnation)
+        write_at(self._disk, segment.handle, start, 0)
+        self._syncs.file(segment.handle)
+        self._syncs.folder(self._folder)
+        segment.size = len(start)
+        return segment
+
+    def grow(self, segment: OpenSegment, data: bytes, at_us: int, sync: bool) -> None:
+        """Write a block, accepted at a time, and make it durable with `sync`."""
+        write_at(self._disk, segment.handle, data, segment.size)
+        if sync:
+            self._syncs.file(segment.handle, data_only=True)
+        segment.size += len(data)
+        if segment.started_at_us == NOT_BEGUN:
+            segment.started_at_us = at_us
+
+    def sync(self) -> None:
+        """Make durable what `grow` wrote."""
+        if self.opened is not None:
+            self._syncs.file(self.opened.handle, data_only=True)
+
+    def rewrite_header(self, segment: OpenSegment, incarnation: str) -> OpenSegment:
+        """Write the header of the open segment again, with incarnation and schema. The segment holds no change yet."""
+        data = self._disk.read(segment.path, 0, segment.size)
+        scanner = Scanner(segment.path, segment.size, lambda offset, length: data[offset : offset + length])
+        start = header(scanner.start, scanner.sync_marker, snapshot=False, incarnation=incarnation)
+        rest = data[scanner.first_offset :]
+        write_file(self._disk, segment.path, [start, rest])
+        self._syncs.folder(self._folder)
+        self._disk.close(segment.handle)
+        handle = self._disk.open(segment.path)
+        size = len(start) + len(rest)
+        renewed = OpenSegment(segment.path, handle, segment.first, size, segment.started_at_us, segment.sync_marker)
+        self.opened = renewed
+        return renewed
+
+    def seal(self, segment: OpenSegment, position: Position) -> None:
+        """Finish the open segment, which ends at a position; until it has its final name it can be cut back."""
+        if self.uncut:
+            self.cut(segment)
+        end = end_block(position, segment.sync_marker)
+        write_at(self._disk, segment.handle, end, segment.size)
+        self._syncs.file(segment.handle)
+        self._name_sealed(segment, position.revision)
+
+    def cut_back(self) -> None:
+        """Leave in the open segment only what is stored whole."""
+        segment = self.opened
+        if segment is None:
+            return
+        # File systems that never write in place need room even to free some: what cannot be taken down now is when there is room.
+        try:
+            if segment.size:
+                self.uncut = True
+                self.cut(segment)
+            else:
+                self.opened = None
+                self._disk.close(segment.handle)
+                self._disk.unlink(segment.path)  # or else `begin` empties it, as it comes by the same name
+        except OSError as error:
+            if not self._syncs.is_shortage(error):
+                raise
+
+    def cut(self, segment: OpenSegment) -> None:
+        """Remove the bytes after those that are stored whole, durably."""
+        self._disk.truncate(segment.handle, segment.size)
+        self._syncs.file(segment.handle)
+        self.uncut = False
+
+    def drop(self, segment: OpenSegment) -> None:
+        """Remove the open segment, which holds no block."""
+        self.opened = None
+        self._disk.close(segment.handle)
+        self._disk.unlink(segment.path)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        if self.opened is not None:
+            self._disk.close(self.opened.handle)
+            self.opened = None
+        self._close_spare()
+        if self._held >= 0:
+            self._disk.close(self._held)
+
+    def _name_sealed(self, segment: OpenSegment, last: int) -> None:
+        self._disk.rename(segment.path, segment_path(self._folder, segment.first, last))
+        self.opened = None
+        self._syncs.folder(self._folder)  # before anything can fail that does not end the process
+        self._close_spare()
+        self._spare = segment.handle
+
+    def _open_new(self, path: str) -> int:
+        """Create a file, with the spare handle's place where no other is left."""
+        try:
+            handle = self._disk.create(path)
+        except OSError as error:
+            if self._spare < 0 or error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            self._close_spare()
+            return self._disk.create(path)
+        self._close_spare()
+        return handle
+
+    def _close_spare(self) -> None:
+        if self._spare >= 0:
+            spare, self._spare = self._spare, -1
+            self._disk.close(spare)
