@@ -277,6 +277,8 @@ def test_the_shipped_folder_is_released_as_it_is() -> None:
         ("X/Venue.VENUE-7.VenueMeterTotals", "venue.VenueMeterTotals_v1"),
         ("X/Venue.VENUE-7.Hour.VenueMeterTotals", "venue.VenueMeterTotals_v1"),
         ("X/Venue.VENUE-7.FloorPlan", ""),
+        ("B/VENUE-7.Link", "maxam.Link_v1"),
+        ("B/VENUE-7.Wanted", "maxam.Wanted_v1"),
     ],
 )
 def test_the_shipped_rules_find_each_type(destination: str, schema: str) -> None:

@@ -1,0 +1,118 @@
+"""The values of bridges follow the shipped schemas, and read back as they were written."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maxam.avro.registry import load_registry
+from maxam.links import (
+    CENTRE,
+    DIRECTIONS,
+    DOWN,
+    HEADERS,
+    SIDES,
+    STATES,
+    UP,
+    VENUE,
+    Link,
+    LinkDrill,
+    LinkRejection,
+    LinkRoute,
+    Wanted,
+    WantedDrill,
+    decode_link,
+    decode_wanted,
+    link_topic,
+    mapped,
+    venue_of,
+    wanted_topic,
+)
+from maxam.pipeline.publish.bodies import read_texts
+from maxam.records import Judgement
+
+SHIPPED = load_registry(read_texts(Path(__file__).parents[2] / "schemas"))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+INTS = st.integers(-(2**31), 2**31 - 1)
+LONGS = st.integers(-(2**63), 2**63 - 1)
+LINKS = st.builds(
+    Link,
+    TEXTS,
+    TEXTS,
+    st.sampled_from(SIDES),
+    st.sampled_from(STATES),
+    TEXTS,
+    LONGS,
+    LONGS,
+    TEXTS,
+    INTS,
+    TEXTS,
+    TEXTS,
+    st.lists(st.builds(LinkRoute, st.sampled_from(DIRECTIONS), TEXTS, TEXTS), max_size=3).map(tuple),
+    INTS,
+    st.lists(st.builds(LinkRejection, TEXTS, TEXTS), max_size=3).map(tuple),
+    LONGS,
+    LONGS,
+    st.none() | st.builds(LinkDrill, TEXTS, INTS, st.booleans(), LONGS, LONGS, LONGS),
+)
+WANTED = st.builds(Wanted, st.booleans(), TEXTS, st.none() | st.builds(WantedDrill, TEXTS, INTS))
+
+
+def judged(destination: bytes, body: bytes) -> bool:
+    """Return True if the shipped rule of a topic accepts a body."""
+    rule = SHIPPED.rule_for(destination.decode())
+    return rule is not None and type(rule.judge(destination, HEADERS, body)) is Judgement
+
+
+@given(LINKS, st.binary(max_size=4))
+def test_a_link_is_a_value_of_its_schema_and_reads_back(link: Link, later: bytes) -> None:
+    """Fields that a later version appends are ignored."""
+    assert judged(link_topic("V1"), link.encoded())
+    assert decode_link(link.encoded()) == link
+    assert decode_link(link.encoded() + later) == link
+
+
+@given(WANTED, st.binary(max_size=4))
+def test_requests_are_a_value_of_their_schema_and_read_back(wanted: Wanted, later: bytes) -> None:
+    """Fields that a later version appends are ignored."""
+    assert judged(wanted_topic("V1"), wanted.encoded())
+    assert decode_wanted(wanted.encoded()) == wanted
+    assert decode_wanted(wanted.encoded() + later) == wanted
+
+
+@given(st.binary(max_size=60) | LINKS.map(lambda link: link.encoded()[:-1]))
+def test_bytes_that_are_no_value_are_none(data: bytes) -> None:
+    """Nothing raises, and a value that is found can be written again."""
+    link, wanted = decode_link(data), decode_wanted(data)
+    assert link is None or decode_link(link.encoded()) == link
+    assert wanted is None or decode_wanted(wanted.encoded()) == wanted
+
+
+def test_a_link_that_is_cut_off_is_none() -> None:
+    """No part of a datum reads as a whole one."""
+    route = LinkRoute(UP, "X/EGM.**", "V1")
+    datum = Link("V1", "c", CENTRE, UP, "", 1, 2, "h", 30, "a", "b", (route,), drill=None).encoded()
+    assert [decode_link(datum[:size]) for size in range(len(datum))] == [None] * len(datum)
+
+
+@pytest.mark.parametrize(("side", "globs"), [(CENTRE, ("V1/EGM.**",)), (VENUE, ("X/Config.*",)), ("UNKNOWN", ())])
+def test_the_topics_of_a_link_are_those_that_come_to_its_side(side: str, globs: tuple[str, ...]) -> None:
+    """Routes up end at the centre, routes down at the venue."""
+    routes = (LinkRoute(UP, "X/EGM.**", "V1"), LinkRoute(DOWN, "V1/Config.*", "X"))
+    assert Link("V1", "c", side, UP, "", 0, 0, "", 30, "", "", routes).globs_here == globs
+
+
+@pytest.mark.parametrize(
+    ("destination", "venue"),
+    [(b"B/V1.Link", "V1"), (b"B/V1.Wanted", ""), (b"X/V1.Link", ""), (b"B/.Link", ""), (b"B/V\xc3\xa9.Link", "V\xe9")],
+)
+def test_a_venue_is_named_by_its_topic(destination: bytes, venue: str) -> None:
+    """Other topics of the store have no venue."""
+    assert venue_of(destination) == venue
+    assert not venue or link_topic(venue) == destination
+
+
+def test_a_glob_is_mapped_to_another_store() -> None:
+    """The rest of the glob stays."""
+    assert mapped("X/EGM.**", "V1") == "V1/EGM.**"
