@@ -70,6 +70,8 @@ class RefinedDelivery:
             else:
                 shared = self._wires.encode(topic, variant)
             parts = [prefix, shared]
+            if refinement.markers and refinement.rights is not subscription.session.rights:
+                parts = [*self._void(subscription, refinement, dropped=False), *parts]
             if topic.freshness == OVERDUE and refinement.overdue(change.destination):
                 self._marking[subscription] = None
         else:
@@ -183,20 +185,31 @@ class RefinedDelivery:
         topic, if the right had come back meanwhile. With the new rights it would keep one.
         """
         withdrawals = refinement.withdrawals
-        void = void_position(self._log.incarnation)
         while withdrawals and left > 0:
             destination = next(iter(withdrawals))
             del withdrawals[destination]
             if subscription.session.rights.may_receive(destination):
                 refinement.restored(destination)  # the right came back
                 continue
-            if refinement.reported != void:
-                refinement.reported = void
-                headers = ((b"kind", b"position"), (b"position", void.encode()))
-                out.append(marker(self._version, subscription.id, headers))
+            out += self._void(subscription, refinement, dropped=True)
             out.append(notice(self._version, subscription.id, destination, WITHDRAWN))
             left -= 1
         return left
+
+    def _void(self, subscription: Subscription, refinement: Refinement, dropped: bool) -> list[bytes]:
+        """Return a marker with a position that cannot be used, if the client has one of other rights, or drops a topic now.
+
+        The client could use its position again if those rights came back. It would keep the topic that it is sent now.
+        """
+        rights = subscription.session.rights
+        refinement.rights = rights
+        void = void_position(self._log.incarnation)
+        before = refinement.reported or refinement.earlier
+        other = before.startswith(f"{self._log.incarnation}.") and not before.endswith(rights.receive_digest)
+        if void in {"", before} or not (dropped or other):
+            return []
+        refinement.reported = void
+        return [marker(self._version, subscription.id, ((b"kind", b"position"), (b"position", void.encode())))]
 
     def _marker(self, subscription: Subscription, refinement: Refinement, now_s: float, out: list[bytes]) -> None:
         """Append a marker, unless it would repeat the position before."""
@@ -204,6 +217,8 @@ class RefinedDelivery:
         completing = refinement.completing
         refinement.completing = False
         position = self.position(subscription, refinement)
+        if completing and refinement.unavailable and not position:
+            position = refinement.reported = void_position(self._log.incarnation)
         if completing or position != before:
             headers = [(b"kind", b"complete" if completing else b"position")]
             if completing:
@@ -221,6 +236,7 @@ class RefinedDelivery:
         """Return the position of a subscription as text, which counts as reported then; the one before until `complete` was sent."""
         complete = refinement.initial_left == COMPLETE and not refinement.completing
         if complete and subscription.applied and not subscription.scans and not refinement.withdrawals:
+            refinement.rights = subscription.session.rights
             revision = refinement.position(self._log.committed_revision)
             refinement.reported = position_text(self._log.incarnation, revision, subscription.session.rights)
         return refinement.reported

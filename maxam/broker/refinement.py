@@ -24,6 +24,7 @@ from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from typing import Final, final
 
+from maxam.broker.policy import Rights
 from maxam.records import Change, Headers
 from maxam.selectors.selector import Selector
 from maxam.stomp.events import SubscribeOptions
@@ -61,6 +62,8 @@ class Refinement:
             are known yet.
         reported: The newest position that the client was given, as text. Empty for none.
         reported_s: When that was.
+        earlier: The position that the client gave, if it is not used. Empty for none.
+        rights: Rights with which the rights of `reported` or `earlier` were compared last. None before.
         armed_s: When a timer is set to call for it; negative if none is.
         completing: The marker `complete` is due.
         caught_up: Nothing was owed at a time since the newest position was reported.
@@ -81,12 +84,14 @@ class Refinement:
         "armed_s",
         "caught_up",
         "completing",
+        "earlier",
         "initial_left",
         "markers",
         "metadata",
         "notices",
         "reported",
         "reported_s",
+        "rights",
         "selector",
         "sent",
         "stale",
@@ -109,6 +114,8 @@ class Refinement:
         self.sent = 0
         self.initial_left = SCANNED
         self.reported = options.since.decode() if options.since is not None and since >= 0 else ""
+        self.rights: Rights | None = None
+        self.earlier: Final = options.since.decode() if options.since is not None and since < 0 else ""
         self.reported_s = _NEVER
         self.armed_s = _NEVER
         self.completing = False

@@ -245,8 +245,8 @@ class Reader:
         self.value_s: dict[str, float] = {}  # when the last value was handed out
         self.sent = self.completes = 0
         self.reported = -1  # the newest position
-        self.moved = False  # the rights have changed
-        self.allowed = set(place.rights)  # topics that it might receive at some time
+        # The rights have changed, or a scan for what an earlier policy granted may still go on.
+        self.moved = self.shaken and not place.idle
         self.client.write(("SUBSCRIBE\n" + "".join(f"{line}\n" for line in lines) + "\n\0").encode())
         if not asks.durable and not asks.markers:
             self.kept = [Kept()]  # it cannot resume
@@ -318,8 +318,6 @@ class Reader:
         """Record that the policy has changed."""
         self.moved = self.client is not None
         self.shaken = self.asks.durable
-        if self.moved:
-            self.allowed |= self.place.rights
         if not self.asks.markers:
             self.doubtful |= frozenset(TOPICS) - self.place.rights
         elif self.asks.durable and not self.moved:
@@ -593,7 +591,7 @@ def _check_end(reader: Reader) -> None:
         if value != body and revision > kept.base and topic not in reader.doubtful:
             raise Violation(f"{reader.name} has {has} of {topic} in the end, not {revision}")
     for topic, (_, value) in kept.state.items():
-        if value and asks.markers and not asks.durable and topic in reader.allowed and topic not in place.rights:
+        if value and asks.markers and not asks.durable and topic not in place.rights:
             raise Violation(f"{reader.name} has {topic} in the end, and may not receive it")
 
 

@@ -77,6 +77,6 @@ REFINED_MUTANTS = (
     _mutant("withdrawn topics leave without notice", scans, "        if lost and subscription", "        if False and subscription"),
     _mutant("an eager SUBSCRIBE ends a catch-up on its way", session_table, "0 if after >= 0 else -1", "-1"),
     _mutant("a right that goes before a SUBSCRIBE is done", session_table, "            if not rights.receives_all_of(checked):\n", "            if False:\n"),
-    _mutant("withdrawn topics leave before a position", refined_delivery, "            if refinement.reported != void:\n", "            if False:\n"),
+    _mutant("withdrawn topics leave before a position", refined_delivery, "            out += self._void(subscription, refinement, dropped=True)\n", ""),
     _mutant("topics leave whose right came back", refined_delivery, "            if subscription.session.rights.may_receive(destination):\n", "            if False:\n"),
 )  # fmt: skip

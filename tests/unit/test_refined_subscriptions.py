@@ -483,8 +483,7 @@ class TestSince:
         (receipt,) = [frame for frame in frames if frame.command == b"RECEIPT"]
         assert receipt.headers[b"result"] == b"since-unavailable"
         assert values(frames) == ([("X/a", b"value")] if eager else [])
-        (marker,) = markers(frames)
-        assert marker["result"] == "since-unavailable"
+        assert markers(frames)[-1]["result"] == "since-unavailable"
 
     def test_a_durable_subscription_uses_it_when_it_is_created(self) -> None:
         """The catch-up of a durable subscription survives a crash; a resumed one takes no notice of the position."""
@@ -521,6 +520,28 @@ class TestSince:
         world.settle()
         granted = [("X/a", b"1"), ("X/b", b"1")]
         assert sorted(values(back.read())) == (granted[:1] if before == ["X/b"] else granted)
+
+    def test_a_position_of_other_rights_ends_before_the_first_value(self) -> None:
+        """Otherwise a client that is killed then could use it again if those rights came back, and would keep the value."""
+        narrow, wide = {"send": ["X/**"], "receive": ["X/b"]}, {"send": ["X/**"], "receive": ["X/*"]}
+        world = make(anna=narrow)
+        put(world, "X/a", b"1")
+        client, position = self.known(world)
+        world.broker.replace_policy(policy(anna=wide))
+        world.settle()
+        back = world.client()
+        subscribe(back, f"since:{position}", "markers:true", "eager:true")
+        for reader in (client, back):
+            first, second = [frame for frame in reader.read() if frame.command == b"MESSAGE"][:2]
+            assert (first.headers[b"kind"], second.headers[b"destination"]) == (b"position", b"X/a")
+            reader.lose()
+            world.broker.replace_policy(policy(anna=narrow))
+            world.settle()
+            again = world.client()
+            subscribe(again, f"since:{first.headers[b'position'].decode()}", "markers:true")
+            assert markers(again.read())[0]["result"] == "since-unavailable"
+            world.broker.replace_policy(policy(anna=wide))
+            world.settle()
 
     def test_a_client_that_does_not_read_keeps_no_later_delete_from_being_forgotten(self) -> None:
         """Its scan rests, and will not owe what was deleted after it began."""
