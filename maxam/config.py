@@ -6,7 +6,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
+from keyword import iskeyword
 from pathlib import Path
+from types import UnionType
 from typing import Any, Final, Literal, TypeVar, final, get_args, get_origin, get_type_hints
 
 from maxam.errors import ConfigurationError
@@ -259,6 +261,28 @@ class PresenceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Where gateways that follow this one connect, and what this one shows to the gateways that it follows."""
+
+    host: str = "0.0.0.0"  # noqa: S104  # other machines connect there, with a certificate that has the right
+    port: int = _bounded(8646, 0, 65_535, "0 picks a free port")
+    certificate: Path | None = None  # None takes that of [tls]
+    key: Path | None = None  # likewise
+    ca: Path | None = None  # signed the certificates of the other gateways. None takes client_ca of [tls]
+    # Links at the same time. Each feed keeps a thread
+    links_max: int = _bounded(16, 1, 256, "each has a thread of its own")
+    # Rate at which a journal is copied to another gateway
+    copy_bytes_per_s_max: int = _bounded(52_428_800, 65_536, 2**40, "a piece of a file is sent at once")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSettings:
+    """The gateway that this one follows. A key that Python reserves has an underscore here: `from`."""
+
+    from_: tuple[str, ...]  # `host:port` of the links that may serve it, in the order in which they are tried
+
+
+@dataclass(frozen=True, slots=True)
 class AuditSettings:
     """Where the audit log is kept, and how much of it."""
 
@@ -286,6 +310,8 @@ class Settings:
     enrolment: EnrolmentSettings = EnrolmentSettings()
     audit: AuditSettings = AuditSettings()
     presence: PresenceSettings = PresenceSettings()
+    link: LinkSettings | None = None  # None: no other gateway can connect
+    follow: FollowSettings | None = None  # None: it serves clients
 
 
 # Keys of the release before, by the key that has replaced each. They work for one release more.
@@ -355,16 +381,28 @@ def _load(text: str, folder: Path) -> Settings:
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
         raise _MistakeError("", f"not valid TOML: {error}. Correct the syntax there") from error
     sections = get_type_hints(Settings)
-    built = {}
+    built: dict[str, Any] = {}
     for name in tables:
         if name not in sections:
             raise _unknown(written_key(name), "section", f"[{name}]", name, sections)
-    for name, kind in sections.items():
+    for name, hint in sections.items():
+        kind = hint
+        if get_origin(hint) is UnionType:  # a section that does nothing unless it is there
+            if name not in tables:
+                built[name] = None
+                continue
+            kind = get_args(hint)[0]
         table = tables.get(name, {})
         if not isinstance(table, dict):
             raise _MistakeError(name, f"{name}: expected a section [{name}], found {_shown(table)}")
         built[name] = _section(name, kind, table, folder)
     settings = Settings(**built)
+    _check(settings, tables)
+    return settings
+
+
+def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
+    """Raise _MistakeError if values contradict each other."""
     for smaller, larger in _ORDERED:
         low, high = getattr(settings.limits, smaller), getattr(settings.limits, larger)
         if low > high:
@@ -397,7 +435,39 @@ def _load(text: str, folder: Path) -> Settings:
                     "enrolment.folder",
                     f"[enrolment] folder needs {place} too; add it, or take the folder away to enrol nobody",
                 )
-    return settings
+    _check_links(settings)
+
+
+def link_address(text: str) -> tuple[str, int] | None:
+    """Return host and port of `host:port`, with brackets around an IPv6 address. None if it is something else."""
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    name = host[1:-1] if bracketed else host
+    if (
+        not name
+        or name.strip() != name
+        or "[" in name
+        or (":" in name) != bracketed
+        or not re.fullmatch(r"[0-9]{1,5}", port)
+    ):
+        return None
+    return (name, int(port)) if 1 <= int(port) <= 65_535 else None
+
+
+def _check_links(settings: Settings) -> None:
+    link = settings.link
+    if link is not None and (link.certificate is None) != (link.key is None):
+        there, missing = ("certificate", "key") if link.key is None else ("key", "certificate")
+        raise _MistakeError(
+            f"link.{there}", f"[link] {there} needs [link] {missing} too; add it, or remove both to use those of [tls]"
+        )
+    for text in () if settings.follow is None else settings.follow.from_:
+        if link_address(text) is None:
+            raise _MistakeError(
+                "follow.from",
+                f"[follow] from: expected host:port of the link of another gateway, such as 'gateway-a.example:8646',"
+                f" found {_shown(text)}",
+            )
 
 
 def _section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:
@@ -406,16 +476,17 @@ def _section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> 
     values: dict[str, Any] = {}
     for key, value in table.items():
         place = f"{name}.{written_key(key)}"
-        now = _RENAMED.get(place, key)
-        if now not in hints:
-            raise _unknown(place, "key", f"[{name}] {key}", key, hints)
+        now = f"{key}_" if iskeyword(key) else _RENAMED.get(place, key)
+        if now not in hints or key.endswith("_"):
+            raise _unknown(place, "key", f"[{name}] {key}", key, [one.removesuffix("_") for one in hints])
         if now != key and now in table:
             raise _wrong(place, f"this is the old name of {now}, and both are set. Remove {key}")
         values[now] = _value(place, hints[now], value, known_settings[now].metadata.get("bounds"))
     for setting, known in known_settings.items():
         if setting not in values:
             if known.default is MISSING:
-                raise _MistakeError(name, f"[{name}] {setting} is missing and has no default; add it under [{name}]")
+                key = setting.removesuffix("_")
+                raise _MistakeError(name, f"[{name}] {key} is missing and has no default; add it under [{name}]")
             values[setting] = known.default
         if isinstance(values[setting], Path):
             values[setting] = folder / values[setting]

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -163,13 +163,15 @@ def _row(section: str, key: str) -> str:
     return next((line for line in told.splitlines() if line.startswith(f"| `{prefix}{key}` |")), "")
 
 
+SECTIONS = {name: (get_args(hint) or [hint])[0] for name, hint in get_type_hints(Settings).items()}
+
+
 def test_every_key_is_documented() -> None:
     """docs/operate/configuration.md has a row for each key, with its default where that is a number or a text."""
-    settings = _load(MINIMAL)
-    for section in fields(Settings):
-        for key in fields(getattr(settings, section.name)):
-            row = _row(section.name, key.name)
-            assert row, f"{section.name}.{key.name}"
+    for section, kind in SECTIONS.items():
+        for key in fields(kind):
+            row = _row(section, key.name.removesuffix("_"))
+            assert row, f"{section}.{key.name}"
             if isinstance(key.default, bool):
                 assert f"`{str(key.default).lower()}`" in row
             elif isinstance(key.default, int | float):
@@ -178,7 +180,7 @@ def test_every_key_is_documented() -> None:
 
 BOUNDS = {
     f"{section}.{one.name}": one.metadata["bounds"]
-    for section, kind in get_type_hints(Settings).items()
+    for section, kind in SECTIONS.items()
     for one in fields(kind)
     if "bounds" in one.metadata
 }
@@ -226,3 +228,36 @@ def test_every_event_of_the_log_is_documented() -> None:
             told |= {name: set(re.findall(r"\w+", keys)) for name in re.findall(r"`([\w-]+)`", events)}
     assert sorted(told) == sorted({*logged, "library"})
     assert {name: keys - told[name] for name, keys in logged.items() if keys - told[name]} == {}
+
+
+def test_links_are_off_unless_their_sections_are_there() -> None:
+    """An empty [link] has its defaults; [follow] needs its key."""
+    assert _load(MINIMAL).link is None
+    assert _load(MINIMAL).follow is None
+    link = _load(MINIMAL + "[link]\n").link
+    assert link is not None
+    assert (link.port, link.certificate) == (8646, None)
+    follow = _load(MINIMAL + '[follow]\nfrom = ["a.example:8646", "[::1]:1"]\n').follow
+    assert follow is not None
+    assert follow.from_ == ("a.example:8646", "[::1]:1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[follow]\n",
+        "[follow]\nfrom_ = ['a:1']\n",
+        "[follow]\nfrom = []\n",
+        *(
+            f"[follow]\nfrom = ['{one}']\n"
+            for one in ("a", "a:", ":1", "a:0", "a:65536", "::1:1", " a:1", "[::1]", "[a:1")
+        ),
+        "[link]\nkey = 'k.pem'\n",
+        "[link]\ncertificate = 'c.pem'\n",
+        "[link]\ncopy_bytes_per_s_max = 1\n",
+    ],
+)
+def test_a_mistaken_link_is_refused_with_its_line(text: str) -> None:
+    """The place of the mistake is in the error."""
+    with pytest.raises(ConfigurationError, match=r"^maxam\.toml:\d+: (unknown key )?\[(link|follow)\]"):
+        _load(MINIMAL + text)

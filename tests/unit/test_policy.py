@@ -172,7 +172,10 @@ CAN = "[capabilities.c]\nsend = ['X/**']\n" + PRINCIPAL + "fingerprints = []\nca
         ("[capabilities.x]\nsend = ['X/*', 1]", ["capabilities.x.send[1]: expected a string, found 1"]),
         ("[capabilities.x]\nreceive = ['X/[a']", ["capabilities.x.receive[0]", "'X/[a'", "not closed"]),
         ("[capabilities.x]\nreceive = ['X']", ["capabilities.x.receive[0]", "can match no destination"]),
-        ("[capabilities.x]\nadmin = ['read', 'root']", ["admin[1]", "one of enrol, metrics, read, write", "'root'"]),
+        (
+            "[capabilities.x]\nadmin = ['read', 'root']",
+            ["admin[1]", "one of enrol, metrics, read, replicate, write", "'root'"],
+        ),
         ("principals = {}", ["principals: expected an array, found a table"]),
         ("principals = [1]", ["principals[0]: expected a table, found 1"]),
         ("[[principals]]\nfingerprints = []", ["principals[0].name", "1 to 128 printable", "found nothing"]),
