@@ -110,6 +110,10 @@ CODES: Final[dict[str, Entry]] = {
     "unauthenticated": Entry("No client certificate was presented.", "Give a certificate."),
     "certificate-refused": Entry("The certificate was revoked or has expired.", "Renew the certificate."),
     "forbidden": Entry("The principal lacks the admin right.", "Grant the right in policy.toml."),
+    "bridge-required": Entry(
+        "The SEND has headers that only bridges may send: `origin-gateway`, `origin-publisher`, `origin-timestamp` or `via`.",
+        "Leave them out, or give the principal a capability with `bridge = true`.",
+    ),
     "unauthorised": Entry("The principal may not send to this destination.", "Grant the right in policy.toml."),
     "withheld": Entry("The principal may not receive this destination.", "Grant the right in policy.toml."),
     "personal-withheld": Entry(

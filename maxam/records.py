@@ -105,6 +105,7 @@ REJECTION_RESULTS: Final = {
     "envelope-duplicate-item": "rejected-invalid",
     "envelope-topic-mismatch": "rejected-invalid",
     "unauthorised": "rejected-unauthorised",
+    "bridge-required": "rejected-unauthorised",
     "disk-full": "rejected-unavailable",
     "memory-low": "rejected-unavailable",
     "too-fast": "rejected-unavailable",

@@ -26,11 +26,17 @@ def fingerprint_of(principal: str) -> str:
 
 
 def policy(**principals: Mapping[str, Sequence[str]]) -> Policy:
-    """Make a policy in which each principal has one capability with the given `send`, `receive` (and `owns`) globs, and `will` in TOML."""
+    """Make a policy in which each principal has one capability with the given `send`, `receive` (and `owns`) globs, and `will` in TOML.
+
+    A `bridge` that is not empty allows the headers of bridges.
+    """
     lines = []
     for name, rights in principals.items():
         lines.append(f"[capabilities.{name}]")
-        lines += [f"{kind} = {list(globs)!r}" for kind, globs in rights.items() if kind not in {"owns", "will"}]
+        globs = {kind: list(globs) for kind, globs in rights.items() if kind not in {"owns", "will", "bridge"}}
+        lines += [f"{kind} = {those!r}" for kind, those in globs.items()]
+        if rights.get("bridge"):
+            lines.append("bridge = true")
         lines.append(f'[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint_of(name)}"]')
         lines.append(f'capabilities = ["{name}"]')
         if "owns" in rights:

@@ -42,7 +42,10 @@ async def resubmit(gateway: Gateway, caller: Identity, record: Quarantined) -> d
     condition = record.condition
     if condition is not None and not condition.problem:
         source = condition.source
-        condition = None if source is None else Condition(source, condition.number, -1)
+        if source is not None or condition.provenance:
+            condition = Condition(source, condition.number, -1, provenance=condition.provenance)
+        else:
+            condition = None
     answer = await send(gateway, caller, Send(record.destination, record.body, record.headers, b"resubmit", condition))
     record.resubmitted.append((caller.principal, time.time_ns() // 1000, answer))
     del record.resubmitted[:-RESUBMISSIONS_MAX]

@@ -247,12 +247,16 @@ def find_oddities(policy: Policy, rules: Sequence[Glob] | None = None) -> Iterat
     for capability in policy.capabilities.values():
         if capability.name not in held:
             yield Oddity(capability.file, capability.place, "no principal has it; give it to one, or remove it")
-        if not (capability.send or capability.receive or capability.admin):
-            yield Oddity(capability.file, capability.place, "grants nothing; give it send, receive or admin")
+        if not _grants(capability):
+            yield Oddity(capability.file, capability.place, "grants nothing; give it send, receive, admin or bridge")
         yield from _odd_globs(capability.file, f"{capability.place}.send", capability.send, rules)
         yield from _odd_globs(capability.file, f"{capability.place}.receive", capability.receive, rules)
     for principal in policy.principals.values():
         yield from _odd_principal(policy, principal, rules)
+
+
+def _grants(capability: Capability) -> bool:
+    return bool(capability.send or capability.receive or capability.admin or capability.bridge)
 
 
 def _odd_principal(policy: Policy, principal: Principal, rules: Sequence[Glob] | None) -> Iterator[Oddity]:
@@ -260,7 +264,7 @@ def _odd_principal(policy: Policy, principal: Principal, rules: Sequence[Glob] |
     who = f"{principal.name}: "
     capabilities = [policy.capabilities[name] for name in dict.fromkeys(principal.capabilities)]
     send = [glob for capability in capabilities for glob in capability.send]
-    if not any(capability.send or capability.receive or capability.admin for capability in capabilities):
+    if not any(_grants(capability) for capability in capabilities):
         yield Oddity(file, place, f"{who}has no rights: it may connect, and nothing else; give it a capability")
     if not principal.fingerprints:
         yield Oddity(file, place, f"{who}has no certificate, so nobody can be it; name one under fingerprints")
@@ -316,7 +320,7 @@ class Difference:
     Attributes:
         principal: Who.
         change: Which of both.
-        right: What kind: `principal` (to be known at all), `fingerprint`, `send`, `receive` or `admin`.
+        right: What kind: `principal` (to be known at all), `fingerprint`, `send`, `receive`, `admin` or `bridge`.
         what: The glob, fingerprint or admin right.
         example: A destination that shows it; empty where there is none to show.
         exact: False: the globs are too intricate to tell whether what is written otherwise means anything else.
@@ -324,7 +328,7 @@ class Difference:
 
     principal: str
     change: Literal["gains", "loses"]
-    right: Literal["principal", "fingerprint", "send", "receive", "admin"]
+    right: Literal["principal", "fingerprint", "send", "receive", "admin", "bridge"]
     what: str
     example: str = ""
     exact: bool = True
@@ -353,6 +357,9 @@ def differences(old: Policy, new: Policy) -> Iterator[Difference]:
             yield Difference(name, "gains", "admin", right)
         for right in sorted(had_admin - has_admin):
             yield Difference(name, "loses", "admin", right)
+        had_bridge, has_bridge = _bridge(old, before), _bridge(new, after)
+        if has_bridge != had_bridge:
+            yield Difference(name, "gains" if has_bridge else "loses", "bridge", "origin headers")
 
 
 def _fingerprints(policy: Policy) -> dict[str, set[str]]:
@@ -365,6 +372,10 @@ def _fingerprints(policy: Policy) -> dict[str, set[str]]:
 
 def _admin(policy: Policy, principal: Principal | None) -> frozenset[str]:
     return frozenset() if principal is None else policy.rights(principal.name).admin
+
+
+def _bridge(policy: Policy, principal: Principal | None) -> bool:
+    return principal is not None and policy.rights(principal.name).bridge
 
 
 def _granted(policy: Policy, principal: Principal | None, action: str) -> list[Sequence[Glob]]:

@@ -35,6 +35,7 @@ class Rights:
     Attributes:
         admin: Which of `read`, `write`, `metrics` and `enrol` it has on the admin listener, and whether it may `replicate`: receive
             the journal over a link.
+        bridge: Whether its SENDs may have the provenance headers of bridges.
         number: That no other rights have in this process, for who must remember which they were and not keep them.
     """
 
@@ -49,6 +50,7 @@ class Rights:
         "_send",
         "_send_decisions",
         "admin",
+        "bridge",
         "number",
     )
 
@@ -59,8 +61,10 @@ class Rights:
         admin: frozenset[str],
         owns: tuple[Glob, ...] | None,
         limits: Limits,
+        bridge: bool = False,
     ) -> None:
         self.admin: Final = admin
+        self.bridge: Final = bridge
         self.number: Final = next(_NUMBERS)
         self._send: Final = send
         self._receive: Final = receive
@@ -114,6 +118,7 @@ class Rights:
             and self._receive == other._receive  # noqa: SLF001  # of its own kind
             and self._owns == other._owns  # noqa: SLF001  # of its own kind
             and self.admin == other.admin
+            and self.bridge == other.bridge
             and self._bytes_max == other._bytes_max  # noqa: SLF001  # of its own kind
         )
 
@@ -132,6 +137,8 @@ class Rights:
         """Say what it lacks of the rights of another, in words for people; empty when it holds all of them."""
         for right in sorted(wanted.admin - self.admin):
             return f"the admin right {right}"
+        if wanted.bridge and not self.bridge:
+            return "bridge = true"
         narrowed = [] if wanted._owns is None else [wanted._owns]  # noqa: SLF001  # of its own kind
         granted = [self._send] if self._owns is None else [self._send, self._owns]
         for verb, globs, narrow, held in (
@@ -186,6 +193,7 @@ class Capability:
         file: Where.
         place: Where in the file, such as `capabilities.Monitoring`.
         send, receive, admin: What it grants.
+        bridge: It allows the provenance headers of bridges.
     """
 
     name: str
@@ -194,6 +202,7 @@ class Capability:
     send: tuple[Glob, ...]
     receive: tuple[Glob, ...]
     admin: tuple[str, ...]
+    bridge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +367,7 @@ class _Loader:
         if other is not None:
             self._problem(key, "a name of its own", f"another capability called {name!r} in {other.file}")
         table = self._table(value, key)
-        self._check_keys(table, key, ("send", "receive", "admin"))
+        self._check_keys(table, key, ("send", "receive", "admin", "bridge"))
         admin: list[str] = []
         for at, right in self._strings(table.get("admin", []), f"{key}.admin"):
             if right in ADMIN_RIGHTS:
@@ -367,7 +376,11 @@ class _Loader:
                 self._problem(f"{key}.admin[{at}]", _one_of(ADMIN_RIGHTS), repr(right))
         send = self._globs(table.get("send", []), f"{key}.send")
         receive = self._globs(table.get("receive", []), f"{key}.receive")
-        self._capabilities.setdefault(name, Capability(name, self._source, key, send, receive, tuple(admin)))
+        bridge = table.get("bridge", False)
+        if not isinstance(bridge, bool):
+            self._problem(f"{key}.bridge", "true or false", _found(bridge))
+        granted = Capability(name, self._source, key, send, receive, tuple(admin), bridge is True)
+        self._capabilities.setdefault(name, granted)
 
     def _add_principal(self, value: object, key: str) -> None:
         if not isinstance(value, dict):
@@ -451,6 +464,7 @@ class _Loader:
             frozenset(right for capability in held for right in capability.admin),
             principal.owns,
             self._limits,
+            any(capability.bridge for capability in held),
         )
 
     def _globs(self, value: object, key: str) -> tuple[Glob, ...]:

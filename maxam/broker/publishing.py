@@ -28,6 +28,8 @@ INVALID: Final = b"rejected-invalid"
 _NOT_AUTHORISED: Final = b"rejected-unauthorised"
 UNAVAILABLE: Final = b"rejected-unavailable"
 UNAVAILABLE_RESULTS: Final = frozenset(("memory-low", "too-fast"))  # of rejections that a later try may not get
+_NO_BRIDGE: Final = "origin-gateway, origin-publisher, origin-timestamp and via need a capability with bridge = true"
+_BRIDGE_REQUIRED: Final = Rejection("bridge-required", _NO_BRIDGE)
 _MEMORY_LOW: Final = Rejection("memory-low", "the broker has little memory left; try again later")
 
 OnRejected = Callable[
@@ -188,6 +190,9 @@ class Publishing:
         wall_us: int,
     ) -> bool:
         """Return True if a SEND that was found valid may take effect, and answer it if not; its source is compared first."""
+        if condition.provenance and not connection.rights.bridge:
+            self._reject(connection, event, _BRIDGE_REQUIRED, wall_us)
+            return False
         if condition.problem:
             self._reject(connection, event, Rejection("bad-condition", condition.problem), wall_us)
             return False
@@ -272,7 +277,7 @@ class Publishing:
 
 def disposition_of(rejection: Rejection) -> bytes:
     """Return the disposition of a rejected SEND."""
-    if rejection is UNAUTHORISED:
+    if rejection is UNAUTHORISED or rejection is _BRIDGE_REQUIRED:
         return _NOT_AUTHORISED
     return UNAVAILABLE if rejection.result in UNAVAILABLE_RESULTS else INVALID
 

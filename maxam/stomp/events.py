@@ -15,7 +15,8 @@ VERSION_1_2: Final = 1
 SOURCE: Final = b"source"  # these two of SEND are passed on; a topic's mark consists of them
 SOURCE_REVISION: Final = b"source-revision"
 SOURCE_BYTES_MAX: Final = 128
-DROPPED_HEADERS: Final = frozenset(  # names that a SEND does not pass on
+PROVENANCE: Final = frozenset((b"origin-gateway", b"origin-publisher", b"origin-timestamp", b"via"))  # of bridges only
+DROPPED_HEADERS: Final = PROVENANCE | frozenset(  # names that a SEND does not pass on, except those of a bridge
     (
         b"receipt",
         b"transaction",
@@ -127,15 +128,19 @@ class Condition:
         number: Its `source-revision`.
         expected: Its `if-revision`, or -1.
         problem: Reason why its headers cannot be used, one line. Empty if they can.
+        provenance: The SEND has a header that only bridges may send.
     """
 
-    __slots__ = ("expected", "number", "problem", "source")
+    __slots__ = ("expected", "number", "problem", "provenance", "source")
 
-    def __init__(self, source: bytes | None, number: int, expected: int, problem: str = "") -> None:
+    def __init__(
+        self, source: bytes | None, number: int, expected: int, problem: str = "", provenance: bool = False
+    ) -> None:
         self.source: Final = source
         self.number: Final = number
         self.expected: Final = expected
         self.problem: Final = problem
+        self.provenance: Final = provenance
 
 
 @mypyc_attr(acyclic=True)

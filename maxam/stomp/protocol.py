@@ -18,6 +18,7 @@ from maxam.stomp.events import (
     INTERVAL_MS_MAX,
     INTERVAL_MS_MIN,
     NUMBER_MAX,
+    PROVENANCE,
     SOURCE,
     SOURCE_BYTES_MAX,
     SOURCE_REVISION,
@@ -198,6 +199,14 @@ def _send(frame: Frame, _limits: Limits) -> Send:
     condition = None
     if SOURCE_REVISION in headers or b"if-revision" in headers:
         condition = _condition(headers)
+    if len(passed) + expected < len(headers) and not PROVENANCE.isdisjoint(headers):
+        passed = tuple([item for item in headers.items() if item[0] not in DROPPED_HEADERS or item[0] in PROVENANCE])
+        if condition is None:
+            condition = Condition(None, -1, -1, provenance=True)
+        else:
+            condition = Condition(
+                condition.source, condition.number, condition.expected, condition.problem, provenance=True
+            )
     return Send(destination, frame.body, passed, receipt, condition)
 
 

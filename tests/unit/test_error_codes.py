@@ -17,7 +17,7 @@ from tests.docs.errors import classes, statuses
 SHARED = {"gateway-unreachable", "tls-failed", "not-found", "file-not-found"}
 # Codes of releases. Scripts compare with them: add those of each release, and remove none.
 RELEASED = """
-    audit-broken backup-off backup-running bad bad-request beyond-maker body-not-kept busy certificate-invalid certificate-refused
+    audit-broken backup-off backup-running bad bad-request beyond-maker body-not-kept bridge-required busy certificate-invalid certificate-refused
     certificate-request-invalid client-failed configuration-invalid connection-lost cross-site disk-full enrolment-off entry-invalid
     enrolment-refused expired failed file-forbidden file-not-found forbidden gateway-unreachable in-use input-incomplete
     input-output internal invalid-destination invalid-glob invalid-parameter invalid-request invalid-selector invalid-token

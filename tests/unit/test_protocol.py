@@ -8,6 +8,7 @@ import pytest
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.stomp.events import (
+    PROVENANCE,
     VERSION_1_1,
     VERSION_1_2,
     Ack,
@@ -256,6 +257,21 @@ class TestSend:
         event = event_of(b"SEND\ndestination:X/a\n" + name.encode() + b":1\nkept:2\n\n\0")
         assert isinstance(event, Send)
         assert event.headers == ((b"kept", b"2"),)
+
+    @pytest.mark.parametrize("name", sorted(PROVENANCE))
+    def test_headers_of_bridges_are_passed_on_and_marked(self, name: bytes) -> None:
+        """They keep their place, beside a condition or without one, also in the second of two equal SENDs."""
+        for extra, condition in ((b"", (None, -1)), (b"source:s\nsource-revision:7\n", (b"s", 7))):
+            frame = b"SEND\na:1\ndestination:X/a\n" + name + b":2\n" + extra + b"b:3\nkind:4\n\n\0"
+            events = Protocol(Limits()).receive_data(CONNECT[VERSION_1_2] + frame + frame)
+            for event in events[1:]:
+                assert isinstance(event, Send)
+                found = dict(event.headers)
+                assert [found.pop(given, b"") for given in (b"a", name, b"b")] == [b"1", b"2", b"3"]
+                assert set(found) <= {b"source", b"source-revision"}
+                assert event.condition is not None
+                assert event.condition.provenance
+                assert (event.condition.source, event.condition.number) == condition
 
     @pytest.mark.parametrize(
         ("headers", "expected"),

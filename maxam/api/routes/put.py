@@ -281,7 +281,7 @@ def _check_headers(pairs: Iterable[tuple[bytes, bytes]], source: str | None) -> 
     for name, value in pairs:
         shown = name.decode()[:60]
         if name in DROPPED_HEADERS:
-            raise _bad(f"a header {shown!r} is set by the broker")
+            raise _bad(f"a header {shown!r} is set by the broker, or by bridges")
         if name in _OWN_HEADERS or (name == b"source" and source is not None):
             raise _bad(f"a header {shown!r} is given as {_OWN_HEADERS.get(name, 'source')!r}, beside the headers")
         if not name:
