@@ -44,6 +44,7 @@ MODULES: Final = (
     "maxam.broker.broker",
     "maxam.broker.conditions",
     "maxam.broker.expiry",
+    "maxam.broker.following",
     "maxam.broker.last_wills",
     "maxam.broker.outbox",
     "maxam.broker.destinations",

@@ -7,7 +7,7 @@ from typing import Any
 
 from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
-from maxam.broker.operations import Operation, TransientSubscribe
+from maxam.broker.operations import Operation, Proof, TransientSubscribe
 from maxam.broker.policy import Policy, load_policy
 from maxam.broker.store import Store
 from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
@@ -93,7 +93,7 @@ class World:
         """End a commit: the batch, or all that is pending, is on the disk now."""
         if batch is None:
             batch = self.broker.take_batch()
-        self.journal += [operation for operation in batch if not isinstance(operation, TransientSubscribe)]
+        self.journal += [operation for operation in batch if not isinstance(operation, TransientSubscribe | Proof)]
         self.broker.apply_batch(batch)
 
     def settle(self) -> None:

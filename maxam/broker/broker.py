@@ -33,8 +33,9 @@ from maxam.broker.admission import Admission, OnShadowed
 from maxam.broker.backfill import Backfills
 from maxam.broker.conditions import Conditions
 from maxam.broker.expiry import Expiry
+from maxam.broker.following import Following
 from maxam.broker.last_wills import LastWills, expel_setter
-from maxam.broker.operations import Operation, OperationLog, TransientSubscribe
+from maxam.broker.operations import Operation, OperationLog, Proof, TransientSubscribe
 from maxam.broker.outbox import Outbox, rejection_error
 from maxam.broker.policy import Policy
 from maxam.broker.producer_sequences import ProducerSequences
@@ -129,6 +130,7 @@ class Broker:
         )
         self.expiry: Final = Expiry(self._conditions, self._admission, self.publishing, self.counters)
         self.subscribing: Final = Subscribing(limits, self._log, self._table, self._scanner, self._acknowledgements)
+        self._following: Final = Following(self._log, self._table, self._scanner, self._recovery)
 
     @property
     def incarnation(self) -> str:
@@ -138,6 +140,15 @@ class Broker:
     @incarnation.setter
     def incarnation(self, incarnation: str) -> None:
         self._log.incarnation = incarnation
+
+    @property
+    def proves(self) -> bool:
+        """Whether an answer that depends on the state of the journal alone waits for a Proof."""
+        return self._log.proves
+
+    @proves.setter
+    def proves(self, proves: bool) -> None:
+        self._log.proves = proves
 
     @property
     def head_revision(self) -> int:
@@ -291,10 +302,15 @@ class Broker:
 
     # From admitted to applied.
 
-    def take_batch(self) -> list[Operation]:
-        """Hand over everything appended since the last take, as one batch, in order; then `apply_batch` or `roll_back_batch` it."""
+    def take_batch(self, bytes_max: int = 0) -> list[Operation]:
+        """Hand over what was appended since the last take, as one batch, in order; then `apply_batch` or `roll_back_batch` it.
+
+        Args:
+            bytes_max: Size from which on a batch takes no further operation; 0 takes all.
+        """
+        batch = self._log.take_batch(bytes_max)
         self._receipt_waits.batch_taken()
-        return self._log.take_batch()
+        return batch
 
     def apply_batch(self, batch: list[Operation]) -> None:
         """Apply the oldest batch taken, which is durable now, and wake the connections that it concerns."""
@@ -351,7 +367,7 @@ class Broker:
         elif type(operation) is SubscriptionRecord and isinstance(operation.target, Subscription):
             after = -1 if operation.low_water is None else operation.low_water
             self._table.activate(operation.target, operation.eager, after)
-        else:
+        elif type(operation) is not Proof:
             self._recovery.apply(operation)
 
     def replay(self, record: Record) -> None:
@@ -364,6 +380,21 @@ class Broker:
             self.apply(record)
         if record.accepted_at_us > self._log.accepted_at_us:
             self._log.accepted_at_us = record.accepted_at_us
+
+    def follow(self, record: Record) -> None:
+        """Apply the next record of the broker that this one follows, after `recovered`; `housekeep`, `tidy` and `scan` go with it."""
+        if type(record) is Change:
+            self._log.head_revision = record.revision
+            self.counters.changes += 1
+            self.apply(record)
+        else:
+            self._following.apply(record)
+        if record.accepted_at_us > self._log.accepted_at_us:
+            self._log.accepted_at_us = record.accepted_at_us
+
+    def tidy(self) -> None:
+        """Make queues of subscriptions again that `follow` has filled, a part of them."""
+        self._following.tidy()
 
     def recovered(self, now_s: float, revision: int, accepted_at_us: int = 0, floor: int = 0) -> None:
         """Make ready for clients after the last record of a recovery: all sessions count as detached from now on.
@@ -424,6 +455,10 @@ class Broker:
         for subscription in self._table.find_unused(now_s):
             self.counters.subscriptions_expired += 1
             self.end_subscription(subscription)
+        self.housekeep(now_s)
+
+    def housekeep(self, now_s: float) -> None:
+        """Forget what is no longer needed; it appends nothing, so a broker that follows another one does it too."""
         self._admission.sweep_if_full(now_s)
         self.store.retire(self._log.accepted_at_us)
         if self.store.sweep_due():

@@ -1,7 +1,7 @@
 """The order of operations: those appended, those that the journal is writing, and how many are done.
 
-Theory of operation. An operation gets its *position* when it is appended. `take_batch` hands everything that is pending to the journal as one
-batch. A batch ends with `finish_batch`, once it was applied, or with `roll_back_batch`, if the disk had no room for it.
+Theory of operation. An operation gets its *position* when it is appended. `take_batch` hands what is pending to the journal as one
+batch, all of it or the oldest up to a size. A batch ends with `finish_batch`, once it was applied, or with `roll_back_batch`, if the disk had no room for it.
 
 Invariants:
 * operations are done in the order in which they were appended, a batch at a time, and `applied_seq <= appended_seq`;
@@ -28,7 +28,15 @@ class TransientSubscribe:
         self.after: Final = after  # changes after this revision are owed; -1 for none
 
 
-Operation = Record | TransientSubscribe
+@final
+class Proof:
+    """An operation that does nothing: once it is done, the journal was still ours when it was appended."""
+
+    __slots__ = ()
+
+
+Operation = Record | TransientSubscribe | Proof
+_RECORD_BYTES: Final = 256  # what a record without a body counts for in the size of a batch
 
 
 @final
@@ -67,10 +75,12 @@ class OperationLog:
         appended_seq: How many operations were appended.
         applied_seq: How many of them were applied or refused.
         pending: Operations not yet taken, oldest first.
+        proves: An answer that depends on the state of the journal alone waits for a Proof.
     """
 
     __slots__ = (
         "_pending_us",
+        "_proof",
         "_taken",
         "_taken_us",
         "accepted_at_us",
@@ -80,6 +90,7 @@ class OperationLog:
         "head_revision",
         "incarnation",
         "pending",
+        "proves",
     )
 
     def __init__(self) -> None:
@@ -90,6 +101,8 @@ class OperationLog:
         self.appended_seq = 0
         self.applied_seq = 0
         self.pending: list[Operation] = []
+        self.proves = False
+        self._proof = 0  # position of the newest Proof
         self._taken: Final[deque[list[Operation]]] = deque()  # batches that are neither applied nor refused
         # When the first change was accepted of those that are pending, and of each batch taken; 0 if there is none.
         self._pending_us = 0
@@ -111,13 +124,26 @@ class OperationLog:
         self.appended_seq += 1
         return self.appended_seq
 
-    def take_batch(self) -> list[Operation]:
-        """Hand over everything appended since the last take, as one batch, in order."""
+    def prove(self) -> int:
+        """Return the position of a pending Proof; one is enough for a batch."""
+        if self._proof <= self.appended_seq - len(self.pending):
+            self._proof = self.append(Proof())
+        return self._proof
+
+    def take_batch(self, bytes_max: int = 0) -> list[Operation]:
+        """Hand over the oldest operations appended since the last take, as one batch, in order.
+
+        Args:
+            bytes_max: Size from which on a batch takes no further operation; 0 takes all. The end of a will stays with its change.
+        """
         batch = self.pending
         self.pending = []
+        if bytes_max and (count := _count_within(batch, bytes_max)) < len(batch):
+            self.pending = batch[count:]
+            batch = batch[:count]
         self._taken.append(batch)
         self._taken_us.append(self._pending_us)
-        self._pending_us = 0
+        self._pending_us = _first_us(self.pending) if self.pending else 0
         return batch
 
     def finish_batch(self, batch: list[Operation]) -> None:
@@ -174,6 +200,26 @@ class OperationLog:
             if since_us:
                 return min(now_us, since_us)
         return now_us
+
+
+def _count_within(operations: list[Operation], bytes_max: int) -> int:
+    """Return how many of the oldest operations make a batch of a size, at least one."""
+    size = 0
+    for count, operation in enumerate(operations):
+        if size >= bytes_max and not (type(operation) is WillEndRecord and operation.fired):
+            return count
+        size += _RECORD_BYTES
+        if type(operation) is Change or type(operation) is WillRecord:
+            size += len(operation.content)
+    return len(operations)
+
+
+def _first_us(operations: list[Operation]) -> int:
+    """Return when the first change among operations was accepted, 0 without one."""
+    for operation in operations:
+        if type(operation) is Change:
+            return operation.accepted_at_us
+    return 0
 
 
 def _fails(subscription: Subscription, refusal: Refusal) -> bool:

@@ -230,6 +230,8 @@ class Publishing:
 
     def _promise_compared(self, connection: Outbox, receipt_id: bytes, headers: Headers, position: int) -> None:
         """Promise an answer that holds only if the operation at a position is done."""
+        if position <= self._log.applied_seq and self._log.proves:
+            position = self._log.prove()
         if position > self._log.applied_seq:
             connection.position = max(connection.position, position)
             connection.promise(receipt_id, ConditionalReceipt(headers, position))

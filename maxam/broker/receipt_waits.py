@@ -33,7 +33,10 @@ class ReceiptWaits:
                 self._pending[connection] = None
 
     def batch_taken(self) -> None:
-        """Record that all pending operations were taken as one batch."""
+        """Record that pending operations were taken as one batch. If some are left, connections go on waiting for these."""
+        if self._log.pending:
+            self._taken.append(self._pending.copy())
+            return
         for connection in self._pending:
             connection.waiting = False
         self._taken.append(self._pending)

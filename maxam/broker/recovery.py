@@ -111,18 +111,22 @@ class Recovery:
             self._routing.complete(topic)
             self._table.backfills.before_change(topic)
 
-    def _apply_subscription(self, record: SubscriptionRecord) -> None:
+    def subscription_of(self, record: SubscriptionRecord) -> tuple[Subscription, bool]:
+        """Return the subscription of a record, and whether it was there before."""
         table = self._table
         session = table.sessions.get((record.principal, record.client_id))
         if session is None:
             session = table.open(record.principal, record.client_id)
         old = session.subscriptions.get(record.subscription)
         if old is not None and old.glob.text.encode() == record.glob:
-            subscription = old
-        else:
-            if old is not None:
-                table.remove(old)
-            subscription = table.add(session, record.subscription, self._stored_glob(record.glob), True)
+            return old, True
+        if old is not None:
+            table.remove(old)
+        return table.add(session, record.subscription, self._stored_glob(record.glob), True), False
+
+    def _apply_subscription(self, record: SubscriptionRecord) -> None:
+        table = self._table
+        subscription, _ = self.subscription_of(record)
         table.activate(subscription, False)
         if record.low_water is not None:
             table.backfills.note_low_water(subscription, record.low_water, self._log.committed_revision)

@@ -33,6 +33,7 @@ from maxam.globs import Glob
 from maxam.records import Change
 
 NOT_OWED: Final = -1
+_UNTIDY_MAX: Final = 1000  # entries of a replica's queue that are owed no longer, beside as many as are owed
 SCAN_READY_MAX: Final = 4000  # values ready at which a scan rests: a quick client takes some 2 ms for them
 
 if TYPE_CHECKING:
@@ -463,6 +464,14 @@ class Subscription:
         self._front = sorted(self.owed, key=_revision_of, reverse=True)
         self._front_us = since_us
         self._back.clear()
+
+    def tidy(self) -> None:
+        """Make the queue of a subscription without client again, if much of it is owed no longer: in a replica it is only filled."""
+        if self.connection is None and self.ready_count > 2 * len(self.owed) + _UNTIDY_MAX:
+            since_us = self.owed_since_us()
+            conflated = self.conflated
+            self.restore(since_us)
+            self.conflated = conflated
 
     def owed_since_us(self) -> int:
         """Return since when it lacks the oldest of what it is owed, or will be owed once a scan has found it.

@@ -215,6 +215,7 @@ class Wills:
                 found = self._open(key)
             found.stored = found.current = record
         elif found is not None:
+            self._disarm(found)
             found.stored = found.current = None
             self._close_if_done(found)
 

@@ -6,15 +6,30 @@ Invariants:
 * nothing is encoded before that outcome, because a block that did not fit the disk gives its revisions back.
 """
 
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from maxam.broker.broker import Broker
-from maxam.broker.operations import Operation, TransientSubscribe
+from maxam.broker.operations import Operation, Proof, TransientSubscribe
 from maxam.journal.encoding import Block
-from maxam.journal.files import Journal
+from maxam.records import Record
 
 # After a full disk: how long the next batch gathers, so that what must be tried again does not spin.
 REFUSED_DELAY_S: Final = 0.1
+
+
+class Stored(Protocol):
+    """A journal as group commit sees it; `Journal` is one."""
+
+    @property
+    def block_bytes_max(self) -> int:
+        """Size from which on a block takes no further operation; 0 for no limit."""
+
+    @property
+    def proves(self) -> bool:
+        """Whether operations without a record need a block too: an empty one proves that the journal is still ours."""
+
+    def encode(self, records: list[Record]) -> Block:
+        """Return one block of records that follow those encoded before."""
 
 
 @final
@@ -26,18 +41,23 @@ class GroupCommit:
     """
 
     __slots__ = (
+        "_block_bytes_max",
         "_broker",
-        "_journal",
         "_kept",
         "_not_before_s",
+        "_proves",
         "_settling",
+        "_stored",
         "_writing",
         "disk_full",
     )
 
-    def __init__(self, broker: Broker, journal: Journal) -> None:
+    def __init__(self, broker: Broker, stored: Stored) -> None:
         self._broker: Final = broker
-        self._journal: Final = journal
+        self._stored: Final = stored
+        self._block_bytes_max: Final[int] = stored.block_bytes_max
+        self._proves: Final[bool] = stored.proves
+        broker.proves = stored.proves
         self._writing: list[Operation] | None = None
         self._kept: list[Operation] = []  # by a refusal: the next block by itself
         self._settling = False  # what is being written only frees room later: it may use the reserve
@@ -67,11 +87,11 @@ class GroupCommit:
         if self._writing is not None or now_s < self._not_before_s:
             return None
         while self._kept or self._broker.pending:
-            operations = self._kept or self._broker.take_batch()
+            operations = self._kept or self._broker.take_batch(self._block_bytes_max)
             self._kept = []
-            records = [operation for operation in operations if type(operation) is not TransientSubscribe]
-            if records:
-                block = self._journal.encode(records)
+            records = [one for one in operations if type(one) is not TransientSubscribe and type(one) is not Proof]
+            if records or self._proves:
+                block = self._stored.encode(records)
                 self._writing = operations
                 self._settling = block.settling
                 return block

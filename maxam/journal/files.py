@@ -160,6 +160,16 @@ class Journal:
         return cls(root, disk, settings, sync_marker, lock, incarnation)
 
     @property
+    def block_bytes_max(self) -> int:
+        """Size from which on a block takes no further operation; 0 for no limit."""
+        return 0
+
+    @property
+    def proves(self) -> bool:
+        """Whether operations without a record need a block too. Nothing else writes this journal, so they do not."""
+        return False
+
+    @property
     def head(self) -> int:
         """The last committed revision."""
         return self._committed.revision

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
-from maxam.broker.operations import TransientSubscribe
+from maxam.broker.operations import Proof, TransientSubscribe
 from maxam.broker.policy import Policy
 from maxam.errors import ProtocolError
 from maxam.journal.encoding import Encoder, Position
@@ -166,7 +166,7 @@ class _Run:
         self._timed(lambda: broker.tick(self.world.now_s))
         while broker.pending:
             batch = broker.take_batch()
-            self.world.journal += [one for one in batch if not isinstance(one, TransientSubscribe)]
+            self.world.journal += [one for one in batch if not isinstance(one, TransientSubscribe | Proof)]
             self._timed(lambda batch=batch: broker.apply_batch(batch))  # type: ignore[misc]
         for _ in range(200):
             if not broker.scanning or not self._timed(lambda: broker.scan(250)):

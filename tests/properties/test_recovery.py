@@ -266,3 +266,61 @@ def test_a_snapshot_and_a_start_from_it_match_each_glob_once() -> None:
     assert broker.backfills.topics_scanned == 50
     owed = [len(s.owed) for x in broker.sessions.values() for s in x.subscriptions.values()]
     assert sorted(owed) == [0] * 50 + [50] * 50
+
+
+def follow(records: Sequence[Record], start: int) -> Broker:
+    """Recover the first records, then follow the others."""
+    broker = Broker(LIMITS, RIGHTS, REGISTRY)
+    for record in records[:start]:
+        broker.replay(forget_target(record))
+    broker.recovered(0.0, broker.committed_revision)
+    for record in records[start:]:
+        broker.follow(forget_target(record))
+        while broker.scan():
+            pass
+    return broker
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=12), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_replica_holds_what_a_recovery_finds(steps: list[str], data: st.DataObject) -> None:
+    """From any record on, a replica has the topics, sessions and subscriptions of a recovery of all records, and owes the same."""
+    records = list(history(steps))
+    start = data.draw(st.integers(0, len(records)))
+    recovered, replica = recover(records, scan_each_record=False), follow(records, start)
+    assert replica.committed_revision == recovered.committed_revision
+    assert replica.accepted_at_us == recovered.accepted_at_us
+    shown = [
+        {name: (topic.change.revision, topic.change.deleted) for name, topic in broker.store.topics.items()}
+        for broker in (recovered, replica)
+    ]
+    assert {name: one for name, one in shown[0].items() if not one[1]} == {
+        name: one for name, one in shown[1].items() if not one[1]
+    }
+    owed = [
+        {
+            (key, id_): {topic.destination for topic in subscription.owed}
+            for key, session in broker.sessions.items()
+            for id_, subscription in session.subscriptions.items()
+        }
+        for broker in (recovered, replica)
+    ]
+    assert owed[0].keys() == owed[1].keys()
+    assert all(owed[0][key] <= owed[1][key] for key in owed[0])
+
+
+def test_a_replica_holds_no_more_than_it_owes() -> None:
+    """After many changes and acknowledgements, the queue of a replica is as small as that of a broker that was just recovered."""
+    records: list[Record] = [SubscriptionRecord(1, "anna", "c", b"s", b"X/*", eager=True)]
+    for revision in range(1, 10_001):
+        name = TOPICS[revision % 2]
+        records.append(Change(revision, revision, name, False, BERT, UNJUDGED, *pack((), b"v")))
+        records.append(AcknowledgementRecord(revision, "anna", "c", b"s", ((name, revision),)))
+    replica = follow(records, 1)
+    subscription = replica.sessions["anna", "c"].subscriptions[b"s"]
+    untidy = subscription.ready_count
+    replica.tidy()
+    assert subscription.ready_count == 0
+    assert untidy > 1000
+    replica.follow(Change(10_001, 10_001, b"X/a", False, BERT, UNJUDGED, *pack((), b"v")))
+    assert [topic.name for topic in subscription.queue] == ["X/a"]

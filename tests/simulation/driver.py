@@ -9,7 +9,7 @@ from unittest.mock import patch
 from maxam.avro.registry import load_registry
 from maxam.broker import outbox, recovery, subscribing
 from maxam.broker.broker import Broker
-from maxam.broker.operations import Operation, TransientSubscribe
+from maxam.broker.operations import Operation, Proof, TransientSubscribe
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.session import Subscription, Topic
 from maxam.broker.summary import summed_up
@@ -513,4 +513,4 @@ def _answer(headers: dict[bytes, bytes]) -> str:
 
 
 def _records(batch: list[Operation]) -> list[Record]:
-    return [operation for operation in batch if not isinstance(operation, TransientSubscribe)]
+    return [operation for operation in batch if not isinstance(operation, TransientSubscribe | Proof)]
