@@ -189,10 +189,10 @@ class RefinedDelivery:
             destination = next(iter(withdrawals))
             del withdrawals[destination]
             if subscription.session.rights.may_receive(destination):
-                refinement.restored(destination)  # the right came back
-                continue
+                continue  # the right came back
             out += self._void(subscription, refinement, dropped=True)
             out.append(notice(self._version, subscription.id, destination, WITHDRAWN))
+            refinement.dropped(destination)
             left -= 1
         return left
 

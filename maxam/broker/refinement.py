@@ -253,15 +253,22 @@ class Refinement:
         return True
 
     def withdrawn(self, destination: bytes) -> bool:
-        """Have the client sent a notice that it may no longer receive a topic; return False if it does not get any."""
+        """Have the client sent a notice that it may no longer receive a topic; return False if it does not get any.
+
+        The topic stays in the focus until then, because the right may come back.
+        """
         if not self.markers or not self.is_held(destination):
             return False
-        self.notices.pop(destination, None)
+        if self.notices.pop(destination, None) is not None:
+            self.stale.discard(destination)
         self.withdrawals[destination] = None
+        return True
+
+    def dropped(self, destination: bytes) -> None:
+        """Record that the client was sent that notice."""
         self.stale.discard(destination)
         self._bodies.pop(destination, None)
         self._leave_focus(destination)
-        return True
 
     def forget(self, destinations: set[bytes]) -> None:
         """Forget topics that were deleted and that the store has forgotten. The client may hold a value if one of them comes again."""
@@ -271,10 +278,6 @@ class Refinement:
             del self._skipped[destination]
         for destination in self._bodies.keys() & destinations:
             del self._bodies[destination]
-
-    def restored(self, destination: bytes) -> None:
-        """Record that a right came back before the client was sent the notice."""
-        self._enter_focus(destination)
 
     def settled(self, destination: bytes, revision: int, again: bool) -> None:
         """Record that the client has the change of a revision; `again` if a newer one is missing."""

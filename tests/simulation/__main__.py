@@ -10,7 +10,7 @@ from collections import Counter
 from multiprocessing import get_context
 
 from tests.simulation.overtaken import overtaken
-from tests.simulation.refined_histories import refined
+from tests.simulation.refined_histories import refined, selective
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
 
@@ -57,6 +57,7 @@ def run(seed: int) -> Counter[str]:
     directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     overtaken(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+    selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     venue = simulate(seed)
     return Counter({"seeds": 1} | {name: getattr(venue, name) for name in COUNTED})
 

@@ -38,6 +38,7 @@ class Mutant:
     Attributes:
         venue: Only the simulation of a whole venue can notice it.
         refined: Only clients with refined subscriptions can notice it.
+        selective: Only those with selectors, or those that take over sessions and see restored journals.
         first: The seed to begin with: who is rarely noticed is looked for where it was.
     """
 
@@ -48,6 +49,7 @@ class Mutant:
     venue: bool = False
     first: int = 0
     refined: bool = False
+    selective: bool = False
 
     @property
     def compiled(self) -> bool:

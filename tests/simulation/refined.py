@@ -21,6 +21,7 @@ from maxam.globs import compile_glob
 from maxam.records import Change
 from maxam.stomp.frames import Frame
 from tests.sans_io import UNCHECKED, Client, World, forget_target, policy
+from tests.simulation import selected
 from tests.simulation.model import Violation
 
 TOPICS = ("X/a", "X/b", "X/c")
@@ -32,6 +33,7 @@ REGISTRY = load_registry(UNCHECKED)
 MARKER_S = 5.0  # a position that has moved is reported within this time
 
 Topics = frozenset[str]
+Row = tuple[str, int | None, bool, str]  # state, level, without a level at all, and colour of a value with fields
 State = dict[str, tuple[int, bytes]]  # topic -> revision and body, which is empty if it was deleted
 
 
@@ -46,15 +48,12 @@ class Asks:
     metadata: bool = False
     changes_only: bool = False
     interval_ms: int = 0
+    selector: str = ""
 
     def __str__(self) -> str:
         flags = [name for name in ("durable", "eager", "markers", "metadata", "changes_only") if getattr(self, name)]
-        return "-".join([self.ack, *flags, *([f"every{self.interval_ms}"] if self.interval_ms else [])])
-
-    @property
-    def refined(self) -> bool:
-        """Whether any header refines delivery."""
-        return self.markers or self.metadata or self.changes_only or self.interval_ms > 0
+        every = [f"every{self.interval_ms}"] if self.interval_ms else []
+        return "-".join([self.ack, *flags, *every, *([self.selector] if self.selector else [])])
 
 
 @dataclass(frozen=True)
@@ -81,13 +80,18 @@ def policy_of(rights: Topics) -> Policy:
 
 
 class Field:
-    """One broker without I/O, its journal, and the truth about its topics."""
+    """One broker without I/O, its journal, and the truth about its topics. With `typed` its values have fields."""
 
-    def __init__(self, rights: Topics = frozenset(TOPICS), padding: bytes = PADDING) -> None:
+    def __init__(self, rights: Topics = frozenset(TOPICS), padding: bytes = PADDING, *, typed: bool = False) -> None:
         self.rights = rights
         self.padding = padding
-        self.world = World(Broker(LIMITS, policy_of(rights), REGISTRY), World.make().settings)
-        self.world.broker.incarnation = INCARNATION
+        self.registry = selected.registry() if typed else REGISTRY
+        self.typed = typed
+        self.world = World(Broker(LIMITS, policy_of(rights), self.registry), World.make().settings)
+        self.incarnation = self.world.broker.incarnation = INCARNATION
+        self.restores = 0
+        self.snapshot = (0, 0, 0)  # the newest: its records, its revision, and the floor
+        self.fields: dict[int, selected.Fields] = {}  # of values with fields, by revision
         self.truth: dict[str, list[tuple[int, bytes, int]]] = {}  # revision, body and time of each change, in order
         self.void: dict[
             int, int
@@ -109,13 +113,18 @@ class Field:
         """Whether nothing waits for a commit or a scan."""
         return not (self.world.broker.pending or self.world.broker.scanning)
 
-    def send(self, topic: str, *, equal: bool = False, delete: bool = False) -> None:
-        """Send a value, the same body as before, or a delete."""
+    def send(self, topic: str, *, equal: bool = False, delete: bool = False, row: Row = ("ON", 1, False, "")) -> None:
+        """Send a value, the same body as before, or a delete. An equal value with fields has the body of the one before the newest."""
         self.count += not equal
-        body = b"" if delete else b"%d%b" % (self.count, self.padding)
+        state, level, old, colour = row
+        value = b"%d%b" % (self.count, self.padding)
+        if self.typed:
+            value = selected.encode(self.count, state, level, self.padding, old=old)
+        body = b"" if delete else value
         if equal and not delete:
-            body = next((b for _, b, _ in reversed(self.truth.get(topic, [])) if b), body)
-        self.publisher.send(topic, body)
+            before = [b for _, b, _ in self.truth.get(topic, []) if b]
+            body = before[-2:][0] if before and self.typed else (before or [body])[-1]
+        self.publisher.send(topic, body, **({"colour": colour} if colour else {}))
 
     def commit(self) -> None:
         """Commit all that was appended."""
@@ -142,10 +151,29 @@ class Field:
             if reader.shaken:  # the journal does not have what a policy granted
                 reader.begin_again()
         if snapshot:
-            self.world = self._recovered()
-            self.world.journal[:] = list(self.world.broker.snapshot())
+            self.world = self._recovered(self.head)
+            broker = self.world.broker
+            self.world.journal[:] = list(broker.snapshot())
             self.noted = len(self.world.journal)
-        self.world = self._recovered()
+            self.snapshot = (self.noted, self.head, broker.snapshot_floor())
+        self.world = self._recovered(self.head)
+        self._publish()
+
+    def restore(self, lost: int) -> None:
+        """Start with a backup that lacks the newest records. Positions of the journal before cannot be used."""
+        for reader in self.readers:
+            reader.cut()
+            if reader.asks.durable:
+                reader.begin_again()  # the backup may not have its subscription
+        journal = self.world.journal
+        del journal[max(self.snapshot[0], len(journal) - lost) :]
+        self.noted = len(journal)
+        head = max([self.snapshot[1], *(record.revision for record in journal if type(record) is Change)])
+        self.truth = {topic: [one for one in known if one[0] <= head] for topic, known in self.truth.items()}
+        self.void = {revision: time_us for revision, time_us in self.void.items() if revision <= head}
+        self.restores += 1
+        self.incarnation = f"{self.restores:016x}"
+        self.world = self._recovered(head)
         self._publish()
 
     def newest(self, topic: str, until: int | None = None) -> tuple[int, bytes]:
@@ -160,12 +188,12 @@ class Field:
         if self.digests.setdefault(digest, self.rights) != self.rights:
             raise Violation(f"{sorted(self.rights)} and {sorted(self.digests[digest])} have one digest")
 
-    def _recovered(self) -> World:
-        broker = Broker(LIMITS, policy_of(self.rights), REGISTRY)
+    def _recovered(self, head: int) -> World:
+        broker = Broker(LIMITS, policy_of(self.rights), self.registry)
         for record in self.world.journal:
             broker.replay(forget_target(record))
-        broker.recovered(self.world.now_s, self.head)
-        broker.incarnation = INCARNATION
+        broker.recovered(self.world.now_s, head, 0, self.snapshot[2])
+        broker.incarnation = self.incarnation
         world = World(broker, self.world.settings, self.world.now_s, self.world.wall_us, self.world.sessions)
         world.journal = self.world.journal
         return world
@@ -178,6 +206,10 @@ class Field:
         for record in journal[self.noted :]:
             if type(record) is Change:
                 known = self.truth.setdefault(record.destination.decode(), [])
+                self.fields.pop(record.revision, None)  # of a journal before
+                if self.typed and record.body:
+                    colour = dict(record.headers).get(b"colour", b"").decode()
+                    self.fields[record.revision] = selected.decode(record.body, colour)
                 if record.body or (known and known[-1][1]):  # the delete of a deleted topic is no change of it
                     known.append((record.revision, record.body, record.accepted_at_us))
                 else:
@@ -219,6 +251,18 @@ class Reader:
         self.awake = self.client.woken - 1
         self.subscribe()
 
+    def take_over(self) -> None:
+        """Connect and subscribe while the connection before is still there."""
+        before, self.client = self.client, None
+        assert before is not None
+        if self.asks.durable and self.asks.markers:
+            self._drop_withdrawn()
+        self.to_ack.clear()
+        self.client = self.place.world.client(client_id=self.name, window=self.window)
+        self.awake = self.client.woken - 1
+        before.lose()
+        self.subscribe()
+
     def subscribe(self) -> None:
         """Send the SUBSCRIBE; with the newest position, if it has one."""
         asks, place = self.asks, self.place
@@ -228,11 +272,12 @@ class Reader:
             "id:s",
             f"destination:{GLOB}",
             f"ack:{asks.ack}",
-            "receipt:subscribed",
+            f"receipt:subscribed-{self.subscribes + 1}",
             *(f"{name}:true" for name in ("durable", "eager", "markers", "metadata") if getattr(asks, name)),
             *(["changes-only:true"] if asks.changes_only else []),
             *([f"min-interval:{asks.interval_ms}"] if asks.interval_ms else []),
             *([f"since:{self.since}"] if self.since else []),
+            *([f"selector:{asks.selector}"] if asks.selector else []),
         ]
         kept = self.kept[-1]
         self.subscribes += 1
@@ -243,6 +288,7 @@ class Reader:
         self.resumed: bool | None = None  # until the RECEIPT comes
         self.came: dict[str, tuple[int, bytes, float]] = {}  # on this SUBSCRIBE: with the time
         self.value_s: dict[str, float] = {}  # when the last value was handed out
+        self.held: dict[str, bool] = {}  # whether it has a value of a topic, as far as this SUBSCRIBE has shown that
         self.sent = self.completes = 0
         self.reported = -1  # the newest position
         # The rights have changed, or a scan for what an earlier policy granted may still go on.
@@ -271,7 +317,8 @@ class Reader:
         self.come()
 
     def _unknown(self, position: str) -> bool:
-        return int(position.split(".")[1]) < self.place.world.broker.store.floor
+        incarnation, revision, _ = position.split(".")
+        return incarnation != self.place.incarnation or int(revision) < self.place.world.broker.store.floor
 
     def read(self) -> bool:
         """Take what one drain hands out, if the broker has woken the writer or asked to be called by now; return whether it was anything."""
@@ -354,7 +401,10 @@ class Reader:
             raise Violation(f"{self.name} got {frame.command!r} {frame.headers}")
 
     def _take_receipt(self, frame: Frame) -> None:
-        if frame.headers[b"receipt-id"] == b"subscribed":
+        if frame.headers[b"receipt-id"].startswith(b"subscribed"):
+            if frame.headers[b"receipt-id"] != b"subscribed-%d" % self.subscribes:
+                self.stored = self.asks.durable
+                return
             result = frame.headers.get(b"result", b"")
             self.resumed = result == b"resumed"
             if self.stored and self.asks.durable and not self.resumed:
@@ -402,6 +452,7 @@ class Reader:
             raise Violation(f"{self.name} got a notice that it may not receive {topic}")
         if not kept.position.endswith(".0"):
             raise Violation(f"{self.name} dropped {topic}, and could resume from {kept.position}")
+        self.held[topic] = False
         state = {other: pair for other, pair in kept.state.items() if other != topic}
         self.kept.append(Kept(state, kept.position, kept.base, kept.rights))
 
@@ -417,7 +468,8 @@ class Reader:
         if not self.moved:
             place = self.place
             unchanged = frozenset(topic for topic in place.rights if place.newest(topic)[0] <= self.read_at)
-            self._check_covered(self.applied_at, "complete", unchanged if self.asks.durable else place.rights)
+            later = self.asks.durable or self.asks.selector  # what has changed since may come later, or not at all
+            self._check_covered(self.applied_at, "complete", unchanged if later else place.rights)
 
     def _take_position(self, text: str) -> None:
         """Check that it is safe to resume from a position with what the client has now."""
@@ -427,7 +479,7 @@ class Reader:
             self.kept.append(replace(self.kept[-1], position=text, rights=frozenset("none")))
             return
         revision = int(number)
-        if incarnation != INCARNATION or revision > place.head:
+        if incarnation != place.incarnation or revision > place.head:
             raise Violation(f"{self.name} got the position {text} at {place.head}")
         if revision < self.reported and not self.moved:  # what is granted again is missing again
             raise Violation(f"{self.name} got the position {revision} after {self.reported}")
@@ -435,10 +487,11 @@ class Reader:
             raise Violation(f"{self.name} got the position {text} before `complete`")
         self.reported = revision
         kept = self.kept[-1]
+        before = kept.position if self.moved else ""  # a position that is repeated asserts nothing new
         rights = place.digests[digest]
         self.kept.append(Kept(kept.state, text, kept.base, rights))
         for message in self.to_ack:
-            due = int(message.headers[b"message-id"]) <= revision and text != self.since
+            due = int(message.headers[b"message-id"]) <= revision and text not in {self.since, before}
             if due and message.headers[b"destination"].decode() in rights:
                 raise Violation(f"{self.name} got the position {revision} and has not acknowledged {message.headers}")
         if text != self.since:
@@ -449,10 +502,32 @@ class Reader:
     def _check_covered(self, revision: int, what: str, rights: Topics) -> None:
         kept = self.kept[-1]
         for topic in rights:
-            due, body = self.place.newest(topic, revision)
+            due, body = self._wanted(topic, revision)
             has, value = kept.state.get(topic, (0, b""))
             if has < due and due > kept.base and not (value == body and (self.asks.changes_only or not body)):
                 raise Violation(f"{what} came to {self.name}, which has {has} of {topic} and not {due}")
+
+    def _wanted(self, topic: str, until: int | None = None) -> tuple[int, bytes]:
+        """Return the newest change of a topic as this client is to have it: without a body if the selector excludes it."""
+        revision, body = self.place.newest(topic, until)
+        return revision, body if self._selects(revision) else b""
+
+    def _selects(self, revision: int) -> bool:
+        return not self.asks.selector or selected.satisfies(self.asks.selector, self.place.fields.get(revision))
+
+    def _check_selected(self, frame: Frame, topic: str, revision: int, what: str) -> None:
+        """Check that a value satisfies the selector, and that the end of a value comes once, to a client that may have it."""
+        if frame.body:
+            if not self._selects(revision):
+                raise Violation(f"{what} does not satisfy {self.asks.selector}")
+        elif self.asks.selector:
+            held = self.held.get(topic, self.resumed is not False or self.usable)
+            if not held and (self.resumed or self.usable):  # the broker may have forgotten that it was deleted
+                since = self.came.get(topic, (0,))[0]
+                held = any(since <= other <= revision and not body for other, body, _ in self.place.truth[topic])
+            if not held:
+                raise Violation(f"{what} ends a value that it does not have")
+        self.held[topic] = bool(frame.body)
 
     def _take_message(self, frame: Frame) -> None:
         place = self.place
@@ -461,6 +536,11 @@ class Reader:
         found = [
             time_us for known, body, time_us in place.truth.get(topic, []) if (known, body) == (revision, frame.body)
         ]
+        left = False
+        if not frame.body and not self._selects(revision):
+            other = [time_us for known, body, time_us in place.truth.get(topic, []) if known == revision and body]
+            left = bool(other)
+            found += other
         if revision in place.void and not frame.body:
             found = [place.void[revision]]
         if not found:
@@ -474,12 +554,13 @@ class Reader:
             raise Violation(f"{what} came while one of its topic is un-acked")
         if before is not None and self.asks.changes_only and frame.body and before[1] == frame.body and not self.moved:
             raise Violation(f"{what} has the body of {before[0]}")
+        self._check_selected(frame, topic, revision, what)
         now_s = place.world.now_s
         if frame.body:
             if now_s < self.value_s.get(topic, 0.0) + self.asks.interval_ms / 1000 - 1e-9:
                 raise Violation(f"{what} came {now_s - self.value_s[topic]} s after the value before")
             self.value_s[topic] = now_s
-        self._check_metadata(frame, topic, revision, found[0], what)
+        self._check_metadata(frame, topic, revision, found[0], "selector" if left else "deleted", what)
         self.sent += 1
         self.doubtful.discard(topic)
         self.came[topic] = (revision, frame.body, now_s)
@@ -488,17 +569,20 @@ class Reader:
         kept = self.kept[-1]
         self.kept.append(Kept(kept.state | {topic: (revision, frame.body)}, kept.position, kept.base, kept.rights))
 
-    def _check_metadata(self, frame: Frame, topic: str, revision: int, accepted_at_us: int, what: str) -> None:
+    def _check_metadata(
+        self, frame: Frame, topic: str, revision: int, accepted_at_us: int, reason: str, what: str
+    ) -> None:
         headers = frame.headers
+        left = not frame.body and reason == "selector"
         if not self.asks.metadata:
-            if b"conflated" in headers or b"kind" in headers:
-                raise Violation(f"{what} has metadata that it did not ask for")
+            if b"conflated" in headers or (b"kind" in headers) is not (left and self.asks.markers):
+                raise Violation(f"{what} has metadata that it did not ask for, or lacks its kind")
             return
         expected = {
-            b"kind": b"value" if frame.body else b"delete",
+            b"kind": b"value" if frame.body else b"left" if left else b"delete",
             b"timestamp": b"%d" % (accepted_at_us // 1000),
             b"publisher": b"bert",
-        } | ({} if frame.body else {b"reason": b"deleted"})
+        } | ({} if frame.body else {b"reason": reason.encode()})
         if {name: headers.get(name) for name in expected} != expected or (frame.body and b"reason" in headers):
             raise Violation(f"{what} has the metadata {headers}, not {expected}")
         before = self.came.get(topic)
@@ -510,6 +594,8 @@ class Reader:
             most = sum(other > self.read_at for other in revisions) + 1  # it may have been owed an older one
         if self.moved:
             least, most = 0, len(revisions) + 1
+        if self.asks.selector:
+            least = 0  # the protocol leaves open whether it counts what the selector excludes
         if not least <= int(headers[b"conflated"]) <= most:
             raise Violation(f"{what} has conflated:{headers[b'conflated'].decode()}, not {least} to {most}")
 
@@ -524,7 +610,7 @@ class Reader:
         waits = False
         due_s = self.client.peer.next_due_s if self.client is not None else None
         for topic in place.rights:
-            revision, body = place.newest(topic)
+            revision, body = self._wanted(topic)
             has, value = kept.state.get(topic, (0, b""))
             if has >= revision or revision <= kept.base or (value == body and (self.asks.changes_only or not body)):
                 continue
@@ -586,7 +672,7 @@ def _check_end(reader: Reader) -> None:
     if not asks.markers and not asks.durable:
         return  # the checks at rest cover it
     for topic in place.rights:
-        revision, body = place.newest(topic)
+        revision, body = reader._wanted(topic)
         has, value = kept.state.get(topic, (0, b""))
         if value != body and revision > kept.base and topic not in reader.doubtful:
             raise Violation(f"{reader.name} has {has} of {topic} in the end, not {revision}")

@@ -4,10 +4,12 @@ The rules are in `refined`.
 """
 
 import random
+from dataclasses import replace
 from unittest.mock import patch
 
-from maxam.broker import scans
-from tests.simulation.refined import PADDING, TOPICS, Asks, Field, Reader, bring_up_to_date, known_globs
+from maxam.broker import scans, selected_routes
+from tests.simulation.refined import PADDING, TOPICS, Asks, Field, Reader, Row, bring_up_to_date, known_globs
+from tests.simulation.selected import COLOURS, LEVELS, SELECTORS, STATES
 
 # All short histories.
 
@@ -21,14 +23,18 @@ KINDS = (
     Asks(ack="client", durable=True, eager=False),
     Asks(durable=True, interval_ms=SECOND_MS, eager=False),
     Asks(ack="client-individual", durable=True, interval_ms=SECOND_MS, changes_only=True, metadata=True),
+    Asks(selector="state = 'ON'", metadata=True),
+    Asks(ack="client", selector="state = 'ON'", interval_ms=SECOND_MS, markers=False),
+    Asks(ack="client-individual", durable=True, eager=False, selector="state = 'ON'", changes_only=True),
 )
+OTHER: Row = ("OFF", None, True, "")  # no selector of those above matches
 
 
 class History:
     """One short history: a reader, and a topic that had a value when it subscribed."""
 
     def __init__(self, asks: Asks) -> None:
-        self.place = Field()
+        self.place = Field(typed=bool(asks.selector))
         self.place.send("X/a")
         self.place.settle()
         self.reader = Reader(self.place, "reader", asks)
@@ -40,6 +46,8 @@ class History:
         found = ["value X/a", "value X/b", "time", "crash"]
         if self.place.newest("X/a")[1]:
             found += ["delete X/a", *(["equal X/a"] if asks.changes_only else [])]
+        if asks.selector:
+            found += ["other X/a"]
         if reader.client is None:
             return [*found, "come"]
         return [*found, "lose", "read", *(["come"] if asks.durable else []), *(["ack"] if reader.to_ack else [])]
@@ -48,6 +56,8 @@ class History:
         """Let one thing happen."""
         place, reader = self.place, self.reader
         match step.split():
+            case ["other", topic]:
+                place.send(topic, row=OTHER)
             case [what, topic]:
                 place.send(topic, equal=what == "equal", delete=what == "delete")
             case ["time"]:
@@ -109,13 +119,73 @@ def refined(rng: random.Random, length: int = 80) -> None:
             Reader(place, f"reader{number}", _any_asks(rng), rng.choice(("1", "2", "50")))
         if rng.random() < 0.05:
             _grant_meanwhile(place)
-        for _ in range(length):
-            if turbulent and rng.random() < 0.05:
-                rng.choice(place.readers).cut()
-            if turbulent and rng.random() < 0.1:
-                place.grant(rng.choice(GRANTS))
-            _step(rng, place)
+        _play(rng, place, length, turbulent)
+
+
+def selective(rng: random.Random, length: int = 80) -> None:
+    """Do the same with selectors on values with fields. Sessions are taken over too, and the journal is restored from a backup.
+
+    Raises:
+        Violation: A client got or has something that breaks a rule.
+    """
+    few = patch.object(selected_routes, "SELECTIVE_MIN", rng.choice((1, 8)))
+    with known_globs(), patch.object(scans, "SCAN_TOPICS", rng.choice((0, 1000))), few:
+        place = Field(padding=rng.choice((b"", PADDING)), typed=True)
+        for number in range(rng.choice((1, 2, 2, 12))):
+            selector = rng.choice((*SELECTORS, "", "state = 'ON'"))
+            asks = replace(_any_asks(rng), selector=selector)
+            Reader(place, f"reader{number}", asks, rng.choice(("1", "2", "50")))
+        _play(rng, place, length, turbulent=rng.random() < 0.2)
+
+
+def crowd(rng: random.Random, clients: int = 1000) -> None:
+    """Have many clients return at once, with positions and without, after changes that some of them have seen.
+
+    Raises:
+        Violation: A client got or has something that breaks a rule.
+    """
+    with known_globs():
+        place = Field(padding=b"", typed=True)
+        for number in range(clients):
+            asks = replace(_any_asks(rng), selector=rng.choice((*SELECTORS, "")), interval_ms=rng.choice((0, 0, 1000)))
+            Reader(place, f"reader{number}", asks)
+        for _ in range(2):
+            for topic in TOPICS:
+                place.send(topic, row=_any_row(rng))
+            bring_up_to_date(place)
+            for reader in place.readers:
+                reader.cut(rng.randrange(4))
+            for topic in TOPICS:
+                place.send(topic, delete=rng.random() < 0.3, row=_any_row(rng))
+            place.settle()
+            for reader in place.readers:
+                reader.come()
         bring_up_to_date(place)
+
+
+def _play(rng: random.Random, place: Field, length: int, turbulent: bool) -> None:
+    for _ in range(length):
+        if turbulent and rng.random() < 0.05:
+            rng.choice(place.readers).cut()
+        if turbulent and rng.random() < 0.1:
+            place.grant(rng.choice(GRANTS))
+        if place.typed and rng.random() < 0.05:
+            _upset(rng, place)
+        _step(rng, place)
+    bring_up_to_date(place)
+
+
+def _upset(rng: random.Random, place: Field) -> None:
+    """Take over a session, with luck in the middle of its catch-up, or restore a backup."""
+    reader = rng.choice(place.readers)
+    if rng.random() < 0.1:
+        place.restore(rng.randrange(20))
+    elif reader.client is not None:
+        reader.take_over()
+
+
+def _any_row(rng: random.Random) -> Row:
+    return rng.choice(STATES), rng.choice(LEVELS), rng.random() < 0.2, rng.choice(COLOURS)
 
 
 def _grant_meanwhile(place: Field) -> None:
@@ -148,7 +218,8 @@ def _step(rng: random.Random, place: Field) -> None:
     world = place.world
     choice = rng.random()
     if choice < 0.25:
-        place.send(rng.choice(TOPICS), equal=rng.random() < 0.3, delete=rng.random() < 0.3)
+        topic, equal, delete = rng.choice(TOPICS), rng.random() < 0.3, rng.random() < 0.3
+        place.send(topic, equal=equal, delete=delete, **({"row": _any_row(rng)} if place.typed else {}))
     elif choice < 0.4:
         place.commit()
     elif choice < 0.5:

@@ -8,15 +8,21 @@ from maxam.broker import (
     refined_delivery,
     refinement,
     scans,
+    selected_routes,
     session,
     session_table,
     subscribing,
 )
+from maxam.selectors import selector
 from tests.simulation.mutants import Mutant
 
 
 def _mutant(name: str, module: types.ModuleType, old: str, new: str, first: int = 0) -> Mutant:
     return Mutant(name, module, old, new, first=first, refined=True)
+
+
+def _selective(name: str, module: types.ModuleType, old: str, new: str, first: int = 0) -> Mutant:
+    return Mutant(name, module, old, new, first=first, selective=True)
 
 
 REFINED_MUTANTS = (
@@ -79,4 +85,26 @@ REFINED_MUTANTS = (
     _mutant("a right that goes before a SUBSCRIBE is done", session_table, "            if not rights.receives_all_of(checked):\n", "            if False:\n"),
     _mutant("withdrawn topics leave before a position", refined_delivery, "            out += self._void(subscription, refinement, dropped=True)\n", ""),
     _mutant("topics leave whose right came back", refined_delivery, "            if subscription.session.rights.may_receive(destination):\n", "            if False:\n"),
+    _mutant("a position of other rights goes on", refined_delivery, "[*self._void(subscription, refinement, dropped=False), *parts]", "parts", first=11480),
+    # Of selectors.
+    _selective("left not sent", refinement, "return SEND if change.deleted else LEAVE", "return SEND if change.deleted else SKIP"),
+    _selective("left sent twice", refinement, "            self._leave_focus(destination)\n        else:\n            if self._changes", "            if change.deleted:\n                self._leave_focus(destination)\n        else:\n            if self._changes"),
+    _selective("left with the value", refined_delivery, 'b"selector", EMPTY_CONTENT, len(EMPTY_CONTENT))', 'b"selector", change.content, change.body_at)'),
+    _selective("left waits for the interval", refinement, "return change.deleted or (self.selector is not None and not self.selector.matches(change))", "return change.deleted"),
+    _selective("left forgets no body", refinement, "        if change.deleted or verdict == LEAVE:\n            self._bodies.pop(destination, None)\n", "        if change.deleted or verdict == LEAVE:\n            if change.deleted:\n                self._bodies.pop(destination, None)\n", first=1690),
+    _selective("left without its kind", refined_delivery, 'b"left" if refinement.metadata or refinement.markers else b""', 'b"left" if refinement.metadata else b""'),
+    _selective("selector only where a change is routed", refinement, "        if self.selector is not None and not self.selector.matches(change):\n            if not self.is_held", "        if False:\n            if not self.is_held"),
+    _selective("what no longer matches is not owed", refinement, "selector is None or selector.matches(change) or self.is_held(change.destination)", "selector is None or selector.matches(change)"),
+    _selective("what is not held is mentioned", refinement, "            if not self.is_held(destination):\n                return SKIP\n", "            pass\n"),
+    _selective("a resumed client holds nothing", refinement, "self._inside: Final = resumed or since >= 0", "self._inside: Final = False"),
+    _selective("a topic leaves the focus before the notice", refinement, "        self.withdrawals[destination] = None\n        return True", "        self.withdrawals[destination] = None\n        self._leave_focus(destination)\n        return True"),
+    _selective("routes by selector skip who holds a value", selected_routes, "if selector.concerns(change):", "if selector.matches(change):"),
+    _selective("routes by selector skip who was resumed", selected_routes, "refinement is None or refinement.resumed else", "refinement is None else"),
+    _selective("routes by selector are not made again", selected_routes, "if self._version != self._refinements.version:", "if self._version < 0:"),
+    _selective("holders are not counted", refinement, "                    self.selector.hold(destination)", "                    self.selector.holders.setdefault(b'', 1)"),
+    _selective("a result of another change", selector, "        if revision == self._last_revision:", "        if 0 < self._last_revision >= revision - 1:"),
+    _selective("unknown is true", selector, "return self._root.value(row) is True", "return self._root.value(row) is not False"),
+    # Of edges.
+    _selective("a position of another journal", positions, "len(parts) != 3 or parts[0] != incarnation.encode():", "len(parts) != 3:"),
+    _selective("a takeover keeps the refinement", session, "            self.waiting = None\n        self.refinement = None\n", "            self.waiting = None\n"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.alike import alike
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.overtaken import overtaken
-from tests.simulation.refined_histories import refined
+from tests.simulation.refined_histories import crowd, refined, selective
 from tests.simulation.refined_mutants import REFINED_MUTANTS
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
@@ -42,6 +42,17 @@ def test_clients_with_refined_subscriptions_end_equal_to_the_broker() -> None:
     """Cut at any frame, back with any state they kept, while rights and machine change: nothing is missing, late or repeated."""
     for seed in range(200):
         refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+
+
+def test_clients_with_selectors_end_equal_to_the_broker() -> None:
+    """The same with values that match or not, sessions that are taken over, and journals that are restored."""
+    for seed in range(300):
+        selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+
+
+def test_a_thousand_clients_that_return_at_once_end_equal_to_the_broker() -> None:
+    """With and without positions and selectors, after changes that some of them have seen."""
+    crowd(random.Random(0))  # noqa: S311 - a simulation, not a secret
 
 
 def test_one_seed_repeats_exactly() -> None:
@@ -84,8 +95,11 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 
 
 def _noticed(mutant: Mutant) -> bool:
-    for seed in range(mutant.first, mutant.first + (1000 if mutant.refined else 120)):
+    for seed in range(mutant.first, mutant.first + (1000 if mutant.refined or mutant.selective else 120)):
         try:
+            if mutant.selective:
+                selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+                continue
             if mutant.refined:
                 refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
                 continue

@@ -1045,3 +1045,18 @@ class TestNotices:
             world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": receive}), world.wall_us)
             world.settle()
         assert values(client.read()) == [("X/a", b"1")]
+
+    def test_a_topic_that_leaves_while_its_right_was_withdrawn(self) -> None:
+        """The client holds a value until it is sent the notice, so it is sent that the topic no longer satisfies its selector."""
+        world = make(anna={"receive": ["X/**"]}, bert=EVERYTHING)
+        client, publisher = world.client(), world.client("bert")
+        subscribe(client, "markers:true", NO_X)
+        put(world, "X/a", b"1", publisher)
+        client.read()
+        for receive, x in ((["X/b"], "1"), (["X/**"], "2")):
+            world.broker.replace_policy(policy(anna={"receive": receive}, bert=EVERYTHING), world.wall_us)
+            world.settle()
+            publisher.send("X/a", b"2", x=x)
+            world.settle()
+        messages = [frame.headers for frame in client.read() if frame.headers[b"destination"] != b"$marker"]
+        assert [(headers[b"kind"], headers[b"reason"]) for headers in messages] == [(b"left", b"selector")]
