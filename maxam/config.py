@@ -50,6 +50,8 @@ class Limits:
     selector_bytes_max: int = _bounded(1024, 16, 8192, "each distinct text is compiled and kept")
     selector_terms_max: int = _bounded(32, 1, 1000, "each is evaluated for every value that the glob matches")
     selectors_per_principal_max: int = 64
+    # Steps of 50 ns that these may take for each value in the worst case: 1 ms
+    selector_steps_per_principal_max: int = _bounded(20_000, 500, 10_000_000, "each value waits for all of them")
     # Destination, headers and body of the last will of a CONNECT
     will_bytes_max: int = _bounded(
         4096, 64, 65_536, "it is held in memory and journalled as long as its session is connected"

@@ -127,17 +127,29 @@ class Walker:
         if self._usual is not None and self._usual.fullmatch(body, start, end):
             return True
         try:
-            return _walk(self._frame, body, start, end, 0, 1, [EMPTY_ITEMS_MAX, REPEATED_VALUES_MAX]) == end
+            return _walk(self._frame, body, start, end, 0, 1, [EMPTY_ITEMS_MAX, REPEATED_VALUES_MAX, 1]) == end
         except IndexError:
             return False
 
-    def skip(self, body: bytes, start: int, end: int, count: int = 1) -> int:
-        """Return the position after `count` values that follow each other from `start`. The bytes end at `end`.
+    @property
+    def values(self) -> int:
+        """How many values each value that it checks has at least."""
+        return self._frame.values
+
+    def skip(self, body: bytes, start: int, end: int, left: list[int], count: int = 1) -> int:
+        """Return the position after `count` values that follow each other from `start`.
+
+        Args:
+            body: Its values were accepted before, so their strings are not checked again.
+            start: Position of the first value.
+            end: Position after the last byte.
+            left: How many items without bytes, and how many values of arrays and maps, it may still step over; then 0. It counts down.
+            count: Number of values.
 
         Raises:
-            IndexError: They are not there.
+            IndexError: They are not there, or are too many.
         """
-        pos = _walk(self._frame, body, start, end, 0, count, [EMPTY_ITEMS_MAX, REPEATED_VALUES_MAX])
+        pos = _walk(self._frame, body, start, end, 0, count, left)
         if pos < 0 or pos > end:
             raise IndexError
         return pos
@@ -270,7 +282,8 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
 ) -> int:
     """Step over `repeat` values. Return the position after them, which may be after `end`, or -1.
 
-    `left` counts down the items without bytes, and the values of arrays, maps and everything else that is stepped over by calls.
+    `left` counts down the items without bytes, and the values of arrays, maps and everything else that is stepped over by calls. Its
+    third item is 0 if strings are known to be UTF-8.
 
     Raises:
         IndexError: The bytes end early.
@@ -319,7 +332,7 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
                     pos += reach
                     count -= 1
                 if count or pos > end or not body[begin:pos].isascii():
-                    pos = _strings(body, begin, end, step.count)
+                    pos = _strings(body, begin, end, step.count, left[2])
                     if pos < 0:
                         return -1
             elif op == _UNION:
@@ -386,7 +399,7 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - one loop, as calls are what costs
     return pos
 
 
-def _strings(body: bytes, pos: int, end: int, count: int) -> int:
+def _strings(body: bytes, pos: int, end: int, count: int, checked: int) -> int:
     while count:
         count -= 1
         pos, length = read_number(body, pos)
@@ -394,6 +407,8 @@ def _strings(body: bytes, pos: int, end: int, count: int) -> int:
             return -1
         begin = pos
         pos += length
+        if not checked:
+            continue
         try:
             body[begin:pos].decode()
         except UnicodeDecodeError:

@@ -42,6 +42,8 @@ SCANNED: Final = -2
 COMPLETE: Final = -1
 _NEVER: Final = -1.0
 _ENDED_MAX: Final = 10_000  # topics that one client lets go of at once: 1 ms
+_STEPS_ORDINARY: Final = 512  # of a selector, 25 us at most and mostly below 1 us
+_TOPICS_PER_ORDINARY: Final = 20
 _STALE_ENTRIES: Final = 64  # of the heap, beside as many as are valid
 
 
@@ -53,6 +55,7 @@ class Refinement:
         markers: The client gets marker MESSAGEs and notices.
         metadata: Each MESSAGE has the metadata of its change.
         selector: The condition on values, or None.
+        weight: How many topics a scan could visit while the selector is evaluated once; 0 for an ordinary selector.
         notices: Topics about which the client is to be sent a notice, in order.
         withdrawals: Topics that it may no longer receive, in order. Their notices come when no scan goes on.
         stale: Topics that were reported as stale, until their next value.
@@ -96,6 +99,7 @@ class Refinement:
         "sent",
         "stale",
         "unavailable",
+        "weight",
         "withdrawals",
     )
 
@@ -123,6 +127,7 @@ class Refinement:
         self._interval_s: Final = options.interval_ms / 1000
         self._changes_only: Final = options.changes_only
         self.selector: Final = selector
+        self.weight: Final[int] = 0 if selector is None else selector.steps // _STEPS_ORDINARY * _TOPICS_PER_ORDINARY
         self.notices: Final[dict[bytes, Headers]] = {}
         self.withdrawals: Final[dict[bytes, None]] = {}
         self.stale: Final[set[bytes]] = set()

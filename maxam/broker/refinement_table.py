@@ -22,7 +22,7 @@ class RefinementTable:
         version: Counts the changes of `selective`.
     """
 
-    __slots__ = ("_limit", "_selectors", "_texts", "markers", "selective", "version")
+    __slots__ = ("_limit", "_selectors", "_steps", "_steps_limit", "_texts", "markers", "selective", "version")
 
     def __init__(self, registry: Registry, limits: Limits) -> None:
         self.markers = 0
@@ -30,6 +30,8 @@ class RefinementTable:
         self.version = 0
         self._selectors: Final = SelectorTable(registry, limits)
         self._limit: Final = limits.selectors_per_principal_max
+        self._steps_limit: Final = limits.selector_steps_per_principal_max
+        self._steps: Final[dict[str, int]] = {}  # by principal: those of its different selectors
         self._texts: Final[dict[str, dict[str, int]]] = {}  # by principal: subscriptions with each text
 
     def selector(self, principal: str, event: Subscribe, glob: Glob, received: GlobSet) -> Selector | None:
@@ -59,6 +61,18 @@ class RefinementTable:
             selector = self._selectors.take(text, glob, received)
         except SelectorError as error:
             raise ProtocolError("bad selector", str(error), event.receipt) from error
+        if text not in texts:
+            steps = self._steps.get(principal, 0)
+            if steps + selector.steps > self._steps_limit:
+                self._selectors.release(selector)
+                raise ProtocolError(
+                    "selectors too expensive",
+                    f"the selector takes up to {selector.steps} steps for each value. The other {len(texts)} selectors of the "
+                    f"principal {principal} take up to {steps}, and the limit selector_steps_per_principal_max is "
+                    f"{self._steps_limit}. UNSUBSCRIBE one, or use fewer and shorter LIKE patterns with text between two %",
+                    event.receipt,
+                )
+            self._steps[principal] = steps + selector.steps
         texts[text] = texts.get(text, 0) + 1
         self._texts[principal] = texts
         return selector
@@ -83,8 +97,10 @@ class RefinementTable:
             texts[selector.text] -= 1
             if not texts[selector.text]:
                 del texts[selector.text]
+                self._steps[principal] -= selector.steps
             if not texts:
                 del self._texts[principal]
+                del self._steps[principal]
 
     def replace_registry(self, registry: Registry) -> None:
         """Read the fields of selectors by the schemas of another registry."""

@@ -410,6 +410,7 @@ class Scanner:
         subscription = scan.subscription
         seen = 0
         glob = subscription.glob
+        weight = 0 if subscription.refinement is None else subscription.refinement.weight
         for name in self._store.names_after(glob.prefix.encode(), scan.cursor):
             if seen >= topics:
                 break
@@ -429,6 +430,7 @@ class Scanner:
             ):
                 continue
             subscription.owe_present(topic, scan.began_us)
+            seen += weight
         else:
             return max(seen, 1), True
         return seen, False

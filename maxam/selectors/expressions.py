@@ -6,7 +6,7 @@ An integer result that needs more than 64 bits is calculated again with floats. 
 
 from typing import Final, final
 
-from maxam.selectors.like import STEPS_MAX, LikePattern
+from maxam.selectors.like import LikePattern
 from maxam.selectors.syntax import (
     AND,
     ARITHMETIC,
@@ -27,12 +27,17 @@ from maxam.selectors.syntax import (
 
 PRESENT: Final = ()
 """Value of a field that cannot be compared and is not null: bytes, fixed, record, array, map."""
+TEXT_BYTES_MAX: Final = 2048  # a longer text is PRESENT
 
 _EQUAL: Final = 0
 _UNEQUAL: Final = 1
 _LESS: Final = 2
 _LESS_OR_EQUAL: Final = 3
 _GREATER: Final = 4
+_BASE_STEPS: Final = 10
+_READ_STEPS: Final = 250  # the way to the fields
+_HEADERS_STEPS: Final = 150  # to the headers: of a SEND with a hundred of them
+_TEXT_STEPS: Final = 10  # the hash of a text
 _SIGNS: Final = {"=": _EQUAL, "<>": _UNEQUAL, "<": _LESS, "<=": _LESS_OR_EQUAL, ">": _GREATER, ">=": 5}
 
 Row = list[object]
@@ -56,21 +61,22 @@ class Operands:
         fields: Path of each field.
         headers: Name of each header, by place.
         count: Number of places.
-        likes: Number of LIKEs.
+        steps: How long an evaluation takes at most, in steps of some 50 ns of machine code.
     """
 
-    __slots__ = ("count", "fields", "headers", "likes")
+    __slots__ = ("count", "fields", "headers", "steps")
 
     def __init__(self) -> None:
         self.fields: Final[dict[Path, int]] = {}
         self.headers: Final[dict[bytes, int]] = {}
         self.count = 0
-        self.likes = 0
+        self.steps = _BASE_STEPS
 
     def of_field(self, path: Path) -> int:
         """Return the place of a field."""
         place = self.fields.get(path)
         if place is None:
+            self.steps += len(path) + (_TEXT_STEPS if self.fields else _TEXT_STEPS + _READ_STEPS)
             place = self.fields[path] = self.count
             self.count += 1
         return place
@@ -79,13 +85,15 @@ class Operands:
         """Return the place of a header."""
         place = self.headers.get(name)
         if place is None:
+            self.steps += _TEXT_STEPS if self.headers else _TEXT_STEPS + _HEADERS_STEPS
             place = self.headers[name] = self.count
             self.count += 1
         return place
 
 
 def build(node: Syntax, operands: Operands) -> Expression:
-    """Make the expression of a selector, and add what it reads to the operands."""
+    """Make the expression of a selector, and add what it reads, and its steps, to the operands."""
+    operands.steps += 1
     if node.kind == LITERAL:
         return _Literal(node.literal)
     if node.kind == FIELD:
@@ -107,8 +115,8 @@ def build(node: Syntax, operands: Operands) -> Expression:
         return _IsNull(items[0])
     if node.kind == LIKE:
         assert node.pattern is not None  # noqa: S101 - the parser gives each LIKE one
-        operands.likes += 1
-        return _Like(items[0], node.pattern, operands)
+        operands.steps += node.pattern.steps
+        return _Like(items[0], node.pattern)
     return _All(items) if node.kind == AND else _Any(items)
 
 
@@ -302,18 +310,17 @@ class _In(Expression):
 
 @final
 class _Like(Expression):
-    __slots__ = ("_item", "_operands", "_pattern")
+    __slots__ = ("_item", "_pattern")
 
-    def __init__(self, item: Expression, pattern: LikePattern, operands: Operands) -> None:
+    def __init__(self, item: Expression, pattern: LikePattern) -> None:
         self._item: Final = item
         self._pattern: Final = pattern
-        self._operands: Final = operands
 
     def value(self, row: Row) -> object:
         value = self._item.value(row)
         if not isinstance(value, bytes):
             return None
-        return self._pattern.matches(value, STEPS_MAX // self._operands.likes)
+        return self._pattern.matches(value)
 
 
 def _is_number(value: object) -> bool:

@@ -9,7 +9,7 @@ from maxam.glob_sets import GlobSet
 from maxam.globs import Glob
 from maxam.records import Change
 from maxam.selectors.checking import check
-from maxam.selectors.expressions import Operands, Row, build
+from maxam.selectors.expressions import PRESENT, TEXT_BYTES_MAX, Operands, Row, build
 from maxam.selectors.fields import Plan
 from maxam.selectors.parser import parse_selector
 from maxam.selectors.syntax import Path
@@ -28,6 +28,7 @@ class Selector:
         text: As in the header.
         holders: Number of clients that may hold a value of a destination because of this selector. It may be too large, never too small.
         headers_only: The selector uses no field, so it evaluates values of every encoding.
+        steps: How long an evaluation takes at most, in steps of some 50 ns of machine code.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Selector:
         "_syntax",
         "headers_only",
         "holders",
+        "steps",
         "text",
     )
 
@@ -63,6 +65,7 @@ class Selector:
         self._headers: Final = operands.headers
         self._places: Final[int] = operands.count
         self.headers_only: Final = not operands.fields
+        self.steps: Final[int] = operands.steps
         self._registry = registry
         self._plans: Final[dict[bytes, Plan | None]] = {}
         self._fitting: Final[set[tuple[str, frozenset[str] | None]]] = (
@@ -158,14 +161,14 @@ class Selector:
             length = judgement.value_length
             try:
                 plan.read(change.content, start, len(change.content) if length < 0 else start + length, row)
-            except IndexError:  # the journal holds other bytes than those that were judged
+            except IndexError:  # it takes too long, or the journal holds other bytes than those that were judged
                 return False
         if self._headers and change.content[0]:
             headers, _ = unpack_headers(change.content)
             for name, value in reversed(headers):  # of a header that is there twice, the first counts
                 place = self._headers.get(name)
                 if place is not None:
-                    row[place] = value
+                    row[place] = value if len(value) <= TEXT_BYTES_MAX else PRESENT
         return self._root.value(row) is True
 
     def _plan(self, fingerprint: bytes) -> Plan | None:

@@ -980,6 +980,25 @@ class TestSelector:
         (error,) = client.read()
         assert error.headers[b"message"] == b"too many selectors"
 
+    def test_a_principal_has_a_number_of_steps(self) -> None:
+        """The greatest times of its different selectors are added up; the end of one makes room."""
+        world = make(limits=Limits(selector_steps_per_principal_max=700))
+        client, other = world.client(), world.client("carol")
+        for id_, word in (("1", "door"), ("2", "door"), ("3", "lamp")):
+            subscribe(client, f"selector:header('grade') LIKE '%{word}%'", id_=id_)
+        client.unsubscribe("3")
+        subscribe(client, "selector:header('grade') LIKE '%seat%'", id_="4")
+        assert client.read() == []
+        subscribe(other, "selector:header('grade') LIKE '%lamp%'")
+        assert other.read() == []
+        subscribe(client, "selector:header('grade') LIKE '%lamp%'", id_="5")
+        (error,) = client.read()
+        assert error.headers[b"message"] == b"selectors too expensive"
+        client.lose()
+        client = world.client()
+        subscribe(client, "selector:header('grade') LIKE '%lamp%'")
+        assert client.read() == []
+
 
 class TestNotices:
     """Notices of values that are no longer true."""

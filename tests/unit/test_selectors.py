@@ -17,9 +17,9 @@ from maxam.glob_sets import GlobSet
 from maxam.globs import compile_glob
 from maxam.records import UNJUDGED, Change, Headers, Identity, Judgement
 from maxam.selectors.checking import reachable_rules
-from maxam.selectors.expressions import PRESENT, Operands, build
-from maxam.selectors.fields import Plan
-from maxam.selectors.like import STEPS_MAX, LikePattern
+from maxam.selectors.expressions import PRESENT, TEXT_BYTES_MAX, Operands, build
+from maxam.selectors.fields import VALUES_MAX, Plan
+from maxam.selectors.like import COMPARISONS_MAX, LikePattern
 from maxam.selectors.parser import parse_selector
 from maxam.selectors.selector import REMEMBERED_MAX, Selector, SelectorTable, compile_selector
 from maxam.selectors.syntax import NESTING_MAX, path_text
@@ -195,18 +195,46 @@ def test_like(pattern: str, matching: Sequence[str], others: Sequence[str]) -> N
 
 def test_a_hostile_pattern_ends() -> None:
     """A LIKE that takes too long is unknown; long texts alone are no reason."""
-    assert LikePattern("%a_a_a_b%", "", 1).matches(b"a" * 2 * STEPS_MAX) is None
-    assert LikePattern("%a_a_a_b%", "", 1).matches(b"a" * (STEPS_MAX // 8)) is False
-    assert LikePattern("%ab%", "", 1).matches(b"a" * 2 * STEPS_MAX + b"b") is True
-    assert LikePattern("%ab%", "", 1).matches(b"a" * 256 * STEPS_MAX + b"ab") is None
+    assert LikePattern("%a_a_a_b%", "", 1).matches(b"a" * 2 * COMPARISONS_MAX) is None
+    assert LikePattern("%a_a_a_b%", "", 1).matches(b"a" * (COMPARISONS_MAX // 8)) is False
+    assert LikePattern("%ab%", "", 1).matches(b"a" * 2 * COMPARISONS_MAX + b"b") is True
+    assert LikePattern("%ab___%c%", "", 1).matches(b"a" * 2 * COMPARISONS_MAX + b"baaac") is True
 
 
-def test_the_patterns_of_a_selector_share_their_steps() -> None:
-    """Sixteen LIKEs cost no more than one."""
-    text = "a" * (STEPS_MAX // 8)
-    like = "a LIKE '%a_a_a_b%'"
-    assert value_of(f"{like} OR {like}", a=text) is False
-    assert value_of(" OR ".join([like] * 16), a=text) is None
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ("a = 1", "a = 1 OR a = 2"),
+        ("header('a') = ''", "a = ''"),
+        ("a LIKE 'ab%'", "a LIKE '%ab%'"),
+        ("a LIKE '%ab%'", "a LIKE '%abc%'"),
+        ("a LIKE '%a%b%'", "a LIKE '%a_b%'"),
+        ("a LIKE '%a_b%'", "a LIKE '%a_b%' OR a LIKE '%a_b%'"),
+    ],
+)
+def test_the_steps_of_a_selector(less: str, more: str) -> None:
+    """The greatest time of an evaluation is known from the text, and the more is to be done, the longer it is."""
+    steps = []
+    for text in (less, more):
+        operands = Operands()
+        build(parse_selector(text, LIMITS), operands)
+        steps.append(operands.steps)
+    assert steps[0] < steps[1]
+
+
+def test_many_ordinary_selectors_of_a_principal_fit_its_steps() -> None:
+    """Forty selectors with four fields, one of them searched for a word."""
+    operands = Operands()
+    build(parse_selector("a > 1 AND b IN ('x', 'y') AND NOT c AND d LIKE '%door%'", LIMITS), operands)
+    assert 40 * operands.steps < LIMITS.selector_steps_per_principal_max
+    assert LIMITS.selectors_per_principal_max * simple_steps() < LIMITS.selector_steps_per_principal_max
+
+
+def simple_steps() -> int:
+    """Return the steps of a selector with one comparison."""
+    operands = Operands()
+    build(parse_selector("a.b = 'x'", LIMITS), operands)
+    return operands.steps
 
 
 @pytest.mark.parametrize(("rules", "left_out"), [(10, True), (100, False)])
@@ -619,6 +647,24 @@ def test_broken_bytes_do_not_match() -> None:
     for end in range(whole.body_at, len(whole.content)):
         cut = Change(1, 1, b"X/a", False, IDENTITY, whole.judgement, whole.content[:end], whole.body_at)
         assert not selector(everything).matches(cut)
+
+
+@pytest.mark.parametrize(("text", "reached"), [("last = 7", False), ("meters[0].name = 'm0'", True)])
+def test_a_field_behind_many_values_is_out_of_reach(text: str, reached: bool) -> None:
+    """A condition does not match if it takes too many values of an array to decide it."""
+    many = change(datum(meters=blocks([METERS[0]] * VALUES_MAX, (VALUES_MAX,), False)))
+    few = change(datum(meters=blocks([METERS[0]] * 5, (5,), False)))
+    assert selector(text).matches(few)
+    assert selector(text).matches(many) is reached
+
+
+@pytest.mark.parametrize(("length", "matched"), [(TEXT_BYTES_MAX, True), (TEXT_BYTES_MAX + 1, False)])
+@pytest.mark.parametrize("text", ["header('site') LIKE 'a%'", "header('site') <> 'b'"])
+def test_a_long_text_cannot_be_compared(text: str, length: int, matched: bool) -> None:
+    """Beyond the limit, comparisons are unknown; the text is not null."""
+    long = change(datum(), headers=((b"site", b"a" * length),))
+    assert selector(text).matches(long) is matched
+    assert not selector("header('site') IS NULL").matches(long)
 
 
 def test_a_plan_stops_behind_its_last_field() -> None:
