@@ -3,6 +3,7 @@
 A will is an ordinary SEND of the session's principal. The rights and the schema in force decide. `wills` has the states of the wills.
 """
 
+from collections.abc import Callable
 from typing import Final, final
 
 from maxam.broker.admission import UNAUTHORISED, Admission
@@ -26,9 +27,23 @@ _REFUSED: Final = ProtocolError("disk full", "the last will could not be stored;
 
 @final
 class LastWills:
-    """Judges and fires the last wills of one broker."""
+    """Judges and fires the last wills of one broker.
 
-    __slots__ = ("_admission", "_counters", "_per_principal_max", "_publishing", "_routing", "_store", "wills")
+    Attributes:
+        wills: Their states.
+        is_revoked: Returns True if the certificate that set a will is no longer trusted. None if certificates are not judged.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_counters",
+        "_per_principal_max",
+        "_publishing",
+        "_routing",
+        "_store",
+        "is_revoked",
+        "wills",
+    )
 
     def __init__(
         self,
@@ -41,6 +56,7 @@ class LastWills:
         counters: Counters,
     ) -> None:
         self.wills: Final = wills
+        self.is_revoked: Callable[[WillRecord], bool] | None = None
         self._per_principal_max: Final = limits.wills_per_principal_max
         self._store: Final = store
         self._routing: Final = routing
@@ -127,7 +143,8 @@ class LastWills:
             event = Send(record.destination, record.body, record.headers, None)
             rights = self._rights(record.principal)
             rejection: Rejection | None = UNAUTHORISED
-            if self._stands_for(record.publisher):
+            revoked = self.is_revoked is not None and self.is_revoked(record)
+            if self._stands_for(record.publisher) and not revoked:
                 rejection = self._publishing.publish(record.publisher, rights, event, wall_us)
             if rejection is None:
                 self._counters.wills_fired += 1

@@ -25,11 +25,13 @@ from maxam.errors import ProtocolError
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
 from maxam.gateway.revocation import Chain, RevocationList
-from maxam.gateway.server_connection import unknown_principal
+from maxam.gateway.server_connection import ServerConnection, unknown_principal
 from maxam.gateway.transport import Transport, opening_number
+from maxam.records import WillRecord
 
 _CHECK_INTERVAL_S: Final = 0.25  # between checks for expired certificates: twice that and close_grace_s are below 5 s
 _NOTICE_S: Final = 604_800  # how long before a certificate expires an operator is warned
+_STALE_CHAINS: Final = 64  # beside as many as there are wills
 _PER_BATCH: Final = 100  # connections checked before other tasks run: 1 to 2 ms
 _UNDER_WAY_INTERVAL_S: Final = 0.01  # between checks whether a large message has left
 
@@ -96,6 +98,9 @@ class AccessMonitor:
         self._schedule_commit: Final = schedule_commit
         self._leaving: list[tuple[float, Callable[[], None]]] = []  # deadlines, and what ends at each
         self._next_expiry_s = math.inf  # of the certificates of connected clients
+        # Certificates that set a last will, by principal and client-id, with their fingerprint; also of wills that are gone.
+        self._of_wills: dict[tuple[str, str], tuple[str, Chain]] = {}
+        broker.last_wills.is_revoked = self._is_revoked
 
     def denial(self, chain: Chain) -> ProtocolError | None:
         """Return why a client with this verified chain of certificates may not be served (or no longer), or None."""
@@ -115,6 +120,23 @@ class AccessMonitor:
     def connects(self, chain: Chain) -> None:
         """Record the certificates of a new connection, so that their end is checked."""
         self._note_expiry(self._loaded(), chain, time.time())
+
+    def connected(self, peer: ServerConnection, chain: Chain) -> None:
+        """Keep the certificates of a client with a last will, so that they can be judged when it fires."""
+        wills = self._broker.last_wills.wills
+        key = (peer.principal, peer.client_id)
+        if wills.has(key):
+            self._of_wills[key] = (peer.fingerprint, chain)
+            if len(self._of_wills) > 2 * len(wills) + _STALE_CHAINS:
+                self._of_wills = {key: found for key, found in self._of_wills.items() if wills.has(key)}
+
+    def _is_revoked(self, will: WillRecord) -> bool:
+        """Return True if the certificate that set a will is revoked, or its CA no longer trusted. One that expired is neither."""
+        fingerprint, chain = self._of_wills.get((will.principal, will.client_id), ("", ()))
+        if fingerprint != will.publisher.fingerprint or not chain:
+            return False
+        loaded = self._loaded()
+        return not loaded.authorities.trusts(chain) or loaded.revocations.problem(chain, 0, False) is not None
 
     def degraded_reasons(self) -> list[str]:
         """Return what has expired or is about to."""

@@ -414,6 +414,7 @@ class Gateway:
         peer = connection.peer
         if peer is not None and peer.connection is not None:
             self.connected[peer.connection] = connection
+            self.access.connected(peer, connection.chain)
             who = Identity(peer.principal, peer.fingerprint)
             self.audit.record(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
             self.presence.connected(peer.principal, peer.client_id, connection.address, trio.current_time())

@@ -4,6 +4,7 @@ import datetime as dt
 import gc
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -16,6 +17,7 @@ import pytest
 import trio
 
 from maxam.avro.registry import load_registry
+from maxam.broker.wills import SessionWill
 from maxam.config import Limits, ReloadSettings, SchemaSettings, Settings
 from maxam.content import pack
 from maxam.errors import DiskFullError
@@ -423,6 +425,44 @@ def test_revocation_bites_at_once(site: Site) -> None:
             assert (await anna.send("X/a", b"v"))[0] == b"accepted"
             await trio.aclose_forcefully(stalled)
             await trio.aclose_forcefully(operator)
+
+    run(test)
+
+
+def test_the_will_of_a_revoked_certificate_is_rejected(site: Site) -> None:
+    """Whether its session was connected or gone when the new CRL came into force. Other wills are sent."""
+
+    def connect(client_id: str, delay_s: int) -> bytes:
+        head = f"accept-version:1.2\nhost:MAXVAPI\nclient-id:{client_id}\nwill-destination:X/{client_id}\n"
+        return f"CONNECT\n{head}will-delay:{delay_s}\nwill-body:lost\n\n\0".encode()
+
+    def over(will: SessionWill) -> bool:
+        return will.current is None
+
+    async def test() -> None:
+        async with living(site) as gateway, gateway.client("anna") as anna:
+            wills = gateway.gateway.broker.last_wills.wills
+            streams = []
+            for name, client_id, delay_s in (("ben", "there", 0), ("ben", "gone", 3600), ("carl", "other", 3600)):
+                stream = await gateway.dial(name)
+                await stream.send_all(connect(client_id, delay_s))
+                await stream.receive_some()
+                streams.append(stream)
+            for stream in streams[1:]:
+                await trio.aclose_forcefully(stream)
+            await until(lambda: wills.armed == 2)
+            site.revoke("ben")
+            await gateway.reload()
+            await until(lambda: len(gateway.gateway.connections) == 1)
+            while (found := wills.next_due(math.inf)) is not None:
+                wills.put_off(found, 0)
+                gateway.gateway.committer.schedule_commit()
+                await until(partial(over, found))
+            await trio.aclose_forcefully(streams[0])
+            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            counters = gateway.gateway.broker.counters
+            assert (counters.wills_fired, counters.wills_rejected) == (1, 2)
+            assert set(gateway.gateway.broker.store.topics) == {b"X/other", b"X/a"}
 
     run(test)
 
