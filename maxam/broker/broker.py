@@ -35,6 +35,7 @@ from maxam.broker.conditions import Conditions
 from maxam.broker.expiry import Expiry
 from maxam.broker.following import Following
 from maxam.broker.last_wills import LastWills, expel_setter
+from maxam.broker.notices import Notices
 from maxam.broker.operations import Operation, OperationLog, Proof, TransientSubscribe
 from maxam.broker.outbox import Outbox, rejection_error
 from maxam.broker.policy import Policy
@@ -94,6 +95,7 @@ class Broker:
         subscribing: The way of subscriptions in and out; set its `individual_acks`.
         expiry: Deletes of topics that have expired.
         last_wills: Wills of sessions; the gateway has them fired.
+        notices: Notices of topics whose values may not be current.
         sampled: The newest batch committed, once an empty one was put here; None keeps none.
     """
 
@@ -110,6 +112,7 @@ class Broker:
         self.sequences: Final[ProducerSequences] = self._conditions.sequences
         self._refinements: Final = RefinementTable(registry, limits)
         self._routing: Final = Routing(self.store, policy, SelectedRoutes(self._refinements))
+        self.notices: Final = Notices(self._routing, self._refinements)
         self._scanner: Final = Scanner(self._log, self.store, self._routing)
         self._table: Final = SessionTable(
             limits, self._routing, self._scanner, self._acknowledgements, self._refinements, self.counters
@@ -536,16 +539,6 @@ class Broker:
     def watch_shadows(self, on_shadowed: OnShadowed | None) -> None:
         """Have every SEND with a body reported that was judged by a rule with a candidate version; the callee must not call back."""
         self._admission.on_shadowed = on_shadowed
-
-    def report_overdue(self, topic: Topic) -> None:
-        """Have the clients that asked for it sent a notice that a topic was not updated in time."""
-        if self._refinements.markers:
-            self._routing.complete(topic)
-            for subscription in topic.routes:
-                connection = subscription.connection
-                refinement = subscription.refinement
-                if connection is not None and refinement is not None and refinement.overdue(topic.destination):
-                    connection.notify(subscription)
 
     def replace_registry(self, registry: Registry) -> None:
         """Judge every SEND from now on by another registry."""

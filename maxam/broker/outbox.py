@@ -20,6 +20,7 @@ from maxam.broker.policy import Rights
 from maxam.broker.refined_delivery import RefinedDelivery
 from maxam.broker.refinement import Refinement
 from maxam.broker.session import NOT_OWED, Session, Subscription, Topic
+from maxam.broker.unknown import UnknownTopics
 from maxam.broker.window import Window
 from maxam.broker.wire_cache import Chunk, WireCache
 from maxam.errors import ProtocolError
@@ -455,11 +456,11 @@ class Outbox:
             if self.refined.marking:
                 self.wake()
 
-    def refine(self, subscription: Subscription, refinement: Refinement) -> None:
+    def refine(self, subscription: Subscription, refinement: Refinement, unknown: UnknownTopics) -> None:
         """Have a subscription delivered as its newest SUBSCRIBE refines it."""
         subscription.refinement = refinement
         if self.refined is None:
-            self.refined = RefinedDelivery(self._log, self._wires, self.version)
+            self.refined = RefinedDelivery(self._log, self._wires, self.version, unknown)
         self.refined.arm(subscription, refinement)
 
     @property

@@ -10,8 +10,10 @@ from typing import Final, final
 
 from maxam.broker.operations import OperationLog
 from maxam.broker.positions import position_text, void_position
-from maxam.broker.refinement import COMPLETE, LEAVE, SKIP, WAIT, WITHDRAWN, Refinement
-from maxam.broker.session import OVERDUE, Subscription, Topic
+from maxam.broker.refinement import COMPLETE, LEAVE, LINK_DOWN, OVERDUE, SKIP, WAIT, WITHDRAWN, Refinement
+from maxam.broker.session import OVERDUE as OVERDUE_TOPIC
+from maxam.broker.session import Subscription, Topic
+from maxam.broker.unknown import UnknownTopics
 from maxam.broker.wire_cache import WireCache
 from maxam.content import EMPTY_CONTENT
 from maxam.stomp.encoder import marker, notice, with_conflated
@@ -24,10 +26,11 @@ _SINCE_UNAVAILABLE: Final = (b"result", b"since-unavailable")
 class RefinedDelivery:
     """Frames, timers and markers for the refined subscriptions of one connection."""
 
-    __slots__ = ("_left", "_log", "_marking", "_numbers", "_timers", "_version", "_wires")
+    __slots__ = ("_left", "_log", "_marking", "_numbers", "_timers", "_unknown", "_version", "_wires")
 
-    def __init__(self, log: OperationLog, wires: WireCache, version: int) -> None:
+    def __init__(self, log: OperationLog, wires: WireCache, version: int, unknown: UnknownTopics) -> None:
         self._log: Final = log
+        self._unknown: Final = unknown
         self._wires: Final = wires
         self._version: Final = version
         self._timers: list[tuple[float, int, Subscription]] = []  # the number keeps subscriptions from being compared
@@ -53,7 +56,7 @@ class RefinedDelivery:
         if verdict == WAIT:
             subscription.put_back(topic)
         elif verdict != SKIP:
-            fresh = change.destination in refinement.stale
+            fresh = refinement.believes_stale(change.destination)
             skipped = refinement.handed_out(change, verdict, subscription.acknowledged, now_s)
             variant = subscription.variant
             prefix = subscription.prefix
@@ -72,7 +75,12 @@ class RefinedDelivery:
             parts = [prefix, shared]
             if refinement.markers and refinement.rights is not subscription.session.rights:
                 parts = [*self._void(subscription, refinement, dropped=False), *parts]
-            if topic.freshness == OVERDUE and refinement.overdue(change.destination):
+            if topic.freshness == OVERDUE_TOPIC:
+                stale = refinement.gone_stale(change.destination, OVERDUE)
+            else:
+                stale = refinement.markers and self._unknown.link_of(change.destination) != ""
+                stale = stale and refinement.gone_stale(change.destination, LINK_DOWN)
+            if stale:
                 self._marking[subscription] = None
         else:
             refinement.replaced(change.destination)
@@ -140,6 +148,8 @@ class RefinedDelivery:
 
     def begin_initial(self, subscription: Subscription, refinement: Refinement) -> None:
         """Record that all topics of the initial state are owed."""
+        if refinement.markers and refinement.resumed:
+            self._unknown.resumed += 1
         refinement.initial_left = subscription.ready_count
         if refinement.initial_left == 0:
             self.complete(subscription, refinement)

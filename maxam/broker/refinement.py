@@ -36,7 +36,9 @@ WAIT: Final = 3  # nothing before the interval is over
 
 IDLE_MARKER_S: Final = 1.0  # least time between two position markers
 MARKER_S: Final = 5.0  # time after which a position that moved is reported
-STALE: Final = ((b"kind", b"stale"), (b"reason", b"overdue"))  # notices
+OVERDUE: Final = ((b"kind", b"stale"), (b"reason", b"overdue"))  # notices
+LINK_DOWN: Final = ((b"kind", b"stale"), (b"reason", b"link-down"))
+LINK_UP: Final = ((b"kind", b"fresh"), (b"reason", b"link-up"))
 WITHDRAWN: Final = ((b"kind", b"left"), (b"reason", b"rights"))
 SCANNED: Final = -2
 COMPLETE: Final = -1
@@ -58,7 +60,7 @@ class Refinement:
         weight: How many topics a scan could visit while the selector is evaluated once; 0 for an ordinary selector.
         notices: Topics about which the client is to be sent a notice, in order.
         withdrawals: Topics that it may no longer receive, in order. Their notices come when no scan goes on.
-        stale: Topics that were reported as stale, until their next value.
+        stale: Topics that were reported as stale, until their next value or the notice that they are current.
         unavailable: It had a position that cannot be used.
         sent: MESSAGEs of values, deletes and topics that left, since the SUBSCRIBE.
         initial_left: Topics that are still to be taken before the initial state is complete; COMPLETE, or SCANNED if not all of them
@@ -249,12 +251,26 @@ class Refinement:
         if self.markers and destination not in self._missing:
             self._set_missing(destination, change.revision)
 
-    def overdue(self, destination: bytes) -> bool:
-        """Have the client sent a notice that a value was not updated in time; return False if it does not get any."""
-        if not self.markers or not self.is_held(destination):
+    def believes_stale(self, destination: bytes) -> bool:
+        """Return True if the client was sent the notice that a topic is stale, and none that it is current."""
+        return (destination in self.stale) is not (destination in self.notices)
+
+    def gone_stale(self, destination: bytes, notice: Headers) -> bool:
+        """Have the client sent a notice that a value may not be current; return False if it does not get any, or has one."""
+        if not self.markers or destination in self.stale or not self.is_held(destination):
             return False
-        self.notices[destination] = STALE
+        if self.notices.pop(destination, None) is None:  # else the client does not know yet that it was current
+            self.notices[destination] = notice
         self.stale.add(destination)
+        return True
+
+    def current_again(self, destination: bytes) -> bool:
+        """Have the client sent a notice that a stale value is current; return False if it is not stale for it."""
+        if destination not in self.stale:
+            return False
+        self.stale.discard(destination)
+        if self.notices.pop(destination, None) is None:
+            self.notices[destination] = LINK_UP
         return True
 
     def withdrawn(self, destination: bytes) -> bool:

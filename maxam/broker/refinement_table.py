@@ -4,6 +4,7 @@ from typing import Final, final
 
 from maxam.avro.registry import Registry
 from maxam.broker.refinement import Refinement
+from maxam.broker.unknown import UnknownTopics
 from maxam.config import Limits
 from maxam.errors import ProtocolError, SelectorError
 from maxam.glob_sets import GlobSet
@@ -20,14 +21,26 @@ class RefinementTable:
         markers: How many have markers.
         selective: How many have a selector.
         version: Counts the changes of `selective`.
+        unknown: Topics that are stale because of a link.
     """
 
-    __slots__ = ("_limit", "_selectors", "_steps", "_steps_limit", "_texts", "markers", "selective", "version")
+    __slots__ = (
+        "_limit",
+        "_selectors",
+        "_steps",
+        "_steps_limit",
+        "_texts",
+        "markers",
+        "selective",
+        "unknown",
+        "version",
+    )
 
     def __init__(self, registry: Registry, limits: Limits) -> None:
         self.markers = 0
         self.selective = 0
         self.version = 0
+        self.unknown: Final = UnknownTopics()
         self._selectors: Final = SelectorTable(registry, limits)
         self._limit: Final = limits.selectors_per_principal_max
         self._steps_limit: Final = limits.selector_steps_per_principal_max

@@ -101,7 +101,7 @@ class Subscribing:
         if event.options is not None:
             refinement = Refinement(event.options, selector, subscription is old, after)
             self._table.refinements.add(refinement)
-            connection.refine(subscription, refinement)
+            connection.refine(subscription, refinement, self._table.refinements.unknown)
         if subscription.durable and (subscription is not old or (eager and not filtered)):
             self._record(subscription, connection, eager, after)
         elif not subscription.durable or not subscription.applied:  # or resumed before what made it is on the disk

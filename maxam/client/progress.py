@@ -77,7 +77,7 @@ class Progress:
         if not self.tracking:
             return
         kind, destination = kind_of(delivery), delivery.destination.decode()
-        if kind == "stale":
+        if kind == "stale" or (kind == "fresh" and not delivery.body):
             return
         if self._missing is not None:
             self._missing.discard(destination)

@@ -86,14 +86,15 @@ class Message:
     @property
     def deleted(self) -> bool:
         """True if the topic has no value for this subscription: its kind is `delete` or `left`."""
-        return not self._delivery.body and self.kind != "stale"
+        return not self._delivery.body and self.kind not in ("stale", "fresh")
 
     @property
     def kind(self) -> Kind:
         """The meaning of this message.
 
         `value`: a new value. `delete`: the topic was deleted. `left`: the topic may no longer be received, or no longer
-        satisfies the selector. `stale`: its value is overdue and stays the newest. `fresh`: the first value after that.
+        satisfies the selector. `stale`: its value may not be current, and stays the newest. `fresh`: the first value after that,
+        or, without a body, the value that you have is current again.
         Subscriptions with neither `metadata` nor `markers` have only the first two.
         """
         if self._subscription._refined:
@@ -105,9 +106,10 @@ class Message:
         """The reason for the kind, or empty.
 
         Of `delete`: `deleted` or `expired`, with `metadata=True`. Of `left`: `rights`, `selector`, or `not-in-snapshot` if the
-        topic went while we were away. Of `stale`: `overdue`. A value may have a header `reason` of its publisher.
+        topic went while we were away. Of `stale`: `overdue` or `link-down`. Of `fresh` without a body: `link-up`. A value may
+        have a header `reason` of its publisher.
         """
-        given = b"kind" in self._delivery.headers and self.kind not in ("value", "fresh")
+        given = b"kind" in self._delivery.headers and (not self._delivery.body or self.kind not in ("value", "fresh"))
         return self._text(b"reason") if given else ""
 
     @property

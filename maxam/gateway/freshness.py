@@ -16,6 +16,9 @@ contracts may cover are scanned in batches. `settled` is false meanwhile, as it 
 contracts under which it got its entry, and so never has two. If topics come and go faster than their events are read, some events
 are lost. Then the same scan follows, and the wheel stays.
 
+A topic whose link to another gateway is down (`bridge_links`) is *unknown*, and not overdue. If its deadline passes meanwhile, it has no entry
+until the link is up.
+
 Time is the broker's: the wall clock, but never before the newest change. When the clock goes back, overdue topics are checked again.
 While a clock that was set back has not reached the newest change, no topic grows older, and operators are warned. A clock that is
 set forward makes all topics older at once, until they change.
@@ -146,6 +149,11 @@ class Freshness:
         """Return how old the value of a topic may be by the registry in force. None allows any age."""
         at = self._broker.rule_of(topic)
         return None if at < 0 else self._broker.registry.fresh_within_s[at]
+
+    def recheck(self, topic: Topic) -> None:
+        """Check a topic whose link went down, which ends that it is overdue, or came up again."""
+        if self._feed is not None and topic.freshness <= UNWATCHED:
+            self._check(topic, self.now_us)
 
     def overdue_batch(
         self, glob: Glob, after: bytes | None, looked_max: int, matches_max: int
@@ -355,12 +363,16 @@ class Freshness:
             self._expire(topic, now_us)
             expire_us = now_us + _AGAIN_US
         if limit_s is not None and due_us < now_us:
-            topic.freshness = OVERDUE
             if expire_us >= 0 and topic not in self._late:
                 self._late[topic] = self._enter(topic, expire_us)
+            if self._broker.notices.unknown.link_of(topic.destination):
+                if overdue:
+                    self._excuse(topic)
+                return  # without an entry: `recheck` is called when the link is up
+            topic.freshness = OVERDUE
             if not overdue:
                 self._note_overdue(change, limit_s, now_us)
-                self._broker.report_overdue(topic)
+                self._broker.notices.overdue(topic)
             return
         if due_us < 0 or 0 <= expire_us < due_us:
             due_us = expire_us
@@ -369,8 +381,12 @@ class Freshness:
             self._entries += 1
             self._enter(topic, due_us)
         if overdue:  # no longer, by other contracts or another clock
-            self._broker.store.overdue -= 1
-            self._overdue.discard(topic.destination)
+            self._excuse(topic)
+
+    def _excuse(self, topic: Topic) -> None:
+        """Record that a topic is no longer overdue, though it has not changed."""
+        self._broker.store.overdue -= 1
+        self._overdue.discard(topic.destination)
 
     def _enter(self, topic: Topic, due_us: int) -> int:
         """Enter a topic into the wheel; return the end of the stretch."""

@@ -26,6 +26,7 @@ from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPPED, TAKEN_OVER, Audit, audit_folder
 from maxam.gateway.backups import Backups
+from maxam.gateway.bridge_links import BridgeLinks
 from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.connect_rates import ConnectRates
@@ -104,6 +105,7 @@ class Gateway:
         supervisor: Keeps the advisory tasks running.
         staleness: Which subscriptions are behind, and by how much.
         freshness: Which topics are older than their rule allows; deletes those that have expired.
+        bridge_links: Which links to other gateways are up.
         presence: Publishes who is connected, if the configuration has it enabled.
         rates: Rates of the broker, topics and sessions.
         traffic: Totals of all connections.
@@ -158,6 +160,7 @@ class Gateway:
         self.freshness: Final = Freshness(
             broker, self.clock.now_us, self.committer.schedule_commit, lambda: not self.committer.group.disk_full
         )
+        self.bridge_links: Final = BridgeLinks(broker, self.freshness, self.clock.now_us)
         self.presence: Final = Presence(
             broker,
             settings.presence,
@@ -262,6 +265,7 @@ class Gateway:
         yield "owed", self.owed_watch.run
         yield "clock", self.clock.run
         yield "freshness", self.freshness.run
+        yield "bridge_links", self.bridge_links.run
         yield "rates", self.rates.run
         yield "presence", self.presence.run
         yield "loop_lag", self.loop_lag.run
@@ -293,7 +297,7 @@ class Gateway:
         reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
         reasons += self.accept_failures.degraded(trio.current_time()) + self.connect_rates.degraded(trio.current_time())
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
-        reasons += self._crowded() + self.presence.degraded()
+        reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
     def _crowded(self) -> list[str]:

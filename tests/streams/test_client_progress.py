@@ -121,7 +121,9 @@ async def test_messages_have_kinds_and_metadata() -> None:
         about = {"timestamp": "1767323045678", "publisher": "anna", "schema": "egm.T_v1 1.0", "conflated": "3"}
         await put(peer, "X/a", b"v", 5, kind="value", **about)
         await put(peer, "X/a", kind="stale", reason="overdue")
-        await put(peer, "X/a", b"w", 6, kind="fresh")
+        await put(peer, "X/a", b"w", 6, kind="fresh", reason="of-the-publisher")
+        await put(peer, "X/a", kind="stale", reason="link-down")
+        await put(peer, "X/a", kind="fresh", reason="link-up")
         await put(peer, "X/a", b"", 7, kind="delete", reason="expired")
         await put(peer, "X/a", b"", 0, kind="left", reason="rights")
         await put(peer, "X/a", b"x", 8, kind="of-a-later-version")
@@ -134,11 +136,13 @@ async def test_messages_have_kinds_and_metadata() -> None:
         talking(script) as client,
         client.subscribe("X/*", id="sub", metadata=True, automatic=False) as subscription,
     ):
-        messages = [await anext(subscription) for _ in range(6)]
+        messages = [await anext(subscription) for _ in range(8)]
         assert [(each.kind, each.reason, each.deleted) for each in messages] == [
             ("value", "", False),
             ("stale", "overdue", False),
             ("fresh", "", False),
+            ("stale", "link-down", False),
+            ("fresh", "link-up", False),
             ("delete", "expired", True),
             ("left", "rights", True),
             ("value", "", False),
@@ -327,6 +331,7 @@ async def test_values_are_kept_equal() -> None:
         await put(peer, "X/b", b"2", 5)
         await put(peer, "X/a", b"", 6, kind="delete", reason="deleted")
         await put(peer, "X/b", kind="stale", reason="overdue")
+        await put(peer, "X/b", kind="fresh", reason="link-up")
         await put(peer, "X/never-held", b"", 7, kind="left", reason="selector")
         await mark(peer, "complete", "p7", count="3")
         await left(peer)
@@ -340,7 +345,7 @@ async def test_values_are_kept_equal() -> None:
         with trio.move_on_after(1):
             while True:
                 taken.append((await anext(subscription)).kind)
-        assert taken == ["value", "delete", "stale", "left"]
+        assert taken == ["value", "delete", "stale", "fresh", "left"]
         assert values == {"X/b": b"2", "X/kept": b"k"}
         assert subscription.position == "p7"
 

@@ -1016,7 +1016,7 @@ class TestNotices:
         topic = world.broker.store.topics[b"X/a"]
         topic.freshness = OVERDUE
         world.broker.store.overdue += 1
-        world.broker.report_overdue(topic)
+        world.broker.notices.overdue(topic)
         assert plain.read() == []
         (notice,) = client.read()
         names = (b"destination", b"kind", b"reason", b"message-id", b"content-length")

@@ -158,10 +158,10 @@ def _text(update: Update) -> str | Json:
             return f"({update.reason or 'deleted'})"
         case "left":
             return f"(left: {update.reason})"
-        case "stale":
-            return f"({update.reason})"
-        case "value" | "fresh":
+        case "value" | "fresh" if not update.reason:
             return f"({update.problem})" if update.problem else update.value
+        case _:
+            return f"({update.reason})"
 
 
 @final
@@ -176,7 +176,7 @@ class _Watcher:
 
     async def update(self, message: Message) -> Update:
         schema, value, problem = "", None, ""
-        if message.kind in ("value", "fresh"):
+        if message.body and message.kind in ("value", "fresh"):
             try:
                 schema, value = self._decode(message)
             except ValueDecodeError as error:
