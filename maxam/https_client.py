@@ -122,6 +122,11 @@ def split_address(text: str, option: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def split_addresses(text: str, option: str) -> list[tuple[str, int]]:
+    """Split addresses as `split_address` does. There may be several, with commas between them."""
+    return [split_address(one.strip(), option) for one in text.split(",")]
+
+
 class HttpsConnection(http.client.HTTPSConnection):
     """An HTTPS connection that checks the certificate for a given name, not for the address's."""
 

@@ -1,10 +1,12 @@
 """The Python client of maxam, on trio: `connect` opens one connection, `resuming` connects again after losses."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from maxam.client.addresses import Address, Addresses
 from maxam.client.connection import HEART_BEAT_MS, Client, LastWill, converse
 from maxam.client.errors import (
     ConnectionLostError,
@@ -64,6 +66,7 @@ async def connect(
     heart_beat_ms: tuple[int, int] = HEART_BEAT_MS,
     timeout_s: float = 10.0,
     will: LastWill | None = None,
+    others: Sequence[Address] = (),
 ) -> AsyncIterator[Client]:
     """Connect to a gateway for the length of an `async with` block, and leave gracefully at its end.
 
@@ -85,6 +88,7 @@ async def connect(
         heart_beat_ms: Intervals at which we can send and want to receive heart-beats, in ms. 0 disables a direction.
         timeout_s: For TCP and TLS together, and again for CONNECTED.
         will: SEND that the gateway makes if the connection ends without DISCONNECT, as when the block ends with an exception.
+        others: Further addresses, host and port. They are tried in turn while no connection can be made.
 
     Raises:
         CertificateFileError: A file cannot be used.
@@ -94,21 +98,33 @@ async def connect(
         GatewayError: The gateway refused the CONNECT.
         ConnectionLostError: It closed the connection without an ERROR.
     """
-    async with (
-        dial(
-            address, port, certificate=certificate, key=key, ca=ca, check_name=check_name, timeout_s=timeout_s
-        ) as stream,
-        converse(
-            stream,
-            client_id=client_id,
-            host=host,
-            window=window,
-            version=version,
-            heart_beat_ms=heart_beat_ms,
-            timeout_s=timeout_s,
-            will=will,
-        ) as client,
-    ):
+
+    @asynccontextmanager
+    async def connect_one(host_there: str, port_there: int) -> AsyncIterator[Client]:
+        async with (
+            dial(
+                host_there,
+                port_there,
+                certificate=certificate,
+                key=key,
+                ca=ca,
+                check_name=check_name,
+                timeout_s=timeout_s,
+            ) as stream,
+            converse(
+                stream,
+                client_id=client_id,
+                host=host,
+                window=window,
+                version=version,
+                heart_beat_ms=heart_beat_ms,
+                timeout_s=timeout_s,
+                will=will,
+            ) as client,
+        ):
+            yield client
+
+    async with Addresses(((address, port), *others)).connect(connect_one) as client:
         yield client
 
 
@@ -126,29 +142,33 @@ async def resuming(
     window: int | None = None,
     on_loss: OnLoss | None = None,
     will: LastWill | None = None,
+    others: Sequence[Address] = (),
 ) -> AsyncIterator[ResumingClient]:
     """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
 
     It waits 0.25 s before the first attempt and up to 30 s between later ones, each shortened at random by up to half.
     The files are read again each time, so that renewed certificates are picked up. It gives up only when another
-    connection takes over the session. `on_loss` gets the reason for each loss and the pause before the next attempt.
+    connection takes over the session. `on_loss` gets the reason for each loss and the pause before the next attempt. With
+    `others` each attempt tries all addresses in turn, and begins after the one that was lost.
 
     Raises:
         ClientError: The first connection could not be made: see `connect`.
     """
+    addresses = Addresses(((address, port), *others))
 
     def dial_again(session: str | None) -> AbstractAsyncContextManager[Client]:
-        return connect(
-            address,
-            port,
-            certificate=certificate,
-            key=key,
-            ca=ca,
-            check_name=check_name,
-            client_id=session,
-            host=host,
-            window=window,
-            will=will,
+        return addresses.connect(
+            partial(
+                connect,
+                certificate=certificate,
+                key=key,
+                ca=ca,
+                check_name=check_name,
+                client_id=session,
+                host=host,
+                window=window,
+                will=will,
+            )
         )
 
     async with resume(dial_again, client_id, on_loss) as client:

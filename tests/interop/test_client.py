@@ -226,3 +226,39 @@ def _demo(arguments: list[str]) -> subprocess.CompletedProcess[str]:
         timeout=PATIENCE_S,
         check=False,
     )
+
+
+def test_several_addresses_are_tried_in_turn(tmp_path: Path, certificates: Path) -> None:
+    """A client goes on at the next address that answers: at the first connection, after a stop, and back again."""
+    gateways = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        gateways.append(GatewayProcess(tmp_path / name, certificates, policy(certificates), SCHEMAS))
+        gateways[-1].keep_port("listener")
+    one, two = gateways
+    two.start()
+    one_port = int((tmp_path / "one/maxam.toml").read_text().partition("listener.port = ")[2].split()[0])
+    files = {name: certificates / f"publisher.{'key' if name == 'key' else 'pem'}" for name in ("certificate", "key")}
+    incarnations = []
+
+    async def main() -> None:
+        with trio.fail_after(PATIENCE_S):
+            async with resuming(
+                "127.0.0.1",
+                one_port,
+                **files,
+                ca=certificates / "ca.pem",
+                client_id="wanderer",
+                others=[("127.0.0.1", two.port)],
+            ) as client:
+                for ending, beginning in ((two, one), (one, two)):
+                    assert (await client.send("X/EGM.a", b"v")).accepted
+                    incarnations.append(client.incarnation)
+                    beginning.start()
+                    ending.stop()
+                assert (await client.send("X/EGM.a", b"v", retry=True)).accepted
+                incarnations.append(client.incarnation)
+
+    trio.run(main)
+    two.stop()
+    assert incarnations[0] == incarnations[2] != incarnations[1]

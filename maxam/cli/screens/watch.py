@@ -15,7 +15,7 @@ from rich.text import Text
 from maxam.avro.json.decoding import Json, ValueDecodeError
 from maxam.cli.options import WHOLE
 from maxam.client import ClientError, Kind, Message, ResumingClient, resuming
-from maxam.https_client import Credentials, Remote, RemoteError, split_address
+from maxam.https_client import Credentials, Remote, RemoteError, split_addresses
 from maxam.schema_tools.judging import Judge
 from maxam.terminal.escaping import shown
 from maxam.terminal.options import remark
@@ -231,17 +231,17 @@ def watch(
     with Remote(credentials) as remote:
         if stomp is None:
             about = remote.get("/v1/about")["stomp"]
-            address, virtual_host = (about["host"], about["port"]), virtual_host or about["virtual_host"]
+            addresses, virtual_host = [(about["host"], about["port"])], virtual_host or about["virtual_host"]
         else:
-            address = split_address(stomp, "--server")
+            addresses = split_addresses(stomp, "--server")
         watcher = _Watcher(remote, wanted.glob)
         display = _Display(style)
-        trio.run(partial(_watch, credentials, address, virtual_host or VIRTUAL_HOST, watcher, wanted, display, count))
+        trio.run(partial(_watch, credentials, addresses, virtual_host or VIRTUAL_HOST, watcher, wanted, display, count))
 
 
 async def _watch(
     credentials: Credentials,
-    address: tuple[str, int],
+    addresses: list[tuple[str, int]],
     virtual_host: str,
     watcher: _Watcher,
     wanted: Wanted,
@@ -256,7 +256,8 @@ async def _watch(
         if display.style == "table":
             nursery.start_soon(_refresh, display)
         async with resuming(
-            *address,
+            *addresses[0],
+            others=addresses[1:],
             certificate=certificate,
             key=key,
             ca=ca,

@@ -1,0 +1,47 @@
+"""Several addresses of one gateway or its replicas: each attempt tries them in turn, beginning after the one that failed last."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Final, final
+
+from maxam.client.connection import Client
+from maxam.client_tls import CertificateFileError
+from maxam.errors import ClientError
+
+Address = tuple[str, int]  # host and port
+
+
+@final
+class Addresses:
+    """Addresses, and the one to try first.
+
+    Attributes:
+        first: Index of the address that the next attempt begins with.
+    """
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.first = 0
+        self._addresses: Final = tuple(addresses)
+
+    @asynccontextmanager
+    async def connect(self, dial: Callable[[str, int], AbstractAsyncContextManager[Client]]) -> AsyncIterator[Client]:
+        """Connect to the first address at which that succeeds. The next attempt begins with the address after it.
+
+        Raises:
+            ClientError: No address can be connected to. The error is that of the last one.
+        """
+        addresses, begin = self._addresses, self.first
+        last = begin + len(addresses) - 1
+        async with AsyncExitStack() as stack:
+            for turn in range(begin, last + 1):
+                self.first = (turn + 1) % len(addresses)
+                try:
+                    client = await stack.enter_async_context(dial(*addresses[turn % len(addresses)]))
+                except CertificateFileError:
+                    raise
+                except ClientError:
+                    if turn == last:
+                        raise
+                else:
+                    yield client
+                    return
