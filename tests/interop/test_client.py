@@ -238,7 +238,6 @@ def test_several_addresses_are_tried_in_turn(tmp_path: Path, certificates: Path)
     one, two = gateways
     two.start()
     one_port = int((tmp_path / "one/maxam.toml").read_text().partition("listener.port = ")[2].split()[0])
-    files = {name: certificates / f"publisher.{'key' if name == 'key' else 'pem'}" for name in ("certificate", "key")}
     incarnations = []
 
     async def main() -> None:
@@ -246,13 +245,14 @@ def test_several_addresses_are_tried_in_turn(tmp_path: Path, certificates: Path)
             async with resuming(
                 "127.0.0.1",
                 one_port,
-                **files,
+                certificate=certificates / "publisher.pem",
+                key=certificates / "publisher.key",
                 ca=certificates / "ca.pem",
                 client_id="wanderer",
                 others=[("127.0.0.1", two.port)],
             ) as client:
                 for ending, beginning in ((two, one), (one, two)):
-                    assert (await client.send("X/EGM.a", b"v")).accepted
+                    assert (await client.send("X/EGM.a", b"v", retry=True)).accepted
                     incarnations.append(client.incarnation)
                     beginning.start()
                     ending.stop()
