@@ -41,6 +41,7 @@ from maxam.broker.outbox import Outbox, rejection_error
 from maxam.broker.policy import Policy
 from maxam.broker.producer_sequences import ProducerSequences
 from maxam.broker.publishing import UNAVAILABLE, Publishing, rejection_headers
+from maxam.broker.quotas import largest_user
 from maxam.broker.receipt_waits import ReceiptWaits
 from maxam.broker.recovery import Recovery
 from maxam.broker.refinement_table import RefinementTable
@@ -483,7 +484,9 @@ class Broker:
 
     def limits_used(self) -> list[tuple[str, int, str]]:
         """Return how much of each limit on totals is used, with the principal that uses most if each has its own; else empty."""
-        return [("topics_max", self._admission.held(), ""), *self._table.quotas.used(), self.last_wills.wills.used()]
+        deletes = largest_user("delete_retention_topics_max", self.store.deletes_of)
+        wills = self.last_wills.wills.used()
+        return [("topics_max", self._admission.held(), ""), *self._table.quotas.used(), wills, deletes]
 
     def end_of_input(self, connection: Outbox) -> None:
         """End what clients asked on a connection for now: call it after the last request of the bytes that were read.

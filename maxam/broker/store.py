@@ -36,6 +36,7 @@ class Store:
         topics: By destination, tombstones included.
         live: How many hold a value.
         retained: Those whose newest change is a delete that is retained, oldest first.
+        deletes_of: How many of them each principal has made.
         tombstones: Those whose newest change is any other delete; those that were found to be needed come last.
         floor: Revision of the newest delete that was forgotten; 0 if none was.
         events: The feed of what happens to topics.
@@ -53,6 +54,7 @@ class Store:
         "_sweep_at",
         "_sweep_left",
         "_swept",
+        "deletes_of",
         "events",
         "floor",
         "live",
@@ -74,6 +76,7 @@ class Store:
         self.events: Final = TopicEvents()
         self.overdue = 0
         self.retained: Final[OrderedDict[Topic, None]] = OrderedDict()
+        self.deletes_of: Final[dict[str, int]] = {}
         self.tombstones: Final[dict[Topic, None]] = {}
         self.floor = 0
         self._retention_us: Final = int(retention_s * 1_000_000)
@@ -95,7 +98,7 @@ class Store:
         if self._sorted and len(self._arrivals) >= ARRIVALS_MAX:
             self.sort()
         if change.deleted:
-            self._retain(topic)
+            self._retain(topic, change)
         else:
             self.live += 1
             self.events.emit(topic, APPEARED)
@@ -109,13 +112,13 @@ class Store:
             self.events.emit(topic, UPDATED, topic.change.accepted_at_us)
         if change.deleted is not topic.change.deleted:
             if change.deleted:
-                self._retain(topic)
+                self._retain(topic, change)
                 topic.registry = 0  # so that the next SEND asks whether there is room for one topic more
                 self.live -= 1
                 self.events.emit(topic, GONE)
             else:
                 if topic in self.retained:
-                    del self.retained[topic]
+                    self._release(topic)
                 else:
                     self.tombstones.pop(topic, None)
                 self.live += 1
@@ -165,7 +168,7 @@ class Store:
             topic = next(iter(retained))
             if not self._releasing and now_us - topic.change.accepted_at_us <= self._retention_us:
                 return
-            del retained[topic]
+            self._release(topic)
             self.tombstones[topic] = None
             most -= 1
         if self._releasing:
@@ -217,13 +220,25 @@ class Store:
             self._sweep_left = 0
             self._sweep_at = max(TOMBSTONE_SWEEP_MIN, 2 * self._kept)  # those that came meanwhile were not checked
 
-    def _retain(self, topic: Topic) -> None:
+    def _retain(self, topic: Topic, delete: Change) -> None:
         """Keep a topic whose newest change is a delete from now on."""
         if self._retained_max <= 0:
             self.tombstones[topic] = None
             return
         self.retained[topic] = None
+        principal = delete.publisher.principal
+        self.deletes_of[principal] = self.deletes_of.get(principal, 0) + 1
         if len(self.retained) > self._retained_max:
             oldest = next(iter(self.retained))
-            del self.retained[oldest]
+            self._release(oldest)
             self.tombstones[oldest] = None
+
+    def _release(self, topic: Topic) -> None:
+        """Retain a delete no longer."""
+        del self.retained[topic]
+        principal = topic.change.publisher.principal
+        left = self.deletes_of[principal] - 1
+        if left:
+            self.deletes_of[principal] = left
+        else:
+            del self.deletes_of[principal]

@@ -320,7 +320,11 @@ class Gateway:
     def limits_used(self) -> list[tuple[str, int, int, str]]:
         """Return each limit on totals: how much is used, how much may be, and the principal that uses most if each has its own."""
         limits, holdings = self.settings.limits, self.holdings
-        used = [(name, count, getattr(limits, name), principal) for name, count, principal in self.broker.limits_used()]
+        most = {"delete_retention_topics_max": limits.deletes_retained_max}  # or the setting itself
+        used = [
+            (name, count, most.get(name) or getattr(limits, name), principal)
+            for name, count, principal in self.broker.limits_used()
+        ]
         return [
             *used,
             ("owed_per_principal_max", self.owed_watch.most, self.owed_watch.limit, self.owed_watch.principal),

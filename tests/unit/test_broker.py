@@ -1648,6 +1648,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         durable_subscriptions_per_principal_max=5,
         sessions_per_principal_max=5,
         wills_per_principal_max=4,
+        delete_retention_topics_max=5,
         frames_unfinished_bytes_max=10_000_000,
         receipts_pending_total_bytes_max=1000,
     )
@@ -1679,6 +1680,9 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
     client = world.client(will_destination="X/w")
     client.subscribe(id_="s", durable=True)
     client.send("X/s")
+    for n in range(4):
+        client.send(f"X/d{n}")
+        client.send(f"X/d{n}", b"")
     holdings.count_receipts(1)
     holdings.count_frame(client.peer, 8_000_000, world.now_s)
     world.settle()
@@ -1693,5 +1697,6 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         "durable_subscriptions_per_principal_max",
         "sessions_per_principal_max",
         "owed_per_principal_max",
+        "delete_retention_topics_max",
         "wills_per_principal_max",
     }

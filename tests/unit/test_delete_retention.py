@@ -1,6 +1,7 @@
 """Deletes are remembered for a time and up to a number, and the floor is the newest that was forgotten, over restarts too."""
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -38,8 +39,9 @@ INCARNATION = "1" * 16
 
 
 def changed(revision: int, topic: bytes, deleted: bool, at_us: int) -> Change:
-    """Make a change."""
-    return Change(revision, at_us, topic, deleted, ANNA, UNJUDGED, *pack((), b"" if deleted else b"1"))
+    """Make a change, of one of two principals."""
+    publisher = ANNA if revision % 2 else Identity("ben", "")
+    return Change(revision, at_us, topic, deleted, publisher, UNJUDGED, *pack((), b"" if deleted else b"1"))
 
 
 class Known:
@@ -64,6 +66,7 @@ class Known:
         }
         assert {topic.destination for topic in (*store.retained, *store.tombstones)} == deletes.keys() & store.topics
         assert not store.retained.keys() & store.tombstones.keys()
+        assert store.deletes_of == Counter(topic.change.publisher.principal for topic in store.retained)
         revisions = [topic.change.revision for topic in store.retained]
         assert revisions == sorted(revisions)
 
