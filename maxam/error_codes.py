@@ -65,6 +65,17 @@ CODES: Final[dict[str, Entry]] = {
         "A gateway sent something over a link that is no message of this release.",
         "Install the same release on both sides, and check that the address is a link of maxam.",
     ),
+    "link-lost": Entry(
+        "A link to another gateway cannot be made, or has ended.", "Check its address, its certificate and the line."
+    ),
+    "link-refused": Entry(
+        "Another gateway refuses to serve a feed from the position of this journal.",
+        "See the text, which has the reason.",
+    ),
+    "journal-copied": Entry(
+        "The journal of another gateway was copied, and replaces the own one at the next start.",
+        "Start the gateway again. The service manager does it by itself.",
+    ),
     "disk-full": Entry("The disk has no room. Nothing was stored.", "Free space on the disk."),
     "client-failed": Entry("The client cannot do what it was asked to.", "Read the text of the error."),
     "gateway-unreachable": Entry("No gateway answers at the address.", "Check the address, and that the gateway runs."),

@@ -1,7 +1,18 @@
 """Where the rooms are put together: the gateway with the admin listener beside it."""
 
 from maxam.api.service import serve_admin
+from maxam.config import Settings
 from maxam.enrolment.enrolment import check_enrolment
+from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.main import command
 
-gateway = command([serve_admin], [check_enrolment])
+
+def _check_links(settings: Settings, loaded: LoadedConfig) -> None:
+    """Raise ConfigurationError for a file of `[link]` that cannot be used."""
+    if settings.link is not None:
+        from maxam.gateway.links import LinkCredentials  # noqa: PLC0415  # loaded only where it is wanted
+
+        LinkCredentials(settings.tls, settings.link, lambda: loaded)
+
+
+gateway = command([serve_admin], [check_enrolment, _check_links])

@@ -6,7 +6,7 @@ on which nothing arrives for `SILENCE_S` seconds ends.
 
 | type | from | body |
 |---|---|---|
-| 1 HELLO | who connects | version of the link (2), wish (1), name, software, incarnation, position |
+| 1 HELLO | who connects | version of the link (2), wish (1), name, software, incarnation, position, digest of schemas |
 | 2 WELCOME | the other | name, software, role, incarnation, newest committed position |
 | 3 REFUSED | the other | code, text, address of another gateway that may serve |
 | 4 ENTRY | feed | an entry |
@@ -88,16 +88,20 @@ class Hello:
         software: Its version.
         incarnation: Of its journal; empty for none.
         position: Where its journal ends.
+        schemas: Digest of the names of its schema texts. They are not sent again if the other side has the same ones.
     """
 
-    __slots__ = ("incarnation", "name", "position", "software", "wish")
+    __slots__ = ("incarnation", "name", "position", "schemas", "software", "wish")
 
-    def __init__(self, wish: int, name: str, software: str, incarnation: str, position: Position) -> None:
+    def __init__(
+        self, wish: int, name: str, software: str, incarnation: str, position: Position, schemas: str = ""
+    ) -> None:
         self.wish: Final = wish
         self.name: Final = name
         self.software: Final = software
         self.incarnation: Final = incarnation
         self.position: Final = position
+        self.schemas: Final = schemas
 
 
 @final
@@ -218,7 +222,7 @@ def frame(kind: int, body: bytes) -> bytes:
 def encode_hello(hello: Hello) -> bytes:
     """Return the frame of a HELLO."""
     body = VERSION.to_bytes(2, "big") + bytes((hello.wish,)) + _texts(hello.name, hello.software, hello.incarnation)
-    return frame(HELLO, body + encode_position(hello.position))
+    return frame(HELLO, body + encode_position(hello.position) + _texts(hello.schemas))
 
 
 def read_hello(body: bytes) -> Hello:
@@ -230,7 +234,7 @@ def read_hello(body: bytes) -> Hello:
     wish = fields.number(1)
     if wish not in {FEED, COPY}:
         raise WireError(f"the wish {wish} is unknown: install the same release on both")
-    hello = Hello(wish, fields.text(), fields.text(), fields.text(), fields.position())
+    hello = Hello(wish, fields.text(), fields.text(), fields.text(), fields.position(), fields.text())
     fields.end()
     return hello
 

@@ -46,8 +46,8 @@ def affordable_connections(wanted: int, others: int) -> int:
     return affordable
 
 
-def listen(settings: ListenerSettings) -> socket.socket:
-    """Open the listening socket.
+def listen(settings: ListenerSettings, section: str = "listener") -> socket.socket:
+    """Open the listening socket of a section of the configuration.
 
     Raises:
         ConfigurationError: The address cannot be used.
@@ -59,7 +59,7 @@ def listen(settings: ListenerSettings) -> socket.socket:
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigurationError(
-            f"[listener] host and port: cannot listen on {address_text(settings.host, settings.port)}:"
+            f"[{section}] host and port: cannot listen on {address_text(settings.host, settings.port)}:"
             f" {error.strerror}; is another gateway running, or the address not of this machine?"
         ) from error
     listening.setblocking(False)

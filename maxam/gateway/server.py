@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import trio
 
@@ -21,7 +21,7 @@ from maxam.broker.broker import Broker
 from maxam.broker.outbox import Outbox
 from maxam.broker.policy import Policy
 from maxam.broker.session_table import CROWDED, TAKEOVER
-from maxam.config import LISTENER_PLACES, Settings
+from maxam.config import LISTENER_PLACES, LinkSettings, Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPPED, TAKEN_OVER, Audit, audit_folder
@@ -60,6 +60,9 @@ from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Identity
+
+if TYPE_CHECKING:
+    from maxam.gateway.links import Links
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -116,6 +119,7 @@ class Gateway:
         holdings_watch: Whether that is much.
         owed_watch: Topics owed to each principal, against its limit.
         journal_size: How large the journal is.
+        links: Other gateways that follow this one. None if none can.
     """
 
     def __init__(self, settings: Settings, loaded: LoadedConfig, broker: Broker, journal: Journal) -> None:
@@ -190,6 +194,28 @@ class Gateway:
         self.connect_rates: Final = ConnectRates(settings.limits)
         self.accept_failures: Final = AcceptFailures(self._log_limit)
         self._stopping: Final = trio.Event()
+        self.links: Final = None if settings.link is None else self._make_links(settings.link)
+
+    def _make_links(self, settings: LinkSettings) -> "Links":
+        """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
+        from maxam.cluster.ring import Ring  # noqa: PLC0415
+        from maxam.gateway.links import LinkCredentials, Links  # noqa: PLC0415
+
+        journal = self._journal
+        journal.watcher = ring = Ring(journal.position)
+        credentials = LinkCredentials(self.settings.tls, settings, lambda: self.reloader.loaded)
+        return Links(
+            settings,
+            self.settings,
+            credentials,
+            ring,
+            journal.incarnation,
+            OsDisk(),
+            lambda: self.policy,
+            self.denial,
+            self.clock,
+            self.audit,
+        )
 
     @property
     def policy(self) -> Policy:
@@ -277,6 +303,8 @@ class Gateway:
             yield "watch", FileWatch(settings, self.reloader.watched).run
         yield "entitlement", self.access.run
         yield "audit", self.audit.run
+        if self.links is not None:
+            yield "links", self.links.run
 
     def stop(self) -> None:
         """Begin a graceful stop."""

@@ -48,7 +48,7 @@ def tls_version(tls: ssl.SSLObject) -> str:
     return f"{tls.version()}/{cipher[0] if cipher else '?'}"
 
 
-def verified_chain(tls: ssl.SSLObject) -> list[bytes]:
+def verified_chain(tls: ssl.SSLObject | ssl.SSLSocket) -> list[bytes]:
     """Return the DER of a peer's certificates up to the trusted authority, its own first; none if it sent none.
 
     Public in Python 3.13; before, under the same name on the object that `SSLObject` wraps.
@@ -56,7 +56,7 @@ def verified_chain(tls: ssl.SSLObject) -> list[bytes]:
     chain: Any = getattr(tls, "get_verified_chain", None)
     if chain is not None:
         return list(chain())
-    certificates: Any = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001  # see above
+    certificates: Any = tls._sslobj.get_verified_chain()  # type: ignore[union-attr]  # noqa: SLF001  # see above
     return [certificate.public_bytes(_ssl.ENCODING_DER) for certificate in certificates or ()]
 
 

@@ -17,11 +17,11 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
 from maxam.journal.disk import Disk, write_file
-from maxam.journal.encoding import START, Block, Encoder
+from maxam.journal.encoding import START, Block, Encoder, Position
 from maxam.journal.names import RENEW, RESTORING
 from maxam.journal.replay import Replay
 from maxam.journal.segments import NOT_BEGUN, SegmentFiles, follows
@@ -65,6 +65,16 @@ class TornTail:
     revision: int
 
 
+class Watcher(Protocol):
+    """Learns of each change of the segments."""
+
+    def wrote(self, block: Block, begins: bool) -> None:
+        """Take a block that is durable. With `begins` it is the first of its segment."""
+
+    def sealed(self, sync_marker: bytes) -> None:
+        """Record that the segment with a sync marker was sealed, although no block follows yet."""
+
+
 @final
 class Journal:
     """The one writer of a journal's folder: `open`, exhaust `recover`, then `encode` and `write` in turn, then `close`.
@@ -81,6 +91,7 @@ class Journal:
         floor: Revision above which `recover` yields all deletes, once it is exhausted.
         torn_tails: Ends that `recover` cut off, to be logged.
         damaged_snapshots: Snapshots that `recover` skipped in favour of older ones, to be logged.
+        watcher: Gets what `write` and `seal_aged` did, once it is durable, on their thread. None for none.
     """
 
     def __init__(
@@ -107,6 +118,7 @@ class Journal:
         self.floor = 0
         self.torn_tails: Final[list[TornTail]] = []
         self.damaged_snapshots: list[JournalDamagedError] = []
+        self.watcher: Watcher | None = None
 
     @classmethod
     def open(
@@ -168,6 +180,11 @@ class Journal:
     def proves(self) -> bool:
         """Whether operations without a record need a block too. Nothing else writes this journal, so they do not."""
         return False
+
+    @property
+    def position(self) -> Position:
+        """The position after the last block that was written."""
+        return self._committed
 
     @property
     def head(self) -> int:
@@ -365,6 +382,8 @@ class Journal:
             return
         if segment.aged(now_us, self._settings.segment_age_s_max):
             self._seal_if_room()
+            if self.watcher is not None and self._files.opened is None:
+                self.watcher.sealed(segment.sync_marker)
 
     def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
         """Store schemas, durably, unless they are there.
@@ -491,9 +510,12 @@ class Journal:
                 except DiskFullError as error:
                     raise OSError(errno.ENOSPC, str(error)) from error
         if segment is None:
-            segment = files.begin(self._committed, self._encoder.sync_marker, self.incarnation, at_us)
+            segment = files.begin(self._committed, self._encoder.sync_marker, self.incarnation, NOT_BEGUN)
+        begins = segment.started_at_us == NOT_BEGUN
         files.grow(segment, block.data, at_us, sync=True)
         self._committed = block.after
+        if self.watcher is not None:
+            self.watcher.wrote(block, begins)
 
     def _put(self, block: Block, sync_marker: bytes, begins: bool) -> None:
         files = self._files

@@ -1,0 +1,401 @@
+"""Follow the journal of another gateway over a link: connect, check, journal, and hand records to the event loop.
+
+The interface for a gateway that is an observer:
+
+1. Before the journal is opened, `copying.place_copy(folder, disk)` puts a journal that was copied into its place.
+2. `Journal.open` without an incarnation of its own, and `recover(following=True)`.
+3. `Keeper(journal, journal.position, die)`, `keeper.start()`, then `Follower(...)` and `await follower.run(apply)`.
+4. `apply` gets lists of `Step` in order, on the event loop. Each step is one block: its records and the position after them. While it
+   is awaited, no further list is handed over. Blocks may be applied before the keeper has synced them.
+5. `run` ends with CopiedError if the source no longer has what follows this journal. The copy is there then: end the process, and
+   start it again.
+6. To stop, cancel `run`, then `keeper.close()`, then `journal.close(seal=False)`.
+
+`Follower.status` has all that operators are shown. A link that is lost, or an entry that is damaged, is reported there, and the next
+address is tried after a pause. So is a source that refuses: `forked` and `ahead` need a decision of a person.
+"""
+
+import random
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+import trio
+
+from maxam import __version__
+from maxam.cluster import wire
+from maxam.cluster.copying import take_copy
+from maxam.cluster.entry import BLOCK, INCARNATION, SCHEMAS, SEAL, Entry, EntryError, read_entry
+from maxam.cluster.feed import FeedRefusedError, names_digest, schema_names
+from maxam.cluster.keeper import Keeper
+from maxam.cluster.link import Link, connect
+from maxam.errors import JournalError, MaxamError
+from maxam.journal.decoding import Decoder
+from maxam.journal.disk import Disk
+from maxam.journal.encoding import Position
+from maxam.journal.identity import end_chain
+from maxam.journal.segments import follows
+from maxam.records import Record
+
+_WAITING_BYTES_MAX: Final = 16_777_216  # of blocks that wait for the event loop
+_BATCH_BYTES: Final = 1_048_576  # of blocks in one call of `apply`
+_HOLD_S: Final = 0.02  # between two checks whether the disk or the event loop has caught up
+_PAUSE_S_MIN: Final = 0.5  # before all addresses are tried again; doubled each time
+_PAUSE_S_MAX: Final = 15.0
+_STEADY_S: Final = 30.0  # a link that lived this long makes the next pause short again
+
+
+@final
+class CopiedError(MaxamError):
+    """The journal of the source was copied, because the source no longer has what follows the own one. The process must start again."""
+
+    code = "journal-copied"
+
+
+@final
+class Step:
+    """One block of the source.
+
+    Attributes:
+        records: Its records, in order.
+        position: Position of the journal after them.
+        size: Bytes of the block.
+    """
+
+    __slots__ = ("position", "records", "size")
+
+    def __init__(self, records: list[Record], position: Position, size: int) -> None:
+        self.records: Final = records
+        self.position: Final = position
+        self.size: Final = size
+
+
+@dataclass(frozen=True, slots=True)
+class FollowStatus:
+    """The source, as far as it is known.
+
+    Attributes:
+        state: `connecting`, `following`, `copying` or `refused`.
+        address: `host:port` that is tried or followed.
+        problem: Why there is no link; empty if there is one.
+        refused: Code of the last REFUSED, such as `forked`; empty if there is a link or none was refused.
+        source: Name of the gateway that is followed; empty before the first link.
+        software: Its version.
+        role: Its role.
+        incarnation: Of its journal.
+        linked_at_s: When the link began, on the clock of `time.monotonic`; None without one.
+        copied_bytes: Of the journal that is being copied.
+        copy_bytes: Size of that journal.
+    """
+
+    state: str = "connecting"
+    address: str = ""
+    problem: str = ""
+    refused: str = ""
+    source: str = ""
+    software: str = ""
+    role: str = ""
+    incarnation: str = ""
+    linked_at_s: float | None = None
+    copied_bytes: int = 0
+    copy_bytes: int = 0
+
+
+@final
+class Follower:
+    """Follows one journal, from whichever of several gateways serves it.
+
+    Attributes:
+        status: The newest state of the link.
+        position: After the last entry that was received and checked.
+        applied: After the last block that `apply` has taken.
+        entries: Number of entries received.
+        bytes: Received on all links.
+        restarts: Links that ended, or could not be made.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        context: Callable[[], ssl.SSLContext],
+        keeper: Keeper,
+        folder: str,
+        disk: Disk,
+        position: Position,
+        incarnation: str,
+    ) -> None:
+        """Prepare to follow.
+
+        Args:
+            addresses: Host and port of links, in the order in which they are tried.
+            context: Returns the TLS context of a client, with this gateway's certificate. Called for each link.
+            keeper: Stores the entries.
+            folder: Of the own journal, without a slash at its end.
+            disk: Where it is.
+            position: Where it ends.
+            incarnation: Of the own journal; empty for none.
+        """
+        self.status = FollowStatus()
+        if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
+            chain = end_chain(folder, "changes", position.revision)
+            position = Position(position.revision, position.accepted_at_us, chain)
+        self.position = position
+        self.applied = position
+        self.entries = 0
+        self.bytes = 0
+        self.restarts = 0
+        self._addresses: Final = list(addresses)
+        self._context: Final = context
+        self._keeper: Final = keeper
+        self._folder: Final = folder
+        self._disk: Final = disk
+        self._incarnation = incarnation
+        self._decoder = Decoder(0, 0)
+        self._stopping: Final = threading.Event()
+        self._steps: Final[deque[Step]] = deque()
+        self._waiting_bytes = 0
+        self._lock: Final = threading.Lock()
+        self._arrived = trio.Event()
+        self._unreached: Final[deque[tuple[Position, float]]] = (
+            deque()
+        )  # heads of the source, and when they were heard of
+        self._heard_at_s: float | None = None  # the last sign of life
+        self._beat: wire.Beat | None = None
+
+    async def run(self, apply: Callable[[list[Step]], Awaitable[None]]) -> None:
+        """Follow until cancelled, and call `apply` with blocks in order.
+
+        Raises:
+            CopiedError: The process must start again.
+        """
+        token = trio.lowlevel.current_trio_token()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._apply, apply)
+                copied = await trio.to_thread.run_sync(self._run, token, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._stopping.set()
+        if copied is not None:
+            raise copied
+
+    def lag_s(self) -> float:
+        """Return for how many seconds the source has had something that is not applied here; 0 if all that it reported is applied.
+
+        Without a link it is the time since the last sign of life. It is exact to half a second.
+        """
+        now_s = time.monotonic()
+        unreached = self._unreached
+        applied = self.applied
+        while unreached and unreached[0][0].revision <= applied.revision:
+            unreached.popleft()
+        since_s = unreached[0][1] if unreached else None
+        if since_s is None and self.status.linked_at_s is None:
+            since_s = self._heard_at_s
+        return 0.0 if since_s is None else now_s - since_s
+
+    @property
+    def head(self) -> wire.Beat | None:
+        """The newest sign of life of the source: its position, and its time."""
+        return self._beat
+
+    async def _apply(self, apply: Callable[[list[Step]], Awaitable[None]]) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived = trio.Event()
+            while self._steps:
+                steps: list[Step] = []
+                size = 0
+                while self._steps and size < _BATCH_BYTES:
+                    steps.append(self._steps.popleft())
+                    size += steps[-1].size
+                await apply(steps)
+                self.applied = steps[-1].position
+                with self._lock:
+                    self._waiting_bytes -= size
+
+    def _wake(self) -> None:
+        self._arrived.set()
+
+    # the thread
+
+    def _run(self, token: trio.lowlevel.TrioToken) -> CopiedError | None:
+        """Follow until the end of this; return what `run` must raise."""
+        pause_s = _PAUSE_S_MIN
+        while not self._stopping.is_set():
+            for host, port in self._addresses:
+                begun_s = time.monotonic()
+                address = f"{host}:{port}"
+                self.status = replace(self.status, address=address)
+                try:
+                    self._follow(host, port, token)
+                except CopiedError as error:
+                    return error
+                except FeedRefusedError as error:
+                    self._lost(str(error), error.reason)
+                except (MaxamError, OSError) as error:
+                    self._lost(str(error), "")
+                if self._stopping.is_set():
+                    return None
+                if time.monotonic() - begun_s >= _STEADY_S:
+                    pause_s = _PAUSE_S_MIN
+            self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # so that observers do not come together
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        return None
+
+    def _lost(self, problem: str, refused: str) -> None:
+        self.restarts += 1
+        state = "refused" if refused else "connecting"
+        self.status = replace(self.status, state=state, problem=problem, refused=refused, linked_at_s=None)
+
+    def _follow(self, host: str, port: int, token: trio.lowlevel.TrioToken) -> None:
+        """Follow one source until its link ends, which raises."""
+        link = self._connect(host, port, wire.FEED)
+        try:
+            try:
+                self._welcome(link)
+            except FeedRefusedError as error:
+                if error.reason != wire.GONE:
+                    raise
+                link.close()
+                self._copy(host, port)
+            self._decoder = Decoder(self.position.revision, self.position.accepted_at_us)
+            while True:
+                frame = link.receive(wire.BEAT_S)
+                self._hear(link)
+                if frame is None:
+                    continue
+                if frame.type == wire.REFUSED:
+                    raise refusal(frame.body)
+                if frame.type != wire.ENTRY:
+                    raise wire.WireError(f"a frame of type {frame.type} on a feed")
+                self._take(read_entry(frame.body), token)
+                while self._waiting_bytes > _WAITING_BYTES_MAX or self._keeper.full:
+                    link.pause(_HOLD_S)
+        finally:
+            self.bytes += link.received_bytes
+            link.close()
+
+    def _connect(self, host: str, port: int, wish: int) -> Link:
+        link = connect(host, port, self._context(), lambda: self.position, self._must_end)
+        digest = names_digest(schema_names(f"{self._folder}/schemas"))
+        hello = wire.Hello(wish, socket.gethostname(), __version__, self._incarnation, self.position, digest)
+        try:
+            link.send(wire.encode_hello(hello))
+        except MaxamError:
+            link.close()
+            raise
+        return link
+
+    def _must_end(self) -> str:
+        return "this gateway stops" if self._stopping.is_set() else ""
+
+    def _welcome(self, link: Link) -> None:
+        """Read the answer to HELLO."""
+        welcome = read_answer(link)
+        self.status = replace(
+            self.status,
+            state="following",
+            problem="",
+            refused="",
+            source=welcome.name,
+            software=welcome.software,
+            role=welcome.role,
+            incarnation=welcome.incarnation,
+            linked_at_s=time.monotonic(),
+        )
+
+    def _hear(self, link: Link) -> None:
+        """Record a new sign of life."""
+        beat = link.beat
+        if beat is not None and beat is not self._beat:
+            self._beat = beat
+            self._heard_at_s = now_s = time.monotonic()
+            if beat.position.revision > self.applied.revision:
+                self._unreached.append((beat.position, now_s))
+                if len(self._unreached) > 1000:  # the oldest one shows the lag
+                    self._unreached.pop()
+
+    def _take(self, entry: Entry, token: trio.lowlevel.TrioToken) -> None:
+        """Check an entry against the position, and hand it on."""
+        self.entries += 1
+        if entry.kind == BLOCK:
+            step = self._step(entry)
+            self._keeper.offer(entry)
+            self.position = entry.after
+            with self._lock:
+                self._waiting_bytes += step.size
+            self._steps.append(step)
+            token.run_sync_soon(self._wake, idempotent=True)
+            return
+        if entry.kind == INCARNATION:
+            self._incarnation = entry.payload.decode()
+        elif entry.kind == SEAL and entry.before.revision != self.position.revision:
+            raise EntryError(f"a seal at revision {entry.before.revision} where {self.position.revision} was reached")
+        elif entry.kind not in {SEAL, SCHEMAS}:
+            raise EntryError(f"an entry of kind {entry.kind} on a feed")
+        self._keeper.offer(entry)
+
+    def _step(self, entry: Entry) -> Step:
+        """Return the records of a block, after checking that it follows."""
+        if not follows(entry.before, self.position, entry.begins):
+            raise EntryError(
+                f"the block that begins after revision {entry.before.revision} does not follow what was received up to"
+                f" {self.position.revision}"
+            )
+        decoder = self._decoder
+        decoder.accepted_at_us = max(decoder.accepted_at_us, entry.before.accepted_at_us)
+        try:
+            records = decoder.decode(*entry.records())
+        except (ValueError, IndexError) as error:
+            raise EntryError(f"the records of a block are wrong: {error}") from error
+        if decoder.revision != entry.after.revision or decoder.accepted_at_us != entry.after.accepted_at_us:
+            raise EntryError("the records of a block do not lead to its position")
+        return Step(records, entry.after, len(entry.payload))
+
+    def _copy(self, host: str, port: int) -> None:
+        """Copy the journal of a source, which raises CopiedError at the end."""
+        link = self._connect(host, port, wire.COPY)
+        self.status = replace(self.status, state="copying", copied_bytes=0, copy_bytes=0)
+
+        def report(copied: int, size: int) -> None:
+            self.status = replace(self.status, copied_bytes=copied, copy_bytes=size)
+
+        try:
+            read_answer(link)
+            revision = take_copy(link, self._folder, self._disk, report)
+        except OSError as error:
+            raise JournalError(f"{self._folder}.copying cannot be written: {error}") from error
+        finally:
+            self.bytes += link.received_bytes
+            link.close()
+        raise CopiedError(
+            f"the journal of {host}:{port} was copied up to revision {revision}. This gateway must start again"
+        )
+
+
+def read_answer(link: Link) -> wire.Welcome:
+    """Return the WELCOME that a gateway answers to HELLO.
+
+    Raises:
+        FeedRefusedError: It refused.
+        LinkLostError: The link has ended.
+        WireError: It answered something else.
+    """
+    frame = link.expect()
+    if frame.type == wire.REFUSED:
+        raise refusal(frame.body)
+    if frame.type != wire.WELCOME:
+        raise wire.WireError(f"a frame of type {frame.type} instead of WELCOME")
+    return wire.read_welcome(frame.body)
+
+
+def refusal(body: bytes) -> FeedRefusedError:
+    """Return the error of a REFUSED. Raises WireError if it is none."""
+    refused = wire.read_refused(body)
+    return FeedRefusedError(refused.code, refused.text)

@@ -1,0 +1,144 @@
+"""The journal of a gateway that follows another one: a thread that stores entries in their order and syncs them in groups."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+from maxam.cluster.entry import BLOCK, INCARNATION, SCHEMAS, SEAL, Entry
+from maxam.cluster.ring import Ring
+from maxam.errors import DiskFullError
+from maxam.journal.encoding import Block, Position
+from maxam.journal.files import Journal
+
+QUEUE_BYTES_MAX: Final = 67_108_864  # of entries that wait for the disk
+SYNC_BYTES_MAX: Final = 8_388_608  # stored without a sync
+SYNC_S_MAX: Final = 0.2  # that a stored block waits for its sync
+_FULL_PAUSE_S: Final = 1.0  # between two tries on a full disk
+_ENTRY_BYTES: Final = 200  # of memory, beside the payload
+
+
+@final
+class Keeper:
+    """Stores the entries of a feed in a journal, on a thread of its own.
+
+    Attributes:
+        synced: Position up to which the journal is durable.
+        disk_full: The disk has no room for the next entry. It is tried again every second.
+    """
+
+    def __init__(
+        self, journal: Journal, position: Position, die: Callable[[BaseException], None], ring: Ring | None = None
+    ) -> None:
+        """Take a recovered journal.
+
+        Args:
+            journal: Belongs to the keeper until it is closed.
+            position: Where it ends.
+            die: Called on the keeper's thread with an error after which it is not known what the disk holds. Must end the process.
+            ring: Buffer of durable blocks for the feeds of other gateways. None for none.
+        """
+        self.synced = position
+        self.disk_full = False
+        self._journal: Final = journal
+        self._die: Final = die
+        self._ring: Final = ring
+        self._unshown: Final[list[Entry]] = []  # not durable yet
+        self._entries: Final[queue.SimpleQueue[Entry | None]] = queue.SimpleQueue()
+        self._bytes = 0  # that wait
+        self._lock: Final = threading.Lock()
+        self._stored = position
+        self._unsynced_bytes = 0
+        self._unsynced_s = 0.0  # when the oldest block without a sync was stored
+        self._ending = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether no further entry should be offered now."""
+        return self._bytes > QUEUE_BYTES_MAX
+
+    def offer(self, entry: Entry) -> None:
+        """Store an entry after all that were offered before. Call it on one thread."""
+        with self._lock:
+            self._bytes += len(entry.payload) + _ENTRY_BYTES
+        self._entries.put(entry)
+
+    def close(self) -> None:
+        """Store and sync all that was offered, unless the disk is full, and end the thread. The journal stays open."""
+        self._ending.set()
+        self._entries.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (entry := self._next()) is not None:
+                self._store(entry)
+                with self._lock:
+                    self._bytes -= len(entry.payload) + _ENTRY_BYTES
+                if self._unsynced_bytes >= SYNC_BYTES_MAX or time.monotonic() - self._unsynced_s >= SYNC_S_MAX:
+                    self._sync()
+            self._sync()
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it is not known what the disk holds
+            self._die(error)
+
+    def _next(self) -> Entry | None:
+        """Return the next entry, None at the end. Sync before waiting for one."""
+        try:
+            return self._entries.get_nowait()
+        except queue.Empty:
+            self._sync()
+            return self._entries.get()
+
+    def _sync(self) -> None:
+        if self._unsynced_bytes:
+            self._journal.sync()
+            self._unsynced_bytes = 0
+            self.synced = self._stored
+        if self._ring is not None:
+            for entry in self._unshown:
+                if entry.kind == SEAL:
+                    self._ring.sealed(entry.marker)
+                else:
+                    self._ring.wrote(_block(entry), entry.begins)
+        self._unshown.clear()
+
+    def _store(self, entry: Entry) -> None:
+        """Store an entry. On a full disk, try again until there is room or the keeper ends."""
+        while True:
+            try:
+                self._try(entry)
+            except DiskFullError:
+                self.disk_full = True
+                if self._ending.wait(_FULL_PAUSE_S):
+                    return
+            else:
+                self.disk_full = False
+                return
+
+    def _try(self, entry: Entry) -> None:
+        journal = self._journal
+        if entry.kind == BLOCK:
+            block = _block(entry)
+            journal.put(block, entry.marker, entry.begins)
+            if not self._unsynced_bytes:
+                self._unsynced_s = time.monotonic()
+            self._unsynced_bytes += len(block.data)
+            self._stored = entry.after
+            self._unshown.append(entry)
+        elif entry.kind == SEAL:
+            journal.put_seal()
+            self._unshown.append(entry)
+        elif entry.kind == SCHEMAS:
+            journal.keep_schemas(entry.texts())
+        elif entry.kind == INCARNATION:
+            journal.adopt(entry.payload.decode())
+
+
+def _block(entry: Entry) -> Block:
+    return Block(entry.payload + entry.marker, entry.before, entry.after, settling=False)

@@ -1,0 +1,345 @@
+"""Links of other gateways: the listener, who may use it, and a thread for each link.
+
+A link never holds the gateway. Its thread reads the journal's files and the ring buffer, and waits for its peer by itself. The event loop
+accepts, and decides who may replicate: when a link begins, and at each sign of life.
+"""
+
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from maxam import __version__
+from maxam.broker.policy import Policy
+from maxam.cluster import wire
+from maxam.cluster.copying import give_copy
+from maxam.cluster.feed import FeedRefusedError, JournalFeed, SchemaTexts, serve_feed
+from maxam.cluster.link import Link, LinkLostError
+from maxam.cluster.ring import Ring
+from maxam.config import LinkSettings, ListenerSettings, Settings, TlsSettings
+from maxam.errors import ConfigurationError, MaxamError, ProtocolError
+from maxam.files import read_file
+from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, Audit
+from maxam.gateway.clock import WallClock
+from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, listen
+from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.log import LogLimit, log_bug, log_event
+from maxam.gateway.revocation import Chain, read_chain
+from maxam.gateway.tls import fingerprint, handshake_problem, verified_chain
+from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context
+from maxam.journal.disk import Disk
+from maxam.journal.encoding import Position
+from maxam.records import Identity
+
+RIGHT: Final = "replicate"
+_HANDSHAKES_MAX: Final = 16  # links whose peer is not known yet
+_SEND_BUFFER_BYTES: Final = 4_194_304
+_REMEDY: Final = "correct the path (relative to the configuration file)"
+
+
+@final
+class LinkCredentials:
+    """The TLS contexts of links, made of the files of `[link]`, or of those of `[tls]`."""
+
+    def __init__(self, tls: TlsSettings, link: LinkSettings, loaded: Callable[[], LoadedConfig]) -> None:
+        """Read the files once, to find mistakes.
+
+        Args:
+            tls: Settings of the clients' listener.
+            link: Settings of links.
+            loaded: Returns the configuration in force.
+
+        Raises:
+            ConfigurationError: A file cannot be used.
+        """
+        self._minimum: Final = tls.minimum
+        self._link: Final = link
+        self._loaded: Final = loaded
+        self.server()
+
+    @property
+    def own_ca(self) -> bool:
+        """Whether the peers' certificates are of another CA than those of clients."""
+        return self._link.ca is not None
+
+    def server(self) -> ssl.SSLContext:
+        """Return the context of a link that another gateway makes. Raises ConfigurationError."""
+        return server_context(self._certificate(), self._authorities(), "1.3")
+
+    def client(self) -> ssl.SSLContext:
+        """Return the context of a link to another gateway. Raises ConfigurationError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._certificate().load_into(context)
+        self._authorities().load_into(context)
+        return context
+
+    def _certificate(self) -> ServerCertificate:
+        link = self._link
+        if link.certificate is None or link.key is None:
+            return self._loaded().certificate
+        chain = read_file(link.certificate, "[link] certificate", _REMEDY)
+        key = read_file(link.key, "[link] key", _REMEDY)
+        try:
+            return ServerCertificate(chain, key, f"certificate {link.certificate} and key {link.key}")
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace("[tls]", "[link]", 1)) from error
+
+    def _authorities(self) -> Authorities:
+        if self._link.ca is None:
+            return self._loaded().authorities
+        try:
+            return Authorities(read_file(self._link.ca, "[link] ca", _REMEDY), str(self._link.ca))
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace("[tls] client_ca", "[link] ca", 1)) from error
+
+
+@dataclass(slots=True)
+class LinkState:
+    """One link, for operators.
+
+    Attributes:
+        principal: Whose certificate the peer showed.
+        address: Of the peer.
+        name: The peer's name for itself.
+        software: Its version.
+        wish: `feed` or `copy`.
+        link: Its bytes, and the newest sign of life: how far the peer is.
+        begun_s: When it began, on the event loop's clock.
+    """
+
+    principal: str
+    address: str
+    name: str
+    software: str
+    wish: str
+    link: Link
+    begun_s: float
+
+    @property
+    def position(self) -> Position | None:
+        """Where the peer's journal ends, as it reported last."""
+        beat = self.link.beat
+        return None if beat is None else beat.position
+
+
+@final
+class Links:
+    """The listener of links.
+
+    Attributes:
+        ring: Ring buffer with the newest blocks of the journal; its end is the newest committed position.
+        states: The links that are served.
+        address: Where it listens, `(host, port)`; None before that.
+        role: Shown to peers: `serving` or `following`.
+        incarnation: Of the journal.
+    """
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        gateway: Settings,
+        credentials: LinkCredentials,
+        ring: Ring,
+        incarnation: str,
+        disk: Disk,
+        policy: Callable[[], Policy],
+        denial: Callable[[Chain], ProtocolError | None],
+        clock: WallClock,
+        audit: Audit,
+    ) -> None:
+        """Prepare to listen; `run` does."""
+        self.ring: Final = ring
+        self.states: Final[dict[Link, LinkState]] = {}
+        self.address: tuple[str, int] | None = None
+        self.role = "serving"
+        self.incarnation = incarnation
+        self._settings: Final = settings
+        self._limits: Final = gateway.limits
+        self._folder: Final = str(gateway.journal.folder)
+        self._credentials: Final = credentials
+        self._disk: Final = disk
+        self._policy: Final = policy
+        self._denial: Final = denial
+        self._clock: Final = clock
+        self._audit: Final = audit
+        self._log_limit: Final = LogLimit(gateway.limits.log_lines_per_minute_max)
+        self._failures: Final = AcceptFailures(self._log_limit)
+        self._unknown: Final[dict[socket.socket, None]] = {}  # in their handshake, oldest first; each a second handle
+        self._threads: Final = trio.CapacityLimiter(settings.links_max + _HANDSHAKES_MAX)
+
+    async def run(self) -> None:
+        """Listen and serve until cancelled.
+
+        Raises:
+            ConfigurationError: The address cannot be used.
+        """
+        port = self._settings.port if self.address is None else self.address[1]
+        listening = listen(ListenerSettings(self._settings.host, port), "link")
+        self.address = listening.getsockname()[:2]
+        log_event(logging.INFO, "link-listening", address=address_text(*self.address))
+        async with trio.open_nursery() as nursery:
+            acceptor = Acceptor(listening, self._limits, self._failures)
+            await acceptor.run(partial(self._accepted, nursery))
+
+    def _accepted(self, nursery: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        if (
+            len(self._unknown) >= _HANDSHAKES_MAX
+        ):  # a legitimate one is known within milliseconds: the oldest is the least loss
+            oldest = next(iter(self._unknown))
+            del self._unknown[oldest]
+            _shut_down(oldest)
+        # bytes in the kernel are not stale here: a feed sends all of them
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _SEND_BUFFER_BYTES)
+        handle = connected.dup()  # TLS takes the other one
+        self._unknown[handle] = None
+        nursery.start_soon(self._serve, connected, handle, address_text(host, port), host)
+
+    async def _serve(self, connected: socket.socket, handle: socket.socket, address: str, host: str) -> None:
+        """Serve one connection on a thread. No error in it leaves this method."""
+        reason = "ended"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_shut_down_at_end, handle)
+                await trio.to_thread.run_sync(self._run, connected, handle, address, limiter=self._threads)
+                nursery.cancel_scope.cancel()
+        except* (MaxamError, OSError) as group:
+            reason = str(group.exceptions[0])
+        except* Exception as group:  # noqa: BLE001  # a bug met by one link must not end the others
+            log_bug("internal-error", group, address=address)
+        finally:
+            self._unknown.pop(handle, None)
+            connected.close()
+            handle.close()
+        if self._log_limit.admit("link-ended", host, trio.current_time()):
+            log_event(logging.INFO, "link-ended", address=address, reason=reason)
+
+    # on the link's thread
+
+    def _run(self, connected: socket.socket, handle: socket.socket, address: str) -> None:
+        connected.settimeout(self._limits.tls_handshake_timeout_s)
+        try:
+            tls = self._credentials.server().wrap_socket(connected, server_side=True)
+        except ssl.SSLError as error:
+            raise LinkLostError(f"TLS failed: {handshake_problem(error)}") from error
+        certificate = tls.getpeercert(binary_form=True)
+        chain = read_chain(verified_chain(tls))
+        check = partial(self._check, fingerprint(certificate or b""), chain)
+        link = Link(tls, lambda: self.ring.end, lambda: trio.from_thread.run_sync(self._clock.now_us))
+        try:
+            hello = self._hello(link)
+            principal, denied = trio.from_thread.run_sync(check)
+            if denied:
+                trio.from_thread.run_sync(self._refused, principal, address, denied)
+                self._refuse(link, wire.UNAUTHORISED, denied)
+            link.denied = lambda: trio.from_thread.run_sync(check)[1]
+            state = LinkState(
+                principal,
+                address,
+                hello.name,
+                hello.software,
+                "feed" if hello.wish == wire.FEED else "copy",
+                link,
+                trio.from_thread.run_sync(trio.current_time),
+            )
+            trio.from_thread.run_sync(self._begun, handle, state)
+            try:
+                self._answer(link, hello)
+            finally:
+                trio.from_thread.run_sync(self._ended, state)
+        finally:
+            link.close()
+
+    def _hello(self, link: Link) -> wire.Hello:
+        frame = link.expect()
+        if frame.type != wire.HELLO:
+            raise wire.WireError(f"a frame of type {frame.type} instead of HELLO")
+        try:
+            return wire.read_hello(frame.body)
+        except wire.WireError as error:
+            self._refuse(link, wire.OTHER_VERSION, str(error))
+            raise
+
+    def _answer(self, link: Link, hello: wire.Hello) -> None:
+        """Do what the peer wishes, until the link ends."""
+        if len(self.states) > self._settings.links_max:
+            self._refuse(link, wire.BUSY, f"{self._settings.links_max} links are served already ([link] links_max)")
+        welcome = wire.Welcome(socket.gethostname(), __version__, self.role, self.incarnation, self.ring.end)
+        if hello.wish == wire.COPY:
+            link.send(wire.encode_welcome(welcome))
+            give_copy(link, self._folder, self._disk, self._settings.copy_bytes_per_s_max)
+            return
+        try:
+            feed = JournalFeed(self._folder, self.ring, self.incarnation, hello.position, hello.incarnation)
+            try:
+                texts = SchemaTexts(self._folder)
+                texts.skip(hello.schemas)
+                link.send(wire.encode_welcome(welcome))
+                serve_feed(link, feed, texts)
+            finally:
+                feed.close()
+        except FeedRefusedError as error:
+            self._refuse(link, error.reason, str(error))
+
+    def _refuse(self, link: Link, code: str, text: str) -> None:
+        """Send REFUSED and end the link; raises LinkLostError."""
+        link.send(wire.encode_refused(wire.Refused(code, text)))
+        link.flush()
+        with contextlib.suppress(LinkLostError):  # let the peer read it before the connection is closed
+            link.receive(wire.BEAT_S)
+        raise LinkLostError(f"refused ({code}): {text}")
+
+    # on the event loop
+
+    def _check(self, of: str, chain: Chain) -> tuple[str, str]:
+        """Return the principal of a certificate, and why it may not replicate; empty if it may."""
+        policy = self._policy()
+        principal = policy.principal_of(of) or ""
+        if not principal:
+            return "", "the policy does not list this certificate"
+        if RIGHT not in policy.rights(principal).admin:
+            return principal, f"the principal {principal} lacks the admin right {RIGHT}"
+        denial = None if self._credentials.own_ca else self._denial(chain)
+        return principal, "" if denial is None else denial.detail
+
+    def _begun(self, handle: socket.socket, state: LinkState) -> None:
+        self._unknown.pop(handle, None)
+        self.states[state.link] = state
+        self._audit.record(CONNECTED, "accepted", Identity(state.principal, ""), state.address, f"link: {state.wish}")
+        log_event(
+            logging.INFO,
+            "link-begun",
+            address=state.address,
+            principal=state.principal,
+            name=state.name,
+            software=state.software,
+            wish=state.wish,
+        )
+
+    def _ended(self, state: LinkState) -> None:
+        del self.states[state.link]
+        who = Identity(state.principal, "")
+        self._audit.record(DISCONNECTED, "closed", who, state.address, f"link: {state.wish}")
+
+    def _refused(self, principal: str, address: str, reason: str) -> None:
+        self._audit.record(REFUSED, "refused", Identity(principal, ""), address, f"link: {reason}")
+
+
+async def _shut_down_at_end(connected: socket.socket) -> None:
+    """End a connection when this is cancelled, so that the thread that waits for it ends."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        _shut_down(connected)
+
+
+def _shut_down(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

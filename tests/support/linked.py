@@ -1,0 +1,102 @@
+"""A gateway with a link, and a follower of it in the test's own process."""
+
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Self
+
+from maxam.cluster.follower import Follower, Step
+from maxam.cluster.keeper import Keeper
+from maxam.config import JournalSettings as ConfiguredJournal
+from maxam.journal.disk import OsDisk
+from maxam.journal.encoding import Position
+from maxam.journal.files import Journal, JournalSettings
+from tests.support.gateway_process import GatewayProcess, kept_ports
+
+SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
+
+
+def policy_of(certificates: Path, replicating: str = "operator") -> str:
+    """Return a policy under which each development certificate may do all, and one may replicate."""
+    fingerprints = json.loads((certificates / "fingerprints.json").read_text())
+    rights = '[capabilities.all]\nsend = ["X/**"]\nreceive = ["X/**"]\nadmin = ["read", "write", "metrics"]\n'
+    rights += '[capabilities.replicate]\nadmin = ["replicate"]\n'
+    for name, fingerprint in fingerprints.items():
+        capabilities = '["all", "replicate"]' if name == replicating else '["all"]'
+        rights += f'[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint}"]\ncapabilities = {capabilities}\n'
+    return rights
+
+
+def linked_gateway(folder: Path, certificates: Path, policy: str, *settings: str) -> tuple[GatewayProcess, int]:
+    """Return a gateway with a link on a port that stays, and that port. It does not run yet.
+
+    Args:
+        folder: Its own. It is made if need be.
+        certificates: The development certificates.
+        policy: Text of its policy.
+        settings: Further ones, as `section.key = value`.
+    """
+    (port,) = kept_ports(1)
+    folder.mkdir(exist_ok=True)
+    gateway = GatewayProcess(folder, certificates, policy, SCHEMAS)
+    configuration = folder / "maxam.toml"
+    link = ['link.host = "127.0.0.1"', f"link.port = {port}"]
+    configuration.write_text("\n".join([*link, *settings, configuration.read_text("utf-8")]), "utf-8")
+    return gateway, port
+
+
+def client_context(certificates: Path, name: str = "operator") -> ssl.SSLContext:
+    """Return the context of a link with the certificate of `name`."""
+    context = ssl.create_default_context(cafile=certificates / "ca.pem")
+    context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
+    return context
+
+
+class FollowedJournal:
+    """A journal that follows. A context manager: leaving closes it."""
+
+    def __init__(self, folder: Path, certificates: Path, ports: list[int], name: str = "operator") -> None:
+        self.folder = folder
+        self.failures: list[BaseException] = []
+        how = JournalSettings(ConfiguredJournal().segment_bytes_max, reserve_bytes=0)
+        self.journal = Journal.open(str(folder), OsDisk(), how, bytes(16))
+        self.recovered = sum(1 for _ in self.journal.recover(following=True))
+        self.keeper = Keeper(self.journal, self.journal.position, self.failures.append)
+        self.keeper.start()
+        self.follower = Follower(
+            [("127.0.0.1", port) for port in ports],
+            lambda: client_context(certificates, name),
+            self.keeper,
+            str(folder),
+            OsDisk(),
+            self.journal.position,
+            self.journal.incarnation,
+        )
+        self.revision = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.keeper.close()
+        self.journal.close(seal=False)
+        assert not self.failures, self.failures
+
+    async def apply(self, steps: list[Step]) -> None:
+        """Take records as an observer does."""
+        self.revision = steps[-1].position.revision
+
+    async def run(self, apply: Callable[[list[Step]], Awaitable[None]] | None = None) -> None:
+        """Follow until cancelled."""
+        await self.follower.run(apply or self.apply)
+
+
+def segments(folder: Path) -> dict[str, bytes]:
+    """Return the segments of a journal by name."""
+    return {one.name: one.read_bytes() for one in (folder / "segments").iterdir() if "torn" not in one.name}
+
+
+def same(one: Position, other: Position) -> bool:
+    """Return True if two positions are the same block."""
+    return (one.revision, one.chain) == (other.revision, other.chain)
