@@ -19,6 +19,7 @@ from maxam.content import EMPTY_CONTENT
 from maxam.stomp.encoder import marker, notice, with_conflated
 
 NOTICES_MAX: Final = 1000  # handed out at a time: 1 ms
+INTERVALS_MAX: Final = 1000  # ended at a time: 0.6 ms
 _SINCE_UNAVAILABLE: Final = (b"result", b"since-unavailable")
 
 
@@ -113,16 +114,19 @@ class RefinedDelivery:
             heappush(self._timers, (due_s, self._numbers, subscription))
 
     def run_timers(self, now_s: float) -> list[Subscription]:
-        """Do what is due; return the subscriptions that have become ready."""
+        """Do what is due; return the subscriptions that have become ready. `due_s` is still past if that was not all."""
         ready = []
         timers = self._timers
-        while timers and timers[0][0] <= now_s:
+        left = INTERVALS_MAX
+        while timers and timers[0][0] <= now_s and left > 0:
             due_s, _, subscription = heappop(timers)
             refinement = subscription.refinement
             if refinement is None or not _is_valid(due_s, subscription):
                 continue
             refinement.armed_s = -1.0
-            subscription.end_waits(refinement.end_intervals(now_s))
+            ended = refinement.end_intervals(now_s, left)
+            left -= 1 + len(ended)
+            subscription.end_waits(ended)
             if subscription.ready and not subscription.queued:
                 ready.append(subscription)
             if 0 <= refinement.marker_due_s <= now_s:

@@ -316,11 +316,11 @@ class Refinement:
 
     # Time.
 
-    def end_intervals(self, now_s: float) -> list[bytes]:
-        """End the intervals that are over; return their destinations."""
-        ended = []
+    def end_intervals(self, now_s: float, most: int) -> list[bytes]:
+        """End the intervals that are over, `most` at most; return their destinations."""
+        ended: list[bytes] = []
         pace = self._pace
-        while pace and pace[0][0] <= now_s:
+        while pace and pace[0][0] <= now_s and len(ended) < most:
             destination = pace.popleft()[1]
             del self._due_s[destination]
             ended.append(destination)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from maxam.broker.positions import position_text
+from maxam.broker.refined_delivery import INTERVALS_MAX
 from maxam.broker.session import OVERDUE, SCAN_READY_MAX
 from maxam.broker.store import TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
@@ -228,6 +229,33 @@ class TestMinInterval:
         assert values(client.read()) == [("X/a", b"3")]
         world.now_s += 5
         assert values(client.read()) == []
+
+    @pytest.mark.parametrize("changed", [True, False])
+    def test_many_intervals_end_in_parts(self, changed: bool) -> None:
+        """No call ends all of them, and no value is forgotten; what ends without a value needs calls too."""
+        world = make()
+        client = world.client()
+        subscribe(client, "min-interval:1000")
+        topics = [f"X/{number}" for number in range(INTERVALS_MAX + 2)]
+        publisher = world.client()
+        for body in (b"1", b"2") if changed else (b"1",):
+            for topic in topics:
+                publisher.send(topic, body)
+            world.settle()
+            publisher.read()
+            assert len(values(client.read())) == (len(topics) if body == b"1" else 0)
+        world.now_s += 1
+        some = values(client.read_some())
+        assert client.peer.next_due_s is not None
+        assert client.peer.next_due_s <= world.now_s
+        some += values(client.read())
+        assert sorted(some) == (sorted((topic, b"2") for topic in topics) if changed else [])
+        client.read()
+        world.now_s += 0.999
+        for topic in topics:
+            publisher.send(topic, b"3")
+        world.settle()
+        assert len(values(client.read())) == (0 if changed else len(topics))
 
     def test_other_topics_do_not_wait(self) -> None:
         """Each topic has an interval of its own."""
