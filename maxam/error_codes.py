@@ -125,6 +125,8 @@ CODES: Final[dict[str, Entry]] = {
         "The SEND has headers that only bridges may send: `origin-gateway`, `origin-publisher`, `origin-timestamp` or `via`.",
         "Leave them out, or give the principal a capability with `bridge = true`.",
     ),
+    "drill-unanswered": Entry("A bridge did not report the result of a drill.", "See `maxam-admin bridges show`."),
+    "link-down": Entry("The link of a bridge is down.", "See `maxam-admin bridges show`."),
     "unauthorised": Entry("The principal may not send to this destination.", "Grant the right in policy.toml."),
     "withheld": Entry("The principal may not receive this destination.", "Grant the right in policy.toml."),
     "personal-withheld": Entry(

@@ -133,6 +133,22 @@ ROWS: Final = {
             ((1, "red"),),
             width=12,
         ),
+        Panel(
+            "Links of bridges",
+            "1 while the link of a venue is up. While it is 0, the topics of the venue are unknown.",
+            "none",
+            (_gauge("maxam_bridge_link_up", "{{instance}} {{venue}}"),),
+            (),
+            width=12,
+        ),
+        Panel(
+            "Bridges behind",
+            "Age of the oldest change that may be missing on this side of a bridge.",
+            "s",
+            (_gauge("maxam_bridge_behind_seconds", "{{instance}} {{venue}}"),),
+            ((300, "red"),),
+            width=12,
+        ),
     ),
     "Traffic": (
         Panel(

@@ -46,7 +46,8 @@ VALUE_FIELDS: Final[dict[str, Schema]] = {
 VALUED_TOPIC: Final = extended(
     TOPIC,
     "Topic",
-    ("updates", *VALUE_FIELDS),
+    ("updates", "unknown_since", *VALUE_FIELDS),
     updates=described(WHOLE, "changes of the topic since the gateway has known it: for their rate"),
+    unknown_since=described(TIME, "since when it is not known to be current, as its link is down; absent if it is"),
     **VALUE_FIELDS,
 )

@@ -22,6 +22,10 @@ _COMMANDS: Final = {
         "maxam.cli.commands.bench:bench",
         "Run maxam-bench with ARGUMENTS: measure load, latency and freshness of a broker.",
     ),
+    "bridges": (
+        "maxam.cli.commands.bridges:bridges",
+        "List, show, pause, resume and drill the bridges between this gateway and others.",
+    ),
     "certs": (
         "maxam.cli.commands.certs:certs",
         "Manage a local certificate authority: issue, list, renew and revoke certificates.",

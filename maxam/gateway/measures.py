@@ -90,6 +90,11 @@ def _state(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_subscriptions_behind", (), look.behind
     yield "maxam_topics", (), broker.store.live
     yield "maxam_topics_overdue", (), gateway.freshness.count
+    links = gateway.bridge_links
+    for venue, one in links.links.items():
+        yield "maxam_bridge_link_up", (venue,), 0 if one.down else 1
+        yield "maxam_bridge_behind_seconds", (venue,), one.behind_s(links.now_us)
+        yield "maxam_bridge_quarantined", (venue,), 0 if one.link is None else one.link.quarantined
     yield "maxam_freshness_breaches_total", (), gateway.freshness.breaches
     yield "maxam_topics_expired_total", (), gateway.broker.counters.topics_expired
     yield "maxam_wills", (), len(broker.last_wills.wills)

@@ -10,10 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from maxam.api.routes.metrics import METRICS
 from maxam.config import AdminSettings
+from maxam.links import link_topic
 from maxam.records import REJECTION_RESULTS
 from tests.alerts.prometheus import DASHBOARD, DEPLOY, alerts, expressions, panels, promtool, recorded
+from tests.bridge_links import link
 from tests.streams.test_reload_admin import get
-from tests.support.living_gateway import Living, Site, living, run
+from tests.support.living_gateway import ANYTHING_GOES, Living, Site, living, run, until
 
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to all that it scrapes
 OF_PROMETHEUS = {"up"}
@@ -50,9 +52,13 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Samples]:
 
     async def test() -> None:
         site = Site(tmp_path_factory.mktemp("site"), "anna")
+        (site.schemas / "registry.toml").write_text(ANYTHING_GOES + ANYTHING_GOES.replace("X/**", "B/**"))
+        site.policy({"anna": {"send": ["X/**", "B/**"]}})
         site.settings = replace(site.settings, admin=AdminSettings(port=0, backups=site.folder / "backups"))
         async with living(site) as gateway, gateway.client("anna") as anna:
             await anna.send("X/a", b"v")
+            await anna.send(link_topic("V1").decode(), link("V1", "V1/**").encoded())
+            await until(lambda: bool(gateway.gateway.bridge_links.links))
             found.append(await samples_of(gateway))
 
     run(test)

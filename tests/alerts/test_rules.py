@@ -81,6 +81,12 @@ CASES: dict[str, list[Course]] = {
     ],
     "MaxamClock": [gauge(f"maxam_clock_ahead_seconds{{{ON}}}", 0, 7200)],
     "MaxamTopicsOverdue": [gauge(f"maxam_topics_overdue{{{ON}}}", 0, 3)],
+    "MaxamBridgeDown": [gauge(f'maxam_bridge_link_up{{{ON}, venue="V1"}}', 1, 0)],
+    "MaxamBridgeBehind": [
+        gauge(f'maxam_bridge_behind_seconds{{{ON}, venue="V1"}}', 1, 400),
+        gauge(f'maxam_bridge_link_up{{{ON}, venue="V1"}}', 1, 1),
+    ],
+    "MaxamBridgeQuarantine": [gauge(f'maxam_bridge_quarantined{{{ON}, venue="V1"}}', 0, 2)],
     "MaxamConsumerStale": [gauge(f'maxam_subscription_lag_seconds{{{ON}, state="connected"}}', 0.2, 31)],
     "MaxamConsumerAway": [gauge(f'maxam_subscription_lag_seconds{{{ON}, state="detached"}}', 600, 3700)],
     "MaxamTakeovers": [counter(f"maxam_takeovers_total{{{ON}}}", 0.5, 6)],

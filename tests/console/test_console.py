@@ -447,7 +447,19 @@ def test_another_version_offers_to_load_the_page_anew(tab: OpenTab) -> None:
         expect(page.get_by_role("button", name="Load the page again")).to_be_visible()
 
 
-VIEWS = ("overview", "topics", "slow", "overdue", "sessions", "rejects", "schemas", "connections", "journal", "about")
+VIEWS = (
+    "overview",
+    "topics",
+    "slow",
+    "overdue",
+    "bridges",
+    "sessions",
+    "rejects",
+    "schemas",
+    "connections",
+    "journal",
+    "about",
+)
 WIDER = "document.documentElement.scrollWidth > innerWidth"
 # A value beside its name that has less room than four digits, and a name of a view that leaves its place.
 SQUEEZED = """[...document.querySelectorAll('.facts dd')].some((dd) => dd.clientWidth < 40)

@@ -29,6 +29,7 @@ from maxam.config import AuditSettings, JournalSettings, Limits, ListenerSetting
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
 from maxam.gateway.backups import Backups
+from maxam.gateway.bridge_links import BridgeLinks
 from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.freshness import Freshness
@@ -136,6 +137,7 @@ class World:
         self.watermarks = Watermarks(self.broker, lambda: None, Path(), 1_000_000, 1000)
         self.freshness = Freshness(self.broker, lambda: self.wall_us)
         self.wall_us = 0
+        self.bridge_links = BridgeLinks(self.broker, self.freshness, lambda: self.wall_us)
         self.clock = WallClock(0, 3600, 0.0)
         self.staleness = Staleness(self.broker, 5.0, lambda: self.wall_us)
         self.rates = Rates(self.broker, [])

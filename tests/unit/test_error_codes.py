@@ -22,7 +22,8 @@ RELEASED = """
     enrolment-refused expired failed file-forbidden file-not-found forbidden gateway-unreachable in-use input-incomplete
     input-output internal invalid-destination invalid-glob invalid-parameter invalid-request invalid-selector invalid-token
     invalid-value job-failed journal-damaged journal-failed journal-incarnation journal-other journal-unreadable key-known key-revoked
-    link-invalid link-lost link-refused journal-copied load-failed maker method-not-allowed missing-header no-certificate no-common-version no-rule no-token not-connected
+    drill-unanswered link-down link-invalid link-lost link-refused journal-copied load-failed maker method-not-allowed missing-header
+    no-certificate no-common-version no-rule no-token not-connected
     not-found not-in-force outcome-unknown personal-withheld policy-invalid position-unavailable principal-exists protocol-error publish-failed revisions-lost
     revoked schema-invalid stomp-error tls-failed token-exists too-large too-many too-many-streams too-often too-slow
     topic-changed unauthenticated unauthorised unavailable unknown unknown-host usage used value-unreadable withheld

@@ -6,6 +6,7 @@ import { add, el, fill, icon, put } from "./dom.js";
 import { link, Poll } from "./link.js";
 import { age, time, zone } from "./text.js";
 import * as about from "./views/about.js";
+import * as bridges from "./views/bridges.js";
 import * as connections from "./views/connections.js";
 import * as journal from "./views/journal.js";
 import * as overdue from "./views/overdue.js";
@@ -38,6 +39,7 @@ const VIEWS = {
   topics: { title: "Topics", icon: "topics", key: "t", show: topics.show },
   slow: { title: "Slow subscribers", icon: "slow", key: "b", show: slow.show },
   overdue: { title: "Overdue topics", icon: "overdue", key: "d", show: overdue.show },
+  bridges: { title: "Bridges", icon: "bridges", key: "l", show: bridges.show },
   sessions: { title: "Sessions", icon: "sessions", key: "s", show: sessions.show },
   rejects: { title: "Rejects", icon: "rejects", key: "r", show: rejects.show },
   schemas: { title: "Schemas", icon: "schemas", key: "m", show: schemas.show },

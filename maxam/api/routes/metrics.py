@@ -109,6 +109,21 @@ _CURRENT: Final = (
     ),
     Declared("maxam_subscriptions_behind", "gauge", "Subscriptions that lack something longer than lag_threshold_s."),
     Declared("maxam_topics", "gauge", "Topics that hold a value."),
+    Declared(
+        "maxam_bridge_link_up",
+        "gauge",
+        "1 while the link of a venue is up, 0 while its topics are unknown.",
+        ("venue",),
+    ),
+    Declared(
+        "maxam_bridge_behind_seconds",
+        "gauge",
+        "Age of the oldest change that may be missing on this side of a bridge.",
+        ("venue",),
+    ),
+    Declared(
+        "maxam_bridge_quarantined", "gauge", "Topics of a bridge whose newest value the other side rejects.", ("venue",)
+    ),
     Declared("maxam_topics_overdue", "gauge", "Topics that are older than fresh_within_s of their rule."),
     Declared("maxam_freshness_breaches_total", "counter", "Topics that became so, each time; at the start too."),
     Declared("maxam_topics_expired_total", "counter", "Deletes by the gateway of topics older than expire_after_s."),

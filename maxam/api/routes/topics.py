@@ -13,6 +13,7 @@ from maxam.api.description import page
 from maxam.api.parameters import AFTER, GLOB, LIMIT, WHERE, choice
 from maxam.api.routing import PII, Call, Description, RouteSpec, at_a_time, not_found, record_personal
 from maxam.api.topic_schemas import VALUED_TOPIC
+from maxam.avro.json.decoding import iso_time
 from maxam.avro.json.rows import WITHHELD, may_be_personal, topic_row, value_fields
 from maxam.records import Change
 
@@ -116,7 +117,9 @@ async def _topic(call: Call) -> Response:
 
 
 def _topic_row(call: Call, change: Change) -> dict[str, object]:
-    return topic_row(change) | {"updates": call.view.updates(change.destination)}
+    unknown_us = call.gateway.bridge_links.unknown_since_us(change.destination)
+    unknown = {"unknown_since": iso_time(unknown_us)} if unknown_us else {}
+    return topic_row(change) | {"updates": call.view.updates(change.destination)} | unknown
 
 
 def _value(call: Call, change: Change, as_sent: bool = False) -> tuple[dict[str, object], bool]:

@@ -65,7 +65,7 @@ def topics_list(
     condition = {} if where is None else {"where": where}
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower(), **condition)
-        columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES"]
+        columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES", "UNKNOWN SINCE"]
         expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
         print_rows(
             rows,
@@ -79,6 +79,7 @@ def topics_list(
                 row["publisher"],
                 f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})",
                 row["body_bytes"],
+                row.get("unknown_since") or "",
                 *([cell(_value_cell(row), None) if full else _value_cell(row)] if values else []),
             ],
             expendable,

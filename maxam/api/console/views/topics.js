@@ -205,6 +205,7 @@ function showTopic(destination, pii) {
       ["Schema", row.schema ? el("a", { href: `#/schemas?${new URLSearchParams({ type: row.schema })}` }, client(`${row.schema} ${row.schema_version}`, 200)) : "none"],
       ["Size", bytes(row.body_bytes)],
       ["Updates", row.updates === undefined ? null : `${count(row.updates)} since the gateway started`],
+      ["Unknown", row.unknown_since ? el("span", { class: "warn" }, `since ${time(row.unknown_since)}, as its link is down`) : null],
       ["Fresh within", row.fresh_within_s === undefined || row.fresh_within_s === null ? null : age(row.fresh_within_s)],
     ]);
     if (row.revision === shownRevision) return;
