@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 PARTS = re.findall(r"^```stomp-session (client|server)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_fresh_development_gateway_answers_the_first_session_as_shown(tmp_path: Path, certificates: Path) -> None:
     """With certs-dev/publisher.pem, the shipped schemas and the policy of a development machine, each byte is as on the page."""
