@@ -206,7 +206,7 @@ def test_watch_shows_values_decoded(running: Running) -> None:
         "value": {"text": "v"},
         "problem": "",
     }
-    assert rows["X/W.2.Raw"]["problem"] == "it is accepted without a schema"
+    assert rows["X/W.2.Raw"]["problem"]
     host, port = running.gateway.address
     result = running.cli("topics", "watch", "X/W.1", "--count", "1", "--stomp", f"{host}:{port}", who="publisher")
     assert re.fullmatch(r'\d+ X/W\.1 \{"text":"v"\}\n', result.stdout)
@@ -422,12 +422,10 @@ def test_any_name_that_leads_there_will_do(running: Running) -> None:
 def test_no_gateway_is_told(running: Running) -> None:
     """Nothing listens, or something that is no admin listener."""
     result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": unused_address()})
-    assert result.exit_code == 4
-    assert "no program listens at" in result.stderr
+    assert (result.exit_code, code_in(result.stderr)) == (4, "gateway-unreachable")
     host, port = running.gateway.address
     result = running.cli("topics", "list", variables={"MAXAM_GATEWAY": f"{host}:{port}"})
-    assert result.exit_code == 4
-    assert "is it the admin port?" in result.stderr
+    assert (result.exit_code, f"{host}:{port}" in result.stderr) == (4, True)
 
 
 def test_untrusted_certificates_are_told(running: Running, tmp_path: Path) -> None:
@@ -496,7 +494,7 @@ def test_usage_errors_have_their_own_exit_code(running: Running) -> None:
 def test_arguments_that_are_no_text_are_told(running: Running, arguments: list[str]) -> None:
     """As bytes of another character set come from a shell; one line, and exit code 1."""
     result = running.cli(*arguments, "X/\udcff")
-    assert (result.exit_code, result.stderr) == (2, "Error: an argument is not UTF-8: 'X/\\udcff'\n")
+    assert (result.exit_code, result.stderr.count("\n"), "'X/\\udcff'" in result.stderr) == (2, 1, True)
 
 
 def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
@@ -523,7 +521,7 @@ def test_file_verbs_need_no_gateway(running: Running, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[capability.x]")
     result = cli("policy", "check", str(tmp_path / "bad.toml"))
     assert result.exit_code == 1
-    assert "bad.toml: capability: expected one of" in result.stdout
+    assert "bad.toml: capability: " in result.stdout
     assert "1 error" in result.stderr
     assert cli("schemas", "check", str(tmp_path)).exit_code == 3
 

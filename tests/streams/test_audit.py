@@ -23,6 +23,7 @@ from maxam.gateway.audit import (
     TAKEN_OVER,
     audit_folder,
 )
+from tests.support.errors import code_in
 from tests.support.living_gateway import EVERYTHING, Living, Site, cli, living, run, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "security.md"
@@ -168,7 +169,7 @@ def test_the_log_is_shown_and_proved_beside_the_gateway_that_writes_it(site: Sit
             (copy / path.name).write_bytes(whole[: whole.index(b"\n") + 1])
             assert (await cli(gateway, "audit", "verify", str(copy))).exit_code == 0
             result = await cli(gateway, "audit", "verify", str(copy), "--anchor", head)
-            assert (result.exit_code, "the end is missing" in result.output) == (1, True)
+            assert (result.exit_code, code_in(result.stderr)) == (1, "audit-broken")
             assert (await cli(gateway, "audit", "verify", str(copy), "--anchor", "x")).exit_code == 2
 
     run(test)
@@ -187,7 +188,7 @@ def test_what_is_in_force_is_explained(site: Site) -> None:
             result = await cli(gateway, "policy", "explain", "--certificate", certificate, "--receive", "**")
             assert (result.exit_code, "part" in result.output) == (0, True)
             result = await cli(gateway, "policy", "explain", "--principal", "anna", "--send", "Y/a")
-            assert (result.exit_code, "denied: none of its send globs (X/**) matches" in result.output) == (1, True)
+            assert (result.exit_code, result.output.startswith("denied: "), "X/**" in result.output) == (1, True, True)
             for arguments, who, code in (
                 (["--principal", "anna", "--send", "X/a"], "anna", 4),
                 (["--fingerprint", "00" * 32, "--send", "X/a"], "operator", 3),
@@ -215,7 +216,7 @@ def test_a_policy_that_is_about_to_come_is_compared_with_who_is_there(site: Site
             assert set(effects) == {("closed", "bert"), ("lost", "anna")}
             assert effects["lost", "anna"]["example"] == "X/a"
             result = await cli(gateway, "policy", "diff", str(new), str(new), "--live")
-            assert "no principal gains or loses anything" in result.output
-            assert "no connection would be closed" in result.output
+            assert result.exit_code == 0
+            assert not {"anna", "bert"} & set(re.findall(r"\w+", result.output))
 
     run(test)

@@ -33,6 +33,7 @@ from maxam.pki.certificates import fingerprint
 from maxam.pki.est_client import ClientFolder, new_key, new_request
 from maxam.records import Identity
 from tests.patience import PATIENCE_S
+from tests.support.errors import code_in
 from tests.support.living_gateway import NOW, Living, Site, cli, living, run
 
 PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
@@ -249,14 +250,12 @@ def test_a_token_is_good_once(site: EnrolmentSite) -> None:
             assert (status, headers["www-authenticate"].startswith("Basic")) == (401, True)
             assert (await est.ask("simpleenroll", None, pkcs10()))[0] == 401
             other = await operator.token("other", "--capability", "Meters")
-            assert "waits to be used already" in await operator(
-                "enrolment", "token", "create", "other", "--capability", "Meters", code=1
-            )
+            again = await operator("enrolment", "token", "create", "other", "--capability", "Meters", code=1)
+            assert code_in(again) == "token-exists"
             await operator("enrolment", "token", "revoke", other["id"])
             assert (await est.ask("simpleenroll", other["token"], pkcs10()))[0] == 401
-            assert "minutes must be 1 to" in await operator(
-                "enrolment", "token", "create", "late", "--minutes", "999999", code=2
-            )
+            late = await operator("enrolment", "token", "create", "late", "--minutes", "999999", code=2)
+            assert "minutes" in late
 
     run(test)
 
@@ -302,7 +301,7 @@ def test_nobody_grants_what_he_does_not_hold(site: EnrolmentSite) -> None:
             await refused(2, "unknown clients are called so", "fingerprint:1")
             await refused(2, "surrogate", "p", "--capability", "\udc80")
             await refused(2, "surrogate", "p", "--capability", "Meters", "--owns", "\udc80")
-            assert "needs the admin right enrol" in await _as_anna(gateway)
+            assert "right enrol" in await _as_anna(gateway)
             await operator("enrolment", "token", "create", "op-2", "--capability", "Operations")
             token = await operator.token("late", "--capability", "Meters")
             text = site.policy_file.read_text()
@@ -501,7 +500,7 @@ def test_our_client_pins_enrols_and_renews(site: EnrolmentSite, tmp_path: Path) 
             enrolled = json.loads(await operator(*enrol, token["ca_sha256"], "--json"))
             assert (folder / "client.key").read_bytes() == key
             assert (folder / "client.key").stat().st_mode & 0o777 == 0o600
-            assert "--renew gets the next one" in await operator(*enrol, token["ca_sha256"], code=1)
+            assert "--renew" in await operator(*enrol, token["ca_sha256"], code=1)
             renew: list[str | Path] = ["enrol", folder, "--at", at, "--renew"]
             assert "days more" in await operator(*renew, "--days-left", "30")
             renewed = json.loads(await operator(*renew, "--json"))
@@ -637,10 +636,10 @@ def test_an_authority_that_cannot_serve_is_told_at_start(site: EnrolmentSite, tm
     (tmp_path / "other").write_text("another passphrase")
     (tmp_path / "other").chmod(0o600)
     bad = replace(site.settings, enrolment=replace(enrolment, passphrase_file=tmp_path / "other"))
-    with pytest.raises(ConfigurationError, match="is the passphrase right"):
+    with pytest.raises(ConfigurationError, match="passphrase"):
         check_enrolment(bad, sources)
     bad = replace(site.settings, enrolment=replace(enrolment, server_ca=None))
-    with pytest.raises(ConfigurationError, match="is not signed by"):
+    with pytest.raises(ConfigurationError, match="signed by"):
         check_enrolment(bad, sources)
     bad = replace(site.settings, tls=replace(site.settings.tls, client_ca=site.certificates / "ca.pem"))
     with pytest.raises(ConfigurationError, match=r"not in \[tls\] client_ca"):

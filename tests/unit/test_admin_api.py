@@ -411,7 +411,7 @@ def test_a_value_is_decoded_by_the_schema_that_judged_it_only(world: World) -> N
         world.broker.replace_registry(load_registry(REGISTRY | {"t/T_v1/1.0.avsc": schema_of(fields)}))
         topic = await world.json("/v1/topics/X/A.1")
         assert (topic["value_state"], topic["body"]) == ("raw", "/v////////9/")
-        assert topic["problem"] == "the schema t.T_v1 1.0 that judged it is no longer in force"
+        assert "t.T_v1 1.0" in topic["problem"]
 
     def schema_of(fields: list[dict[str, Any]]) -> bytes:
         return json.dumps({**SCHEMA, "fields": fields}).encode()

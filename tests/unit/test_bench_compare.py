@@ -85,14 +85,14 @@ def test_a_peer_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -
     """Before anything is measured: what to run, and how to do without it."""
     missing = compare.Contender("Missing", compare.CONTENDERS["maxam"].start, lambda: False)
     monkeypatch.setattr(compare, "CONTENDERS", {**compare.CONTENDERS, "rabbitmq": missing})
-    with pytest.raises(LoadError, match=r"not installed: rabbitmq; run deploy/install-bench-peers .*--brokers maxam"):
+    with pytest.raises(LoadError, match=r"rabbitmq.* deploy/install-bench-peers .*--brokers maxam"):
         compare.Comparison(["maxam", "rabbitmq"], 1.0, 1, 0.0, as_json=False)
 
 
 def test_a_broker_shares_no_core_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one core there is nothing to compare."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
-    with pytest.raises(LoadError, match="the load needs another"):
+    with pytest.raises(LoadError, match="core"):
         compare.Comparison(["maxam"], 1.0, 1, 0.0, as_json=False)
 
 
@@ -100,7 +100,7 @@ def test_a_broker_has_the_core_that_is_asked_for(monkeypatch: pytest.MonkeyPatch
     """The load has the others; one that we may not use is refused, and the text names those that we may, and the option."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 2, 3})
     assert shared_out(2) == (frozenset({2}), frozenset({1, 3}))
-    with pytest.raises(LoadError, match=r"core 0 .* may use \[1, 2, 3\]: see --broker-core"):
+    with pytest.raises(LoadError, match=r"core 0 .*\[1, 2, 3\].*--broker-core"):
         shared_out(0)
 
 

@@ -149,9 +149,10 @@ def test_a_mistake_is_told_with_file_and_place(home: Path, text: str, told: str)
 
 def test_unknown_profiles_and_files_are_told(home: Path) -> None:
     """The error lists the profiles that exist."""
-    assert "has no profile 'west'; it has east" in asked(home, "--profile", "west", "config").stderr
-    assert "there is no profile 'west'" in asked(home / "nobody", "--profile", "west", "config").stderr
-    assert "cannot be read: No such file" in asked(home, "--client-config", "/nonesuch", "config").stderr
+    unknown = asked(home, "--profile", "west", "config")
+    assert (unknown.exit_code != 0, "'west'" in unknown.stderr, "east" in unknown.stderr) == (True, True, True)
+    assert "'west'" in asked(home / "nobody", "--profile", "west", "config").stderr
+    assert "/nonesuch" in asked(home, "--client-config", "/nonesuch", "config").stderr
 
 
 def test_who_has_no_certificate_is_told_where_to_write_it(home: Path) -> None:

@@ -262,13 +262,11 @@ def test_a_bad_minor_is_refused_with_all_that_is_bad() -> None:
         ("e/A_v1/1.1.avsc", "fields[2].type"),
         ("e/A_v1/1.1.avsc", "fields[0].type"),
     ]
-    assert str(found[1]) == (
-        "e/A_v1/1.1.avsc: fields[2].type: n: is not in what was written, and has no default. FULL_TRANSITIVE requires that 1.1 can "
-        'read all data of 1.0, such as {"a": 0, "d": "A"} (not backward compatible with e/A_v1/1.0.avsc). Give the field a '
-        "default, or make it a new major version, which is a type of its own"
-    )
-    assert "requires that 1.0 can read all data of 1.1" in str(found[2])
-    assert "not forward compatible with e/A_v1/1.0.avsc" in str(found[2])
+    text = str(found[1])
+    assert text.startswith("e/A_v1/1.1.avsc: fields[2].type: n: ")
+    for part in ("FULL_TRANSITIVE", '{"a": 0, "d": "A"}', "backward", "e/A_v1/1.0.avsc", "default"):
+        assert part in text
+    assert "forward compatible with e/A_v1/1.0.avsc" in str(found[2])
 
 
 def test_the_mode_of_the_type_decides() -> None:
@@ -418,4 +416,4 @@ def test_a_reference_to_one_of_two_minors_is_pinned() -> None:
     """A minor more of a type never changes what another one means: a reference that would be open is an error."""
     texts = referring("1.0", record(("x", "int"), ("y", "int", 0), name="e.B_v1"))
     texts["e/A_v1/1.0.avsc"] = json.dumps(record(("i", "e.B_v1"))).encode()
-    assert any('pin one with "references": {"e.B_v1": "1.1"}' in str(problem) for problem in problems(texts))
+    assert any('"references": {"e.B_v1": "1.1"}' in str(problem) for problem in problems(texts))

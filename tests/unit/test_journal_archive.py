@@ -401,7 +401,7 @@ def test_a_file_that_the_system_does_not_hand_out_is_unreadable(tmp_path: Path) 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     """A folder without a journal is an error. A journal without rejected SENDs has none."""
-    with pytest.raises(JournalError, match="not the folder of a journal"):
+    with pytest.raises(JournalError):
         examine(tmp_path)
     write(tmp_path / "journal", [[change(1)]]).close()
     assert examine(tmp_path / "journal", "rejected").problems == ()

@@ -203,7 +203,7 @@ def test_a_power_cut_while_restoring_leaves_no_journal_that_starts() -> None:
         if f"{NEW}/segments" not in after.files:
             continue
         if f"{NEW}/restoring" in after.files:
-            with pytest.raises(JournalError, match="was not restored to its end"):
+            with pytest.raises(JournalError, match="not restored"):
                 Journal.open(NEW, after, JournalSettings(reserve_bytes=0), SYNC)
         else:
             started = Journal.open(NEW, after, JournalSettings(reserve_bytes=0), SYNC)
@@ -242,7 +242,7 @@ def test_what_is_not_what_the_manifest_says_is_not_restored() -> None:
     manifest = json.loads(begin.contents()[f"{BACKUPS}/1/{MANIFEST}"])
     manifest["files"][0]["path"] = "../../etc/passwd"
     disk.put(f"{BACKUPS}/1/{MANIFEST}", json.dumps(manifest).encode())
-    with pytest.raises(JournalError, match="outside of the backup"):
+    with pytest.raises(JournalError, match="etc/passwd"):
         restore(f"{BACKUPS}/1", "/another", disk)
 
 
@@ -288,7 +288,7 @@ def test_a_manifest_names_files_of_a_journal_only(path: str) -> None:
     manifest = json.loads(disk.contents()[f"{BACKUPS}/1/{MANIFEST}"])
     manifest["files"][0]["path"] = path
     disk.put(f"{BACKUPS}/1/{MANIFEST}", json.dumps(manifest).encode())
-    with pytest.raises(JournalError, match="outside of the backup"):
+    with pytest.raises(JournalError, match="backup"):
         restore(f"{BACKUPS}/1", NEW, disk)
     assert NEW not in disk.files
 
@@ -440,7 +440,7 @@ def test_one_backup_at_a_time_is_made_in_a_folder() -> None:
     disk = journal()
     disk.make_folder(BACKUPS)
     held = disk.lock(f"{BACKUPS}/{LOCK}")
-    with pytest.raises(JournalError, match="another backup is being made"):
+    with pytest.raises(JournalError, match="another backup"):
         back_up(ROOT, BACKUPS, "1", disk)
     assert names(disk) == {LOCK}
     disk.close(held)

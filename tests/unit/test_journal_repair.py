@@ -110,7 +110,7 @@ def test_a_damaged_block_of_a_sealed_segment_is_dropped_with_everything_told() -
     }
     [drop] = plan.drops
     assert (drop.path, drop.offset, drop.length, drop.first, drop.last) == (path, start, end - start, 5, 6)
-    assert (drop.exact, drop.needed, drop.fault) == (True, True, "the block does not match its checksum")
+    assert (drop.exact, drop.needed, "checksum" in drop.fault) == (True, True, True)
     [topic] = plan.topics  # a has a newer value
     assert (topic.destination, topic.lost, topic.deleted) == ("X/b", 6, True)
     assert (topic.shown, topic.shown_at_us, topic.shown_deleted) == (2, NOW_US + 2000, False)
@@ -248,7 +248,7 @@ def test_a_torn_tail_is_left_to_the_start_and_nothing_else_is_found() -> None:
     disk.put(opened, disk.contents()[opened][:-30])
     plan = planned(disk)
     assert plan.empty
-    assert "cut off, as every start does" in plan.notes[0]
+    assert opened in plan.notes[0]
     _, journal, _ = repaired(disk)
     assert journal.head == 8
 
@@ -278,10 +278,10 @@ def test_a_journal_in_use_is_not_looked_at() -> None:
     disk = three_segments()
     for name in ("lock", "snapshots/lock"):
         held = disk.lock(f"{ROOT}/{name}")
-        with pytest.raises(JournalError, match="is in use: stop the gateway"):
+        with pytest.raises(JournalError, match="in use"):
             Repair.open(ROOT, disk)
         disk.close(held)
-    with pytest.raises(JournalError, match="is not the folder of a journal"):
+    with pytest.raises(JournalError, match=f"{ROOT}/segments"):
         Repair.open(f"{ROOT}/segments", disk)
 
 

@@ -243,10 +243,10 @@ def test_a_released_minor_does_not_change() -> None:
     assert len(loaded(files={"registry.lock": lock, "e/A_v1/1.1.avsc": new}).versions("e.A_v1")) == 2
     spaces = json.dumps(json.loads(avsc("A_v1", "int")), indent=4).encode()
     loaded(files={"registry.lock": lock, "e/A_v1/1.0.avsc": spaces})  # white space is no change
-    with pytest.raises(SchemaError, match=r"^e/A_v1/1\.0\.avsc: differs from the released text .*sha256"):
+    with pytest.raises(SchemaError, match=r"^e/A_v1/1\.0\.avsc: .*sha256"):
         loaded(files={"registry.lock": lock, "e/A_v1/1.0.avsc": avsc("A_v1", "int", doc="new")})
     both = loaded(files={"e/A_v1/1.1.avsc": new}).lock()
-    with pytest.raises(SchemaError, match=r'registry\.lock:7: released\."e\.A_v1"\."1\.1": released, but there is no'):
+    with pytest.raises(SchemaError, match=r'registry\.lock:7: released\."e\.A_v1"\."1\.1": '):
         loaded(files={"registry.lock": both})
     with pytest.raises(SchemaError, match=r"registry\.lock:1: x: unknown key"):
         loaded(files={"registry.lock": b"x = 1"})
