@@ -181,6 +181,11 @@ class Refinement:
         """Return True if the client may hold a value of a topic."""
         return (destination in self._focus) is not self._inside
 
+    @property
+    def holds_any(self) -> bool:
+        """Return True if the client may hold a value of some topic."""
+        return self._inside or len(self._focus) > 0
+
     def end(self) -> None:
         """Take its client out of the holders of its selector, which others use, unless there are too many topics for one step."""
         selector = self.selector

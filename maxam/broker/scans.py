@@ -22,6 +22,7 @@ _RESTING_LOOKS: Final = 256  # resting scans that one call visits before it leav
 # Subscribed globs that the grants of a policy are compared with at once, for each pair of old and new rights. Comparing and compiling one
 # takes 0.1 ms, or 1 ms for the longest.
 _RECHECKS_AT_ONCE: Final = 64
+_NOTHING: Final[frozenset[Topic]] = frozenset()
 _RECHECKS_PER_PASS: Final = 8  # subscribed globs that are compared in each later pass
 
 
@@ -66,7 +67,7 @@ class Scan:
         self.after: Final = after  # older changes are not owed; -1 owes all values and no deletes
         self.before: Final = before  # only topics that these rights did not grant are owed; all if None
         # they come by themselves, perhaps before the scan gets there; emptied when the scan is over
-        self.owed = frozenset(subscription.owed)
+        self.owed = _NOTHING if withdrawn else frozenset(subscription.owed)
         self.began_us: Final = (
             began_us  # what it finds, and what changes meanwhile, is lacked since then at the earliest
         )
@@ -104,7 +105,7 @@ class Grants:
         changed: Whether it may receive more, or less.
     """
 
-    __slots__ = ("_beyond", "_known", "changed", "grown", "shrunk")
+    __slots__ = ("_beyond", "_known", "_lost", "_lost_known", "changed", "grown", "shrunk")
 
     def __init__(self, before: Rights, rights: Rights) -> None:
         self.grown: Final = not before.receives_all_of(rights)
@@ -112,6 +113,8 @@ class Grants:
         self.changed: Final = self.grown or self.shrunk
         self._beyond: Final = rights.received_beyond(before)
         self._known: Final[dict[str, bool]] = {}
+        self._lost: Final = before.received_beyond(rights)
+        self._lost_known: Final[dict[str, bool]] = {}
 
     def may_concern(self, glob: Glob) -> bool | None:
         """Return whether some of it may match a subscribed glob; None after _RECHECKS_AT_ONCE different ones."""
@@ -119,6 +122,13 @@ class Grants:
         if known is None and len(self._known) < _RECHECKS_AT_ONCE:
             known = self._known[glob.text] = self._beyond.overlaps(glob)
         return known
+
+    def may_withdraw(self, glob: Glob) -> bool:
+        """Return False if a subscribed glob matches nothing that the old rights allow and the new ones do not."""
+        known = self._lost_known.get(glob.text)
+        if known is None and len(self._lost_known) < _RECHECKS_AT_ONCE:
+            known = self._lost_known[glob.text] = self._lost.overlaps(glob)
+        return known is not False
 
 
 @final
@@ -292,9 +302,8 @@ class Scanner:
                     continue  # `checked` has the rights at its SUBSCRIBE
                 # Topics that it owes were found under rights that may come back, with some that others allowed.
                 subscription.checked = None if subscription.owed else rights
-                refinement = subscription.refinement
-                if refinement is not None and refinement.markers and grants.shrunk:
-                    self.withdraw(subscription, before, began_us)
+                if grants.shrunk and subscription.refinement is not None:
+                    self.withdraw(subscription, before, grants, began_us)
                 if subscription.life is ROUTED:
                     routes_change = routes_change or grants.changed
                     if grants.grown and subscription.backfilled and grants.may_concern(subscription.glob) is not False:
@@ -304,8 +313,13 @@ class Scanner:
         if routes_change:
             self._routing.void()  # the routes of every topic are made again, under the new rights
 
-    def withdraw(self, subscription: Subscription, before: Rights, began_us: int) -> None:
-        """Begin a scan for the topics that its client may hold by the rights before, and may no longer receive."""
+    def withdraw(self, subscription: Subscription, before: Rights, grants: Grants, began_us: int) -> None:
+        """Begin a scan for the topics that its client may hold by the rights before, and may no longer receive, if there may be any."""
+        refinement = subscription.refinement
+        if refinement is None or not refinement.markers or not refinement.holds_any:
+            return
+        if not grants.may_withdraw(subscription.glob):
+            return
         # A position of 0 keeps the deletes that it has not come to yet.
         self._begin(Scan(subscription, self._log.committed_revision, before, began_us, 0, withdrawn=True))
 

@@ -15,7 +15,7 @@ from maxam.broker.outbox import SUBSCRIPTION_REFUSED, Outbox
 from maxam.broker.quotas import Quotas
 from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
-from maxam.broker.scans import Scanner
+from maxam.broker.scans import Grants, Scanner
 from maxam.broker.session import PENDING, REMOVED, ROUTED, UNMATCHED, WITHDRAWN, Session, Subscription, Topic
 from maxam.config import Limits
 from maxam.errors import ProtocolError
@@ -222,7 +222,7 @@ class SessionTable:
             # A topic that it grants may have changed before the position.
             self._scanner.owe_current(subscription, after if checked.receives_all_of(rights) else 0)
             if not rights.receives_all_of(checked):
-                self._scanner.withdraw(subscription, checked, subscription.asked_us)
+                self._scanner.withdraw(subscription, checked, Grants(checked, rights), subscription.asked_us)
         else:
             subscription.complete_initial()
 

@@ -1081,6 +1081,21 @@ class TestNotices:
         names = (b"destination", b"kind", b"reason")
         assert [[frame.headers[name] for name in names] for frame in left] == [[b"X/a", b"left", b"rights"]]
 
+    @pytest.mark.parametrize(
+        ("receive", "scans"), [(["X/b"], 1), (["X/a", "X/b"], 0), (["X/a", "X/b", "Y/b"], 0), (["Y/**"], 1)]
+    )
+    def test_a_right_that_shrinks_elsewhere_begins_no_scan(self, receive: list[str], scans: int) -> None:
+        """Only subscriptions whose client may hold a topic that is withdrawn are scanned for."""
+        world = make(anna={"send": ["X/**"], "receive": ["X/a", "X/b", "Y/a", "Y/b"]})
+        holder, empty, plain = world.client(), world.client(), world.client()
+        subscribe(holder, "markers:true", glob="X/*")
+        put(world, "X/a", b"1")
+        holder.read()
+        subscribe(empty, "markers:true", glob="X/*")
+        subscribe(plain, "metadata:true", glob="X/*")
+        world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": receive}), world.wall_us)
+        assert len(world.broker._scanner.scans) == scans
+
     def test_a_right_that_comes_back_before_the_notice(self) -> None:
         """No notice is sent. The value comes again, because changes may have been missed meanwhile."""
         world = make(anna=EVERYTHING)
