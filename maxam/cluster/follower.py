@@ -47,7 +47,6 @@ _BATCH_BYTES: Final = 1_048_576  # of blocks in one call of `apply`
 _HOLD_S: Final = 0.02  # between two checks whether the disk or the event loop has caught up
 _PAUSE_S_MIN: Final = 0.5  # before all addresses are tried again; doubled each time
 _PAUSE_S_MAX: Final = 15.0
-_STEADY_S: Final = 30.0  # a link that lived this long makes the next pause short again
 
 
 @final
@@ -229,7 +228,7 @@ class Follower:
         pause_s = _PAUSE_S_MIN
         while not self._stopping.is_set():
             for host, port in self._addresses:
-                begun_s = time.monotonic()
+                had = self.entries
                 address = f"{host}:{port}"
                 self.status = replace(self.status, address=address)
                 try:
@@ -242,7 +241,7 @@ class Follower:
                     self._lost(str(error), "")
                 if self._stopping.is_set():
                     return None
-                if time.monotonic() - begun_s >= _STEADY_S:
+                if self.entries > had:  # the line works at times
                     pause_s = _PAUSE_S_MIN
             self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # so that observers do not come together
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)

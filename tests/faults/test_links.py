@@ -1,12 +1,33 @@
 """Links between real processes: what a follower keeps equals its source, through cuts, refusals, damage and slow lines."""
 
+import contextlib
+import shutil
+import socket
+import ssl
+import threading
 from pathlib import Path
 
+import pytest
 import trio
 
+from maxam.cluster import wire
+from maxam.cluster.copying import place_copy
+from maxam.cluster.entry import block_entry, read_entry
+from maxam.cluster.follower import CopiedError
+from maxam.cluster.link import Link, LinkLostError, connect
+from maxam.config import Limits
+from maxam.gateway.snapshot import build_snapshot
+from maxam.journal.disk import OsDisk
+from maxam.journal.encoding import START, Encoder
+from maxam.journal.retention import Rules, expire
+from maxam.journal.verify import verify
+from tests.faults.network import Relay
+from tests.journal_records import SYNC, change
 from tests.patience import PATIENCE_S
-from tests.support.linked import FollowedJournal, linked_gateway, policy_of, segments
+from tests.support.linked import FollowedJournal, client_context, linked_gateway, policy_of, segments
 from tests.support.raw_client import RawClient
+
+pytestmark = pytest.mark.slow
 
 
 def send(client: RawClient, first: int, count: int, size: int = 20) -> None:
@@ -31,18 +52,15 @@ def test_a_follower_keeps_the_same_bytes(tmp_path: Path, certificates: Path) -> 
         tmp_path / "a", certificates, policy_of(certificates), "journal.segment_bytes_max = 65536"
     )
 
-    async def follow(upto: int) -> None:
+    def follow(upto: int) -> None:
         with FollowedJournal(tmp_path / "b", certificates, [port]) as followed:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(followed.run)
-                await reaches(followed, upto)
-                nursery.cancel_scope.cancel()
+            trio.run(follow_until, followed, upto)
 
     with source, RawClient(source, "operator") as client:
         send(client, 0, 2000)
-        trio.run(follow, 2000)
+        follow(2000)
         send(client, 2000, 1000)
-        trio.run(follow, 3000)
+        follow(3000)
     there = segments(tmp_path / "a" / "journal")
     here = segments(tmp_path / "b")
     assert len(there) > 3
@@ -50,6 +68,180 @@ def test_a_follower_keeps_the_same_bytes(tmp_path: Path, certificates: Path) -> 
     with source:
         with RawClient(source, "operator") as client:
             send(client, 3000, 1)
-        trio.run(follow, 3001)
+        follow(3001)
         there, here = segments(tmp_path / "a" / "journal"), segments(tmp_path / "b")
         assert here == there
+
+
+async def follow_until(followed: FollowedJournal, revision: int) -> None:
+    """Follow until a revision is journalled."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(followed.run)
+        await reaches(followed, revision)
+        nursery.cancel_scope.cancel()
+
+
+async def refusal(followed: FollowedJournal) -> str:
+    """Follow until the source refuses; return the code."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(followed.run)
+        with trio.fail_after(PATIENCE_S):
+            while not followed.follower.status.refused:  # noqa: ASYNC110  # a thread's
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    return followed.follower.status.refused
+
+
+def test_a_line_that_is_cut_at_any_byte_loses_nothing(tmp_path: Path, certificates: Path) -> None:
+    """Through a relay that resets and delays, the journal of the follower ends with the same bytes."""
+    source, port = linked_gateway(
+        tmp_path / "a", certificates, policy_of(certificates), "journal.segment_bytes_max = 65536"
+    )
+    with source, RawClient(source, "operator") as client, Relay(port, 7, 0.01) as relay:
+        send(client, 0, 300)
+        with FollowedJournal(tmp_path / "b", certificates, [relay.port]) as followed:
+
+            async def run() -> None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(followed.run)
+                    sent = 300
+                    while relay.resets < 5:
+                        await trio.to_thread.run_sync(send, client, sent, 50)
+                        sent += 50
+                    await reaches(followed, sent)
+                    nursery.cancel_scope.cancel()
+
+            trio.run(run)
+        assert segments(tmp_path / "b") == segments(tmp_path / "a" / "journal")
+
+
+def test_only_a_principal_with_the_right_may_follow(tmp_path: Path, certificates: Path) -> None:
+    """Another certificate is refused, and a link ends when the right is withdrawn."""
+    source, port = linked_gateway(tmp_path / "a", certificates, policy_of(certificates))
+    with source, RawClient(source, "operator") as client:
+        send(client, 0, 10)
+        with FollowedJournal(tmp_path / "b", certificates, [port], "publisher") as followed:
+            assert trio.run(refusal, followed) == "unauthorised"
+        with FollowedJournal(tmp_path / "c", certificates, [port]) as followed:
+
+            async def run() -> None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(followed.run)
+                    await reaches(followed, 10)
+                    policy = policy_of(certificates, "publisher")
+                    (source.folder / "policy.toml").write_text(policy, encoding="utf-8")
+                    source.reload()
+                    with trio.fail_after(PATIENCE_S):
+                        while followed.follower.status.refused != "unauthorised":  # noqa: ASYNC110  # a thread's
+                            await trio.sleep(0.01)
+                    nursery.cancel_scope.cancel()
+
+            trio.run(run)
+
+
+def test_other_histories_are_refused(tmp_path: Path, certificates: Path) -> None:
+    """A source that lost changes is behind; one that went on otherwise is a fork. Neither is followed."""
+    source, port = linked_gateway(tmp_path / "a", certificates, policy_of(certificates))
+    with source, RawClient(source, "operator") as client:
+        send(client, 0, 100)
+        with FollowedJournal(tmp_path / "b", certificates, [port]) as followed:
+            trio.run(follow_until, followed, 100)
+    shutil.rmtree(source.folder / "journal")
+    with source, RawClient(source, "operator") as client:
+        for sent, code in ((50, "ahead"), (100, "forked")):
+            send(client, sent, 50)
+            with FollowedJournal(tmp_path / "b", certificates, [port]) as followed:
+                assert trio.run(refusal, followed) == code
+                assert followed.revision == 0
+
+
+def test_a_journal_is_copied_when_the_archive_begins_later(tmp_path: Path, certificates: Path) -> None:
+    """Through cuts, the copy is completed, put into place at the next start, and followed on."""
+    source, port = linked_gateway(
+        tmp_path / "a", certificates, policy_of(certificates), "journal.segment_bytes_max = 65536"
+    )
+    journal = source.folder / "journal"
+    for first in (0, 1000):
+        with source, RawClient(source, "operator") as client:
+            send(client, first, 1000, 100)
+        assert build_snapshot(str(journal), OsDisk(), Limits()) is not None
+    assert expire(str(journal), OsDisk(), Rules(0.0, 1), 0) is not None
+    here = str(tmp_path / "b")
+    with source, RawClient(source, "operator") as client, Relay(port, 3, 0.002) as relay:
+        send(client, 2000, 10)
+        with FollowedJournal(Path(here), certificates, [relay.port]) as followed, pytest.raises(CopiedError):
+            trio.run(followed.run)
+        assert place_copy(here, OsDisk())
+        assert not place_copy(here, OsDisk())
+        with FollowedJournal(Path(here), certificates, [port]) as followed:
+            assert 1000 < followed.follower.position.revision <= 2000
+            trio.run(follow_until, followed, 2010)
+        there = segments(journal)
+        copied = segments(Path(here))
+        assert copied == {name: there[name] for name in copied}
+        assert "open" in max(copied)
+    assert not [report for report in verify(here, OsDisk()) if report.problem]
+
+
+def test_a_damaged_entry_is_not_applied(tmp_path: Path, certificates: Path) -> None:
+    """A source that sends an entry with a flipped bit, a gap, or a repetition is left; nothing of it is stored."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    encoder = Encoder(START, SYNC)
+    blocks = [encoder.encode([change(revision)]) for revision in (1, 2, 3)]
+    entries = [block_entry(one.data, one.before, one.after, one is blocks[0]).encode() for one in blocks]
+    flipped = bytearray(entries[1])
+    flipped[200] ^= 4
+    sent: list[list[bytes]] = [[entries[0], bytes(flipped)], [entries[2]], [entries[0]], [b"no entry"], entries[1:]]
+
+    def serve(listening: socket.socket) -> None:
+        for batch in sent:
+            connected, _ = listening.accept()
+            with contextlib.suppress(LinkLostError):
+                link = Link(context.wrap_socket(connected, server_side=True))
+                link.expect()
+                link.send(wire.encode_welcome(wire.Welcome("a", "1", "serving", "", blocks[-1].after)))
+                link.send(b"".join(wire.frame(wire.ENTRY, entry) for entry in batch))
+                while batch is not sent[-1]:
+                    link.expect()
+                while link.beat is None or link.beat.position.revision < 3:
+                    link.receive(0.1)
+            link.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        with FollowedJournal(tmp_path / "b", certificates, [listening.getsockname()[1]]) as followed:
+            trio.run(follow_until, followed, 3)
+            assert followed.follower.restarts >= 4
+        thread.join()
+    (name,) = segments(tmp_path / "b")
+    assert segments(tmp_path / "b")[name].endswith(b"".join(block.data for block in blocks))
+
+
+def test_a_follower_that_does_not_read_holds_nobody_up(tmp_path: Path, certificates: Path) -> None:
+    """SENDs go on while a feed waits for its peer, and the peer gets all of them when it reads again."""
+    source, port = linked_gateway(tmp_path / "a", certificates, policy_of(certificates))
+    with source, RawClient(source, "operator") as client:
+        link = connect("127.0.0.1", port, client_context(certificates), lambda: START, lambda: "")
+        link.send(wire.encode_hello(wire.Hello(wire.FEED, "slow", "1", "", START)))
+        assert link.expect().type == wire.WELCOME
+
+        def idle(ended: threading.Event) -> None:
+            while not ended.is_set():
+                link.pause(0.05)
+
+        ended = threading.Event()
+        thread = threading.Thread(target=idle, args=(ended,))
+        thread.start()
+        for first in range(0, 500, 50):  # of 200 kB: more than all buffers on the way
+            send(client, first, 50, 70_000)
+        ended.set()
+        thread.join()
+        revision = 0
+        while revision < 500:
+            frame = link.expect()
+            entry = read_entry(frame.body)
+            assert entry.before.revision == revision
+            revision = entry.after.revision
+        link.close()
