@@ -261,6 +261,8 @@ class Outbox:
             self._drain_values(out, now_s)
         if refined is not None and refined.marking and not self.quiet:
             refined.markers(now_s, out)
+            if refined.marking:
+                self.skipped_s = now_s
         self.awake = bool(out) or self.skipped_s >= 0
         return out
 

@@ -193,7 +193,7 @@ class RefinedDelivery:
         return left
 
     def _withdraw(self, subscription: Subscription, refinement: Refinement, left: int, out: list[bytes]) -> int:
-        """Do the same for topics that the client may no longer receive.
+        """Do the same for topics that the client may no longer receive. Those count too that it may receive again.
 
         No position can be used that the client has before it has all of these notices. With the rights before it would lack a dropped
         topic, if the right had come back meanwhile. With the new rights it would keep one.
@@ -202,12 +202,12 @@ class RefinedDelivery:
         while withdrawals and left > 0:
             destination = next(iter(withdrawals))
             del withdrawals[destination]
+            left -= 1
             if subscription.session.rights.may_receive(destination):
                 continue  # the right came back
             out += self._void(subscription, refinement, dropped=True)
             out.append(notice(self._version, subscription.id, destination, WITHDRAWN))
             refinement.dropped(destination)
-            left -= 1
         return left
 
     def _void(self, subscription: Subscription, refinement: Refinement, dropped: bool) -> list[bytes]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from maxam.broker.positions import position_text
-from maxam.broker.refined_delivery import INTERVALS_MAX
+from maxam.broker.refined_delivery import INTERVALS_MAX, NOTICES_MAX
 from maxam.broker.session import OVERDUE, SCAN_READY_MAX
 from maxam.broker.store import TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
@@ -1107,6 +1107,30 @@ class TestNotices:
             world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": receive}), world.wall_us)
             world.settle()
         assert values(client.read()) == [("X/a", b"1")]
+
+    def test_many_rights_that_come_back_before_the_notice(self) -> None:
+        """Notices that are not needed any longer are dropped in parts, and nobody waits for a wake-up meanwhile."""
+        world = make(anna=EVERYTHING)
+        client, publisher = world.client(), world.client()
+        subscribe(client, "markers:true")
+        for number in range(2 * NOTICES_MAX + 1):
+            publisher.send(f"X/{number}")
+        world.settle()
+        client.read()
+        publisher.read()
+        for receive in (["X/b"], ["X/**"]):
+            world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": receive}), world.wall_us)
+            world.settle()
+        (subscription,) = client.peer.connection.session.subscriptions.values()
+        refinement = subscription.refinement
+        left = len(refinement.withdrawals)
+        assert left > 2 * NOTICES_MAX
+        while refinement.withdrawals:
+            assert client.peer.connection.awake or (client.peer.next_due_s or 0) <= world.now_s
+            frames = client.read_some()
+            assert not [frame for frame in frames if frame.headers.get(b"kind") == b"left"]
+            assert left - len(refinement.withdrawals) <= NOTICES_MAX + len(frames)
+            left = len(refinement.withdrawals)
 
     def test_a_topic_that_leaves_while_its_right_was_withdrawn(self) -> None:
         """The client holds a value until it is sent the notice, so it is sent that the topic no longer satisfies its selector."""
