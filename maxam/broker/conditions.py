@@ -78,10 +78,10 @@ class Conditions:
         position = self._log.applied_seq
         indexed = max(self._indexed, position)
         for batch in self._log.uncommitted():
-            if position + len(batch) > indexed:
-                for at, operation in enumerate(batch, position + 1):
-                    if type(operation) is Change and at > indexed:
-                        revision = REVISION_NONE if operation.deleted else operation.revision
-                        self._revisions[operation.destination] = (revision, at)
+            for place in range(max(0, indexed - position), len(batch)):  # a batch grows while the disk stalls
+                operation = batch[place]
+                if type(operation) is Change:
+                    revision = REVISION_NONE if operation.deleted else operation.revision
+                    self._revisions[operation.destination] = (revision, position + place + 1)
             position += len(batch)
         self._indexed = self._log.appended_seq

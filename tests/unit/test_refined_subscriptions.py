@@ -1121,12 +1121,15 @@ class TestNotices:
         for receive in (["X/b"], ["X/**"]):
             world.broker.replace_policy(policy(anna={"send": ["X/**"], "receive": receive}), world.wall_us)
             world.settle()
-        (subscription,) = client.peer.connection.session.subscriptions.values()
+        connection = client.peer.connection
+        assert connection is not None
+        (subscription,) = connection.session.subscriptions.values()
         refinement = subscription.refinement
+        assert refinement is not None
         left = len(refinement.withdrawals)
         assert left > 2 * NOTICES_MAX
         while refinement.withdrawals:
-            assert client.peer.connection.awake or (client.peer.next_due_s or 0) <= world.now_s
+            assert connection.awake or (client.peer.next_due_s or 0) <= world.now_s
             frames = client.read_some()
             assert not [frame for frame in frames if frame.headers.get(b"kind") == b"left"]
             assert left - len(refinement.withdrawals) <= NOTICES_MAX + len(frames)
