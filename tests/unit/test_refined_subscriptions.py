@@ -1109,7 +1109,7 @@ class TestNotices:
         assert values(client.read()) == [("X/a", b"1")]
 
     def test_many_rights_that_come_back_before_the_notice(self) -> None:
-        """Notices that are not needed any longer are dropped in parts, and nobody waits for a wake-up meanwhile."""
+        """Notices that are not needed any longer are dropped in parts, and no client waits for a wake-up meanwhile."""
         world = make(anna=EVERYTHING)
         client, publisher = world.client(), world.client()
         subscribe(client, "markers:true")
