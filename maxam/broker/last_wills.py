@@ -146,6 +146,8 @@ class LastWills:
             revoked = self.is_revoked is not None and self.is_revoked(record)
             if self._stands_for(record.publisher) and not revoked:
                 rejection = self._publishing.publish(record.publisher, rights, event, wall_us)
+            else:
+                self._publishing.report(record.publisher, event, UNAUTHORISED, wall_us)
             if rejection is None:
                 self._counters.wills_fired += 1
                 self.wills.fired(found)
@@ -169,6 +171,8 @@ class LastWills:
 
 
 def expel_setter(session: Session | None) -> None:
-    """End the connection of a session whose will could not be stored."""
+    """End the connection of a session whose will could not be stored, without the RECEIPTs that would show that it was."""
     if session is not None and session.connection is not None:
+        session.connection.receipts.clear()
+        session.connection.receipts_bytes = 0
         session.connection.expel(_REFUSED)

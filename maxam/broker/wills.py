@@ -36,11 +36,12 @@ class SessionWill:
         stored: The will as the journal has it.
         current: The will after all records that were appended.
         due_s: When it is to be fired, monotonic seconds; negative while it is not armed.
+        lost_s: When the connection of the session ended, monotonic seconds; negative while it has one.
         pending: Records of it that were appended and are not applied.
         cancelling: Those of them that end a will without a change.
     """
 
-    __slots__ = ("cancelling", "current", "due_s", "key", "number", "pending", "stored")
+    __slots__ = ("cancelling", "current", "due_s", "key", "lost_s", "number", "pending", "stored")
 
     def __init__(self, key: tuple[str, str]) -> None:
         self.key: Final = key
@@ -48,6 +49,7 @@ class SessionWill:
         self.stored: WillRecord | None = None
         self.current: WillRecord | None = None
         self.due_s = _CONNECTED
+        self.lost_s = _CONNECTED
         self.pending = 0
         self.cancelling = 0
 
@@ -104,6 +106,8 @@ class Wills:
         An equal will of the same certificate stays as it is, so a client that connects often fills no journal.
         """
         found = self._wills.get(key)
+        if found is not None:
+            found.lost_s = _CONNECTED
         if will is None:
             return 0 if found is None else self._cancel(found)
         if found is None:
@@ -116,7 +120,7 @@ class Wills:
             and current.publisher.fingerprint == identity.fingerprint
             and (current.destination, current.content, current.delay_s) == (will.destination, content, will.delay_s)
         ):
-            return 0
+            return self._log.appended_seq if found.pending else 0
         record = WillRecord(
             self._log.accepted_at_us, key[1], identity, will.destination, content, body_at, will.delay_s
         )
@@ -131,10 +135,11 @@ class Wills:
         return 0 if found is None else self._cancel(found)
 
     def lose(self, key: tuple[str, str], now_s: float) -> None:
-        """Arm the will of a session whose connection has ended, unless it is armed."""
+        """Arm the will of a session whose connection has ended, unless that is known."""
         found = self._wills.get(key)
-        if found is not None and found.current is not None and found.due_s < 0:
-            self._arm(found, now_s + found.current.delay_s)
+        if found is not None and found.lost_s < 0:
+            found.lost_s = now_s
+            self._arm(found)
 
     # Firing.
 
@@ -148,7 +153,7 @@ class Wills:
     def put_off(self, found: SessionWill, due_s: float) -> None:
         """Have a due will fire later."""
         self._disarm(found)
-        self._arm(found, due_s)
+        self._enter(found, due_s)
 
     def fired(self, found: SessionWill) -> None:
         """Append the end of a will, after the change that sends it."""
@@ -179,18 +184,19 @@ class Wills:
     def refuse(self, refusal: Refusal) -> list[tuple[str, str]]:
         """Take back the records that the disk had no room for. Return the sessions whose new will was dropped."""
         dropped: list[tuple[str, str]] = []
+        concerned: dict[SessionWill, None] = {}
         for record in refusal.wills:
             found = record.target
-            if not isinstance(found, SessionWill):
-                continue
-            found.pending -= 1
-            if isinstance(record, WillRecord):
+            if isinstance(found, SessionWill):
+                found.pending -= 1
+                concerned[found] = None
+        for found in concerned:
+            if found.current is not None and found.current is not found.stored:
                 dropped.append(found.key)
             found.current = None if found.cancelling else found.stored
-            if found.current is None:
-                self._disarm(found)
-            elif isinstance(record, WillEndRecord) and found.due_s < 0 and found.key not in dropped:
-                self._arm(found, 0.0)
+            self._disarm(found)
+            if found.lost_s >= 0:
+                self._arm(found)  # with the delay of the will that it has now
             self._close_if_done(found)
         return dropped
 
@@ -245,7 +251,12 @@ class Wills:
             if left:
                 self._of_principal[found.key[0]] = left
 
-    def _arm(self, found: SessionWill, due_s: float) -> None:
+    def _arm(self, found: SessionWill) -> None:
+        """Have a will fire when its delay is over, if there is one."""
+        if found.current is not None:
+            self._enter(found, found.lost_s + found.current.delay_s)
+
+    def _enter(self, found: SessionWill, due_s: float) -> None:
         self._number += 1
         found.number = self._number
         found.due_s = due_s

@@ -285,6 +285,8 @@ class TestFire:
         if holder is not None:
             text += f'[[principals]]\nname = "{holder}"\ncapabilities = ["all"]\nfingerprints = ["{fingerprint}"]\n'
         world.broker.replace_policy(load_policy(text.encode(), "policy", Limits()))
+        reported = []
+        world.broker.publishing.on_rejected = lambda *given: reported.append((given[1].destination, given[3].result))
         client.lose()
         world.now_s += 30
         ((_, rejection),) = world.broker.last_wills.fire(world.now_s, world.wall_us)
@@ -292,6 +294,20 @@ class TestFire:
         assert rejection.result == "unauthorised"
         assert sent(world.journal) == []
         assert len(world.broker.last_wills.wills) == 0
+        assert reported == [(A.encode(), "unauthorised")]
+
+
+class TestReceipt:
+    """A RECEIPT shows that the will of its connection is stored."""
+
+    def test_a_connection_with_the_same_will_waits_for_its_record(self) -> None:
+        """The CONNECT before has appended it, and it is not on the disk."""
+        world = World.make()
+        _, client = [world.client(client_id="c", will_destination=A, will_body="will") for _ in range(2)]
+        client.unsubscribe("none", receipt="r")
+        assert client.read() == []
+        world.commit()
+        assert receipts(client.read()) == [("r", "unknown-subscription")]
 
 
 class TestRefused:
@@ -340,6 +356,37 @@ class TestRefused:
         fire(world)
         assert sent(world.journal) == ([] if then == "connect" else [(A, b"bye")])
         assert len(world.broker.last_wills.wills) == 0
+
+    def test_no_receipt_shows_that_a_refused_will_is_stored(self) -> None:
+        """Neither of a SEND that was rejected before, nor of one that the disk refused."""
+        world = World.make()
+        client = world.client(client_id="c", will_destination=A, will_body="will")
+        client.send("malformed", receipt="r-1")
+        client.send("X/a", receipt="r-2")
+        world.broker.roll_back_batch(world.take())
+        assert [frame.command for frame in client.read()] == [b"ERROR"]
+
+    @pytest.mark.parametrize("fired", [False, True])
+    def test_the_will_before_a_refused_one_keeps_its_own_delay(self, fired: bool) -> None:
+        """From the end of the connection that had set the refused one, even if that was due and sent."""
+        world = World.make()
+        with_will(world, "first", will_delay="30").lose()
+        world.client(client_id="c", will_destination=A, will_body="second").lose()
+        if fired:
+            fire(world, commit=False)
+        world.broker.roll_back_batch(world.take())
+        for seconds, expected in ((29, []), (1, [(A, b"first")])):
+            world.now_s += seconds
+            fire(world)
+            assert sent(world.journal) == expected
+
+    def test_a_client_that_cancels_a_refused_will_goes_on(self) -> None:
+        """It has set none."""
+        world = World.make()
+        world.client(client_id="c", will_destination=A, will_body="will").lose()
+        client = world.client(client_id="c")
+        world.broker.roll_back_batch(world.take())
+        assert client.read() == []
 
     def test_the_end_of_a_cancelled_one_outlives_a_full_disk(self) -> None:
         """It needs no room of its own, as acknowledgements do."""
