@@ -2,9 +2,11 @@
 
 import datetime as dt
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from maxam.avro.registry import Registry, load_registry
@@ -41,16 +43,37 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("X/**", ("1.0", "1.1")),
     ("X/a.*", ()),
 )
+UNCOVERED = 3  # which of them that is
 FORMS = ("raw", "1.0", "1.1")
+EXPIRING = "X/b.3"  # its values expire where the gateway publishes who is connected
+EXPIRE_S = 4
+_PRESENCE = Path(__file__).parents[2] / "schemas" / "maxam" / "Presence_v1" / "1.0.avsc"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A last will, set by a client or by the policy: its text, empty for a delete, and the form of its body."""
+
+    topic: str
+    text: bytes
+    form: str
+    delay_s: int
+    mark: int
+
+    @property
+    def body(self) -> bytes:
+        """The body of its SEND."""
+        return body_of(self.text, self.form) if self.text else b""
 
 
 @dataclass(frozen=True)
 class Granted:
-    """What a client may do. One that is not `known` is in no policy."""
+    """What a client may do, and its last will. One that is not `known` is in no policy."""
 
     receive: frozenset[str] = ALL
     send: frozenset[str] = ALL
     known: bool = True
+    will: Bound | None = None
 
 
 NOTHING = Granted(frozenset(), frozenset(), known=False)
@@ -66,12 +89,14 @@ class Written:
         rules: Which of RULES the schema folder has.
         revoked: Whose certificate is on the revocation list.
         broken: Items whose files cannot be used.
+        attending: There are rules for what the gateway publishes, and for values that expire.
     """
 
     grants: Grants = tuple((client, Granted()) for client in CLIENTS)
     rules: int = 0
     revoked: str = ""
     broken: frozenset[str] = field(default_factory=frozenset)
+    attending: bool = False
 
 
 def body_of(text: bytes, form: str) -> bytes:
@@ -96,25 +121,38 @@ def verdict(rules: int, topic: str, form: str) -> str | None:
 
 
 @cache
-def registry_of(rules: int) -> Registry:
+def registry_of(rules: int, attending: bool = False) -> Registry:
     """Load a schema folder."""
     glob, minors = RULES[rules]
-    if not minors:
+    if not minors and not attending:
         return load_registry({"registry.toml": UNCHECKED["registry.toml"].replace(b"X/**", glob.encode())})
     texts = {f"t/Body_v1/{minor}.avsc": json.dumps(_MINORS[minor]).encode() for minor in minors}
-    rule = f'[[rule]]\ndestination = "{glob}"\nencoding = "datum"\nschema = "t.Body_v1"\n'
+    kind = 'encoding = "datum"\nschema = "t.Body_v1"\n' if minors else 'encoding = "none"\n'
+    rule = f'[[rule]]\ndestination = "{glob}"\n{kind}'
+    if attending:
+        if rules != UNCOVERED:
+            rule = f'[[rule]]\ndestination = "{EXPIRING}"\nexpire_after_s = {EXPIRE_S}\n{kind}{rule}'
+        rule += '[[rule]]\ndestination = "S/*"\nencoding = "datum"\nschema = "maxam.Presence_v1"\n'
+        texts["maxam/Presence_v1/1.0.avsc"] = _PRESENCE.read_bytes()
     return load_registry({"registry.toml": rule.encode(), **texts})
 
 
 @cache
 def policy_of(grants: Grants) -> Policy:
     """Load a policy."""
-    principals: dict[str, Mapping[str, Sequence[str]]] = {
-        client: {"send": sorted(granted.send), "receive": sorted(granted.receive)}
-        for client, granted in grants
-        if granted.known
-    }
+    principals: dict[str, Mapping[str, Sequence[str]]] = {}
+    for client, granted in grants:
+        if granted.known:
+            principals[client] = {"send": sorted(granted.send), "receive": sorted(granted.receive)}
+            if granted.will is not None:
+                principals[client] = {**principals[client], "will": _written(granted.will)}
     return policy(**principals)
+
+
+def _written(will: Bound) -> str:
+    body = b64encode(will.body).decode()
+    head = f'destination = "{will.topic}", delay_s = {will.delay_s}, body_base64 = "{body}"'
+    return f'{{{head}, headers = {{mark = "{will.mark}"}}}}'
 
 
 @cache
@@ -157,7 +195,7 @@ def read(written: Written, before: LoadedConfig | None) -> tuple[LoadedConfig, d
         _, authorities, certificate, _ = _authority()
         before = LoadedConfig(
             policy_of(written.grants),
-            registry_of(written.rules),
+            registry_of(written.rules, written.attending),
             certificate,
             authorities,
             _revocations_of(written.revoked),
@@ -173,7 +211,7 @@ def read(written: Written, before: LoadedConfig | None) -> tuple[LoadedConfig, d
     if POLICY not in refused:
         parts["policy"] = policy_of(written.grants)
     if SCHEMAS not in refused:
-        parts["registry"] = registry_of(written.rules)
+        parts["registry"] = registry_of(written.rules, written.attending)
     if CRL not in refused:
         parts["revocations"] = _revocations_of(written.revoked)
     return replace(before, **parts), refused
@@ -195,5 +233,5 @@ def _context() -> Any:
 
 
 def _digests(written: Written) -> dict[str, str]:
-    grants = [(client, sorted(one.receive), sorted(one.send), one.known) for client, one in written.grants]
+    grants = [(client, sorted(one.receive), sorted(one.send), one.known, one.will) for client, one in written.grants]
     return {POLICY: repr(grants), SCHEMAS: str(written.rules), CRL: written.revoked}

@@ -14,7 +14,9 @@ from maxam.errors import DiskFullError, MaxamError
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_loop import CommitLoop
+from maxam.gateway.freshness import Freshness
 from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.presence import Presence
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.reload import Reloader
 from maxam.gateway.server_connection import ServerConnection
@@ -41,9 +43,16 @@ class Machine:
     """
 
     def __init__(
-        self, disk: SimulatedDisk, loop: Loop, settings: Settings, sources: LoadedConfig, links: Any, marker: bytes
+        self,
+        disk: SimulatedDisk,
+        loop: Loop,
+        settings: Settings,
+        sources: LoadedConfig,
+        links: Any,
+        marker: bytes,
+        heart_beat_s: float = 10.0,
     ) -> None:
-        """Start; raises what the disk does."""
+        """Start; raises what the disk does. If `settings` has presence, what the gateway publishes itself is published in `pump`."""
         self._loop = loop
         self._settings = settings
         self.died: BaseException | None = None
@@ -77,6 +86,9 @@ class Machine:
         )
         self.broker.publishing.on_rejected = take_rejected(self.broker, self.quarantine, None)
         self._sweep = Task(self.access.run)
+        commit, may_expire = self.committer.schedule_commit, lambda: not self.committer.group.disk_full
+        self.freshness = Freshness(self.broker, wall_us, commit, may_expire)
+        self.presence = Presence(self.broker, settings.presence, heart_beat_s, wall_us, loop.now_s, commit)
 
     def _die(self, error: BaseException) -> None:
         self.died = error
@@ -101,6 +113,9 @@ class Machine:
         """Do what the committer's task does in one pass, and who looks at certificates."""
         self.committer._pump(self._loop.now_s)
         self._sweep.step()
+        if self._settings.presence.enabled:
+            self.presence.step(self._loop.now_s)
+            self.freshness.step(self._loop.now_s)
 
     @property
     def writes(self) -> bool:

@@ -38,6 +38,7 @@ class Mutant:
     Attributes:
         venue: Only the simulation of a whole venue can notice it.
         refined: Only clients with refined subscriptions can notice it.
+        attending: Only the simulation of a venue with last wills, presence and values that expire can notice it.
         selective: Only those with selectors, or those that take over sessions and see restored journals.
         first: The seed to begin with: who is rarely noticed is looked for where it was.
     """
@@ -50,6 +51,7 @@ class Mutant:
     first: int = 0
     refined: bool = False
     selective: bool = False
+    attending: bool = False
 
     @property
     def compiled(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.alike import alike
+from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import crowd, refined, selective
@@ -82,11 +83,16 @@ def test_simulated_worlds_are_not_idle() -> None:
     assert sum(venue.refusals for venue in venues) > 10
     assert sum(venue.committed for venue in venues) > 300
     assert sum(venue.messages for venue in venues) > 300
+    attendances = [venue.attendance for venue in venues if venue.attendance is not None]
+    assert sum(attendance.fired for attendance in attendances) > 5
+    assert sum(attendance.expired for attendance in attendances) > 5
 
 
 # A mutant changes byte code; of a module that is machine code there is none, so those run only where it is Python.
 @pytest.mark.parametrize(
-    "mutant", [mutant for mutant in (*MUTANTS, *REFINED_MUTANTS) if not mutant.compiled], ids=lambda mutant: mutant.name
+    "mutant",
+    [mutant for mutant in (*MUTANTS, *REFINED_MUTANTS, *ATTENDANCE_MUTANTS) if not mutant.compiled],
+    ids=lambda mutant: mutant.name,
 )
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed by the model or by the simulation."""
@@ -97,6 +103,10 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 def _noticed(mutant: Mutant) -> bool:
     for seed in range(mutant.first, mutant.first + (1000 if mutant.refined or mutant.selective else 120)):
         try:
+            if mutant.attending:
+                if seed % 2:  # as the others have no last wills
+                    simulate(seed)
+                continue
             if mutant.selective:
                 selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
                 continue

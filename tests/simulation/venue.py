@@ -2,7 +2,8 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -14,7 +15,7 @@ from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.broker.producer_sequences import mark_of
 from maxam.broker.summary import summed_up
-from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
+from maxam.config import Limits, PolicySettings, PresenceSettings, SchemaSettings, Settings, TlsSettings
 from maxam.errors import ConfigurationError, JournalDamagedError, MaxamError, ProtocolError
 from maxam.gateway import reload, snapshot
 from maxam.gateway.loaded_config import CRL, POLICY, SCHEMAS, LoadedConfig
@@ -29,9 +30,10 @@ from maxam.stomp.events import VERSION_1_2, Send, SubscribeOptions
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
 from tests.sans_io import fingerprint_of
 from tests.simulation import files
+from tests.simulation.attendance import HEART_BEAT_S, Attendance
 from tests.simulation.disk import Killed, PowerCut, SimulatedDisk
 from tests.simulation.driver import cheap_globs, check_floor, check_recovery_cost
-from tests.simulation.files import ALL, CLIENTS, FORMS, NOTHING, RULES, TOPICS, Granted, Grants, Written
+from tests.simulation.files import ALL, CLIENTS, FORMS, NOTHING, RULES, TOPICS, Bound, Granted, Grants, Written
 from tests.simulation.loop import Loop
 from tests.simulation.machine import FAULTS, FOLDER, Machine, build
 from tests.simulation.model import Violation
@@ -41,7 +43,17 @@ RECEIVE = (ALL, ALL, frozenset(TOPICS[:5]), frozenset(TOPICS[3:]))
 SEND = (ALL, ALL, ALL, frozenset(TOPICS[:6]))
 DAYS_S = 86_400
 CLOCK_JUMPS_US = 7_201_000_000  # jumps within clock_jump_s_max that one life of the gateway can follow: from an hour behind to an hour ahead
-TEXTS = {"1.0": dict(files.registry_of(1).texts()), "1.1": dict(files.registry_of(2).texts())}  # that must be kept
+TEXTS = {
+    ("t.Body_v1", "1.0"): dict(files.registry_of(1).texts()),
+    ("t.Body_v1", "1.1"): dict(files.registry_of(2).texts()),
+    ("maxam.Presence_v1", "1.0"): dict(files.registry_of(0, attending=True).texts()),
+}  # that must be kept
+# When they are true of the header `tag` of a value, None without one.
+SELECTORS: dict[str, Callable[[str | None], bool]] = {
+    "header('tag') = 'a'": lambda tag: tag == "a",
+    "header('tag') <> 'a' OR header('tag') IS NULL": lambda tag: tag != "a",
+    "header('tag') LIKE '_' AND NOT header('tag') = 'b'": lambda tag: tag is not None and tag != "b",
+}
 SOCKET_BYTES = 2000  # what the network takes without being read
 
 
@@ -90,6 +102,13 @@ class Subscribed:
     completes: int = 0
     after: int | None = None  # the position that was used, so that all changes after it are owed, and no other
     value_s: dict[str, float] = field(default_factory=dict)  # topic -> when its last value left
+    holds: dict[str, bool] = field(default_factory=dict)  # topic -> what left last was a value
+    resumed: bool = False  # the client may hold values of before
+
+    def selects(self, tag: str | None) -> bool:
+        """Return True if a value with this tag satisfies the selector."""
+        selector = None if self.options is None else self.options.selector
+        return selector is None or SELECTORS[selector](tag)
 
 
 @dataclass(eq=False)
@@ -110,7 +129,10 @@ class Link:
     to_ack: list[tuple[str, int]] = field(default_factory=list)  # read, not acknowledged
     leaving: bool = False
     connected: bool = False
-    refused: bool = False  # its certificate does not count
+    refused: bool = False  # its certificate does not count, or its will is bad
+    will: Bound | None = None  # of its CONNECT
+    bad_will: bool = False
+    address: str = ""
     stalled: bool = False
     tap: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
     reader: Decoder = field(default_factory=lambda: Decoder(Limits(), SERVER_COMMANDS))
@@ -189,13 +211,20 @@ class Venue:
         self.positions: dict[tuple[str, str], tuple[str, bytes]] = {}  # the newest of each client and id, with its glob
         self.damaged = ""  # a snapshot
         # The files on the disk of the machine, those that a reload has found there, and those in force.
-        self.written = self.seen = Written()
         self.allow_orphans = False
         self.policies: dict[Policy, Grants] = {}
+        attending = refining and seed % 2 == 1 and limits.topics_max > 100
+        self.attendance: Attendance | None = None
+        self.written = self.seen = Written(attending=attending)
         self.sources = self.before = self.found(None)
         self.rights: dict[str, frozenset[str]] = dict.fromkeys(CLIENTS, ALL)
         self.outlawed: set[str] = set()  # none of them may be served: a reload with this effect was answered
         self.disk = SimulatedDisk(write_bytes_max=rng.choice((None, None, 100)))
+        self.tags: dict[int, str] = {}  # committed: revision -> header `tag`
+        self.pumping = False
+        if attending:
+            self.attendance = Attendance()
+            self.settings = replace(self.settings, presence=PresenceSettings(enabled=True, away_kept_s=20.0))
         self.boot()
 
     @contextmanager
@@ -227,7 +256,7 @@ class Venue:
         while True:
             try:
                 marker = self.rng.randbytes(16)
-                self.machine = Machine(self.disk, self.loop, self.settings, sources, self.links, marker)
+                self.machine = Machine(self.disk, self.loop, self.settings, sources, self.links, marker, HEART_BEAT_S)
                 break
             except PowerCut:
                 self.faults += 1
@@ -242,7 +271,13 @@ class Venue:
         tell = self.broker.publishing.on_rejected
 
         def told(identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
-            self.told.append(event.receipt.decode() if event.receipt else None)
+            mark = dict(event.headers).get(b"mark")
+            if mark is None:
+                self.told.append(event.receipt.decode() if event.receipt else None)
+            elif self.pumping and self.attendance is not None:
+                self.attendance.rejected_will(
+                    identity.principal, int(mark), dict(self.policies[self.sources.policy]), self.rules
+                )
             if tell is not None:
                 tell(identity, event, disposition, rejection, wall_us)
 
@@ -302,7 +337,7 @@ class Venue:
 
     def check_text(self, change: Change) -> None:
         """See that the schema that judged a change is on the disk, whatever happens now."""
-        texts = TEXTS[change.judgement.schema_version]
+        texts = TEXTS[change.judgement.schema, change.judgement.schema_version]
         for digest, text in texts.items():
             file = self.disk._synced_files.get(f"{FOLDER}/schemas/{digest}.avsc")
             if file is None or file.synced != text:
@@ -316,13 +351,22 @@ class Venue:
             if change.accepted_at_us < self.accepted_at_us:
                 raise Violation(f"{change.revision} was accepted before the one before it")
             self.accepted_at_us = change.accepted_at_us
+            made = None if self.attendance is None else self.attendance.minors
+            if self.attendance is not None:
+                self.attendance.committed(change)
             if change.body:
                 minor, expected = change.judgement.schema_version, self.minors.get(change.body)
+                if made is not None:
+                    expected = made.get((change.revision, change.body), expected)
                 if minor != expected:
                     raise Violation(f"{change.revision} was judged by {minor!r}, and {expected!r} was in force")
                 if minor:
                     self.check_text(change)
             self.truth[change.revision] = (change.destination.decode(), change.body)
+            if self.refining:
+                tag = dict(change.headers).get(b"tag")
+                if tag is not None:
+                    self.tags[change.revision] = tag.decode()
             self.bodies[change.body] = change.revision
             mark = mark_of(change.headers)
             if mark is not None:
@@ -341,6 +385,8 @@ class Venue:
         if self.rng.random() < 0.8:
             self.disk.capacity = None
         self.links.clear()
+        if self.attendance is not None:
+            self.attendance.crashed(self.loop.now_s)
         if self.rng.random() < 0.1:
             self.damage()
         self.boot()
@@ -374,8 +420,21 @@ class Venue:
     def pump(self) -> None:
         """Let the event loop act on the results of a thread, and do what is due."""
         self.machine.answer()
+        coming = {id(one) for one in self.machine.coming} if self.attendance is not None else set()
+        self.pumping = True
         self.machine.pump()
+        self.pumping = False
         self.under_way = self.machine.under_way
+        if self.attendance is not None:
+            grants, rules = dict(self.policies[self.sources.policy]), self.rules
+            self.attendance.undoing = self.attendance.undoing and bool(self.machine._outcomes)
+            before: set[bytes] = set()
+            for one in self.machine.coming:
+                if type(one) is Change:
+                    if id(one) not in coming:
+                        overtaking = one.destination in before
+                        self.attendance.appended(one, grants, rules, self.loop.now_s, overtaking=overtaking)
+                    before.add(one.destination)
 
     def touch(self) -> None:
         """Hand over what was appended."""
@@ -403,6 +462,8 @@ class Venue:
         elif written is False:
             self.refusals += 1
             self.under_way = []
+            if self.attendance is not None:
+                self.attendance.refused()
 
     def build(self) -> None:
         """Have the other process build a snapshot and remove what is too old; see that each of two snapshots is enough."""
@@ -474,6 +535,8 @@ class Venue:
         if what == POLICY:
             known = rng.random() < 0.85
             granted = Granted(rng.choice(RECEIVE), rng.choice(SEND)) if known else NOTHING
+            if known and self.attendance is not None and rng.random() < 0.5:
+                granted = replace(granted, will=self.any_will(sorted(granted.send)))
             self.written = replace(
                 self.written, grants=tuple(sorted((dict(self.written.grants) | {rng.choice(CLIENTS): granted}).items()))
             )
@@ -521,11 +584,15 @@ class Venue:
             return
         self.sources = after
         self.log("swapped", after.digests)
-        rules = [next(n for n in range(len(RULES)) if files.registry_of(n) is one.registry) for one in (before, after)]
+        rules = [self.rules_of(one) for one in (before, after)]
         if self.machine.reload is not None and not self.allow_orphans:
-            values = dict.fromkeys(self.values(), True)
+            values = {topic: True for topic in self.values() if topic in TOPICS}
             values |= {one.destination.decode(): not one.deleted for one in self.machine.coming if type(one) is Change}
-            lost = [t for t, value in values.items() if value and covered(rules[0], t) and not covered(rules[1], t)]
+            lost = [
+                t
+                for t, value in values.items()
+                if value and t in TOPICS and covered(rules[0], t) and not covered(rules[1], t)
+            ]
             if lost:
                 raise Violation(f"{lost} have no rule any more, and nobody has allowed that")
         for client in CLIENTS:
@@ -588,6 +655,10 @@ class Venue:
         link.chain, link.end = files.chain_of(client), self.end
         link.peer = self.machine.peer(client, name, f"made-{self.count}", wake)
         lines = f"accept-version:1.2\nhost:MAXVAPI\nclient-id:{client}\nwindow:{window}\nheart-beat:0,0\n"
+        link.address = f"10.0.0.1:{self.count}"
+        if self.attendance is not None and self.rng.random() < 0.5:
+            link.will = self.any_will(TOPICS)
+            lines += will_lines(link.will)
         self.links.append(link)
         link.inbound.append(Asked(f"CONNECT\n{lines}\n\0".encode(), None, "connect"))
 
@@ -625,6 +696,8 @@ class Venue:
             if rng.random() < 0.3:
                 mark = (topic, rng.choice((b"p", b"q")), self.count // 8 + rng.randrange(20))
                 headers = ((b"source", mark[1]), (b"source-revision", b"%d" % mark[2]))
+            if self.refining and rng.random() < 0.6:
+                headers = (*headers, (b"tag", rng.choice((b"a", b"b"))))
             data = encoder.send(VERSION_1_2, topic.encode(), body, headers, name)
             link.inbound.append(Asked(data, receipt, "send", body=body, mark=mark, topic=topic, form=form))
 
@@ -635,7 +708,19 @@ class Venue:
     @property
     def rules(self) -> int:
         """Which schema folder is in force."""
-        return next(n for n in range(len(RULES)) if files.registry_of(n) is self.sources.registry)
+        return self.rules_of(self.sources)
+
+    def rules_of(self, sources: LoadedConfig) -> int:
+        """Return which schema folder some sources have."""
+        attending = self.written.attending
+        return next(n for n in range(len(RULES)) if files.registry_of(n, attending) is sources.registry)
+
+    def any_will(self, topics: Sequence[str]) -> Bound:
+        """Return a last will of its own."""
+        rng = self.rng
+        self.count += 1
+        text = b"" if rng.random() < 0.2 else b"will%d" % self.count
+        return Bound(rng.choice(topics), text, rng.choice((self.form(), *FORMS)), rng.choice((0, 0, 1, 3)), self.count)
 
     def acknowledge(self, link: Link, position: int, receipt: str | None) -> None:
         """Acknowledge one of the messages read, and what is before it on its subscription unless ACKs are individual."""
@@ -662,7 +747,12 @@ class Venue:
                 glob, position = self.positions[link.client, id_]
             interval_ms = rng.choice((0, 0, 50))
             options = SubscribeOptions(
-                position, rng.random() < 0.8, rng.random() < 0.5, interval_ms, None, rng.random() < 0.3
+                position,
+                rng.random() < 0.8,
+                rng.random() < 0.5,
+                interval_ms,
+                rng.choice((None, *SELECTORS)),
+                rng.random() < 0.3,
             )
         data = encoder.subscribe(
             VERSION_1_2,
@@ -699,7 +789,12 @@ class Venue:
             asked.begun = link.offset >= asked.data.index(b"\n\n") + 2
             if asked.begun:
                 asked.allowed = asked.topic in self.granted(link.client, self.sources).send
+        known, end = peer.connection, peer.end
         peer.receive_data(data, self.loop.now_s, self.machine.clock.at(self.loop.now_s))
+        if self.attendance is not None and peer.end == "disconnect" != end:
+            self.attendance.disconnected(link.client, link.address)
+        if self.attendance is not None and known is None and peer.connection is not None:
+            self.machine.presence.connected(peer.principal, peer.client_id, link.address, self.loop.now_s)
         self.touch()
         passed_us = int((self.loop.now_s - self.machine.begun_s) * 1e6)
         latest_us = self.machine.begun_us + passed_us + CLOCK_JUMPS_US
@@ -710,6 +805,8 @@ class Venue:
         if asked.kind == "connect":
             if not self.entitled(link.client):
                 link.refused = link.leaving = True
+                return
+            if self.attendance is not None and not self.heed_will(link, self.attendance):
                 return
             for other in self.links:
                 if other is not link and other.client == link.client and other.connected:
@@ -738,6 +835,18 @@ class Venue:
             asked.body = b",".join(b"%d" % n for n in known.unacked[first:position] if n not in known.granted)
             del known.unacked[first:position]
             asked.acked_on = known
+
+    def heed_will(self, link: Link, attendance: Attendance) -> bool:
+        """Record the will of a CONNECT, its own or that of the policy; return whether it is accepted."""
+        granted = self.granted(link.client, self.sources)
+        will = link.will
+        if will is not None and not attendance.is_valid(will, granted, self.rules):
+            link.refused = link.leaving = link.bad_will = True
+            return False
+        if will is None and granted.will is not None and attendance.is_valid(granted.will, granted, self.rules):
+            will = granted.will
+        attendance.connected(link.client, link.address, will, self.loop.now_s)
+        return True
 
     def carry_out(self, link: Link) -> None:
         """Do what the writer's task does in one pass: it sleeps until woken or due."""
@@ -776,6 +885,11 @@ class Venue:
         """Close a connection, or have it vanish."""
         self.links.remove(link)
         link.peer.closed(self.loop.now_s, "gone")
+        if self.attendance is not None:
+            self.attendance.ended(link.client, link.address, self.loop.now_s)
+            if link.peer.connection is not None:
+                peer, now_s = link.peer, self.loop.now_s
+                self.machine.presence.ended(peer.principal, peer.client_id, link.address, peer.heard_at_s, now_s)
 
     # Promises.
 
@@ -785,6 +899,10 @@ class Venue:
             self.check_receipt(link, frame)
         elif frame.command == b"MESSAGE":
             self.check_message(link, frame)
+        elif frame.command == b"CONNECTED" and link.bad_will:
+            raise Violation(f"{link.client} has connected with the will {link.will}, which is bad")
+        elif frame.command == b"ERROR" and (frame.headers[b"message"] == b"bad will") is not link.bad_will:
+            raise Violation(f"{link.client} got {frame.headers} for the will {link.will}")
 
     def check_receipt(self, link: Link, frame: Frame) -> None:
         """Each once and in order; accepted is on the disk."""
@@ -793,6 +911,10 @@ class Venue:
             raise Violation(f"RECEIPT {name} came when {link.expected[:1]} was the next in order")
         asked = link.expected.pop(0)
         disposition = frame.headers.get(b"disposition")
+        if self.attendance is not None:
+            accepted = disposition == b"accepted" and b"result" not in frame.headers
+            disconnected = asked.kind == "disconnect"
+            self.attendance.answered(link.client, link.address, disconnected=disconnected, accepted=accepted)
         if asked.kind == "send":
             self.check_disposition(asked, disposition)
             stored = self.bodies.get(asked.body) if asked.body else 0
@@ -809,6 +931,7 @@ class Venue:
         if asked.subscribed is not None:
             asked.subscribed.since = self.committed
             options, result = asked.subscribed.options, frame.headers.get(b"result", b"created")
+            asked.subscribed.resumed = result == b"resumed"
             if options is not None and options.since is not None and result == b"created":
                 asked.subscribed.after = int(options.since.split(b".")[1])
         known = link.subscriptions.get(asked.subscription)
@@ -850,11 +973,10 @@ class Venue:
             raise Violation(f"{what} went to somebody who may not be connected any more")
         if revision > self.committed:
             raise Violation(f"{what} left above {self.committed}, which is committed")
-        if self.truth[revision] != (topic, frame.body):
-            raise Violation(f"{what} is not what was accepted")
         known = link.subscriptions.get(id_)
         if known is None:
             raise Violation(f"{what} has no subscription")
+        self.check_selected(known, topic, revision, frame.body, what)
         if topic not in known.topics:
             raise Violation(f"{what} was not asked for")
         if topic not in self.rights[link.client]:
@@ -873,6 +995,20 @@ class Venue:
         unacked = sum(len(other.unacked) for other in link.subscriptions.values()) - known.acknowledged
         if unacked >= link.window:
             raise Violation(f"{what} left beyond the window {link.window}")
+
+    def check_selected(self, known: Subscribed, topic: str, revision: int, body: bytes, what: str) -> None:
+        """Check that a body is what was accepted, or shows that a value does not satisfy the selector."""
+        accepted = self.truth[revision]
+        left = bool(accepted[1]) and not known.selects(self.tags.get(revision))
+        if accepted[0] != topic or body != (b"" if left else accepted[1]):
+            raise Violation(f"{what} is not what was accepted, or does not satisfy {known.options}")
+        if left and known.holds.get(topic) is False:
+            since = range(known.last[topic], revision)
+            if (topic, b"") not in [
+                self.truth[other] for other in since
+            ]:  # else the broker may have forgotten that delete
+                raise Violation(f"{what} has left again")
+        known.holds[topic] = bool(body)
 
     def check_interval(self, known: Subscribed, topic: str, what: str) -> None:
         """Check the time since the last value of a topic."""
@@ -947,7 +1083,7 @@ class Venue:
             self.write()
         else:
             link = rng.choice(self.links)
-            weights = (25, 25, 25, 25, 1, 1)
+            weights = (25, 25, 25, 25, 1 if self.attendance is None else 4, 1)
             (act,) = rng.choices((self.ask, self.carry_in, self.carry_out, self.read, self.vanish, self.stall), weights)
             act(link)
 
@@ -993,6 +1129,7 @@ class Venue:
                 self.check_bounds()
         self.heal()
         self.check_end(burst=False)
+        self.check_attendance()
         for client in CLIENTS:
             if all(link.leaving for link in self.links if link.client == client):
                 self.connect(client)
@@ -1014,6 +1151,16 @@ class Venue:
                     break
         self.heal()
         self.check_end(burst=True)
+        self.check_attendance()
+
+    def check_attendance(self) -> None:
+        """Let time pass without faults, and check that the broker has made each change that it had to make itself."""
+        if self.attendance is not None:
+            for _ in range(4):
+                self.loop.now_s += 1.0
+                self.heal()
+            now_us = max(self.machine.clock.at(self.loop.now_s), self.broker.accepted_at_us)
+            self.attendance.check_rest(self.rules, self.loop.now_s, now_us)
 
     def heal(self) -> None:
         """Let network, disk and clients be at their best until nothing moves."""
@@ -1063,9 +1210,15 @@ class Venue:
             for id_, known in link.subscriptions.items():
                 for topic in set(known.topics) & self.rights[link.client] & set(newest):
                     revision, body = newest[topic]
+                    if body and not known.selects(self.tags.get(revision)):
+                        if known.holds.get(topic) and link.client not in self.reloaded:
+                            raise Violation(f"{revision} of {topic} has left, and {link.client}/{id_} was not told")
+                        continue
                     due = known.since is not None and (revision > known.since or (known.eager and bool(body)))
                     if known.after is not None:
                         due = revision > known.after
+                    if not body and known.options is not None and known.options.selector and not known.holds.get(topic):
+                        due = False  # a delete of what the client cannot hold
                     if (
                         (burst and body in self.burst) or (due and link.client not in self.reloaded)
                     ) and known.last.get(topic) != revision:
@@ -1076,6 +1229,12 @@ class Venue:
 
 def _frame(command: str, receipt: str | None) -> bytes:
     return f"{command}\n{f'receipt:{receipt}' + chr(10) if receipt else ''}\n\0".encode()
+
+
+def will_lines(will: Bound) -> str:
+    """Return the headers of CONNECT that set a will."""
+    body = f"will-body-base64:{b64encode(will.body).decode()}\n" if will.text else ""
+    return f"will-destination:{will.topic}\nwill-delay:{will.delay_s}\nwill-mark:{will.mark}\n{body}"
 
 
 def covered(rules: int, topic: str) -> bool:
