@@ -1,8 +1,8 @@
-"""What must hold for the changes that the broker makes itself: last wills, the topics of presence, and values that expire.
+"""Rules for the changes that the broker makes itself: last wills, the topics of presence, and values that expire.
 
-`Attendance` is told what clients and machine do, and is shown each such change when it is appended and when it is on the disk. The rules
-are those of docs/protocol.md. A crash or a full disk leaves open which of the wills that a client has set is in the journal, until
-a RECEIPT has shown it. So a session has a set of *possible* wills, which is one will as long as nothing fails.
+`Attendance` gets the events of clients and machine, and each such change when it is appended and when it is on the disk. The rules are
+those of docs/protocol.md. After a crash or a full disk several of the wills that a client has set may be in the journal. A RECEIPT
+shows which one it is. So a session has a set of *possible* wills, which is one will as long as nothing fails.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ LATE_S = 1.5  # within which a will that is due is sent, and a value that has ex
 
 @dataclass(eq=False)
 class Will:
-    """What one CONNECT has set. `mark` tells it from others, except from those of the same policy."""
+    """The last will that one CONNECT has set. Those of one policy have the same `mark`."""
 
     bound: Bound
 
@@ -33,7 +33,7 @@ class Will:
 
 @dataclass(eq=False)
 class Session:
-    """What is known of the session of a client.
+    """The state of the session of a client.
 
     Attributes:
         address: Of the connection that has it; empty if none has.
@@ -73,7 +73,7 @@ class Attendance:
         self.undoing = False  # the disk has refused a block, and the broker does not know that yet
         self.fired = self.rejected = self.expired = 0
 
-    # What clients do.
+    # Events of clients.
 
     @staticmethod
     def is_valid(bound: Bound, granted: Granted, rules: int) -> bool:
@@ -121,7 +121,7 @@ class Attendance:
             session.stored = {None} if disconnected else {session.own, None} if session.left else {session.own}
             session.possible = session.possible & session.stored or set(session.stored)
 
-    # What happens to the machine.
+    # Events of the machine.
 
     def refused(self) -> None:
         """Record that the disk has refused a block: all that was appended since is undone."""
