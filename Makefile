@@ -124,6 +124,10 @@ compare: $(INSTALLED) $(DEV) ## the same beside RabbitMQ and ActiveMQ, after `ma
 grow: $(INSTALLED) $(DEV) ## cost against topics, subscriptions, connections, body size, subscribers (GROW_ARGS="--plots docs/plots")
 	$(BENCHMARKS) grow $(GROW_ARGS)
 
+.PHONY: estate-memory
+estate-memory: $(INSTALLED) ## memory of a centre with 1.8 million topics of 1,000 bridged venues (ESTATE_ARGS="--topics 100000 --venues 50")
+	$(BENCHMARKS) estate $(ESTATE_ARGS)
+
 refined-bench: $(INSTALLED) ## bytes of resuming, cost of selectors, exactness of intervals (REFINED_ARGS="--only selectors")
 	$(BENCHMARKS) refined $(REFINED_ARGS)
 

@@ -8,6 +8,7 @@ from maxam.errors import MaxamError
 from tests.benchmarks.compare import compare_command
 from tests.benchmarks.console import console_command
 from tests.benchmarks.disk import disk_command
+from tests.benchmarks.estate import estate_command
 from tests.benchmarks.grow import grow_command
 from tests.benchmarks.holds import holds_command
 from tests.benchmarks.pipeline import pipeline_command
@@ -25,6 +26,7 @@ _COMMANDS: Final = (
     console_command,
     disk_command,
     recovery_command,
+    estate_command,
 )
 
 

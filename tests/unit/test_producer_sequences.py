@@ -4,9 +4,11 @@ import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maxam.broker.broker import Broker
-from maxam.broker.producer_sequences import ProducerSequences, mark_of
+from maxam.broker.producer_sequences import SOURCES_MAX, ProducerSequences, mark_of
 from maxam.config import Limits
 from maxam.content import pack
 from maxam.journal.old_snapshots import with_sequences
@@ -145,3 +147,47 @@ def test_a_snapshot_adds_nothing_that_its_changes_tell() -> None:
     restarted = replace(world, broker=recovered(list(world.broker.snapshot()), Limits(), world))
     assert set(restarted.broker.store.topics) == {b"X/one", b"X/two"}
     assert restarted.broker.sequences.absent == 1
+
+
+CHANGES = st.tuples(
+    st.sampled_from([b"X/a", b"X/b"]),
+    st.sampled_from([b"", b"p", b"q", b"r", b"s", b"t"]),  # without a source it is not marked
+    st.sampled_from([0, 1, 2**31, 2**63 - 1]),
+    st.booleans(),
+    st.integers(0, 600_000),  # microseconds until it
+)
+
+
+@given(st.lists(CHANGES, max_size=40))
+def test_marks_are_a_fold_over_the_changes(steps: list[tuple[bytes, bytes, int, bool, int]]) -> None:
+    """Both forms have the marks that a table for each topic would have. No source is kept without a topic."""
+    marks = ProducerSequences(1.0)
+    known: dict[bytes, dict[bytes, int]] = {}
+    gone: dict[bytes, int] = {}
+    at_us = 0
+    for revision, (topic, source, number, deleted, later_us) in enumerate(steps, 1):
+        at_us += later_us
+        for name in [name for name, since_us in gone.items() if at_us - since_us > 1_000_000]:
+            if name == topic or deleted:
+                known.pop(name, None)
+                gone.pop(name)
+        headers = marked(source, number) if source else ()
+        marks.keep(change(revision, headers, b"" if deleted else b"v", at_us, topic))
+        gone.pop(topic, None)
+        if source:
+            numbers = known.setdefault(topic, {})
+            numbers.pop(source, None)
+            numbers[source] = number
+            if len(numbers) > SOURCES_MAX:
+                del numbers[next(iter(numbers))]
+        if deleted and topic in known:
+            gone[topic] = at_us
+        for name in (b"X/a", b"X/b"):
+            expected = known.get(name, {}) if at_us - gone.get(name, at_us) <= 1_000_000 else {}
+            found = {one: marks.number(name, one, at_us) for one in (b"p", b"q", b"r", b"s", b"t")}
+            assert {one: value for one, value in found.items() if value >= 0} == expected
+    marks.forget(at_us + 2_000_000)
+    alive = {name: numbers for name, numbers in known.items() if name not in gone}
+    assert len(marks) == len(alive)
+    assert set(marks._ids) == {next(iter(numbers)) for numbers in alive.values() if len(numbers) == 1}
+    assert len(marks._names) <= 2  # numbers of sources are used again
