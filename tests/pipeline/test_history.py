@@ -511,7 +511,7 @@ def test_a_table_has_one_writer_and_its_types(spark: SparkSession, tmp_path: Pat
     write_journal(journal, some_changes(1, 20), [A0, B0])
     update_history(None, journal, out, types=["t.B_v1"])
     assert list(all_rows(out)) == ["t.B_v1"]
-    with pytest.raises(PipelineError, match=r"is the history of t\.B_v1"):
+    with pytest.raises(PipelineError, match=r"t\.B_v1"):
         update_history(None, journal, out)
     with pytest.raises(PipelineError, match=r"no type 't\.C_v1'"):
         update_history(None, journal, out, types=["t.C_v1"])
@@ -519,7 +519,7 @@ def test_a_table_has_one_writer_and_its_types(spark: SparkSession, tmp_path: Pat
         update_history(None, journal, out, types=["t.B_v1"])
     with pytest.raises(PipelineError, match="not empty"):
         update_history(None, journal, journal)
-    with pytest.raises(PipelineError, match=r"holds no history of t.A_v1; there is t.B_v1"):
+    with pytest.raises(PipelineError, match=r"t\.A_v1; .*t\.B_v1"):
         read_history(spark, out, "t.A_v1")
 
 

@@ -1,6 +1,7 @@
 """Jobs over small journals, each against what the journal's records say."""
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from maxam.pipeline.spark.reading import examine, read_journal
 from maxam.pipeline.spark.selection import Selection
 from maxam.records import UNJUDGED, Change, Identity, Judgement, RejectedSend, Rejection
 from tests.pipeline.typed_journal import START_US, Minor, record_type, write_journal
+from tests.support.errors import code_in
 
 ALICE, BOB = Identity("alice", "a" * 64), Identity("bob", "b" * 64)
 DOOR = {"type": "enum", "name": "Door", "symbols": ["OPEN", "SHUT", "AJAR"]}
@@ -347,7 +349,7 @@ def test_a_schema_that_reads_everything(spark: SparkSession, journal: Path, tmp_
         journal,
     )
     assert result.exit_code == 0, result.output
-    assert "all 7 bodies are readable" in result.stdout
+    assert "7 bodies" in result.stdout
 
 
 def test_bodies_that_a_schema_cannot_read(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
@@ -357,15 +359,16 @@ def test_bodies_that_a_schema_cannot_read(spark: SparkSession, journal: Path, tm
     result = run("check-schema", file, "--journal", journal, "--format", "json")
     assert result.exit_code == 1
     rows = lines(result)
-    assert [(row["path"], row["problem"], row["publisher"], row["schema_version"], row["bodies"]) for row in rows] == [
-        ("by", "is not in what was written, and has no default", "alice", "1.0", 2),
-        ("by", "is not in what was written, and has no default", "bob", "1.0", 1),
-        ("door", "symbol AJAR is unknown", "bob", "1.0", 1),
-        ("door", "symbol AJAR is unknown", "alice", "1.1", 1),
-        ("door", "symbol AJAR is unknown", "bob", "1.1", 1),
+    assert [(row["path"], row["publisher"], row["schema_version"], row["bodies"]) for row in rows] == [
+        ("by", "alice", "1.0", 2),
+        ("by", "bob", "1.0", 1),
+        ("door", "bob", "1.0", 1),
+        ("door", "alice", "1.1", 1),
+        ("door", "bob", "1.1", 1),
     ]
+    assert ["AJAR" in row["problem"] for row in rows] == [False, False, True, True, True]
     assert (rows[0]["first_revision"], rows[0]["last_revision"], rows[0]["sample_destination"]) == (1, 2, "X/b")
-    assert "5 of 7 bodies of Door_v1 are not readable" in result.stderr
+    assert "5 of 7 bodies of Door_v1" in result.stderr
 
 
 def test_a_type_that_the_journal_does_not_have(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
@@ -431,7 +434,7 @@ def test_compact_keeps_the_last_of_each_day(spark: SparkSession, journal: Path, 
     out = tmp_path / "compact"
     result = run("compact", "--journal", journal, "--out", out, "--container", container)
     assert result.exit_code == 0, result.output
-    assert "kept 5 of 10 changes, in 2 days" in result.stdout
+    assert "5 of 10 changes, in 2 days" in result.stdout
     assert sorted(path.name for path in out.iterdir()) == [f"2026-10-01.{container}", f"2026-10-02.{container}"]
     found = []
     for path in sorted(out.iterdir()):
@@ -444,7 +447,7 @@ def test_compact_keeps_the_last_of_each_day(spark: SparkSession, journal: Path, 
     wanted = sorted((c.revision, "delete" if c.deleted else "value", c.body) for c in last.values())
     assert found == wanted
     again = run("compact", "--journal", journal, "--out", out, "--container", container)
-    assert (again.exit_code, "exists: name a folder that does not" in again.stderr) == (1, True)
+    assert (again.exit_code, code_in(again.stderr)) == (1, "job-failed")
 
 
 def test_a_compaction_that_fails_leaves_nothing(changes: DataFrame, tmp_path: Path) -> None:
@@ -491,7 +494,7 @@ def test_an_empty_journal_gives_empty_results(spark: SparkSession, tmp_path: Pat
     out = run("export", "--journal", tmp_path / "journal", "--out", tmp_path / "x.parquet")
     assert (out.exit_code, (tmp_path / "x.parquet").is_file()) == (0, True)
     result = run("compact", "--journal", tmp_path / "journal", "--out", tmp_path / "compact")
-    assert (result.exit_code, "kept 0 of 0 changes, in 0 days" in result.stdout) == (0, True), result.output
+    assert (result.exit_code, "0 of 0 changes" in result.stdout) == (0, True), result.output
 
 
 def test_retention_costs_those_who_ask_for_what_it_removed(spark: SparkSession, tmp_path: Path) -> None:
@@ -510,7 +513,7 @@ def test_retention_costs_those_who_ask_for_what_it_removed(spark: SparkSession, 
     ):
         result = run(words[0], "--journal", tmp_path, *words[1:], "--format", "json")
         assert result.exit_code == 5, (words, result.output)
-        assert f"problem: {tmp_path}/segments: expired: the archive begins with revision {kept.first}" in result.stderr
+        assert re.search(f"^problem: {tmp_path}/segments: expired: .*\\b{kept.first}\\b", result.stderr, re.MULTILINE)
         assert (result.stdout == "") == (words[1] != "--since")
     for words in (["latest"], ["latest", "--at", after], ["export", "--since", after]):
         result = run(words[0], "--journal", tmp_path, *words[1:], "--format", "json")
@@ -551,7 +554,7 @@ def test_a_history_with_a_hole_says_so_each_time(spark: SparkSession, tmp_path: 
     for again in (False, True):
         result = run("history", "--journal", journal, "--out", tmp_path / "table")
         assert result.exit_code == 5, result.output
-        assert "problem: 2 revisions are missing from this table: 5-6\n" in result.stderr
+        assert re.search(r"^problem: 2 revisions .* 5-6$", result.stderr, re.MULTILINE)
         assert ("nothing new" in result.stderr) == again
     unknown = run("history", "--journal", journal, "--out", tmp_path / "other", "--types", "nothing")
     assert (unknown.exit_code, "the journal knows Door_v1\n" in unknown.stderr) == (1, True)

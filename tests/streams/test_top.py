@@ -15,6 +15,7 @@ import trio
 
 from maxam.config import Limits
 from tests.patience import PATIENCE_S
+from tests.support.errors import code_in
 from tests.support.running_gateway import Running, running_gateway
 
 POLICY = """
@@ -126,11 +127,11 @@ def test_no_gateway_is_told_at_once(running: Running) -> None:
     """Like any other verb: one line on standard error, exit code 4."""
     result = running.cli("top", variables={"MAXAM_GATEWAY": "127.0.0.1:1"})
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (4, "", 1)
-    assert "no program listens at 127.0.0.1:1" in result.stderr
+    assert (code_in(result.stderr), "127.0.0.1:1" in result.stderr) == ("gateway-unreachable", True)
 
 
 def test_without_the_right_it_is_told(running: Running) -> None:
     """A certificate without the admin right read sees nothing."""
     result = running.cli("top", who="publisher")
     assert result.exit_code == 4
-    assert "this needs the admin right read" in result.stderr
+    assert code_in(result.stderr) == "forbidden"

@@ -126,11 +126,11 @@ def test_the_key_is_encrypted_and_only_its_passphrase_opens_it(authority: Author
     path = authority.folder / KEY_FILE
     assert path.stat().st_mode & 0o777 == 0o600
     assert b"ENCRYPTED" in path.read_bytes()
-    with pytest.raises(ConfigurationError, match="is the passphrase right"):
+    with pytest.raises(ConfigurationError, match="passphrase"):
         AuthorityFolder(authority.folder).unlock("wrong")
     with pytest.raises(ConfigurationError, match="expected 12 or more"):
         AuthorityFolder.create(authority.folder.parent / "other", "x", "short", NOW, 1)
-    with pytest.raises(ConfigurationError, match="holds an authority already"):
+    with pytest.raises(ConfigurationError, match="already"):
         AuthorityFolder.create(authority.folder, "x", PASSPHRASE, NOW, 1)
 
 

@@ -59,7 +59,7 @@ def test_a_chart_s_folder_must_be_there(tmp_path: Path) -> None:
     """The run does not begin when its chart could not be written after it."""
     result = CliRunner().invoke(main, ["run", "--plain", "--chart", str(tmp_path / "none" / "x.svg")])
     assert result.exit_code == 1
-    assert "there is no folder" in result.output
+    assert "no folder" in result.output
 
 
 @pytest.mark.parametrize("size", [None, 120])

@@ -191,5 +191,5 @@ def test_no_depth_of_a_default_exhausts_the_stack() -> None:
         default = f'[{{"c":{default}}}]'
     field = f'{{"name":"c","type":{{"type":"array","items":"R"}},"default":{default}}}'
     source = read_source("R", f'{{"type":"record","name":"R","fields":[{field}]}}'.encode())
-    with pytest.raises(SchemaError, match="nested deeper than 64 levels"):
+    with pytest.raises(SchemaError, match="64 levels"):
         parse_schema(source)

@@ -129,7 +129,7 @@ def test_a_cursor_of_another_journal_is_refused(tmp_path: Path) -> None:
     cursor = newest(tmp_path / "a", "changes")
     other = opened(tmp_path / "b")
     other.write(other.encode([change(n, body=b"other") for n in range(1, 20)]))
-    with pytest.raises(JournalError, match="no block that was read before ends here"):
+    with pytest.raises(JournalError, match="no block"):
         advance(tmp_path / "b", "changes", cursor)
     short = opened(tmp_path / "c")
     write(short, 2)
@@ -180,7 +180,7 @@ def test_segments_that_overlap_are_not_read_twice(tmp_path: Path) -> None:
         list(other.recover())
     stray = Path(list_segments(tmp_path / "other", "changes")[1].path)
     shutil.copy(stray, tmp_path / "segments" / stray.name)
-    with pytest.raises(RevisionsLostError, match="within the segment before it"):
+    with pytest.raises(RevisionsLostError, match="segment before"):
         advance(tmp_path, "changes", Cursor(0))
     reached = advance(tmp_path, "changes", Cursor(0), skip=True)
     assert reached == Cursor(segments[-1].last)

@@ -1,6 +1,8 @@
 """Rows as JSON lines and CSV, and files that appear when they are whole."""
 
+import errno
 import json
+import os
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -84,7 +86,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="is a folder"), replacing(tmp_path):
         pass
     with (
-        pytest.raises(PipelineError, match="nowhere/x cannot be written: No such file"),
+        pytest.raises(PipelineError, match="nowhere/x .*" + os.strerror(errno.ENOENT)),
         replacing(tmp_path / "nowhere" / "x"),
     ):
         pass

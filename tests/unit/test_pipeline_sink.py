@@ -86,7 +86,7 @@ def test_a_wrong_column_is_named(schema: str, text: str) -> None:
 def test_a_source_needs_an_order_of_the_caller() -> None:
     """The option `source` without the column `source_revision` is refused: a second run would be taken for the first."""
     plain = _ddl("destination string,body binary")
-    with pytest.raises(PipelineError, match="column source_revision, which is missing"):
+    with pytest.raises(PipelineError, match="column source_revision"):
         check_columns(plain, "mine")
     check_columns(_ddl("destination string,body binary,headers headers,delete boolean,source_revision int"), "mine")
 
@@ -147,7 +147,7 @@ def test_counts_add_up() -> None:
 def test_a_relative_file_is_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A certificate that is named relatively is found where the options are read, or refused there, not by a task."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PipelineError, match=r"the option key: there is no file 'me.key' in .*\. Give an absolute path"):
+    with pytest.raises(PipelineError, match=r"key: .*'me.key'"):
         read_options({**GOOD, "key": "me.key"})
     (tmp_path / "me.key").write_text("")
     options = read_options({**GOOD, "key": "me.key", "report": "rejected", "rejects": "report"})

@@ -239,7 +239,7 @@ def test_parameters_are_checked_as_keys_are(world: World) -> None:
             response = await put_body(world, "X/A.1", datum("a"), query)
             assert (response.status_code, response.json()["error"]) == (400, code), response.text
         response = await put_body(world, "X/A.1", b"")
-        assert response.json()["detail"] == "an empty body would delete the topic's value: DELETE does that"
+        assert "DELETE" in response.json()["detail"]
         response = await world.ask("PUT", "/v1/topics/X/A.1?schema_version=1.0", content=json.dumps(BODY).encode())
         assert response.status_code == 400
         assert world.broker.head_revision == 0
@@ -292,7 +292,7 @@ def test_bytes_that_are_no_text_are_no_other_name(world: World, method: str, nam
         response = await world.ask(method, f"/v1/topics/{name}", content=json.dumps(BODY).encode())
         assert (response.status_code, response.json()["error"]) == (400, "invalid-parameter")
         response = await put_body(world, "X/A.Raw", b"value", "?schema_version=%FF")
-        assert (response.status_code, response.json()["detail"]) == (400, "the query is not UTF-8")
+        assert (response.status_code, "UTF-8" in response.json()["detail"]) == (400, True)
         assert world.broker.head_revision == head
 
     run(test)

@@ -452,7 +452,7 @@ def test_fields_of_several_types() -> None:
     selector("status = 'ONLINE'", of, "X/T.*")
     selector("status = 1", of, "X/U.1")
     selector("open AND status IS NOT NULL", of, "X/**")
-    with pytest.raises(SelectorError, match=r"status is a text in n\.T_v1 1\.0 and a number in n\.U_v1 1\.0"):
+    with pytest.raises(SelectorError, match=r"status .*\bn\.T_v1 1\.0 .*\bn\.U_v1 1\.0"):
         selector("status = 1", of)
     with pytest.raises(SelectorError, match="no rule checks"):
         selector("status = 1", of, "Y/**")

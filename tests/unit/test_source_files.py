@@ -160,7 +160,7 @@ def test_what_nobody_may_look_into_is_told() -> None:
         assert list(read_schema_texts(schemas)) == ["registry.toml"]
         for closed in (schemas / "a", schemas, schemas.parent):
             closed.chmod(0)
-            with pytest.raises(ConfigurationError, match=r"cannot read .*: Permission denied"):
+            with pytest.raises(ConfigurationError, match=os.strerror(errno.EACCES)):
                 read_schema_texts(schemas)
             stamp_folder(schemas, SUFFIXES, Limits())
             closed.chmod(0o755)
