@@ -26,7 +26,7 @@ class Grant:
         by: Name of the capability; empty where it is the principal's own `owns`.
         file: Where it is written.
         place: Where in the file, such as `capabilities.Monitoring.send[0]`.
-        match: What it says: of a destination whether it matches, of a glob how much of it.
+        match: Result: whether it matches the destination, or how much of the other glob it covers.
     """
 
     by: str
@@ -41,12 +41,13 @@ class Explanation:
     """Why somebody may or may not.
 
     Attributes:
-        principal: Who; empty when the policy knows nobody of the fingerprint.
-        verdict: `allowed` or `denied` of a SEND; of a receive glob how much of it: `all`, `part`, `nothing`; `undecided` is `part` at least.
-        why: One sentence, which names the rule that decides.
-        decisive: That rule; empty when it is the lack of one.
-        grants: All that was asked, in their order.
-        owns: The same of the principal's `owns`; None when its sends are not narrowed.
+        principal: Name of the principal. Empty if the policy has no principal with the fingerprint.
+        verdict: `allowed` or `denied` for a SEND. For a receive glob the granted share: `all`, `part` or `nothing`. `undecided` is `part`
+            at least.
+        why: One sentence with the rule that decides.
+        decisive: That rule. Empty if the reason is that there is none.
+        grants: All globs that were compared, in their order.
+        owns: The same of the principal's `owns`. None if its sends are not narrowed.
         example: A destination of the glob that may not be received, when only a part may be.
         remedies: Capabilities of the policy that would allow it and that it has not.
     """
@@ -64,7 +65,7 @@ class Explanation:
 
 
 def explain_send(policy: Policy, principal: str, destination: str, bytes_max: int) -> Explanation:
-    """Say why a principal may, or may not, SEND to a destination.
+    """Return whether a principal may SEND to a destination, and why.
 
     Args:
         policy: Decides.
@@ -104,7 +105,7 @@ def explain_send(policy: Policy, principal: str, destination: str, bytes_max: in
 
 
 def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int = STATES_MAX) -> Explanation:
-    """Say how much of what a glob matches a principal may receive, and why.
+    """Return how much of what a glob matches a principal may receive, and why.
 
     Args:
         policy: Decides.
@@ -142,8 +143,8 @@ def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int 
         together = ", ".join(f"{grant.glob} of {grant.by}" for grant in parts)
         why = {
             "all": f"together all of it: {together}",
-            "part": f"only what these match: {together}; not {example}, for example",
-        }.get(verdict, f"what these match: {together}; whether that is all cannot be told, the globs are too intricate")
+            "part": f"only what these match: {together}, and not {example}, for example",
+        }.get(verdict, f"what these match: {together}. The globs are too complex to decide whether that is all")
     else:
         verdict, decisive, why = "nothing", (), _lacking(known, grants, "receive")
     remedies = () if verdict == "all" else _remedies_of_glob(policy, known, glob, states_max)
@@ -151,7 +152,7 @@ def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int 
 
 
 def covers(wide: Sequence[Glob], narrow: Glob, states_max: int = STATES_MAX) -> bool:
-    """Tell whether some globs surely match all that another matches, together."""
+    """Return True if some globs together surely match all that another matches."""
     if narrow in wide:
         return True
     try:
@@ -223,12 +224,12 @@ def _remedies_of_glob(policy: Policy, principal: Principal, glob: Glob, states_m
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """What a policy may say, but hardly is what was meant.
+    """A valid part of a policy that is probably a mistake.
 
     Attributes:
-        file: Where.
-        place: Where in the file.
-        problem: What, and what to do.
+        file: File of the part.
+        place: Path into the file.
+        problem: Description of the mistake and remedy.
     """
 
     file: str
@@ -241,7 +242,7 @@ def find_oddities(policy: Policy, rules: Sequence[Glob] | None = None) -> Iterat
 
     Args:
         policy: One that was loaded without mistakes.
-        rules: Globs of the rules of a schema registry, to name the globs that none of its destinations match; None: unknown.
+        rules: Globs of the rules of a schema registry, to find globs that match none of its destinations. None if they are unknown.
     """
     held = {name for principal in policy.principals.values() for name in principal.capabilities}
     for capability in policy.capabilities.values():
@@ -265,9 +266,9 @@ def _odd_principal(policy: Policy, principal: Principal, rules: Sequence[Glob] |
     capabilities = [policy.capabilities[name] for name in dict.fromkeys(principal.capabilities)]
     send = [glob for capability in capabilities for glob in capability.send]
     if not any(_grants(capability) for capability in capabilities):
-        yield Oddity(file, place, f"{who}has no rights: it may connect, and nothing else; give it a capability")
+        yield Oddity(file, place, f"{who}has no rights except to connect; give it a capability")
     if not principal.fingerprints:
-        yield Oddity(file, place, f"{who}has no certificate, so nobody can be it; name one under fingerprints")
+        yield Oddity(file, place, f"{who}has no certificate, so no client can be it; list one under fingerprints")
     for at, fingerprint in enumerate(principal.fingerprints):
         if fingerprint in principal.fingerprints[:at]:
             yield Oddity(file, f"{place}.fingerprints[{at}]", f"{who}names {fingerprint} twice; remove one")
@@ -301,7 +302,7 @@ def _odd_globs(file: str, place: str, globs: Sequence[Glob], rules: Sequence[Glo
 
 
 def _shadows(globs: Sequence[Glob], wide: int, narrow: int) -> bool:
-    """Tell whether a glob makes another superfluous; of two that match the same, the first."""
+    """Return True if a glob makes another superfluous. Of two that match the same, the first does."""
     one, other = globs[wide], globs[narrow]
     if wide == narrow or not (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)):
         return False
@@ -315,15 +316,15 @@ def _shadows(globs: Sequence[Glob], wide: int, narrow: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a principal gains or loses.
+    """A right that a principal gains or loses.
 
     Attributes:
-        principal: Who.
-        change: Which of both.
-        right: What kind: `principal` (to be known at all), `fingerprint`, `send`, `receive`, `admin` or `bridge`.
+        principal: Name of the principal.
+        change: Whether it gains or loses the right.
+        right: Kind of right: `principal` (to be known at all), `fingerprint`, `send`, `receive`, `admin` or `bridge`.
         what: The glob, fingerprint or admin right.
-        example: A destination that shows it; empty where there is none to show.
-        exact: False: the globs are too intricate to tell whether what is written otherwise means anything else.
+        example: A destination that proves the difference. Empty if there is none.
+        exact: False if the globs are too complex to decide whether the new text means anything else.
     """
 
     principal: str
@@ -335,7 +336,7 @@ class Difference:
 
 
 def differences(old: Policy, new: Policy) -> Iterator[Difference]:
-    """Name what becomes of everybody when one policy follows another: by what they mean, not by what is written."""
+    """Yield what each principal gains and loses when one policy replaces another. The meanings are compared, not the texts."""
     held, holds = _fingerprints(old), _fingerprints(new)
     for name in dict.fromkeys([*old.principals, *new.principals]):
         before, after = old.principals.get(name), new.principals.get(name)
@@ -408,7 +409,11 @@ def _gained(
 
 
 def moved_fingerprints(old: Policy, new: Policy) -> Mapping[str, tuple[str, str | None]]:
-    """Return the certificates whose connections another policy would end: whose they were, and whose they would be; None: nobody's."""
+    """Return the certificates whose connections another policy would end.
+
+    Returns:
+        For each fingerprint the present principal, and the one of the other policy or None.
+    """
     return {
         fingerprint: (owner, new.principal_of(fingerprint))
         for fingerprint, owner in old.fingerprints.items()

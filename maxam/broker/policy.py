@@ -1,4 +1,4 @@
-"""Who may do what: `policy.toml` as an immutable object. What no rule allows is denied."""
+"""The rights of principals: `policy.toml` as an immutable object. A request that no rule allows is denied."""
 
 import re
 import tomllib
@@ -28,7 +28,7 @@ _FINGERPRINT: Final = re.compile(r"[0-9A-Fa-f]{64}|(?:[0-9A-Fa-f]{2}:){31}[0-9A-
 
 @final
 class Rights:
-    """What one principal may do.
+    """The rights of one principal.
 
     Destinations are asked for again and again, so decisions are remembered, a bounded number of them.
 
@@ -77,12 +77,12 @@ class Rights:
         self._receive_decisions: Final[dict[bytes, bool]] = {}
 
     def may_send(self, destination: bytes) -> bool:
-        """Tell whether it may SEND to a destination, given as UTF-8. Never to one that is not well-formed."""
+        """Return True if it may SEND to a destination, given as UTF-8. False for any that is not well-formed."""
         known = self._send_decisions.get(destination)
         return self._decide_send(destination) if known is None else known
 
     def may_receive(self, destination: bytes) -> bool:
-        """Tell whether it may receive a topic, given as UTF-8."""
+        """Return True if it may receive a topic, given as UTF-8."""
         known = self._receive_decisions.get(destination)
         return self._decide_receive(destination) if known is None else known
 
@@ -103,7 +103,7 @@ class Rights:
         return union
 
     def receives_all_of(self, other: "Rights") -> bool:
-        """Tell whether it may surely receive whatever `other` may: it was granted the same globs, or more."""
+        """Return True if it may surely receive all that `other` may, because it was granted the same globs or more."""
         return set(other._receive) <= set(self._receive)  # noqa: SLF001  # of its own kind
 
     def received_beyond(self, other: "Rights") -> GlobSet:
@@ -134,7 +134,7 @@ class Rights:
         return possible
 
     def missing(self, wanted: "Rights") -> str:
-        """Say what it lacks of the rights of another, in words for people; empty when it holds all of them."""
+        """Return a right of `wanted` that it lacks, in words for people. Empty if it has all of them."""
         for right in sorted(wanted.admin - self.admin):
             return f"the admin right {right}"
         if wanted.bridge and not self.bridge:
@@ -151,7 +151,7 @@ class Rights:
                 try:
                     destination = find_destination([[glob], *narrow], held)
                 except GlobError as error:
-                    return f"the right to {verb} {glob.text}, as far as can be told: {error}"
+                    return f"perhaps the right to {verb} {glob.text}: {error}"
                 if destination is not None:
                     return f"the right to {verb} {glob.text} (such as {destination})"
         return ""
@@ -187,12 +187,12 @@ def _remember(decisions: dict[bytes, bool], destination: bytes, allowed: bool) -
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What some principals may do, as it was written.
+    """A set of rights that principals can have, as it was written.
 
     Attributes:
-        file: Where.
-        place: Where in the file, such as `capabilities.Monitoring`.
-        send, receive, admin: What it grants.
+        file: File of the capability.
+        place: Path into the file, such as `capabilities.Monitoring`.
+        send, receive, admin: The rights that it grants.
         bridge: It allows the provenance headers of bridges.
     """
 
@@ -207,14 +207,14 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody, as it was written.
+    """A principal, as it was written.
 
     Attributes:
-        file: Where.
-        place: Where in the file, such as `principals[3]`.
+        file: File of the principal.
+        place: Path into the file, such as `principals[3]`.
         fingerprints: In 64 lower-case hex digits, as often as they are written.
         capabilities: Their names.
-        owns: What its sends are narrowed to; None: they are not.
+        owns: Globs that narrow its sends. None if they are not narrowed.
         will: The last will of its sessions whose CONNECT has none, or None.
     """
 
@@ -286,8 +286,8 @@ def load_policies(files: Sequence[tuple[str, bytes]], limits: Limits) -> Policy:
     """Load a policy.
 
     Args:
-        files: Name, for error texts, and text of each TOML file: the operators' first, then what enrolment writes, which has principals
-            with the operators' capabilities, and renewals of certificates. None may define again what another has.
+        files: Name, for error texts, and text of each TOML file. The operators' file is first, then the one that enrolment writes. That
+            has principals with the operators' capabilities, and renewals of certificates. No file may repeat a definition of another.
         limits: Bounds of the globs.
 
     Raises:
@@ -300,13 +300,13 @@ def load_policies(files: Sequence[tuple[str, bytes]], limits: Limits) -> Policy:
 
 
 def inspect_policies(files: Sequence[tuple[str, bytes]], limits: Limits) -> tuple[Policy, list[PolicyError]]:
-    """Load a policy as far as it goes, and say all that is wrong with it; arguments as of `load_policies`."""
+    """Load the valid parts of a policy, and return all faults as well. The arguments are those of `load_policies`."""
     return _Loader(limits).load(files)
 
 
 @final
 class _Loader:
-    """Reads parsed documents, and says where in them something is wrong."""
+    """Reads parsed documents and collects their faults with places."""
 
     __slots__ = ("_capabilities", "_fingerprints", "_limits", "_principals", "_problems", "_source")
 
