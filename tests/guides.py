@@ -42,7 +42,7 @@ class Block:
     """A fenced block of the guide.
 
     Attributes:
-        kind: First word behind the fence.
+        kind: First word after the fence.
         live: The second one is `live`: numbers in it may differ.
         line: Of the fence.
         lines: Between the fences.
@@ -110,7 +110,7 @@ def shell(text: str, given: str = "") -> tuple[int, str]:
 
 
 def first_missing(shown: list[str], printed: str, live: bool) -> str | None:
-    """Return the first line that is shown and was not printed behind those before it.
+    """Return the first line that is shown and was not printed after those before it.
 
     Args:
         shown: Lines of the guide. `...` stands for anything in a line, and by itself for any lines; runs of blanks are one.
@@ -134,7 +134,7 @@ def _plain(line: str, live: bool) -> str:
 
 
 def faults(reader: Reader, text: str, tell: Callable[[str], object] = lambda _: None) -> list[str]:
-    """Follow a guide from top to bottom, and say where it is not true.
+    """Follow a guide from top to bottom, and return where it is not true.
 
     Args:
         reader: Who does so.

@@ -14,7 +14,7 @@ HEAD_BYTES = 3  # of each certificate in a handshake message
 
 
 def with_junk(folder: Path, name: str, junk_bytes: int) -> Path:
-    """Write a client's certificate with junk behind it, as `NAME-junk.pem` with its key, and return its path."""
+    """Write a client's certificate with junk after it, as `NAME-junk.pem` with its key, and return its path."""
     key = ec.generate_private_key(ec.SECP256R1())
     now = dt.datetime.now(dt.UTC)
     junk = sign_authority(

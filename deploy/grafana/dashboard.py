@@ -1,6 +1,6 @@
 """Write the Grafana dashboard of a gateway to standard output: `python deploy/grafana/dashboard.py > deploy/grafana/maxam.json`.
 
-Declared here, because a dashboard's JSON says everything twenty times. It is Grafana's classic model, which all versions from 10 on
+Declared here, because a dashboard's JSON repeats everything twenty times. It is Grafana's classic model, which all versions from 10 on
 import; data source and instances are chosen on the page.
 """
 
@@ -68,7 +68,7 @@ ROWS: Final = {
     "Overview": (
         Panel(
             "In service",
-            "As /readyz: whether SENDs are accepted. `maxam-admin health` says why not.",
+            "As /readyz: whether SENDs are accepted. `maxam-admin health` shows the reasons if not.",
             "none",
             (_gauge("maxam_ready"),),
             ((0, "red"), (1, "green")),
@@ -87,7 +87,7 @@ ROWS: Final = {
         ),
         Panel(
             "Subscriptions behind",
-            "Older than the configured bound. `maxam-admin subscriptions slow` names them.",
+            "Older than the configured bound. `maxam-admin subscriptions slow` lists them.",
             "none",
             (_gauge("maxam_subscriptions_behind"),),
             ((1, "orange"),),
@@ -216,7 +216,7 @@ ROWS: Final = {
         ),
         Panel(
             "Quarantine",
-            "Rejected SENDs that can be looked at and sent again.",
+            "Rejected SENDs that can be shown and sent again.",
             "short",
             (_gauge("maxam_quarantine_records"),),
             width=4,
@@ -352,7 +352,7 @@ ROWS: Final = {
         ),
         Panel(
             "Files that cannot be used",
-            "1: the old is in force. `maxam-admin gateway reload-status` says what is wrong and where.",
+            "1: the old is in force. `maxam-admin gateway reload-status` shows the fault and its place.",
             "short",
             (_gauge("maxam_reload_failed", "{{instance}} {{item}}"),),
             ((1, "red"),),

@@ -135,7 +135,7 @@ class Subscription:
         eager_scans: How often it has asked for all current values: an earlier scan has nothing to add then.
         conflated: Changes that replaced one that was still owed.
         held: Topics that are un-acked, each with the time since when it is owed again; NOT_OWED if it is not.
-        refinement: What its newest SUBSCRIBE asked for beyond plain delivery, or None.
+        refinement: The refinement that its newest SUBSCRIBE asked for, or None.
         waiting: Topics that are owed and wait for the end of an interval, by destination; None until one does.
         asked_us: When its SUBSCRIBE was read.
         scans: Scans of all topics for it, begun and not ended: it may lack what is not owed yet.

@@ -21,7 +21,7 @@ _CONNECT_READY: Final = r"Connect server started at: "
 
 
 def spark_home() -> Path:
-    """Return the folder of the Python package, which is a whole Spark but for the scripts that start a cluster.
+    """Return the folder of the Python package, which is a whole Spark except the scripts that start a cluster.
 
     Raises:
         LoadError: It is not installed.

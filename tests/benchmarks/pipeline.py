@@ -156,7 +156,7 @@ def measure(
         where: Text of the result instead of the master.
 
     Raises:
-        LoadError: It failed; with the end of what it said.
+        LoadError: It failed; with the end of its output.
     """
     with tempfile.TemporaryDirectory(prefix="maxam-bench-") as out:
         arguments = [measurement, str(journal), out, master, json.dumps(conf or {})]

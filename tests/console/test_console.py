@@ -1,4 +1,4 @@
-"""The console but for the grid of topics, in a real browser, against a real gateway under load."""
+"""The console except the grid of topics, in a real browser, against a real gateway under load."""
 
 import re
 from collections.abc import Callable

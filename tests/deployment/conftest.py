@@ -1,4 +1,4 @@
-"""A bundle, made once for all tests here as `make bundle` makes it, but for the core, which is interpreted: compiling takes too long."""
+"""A bundle, made once for all tests here as `make bundle` makes it, except the core, which is interpreted: compiling takes too long."""
 
 import hashlib
 import os

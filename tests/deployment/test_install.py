@@ -39,7 +39,7 @@ def unpacked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle_copy(unpacked: Path, tmp_path: Path) -> Path:
-    """One that a test may change, but for its files, which are links."""
+    """One that a test may change, except its files, which are links."""
     return Path(shutil.copytree(unpacked, tmp_path / "copy", copy_function=os.link))
 
 

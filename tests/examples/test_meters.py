@@ -373,13 +373,13 @@ def test_any_time_of_reset_is_read() -> None:
         (change(body(ORIGIN | {"venueId": 33 * "\N{GRINNING FACE}"}, "Q", Q_METERS)), "venueId of more than 128 bytes"),
         (
             change(body(ORIGIN, "Q", Q_METERS | {"auxiliary": {"turnover": -1, "totalWins": 0, "jackpotWins": 0}})),
-            "says -1",
+            "has -1",
         ),
         (
             change(body(ORIGIN, "X", X_METERS | {"credit": {"totalIn": COUNTER_MAX + 1, "notesIn": 0}})),
             f"{COUNTER_MAX + 1}",
         ),
-        (change(body(ORIGIN, "S", S_METERS | {"credit": {"billsIn": 10**8, "otherIn": 0}})), "says 100000000"),
+        (change(body(ORIGIN, "S", S_METERS | {"credit": {"billsIn": 10**8, "otherIn": 0}})), "has 100000000"),
         (change(body(ORIGIN, "S", S_METERS | {"creditValue": Decimal(0)})), "worth 0 cents"),
         (change(body(ORIGIN, "S", S_METERS | {"creditValue": Decimal(-1)})), "worth -100 cents"),
         (change(body(ORIGIN, "Q", Q_METERS), "9.9"), "nobody has kept the schema"),

@@ -176,7 +176,7 @@ def damage(files: dict[str, bytes], generator: random.Random) -> tuple[str, str]
 
 
 def check(seed: int) -> str:
-    """Damage the journal as a seed says; return what became of it.
+    """Damage the journal as a seed determines; return what became of it.
 
     Raises:
         BrokenPromiseError: A promise was broken.

@@ -68,7 +68,7 @@ class Scene:
         self.bystander = Bystander(process)
 
     def wait_for_log(self, text: str, seen: int = 0) -> str:
-        """Wait until the log holds `text` behind its first `seen` characters; return the line."""
+        """Wait until the log holds `text` after its first `seen` characters; return the line."""
         deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             for line in self.process.log()[seen:].splitlines():

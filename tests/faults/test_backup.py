@@ -71,7 +71,7 @@ def state(broker: Broker) -> tuple[dict[bytes, tuple[int, bytes]], dict[tuple[st
 
 @contextmanager
 def at_rest(journal: Path) -> Iterator[None]:
-    """Keep everybody from building a snapshot: a gateway that is killed leaves its build running, which adds and removes files."""
+    """Keep everyone from building a snapshot: a gateway that is killed leaves its build running, which adds and removes files."""
     with (journal / "snapshots" / "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits for a build that is under way
         yield

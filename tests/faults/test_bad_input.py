@@ -117,7 +117,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_frame_is_refused(broker: Scene, name: str) -> None:
-    """A frame that breaks a rule or a limit is answered with an ERROR that names it, after the RECEIPTs before it."""
+    """A frame that breaks a rule or a limit is answered with an ERROR that shows it, after the RECEIPTs before it."""
     data, message = HOSTILE[name]
     frames = broker.answer(encoder.send(VERSION_1_2, b"X/before", b"v", receipt_id=b"before") + data + SEND + b"\n\0")
     assert error_of(frames) == message
@@ -153,7 +153,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_hostile_first_frame_is_refused(broker: Scene, name: str) -> None:
-    """Whatever is no proper CONNECT is answered with one ERROR, and nothing behind it takes effect."""
+    """Whatever is no proper CONNECT is answered with one ERROR, and nothing after it takes effect."""
     data, message = STRANGE[name]
     frames = broker.answer(encoder.send(VERSION_1_2, b"X/sneaked-in", b"v", receipt_id=b"r"), data)
     assert error_of(frames) == message
@@ -557,7 +557,7 @@ def encoded(typed: Scene, encoding: str, name: str, datum: bytes) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["datum", "single-object", "envelope", "confluent"])
 def test_hostile_bodies_are_refused_with_a_reason(typed: Scene, encoding: str) -> None:
-    """Each is rejected-invalid with a reason of one line that names the schema; the next good body is accepted."""
+    """Each is rejected-invalid with a reason of one line that shows the schema; the next valid body is accepted."""
     with typed.process.client() as client:
         for what, (name, datum) in BODIES.items():
             destination = f"X/{encoding}.{name}".encode()

@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 from tests.support.gateway_process import end, launch, port_of
 
 PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
-# The gateway, which kills itself when it is about to replace the n-th file behind the making of a token.
+# The gateway, which kills itself when it is about to replace the n-th file after the making of a token.
 GATEWAY = """
 import os, signal, sys
 from maxam import durable_files

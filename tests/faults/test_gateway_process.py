@@ -140,7 +140,7 @@ def test_a_snapshot_replaces_the_segments_before_it(files: GatewayFolder) -> Non
 
 
 def test_check_tells_good_from_bad(files: GatewayFolder) -> None:
-    """`--check` serves nothing: it exits 0 for good files, 1 and a line that names the fault for bad ones."""
+    """`--check` serves nothing: it exits 0 for valid files, 1 and a line that shows the fault for invalid ones."""
     good = files.run("--check")
     assert (good.returncode, good.stdout) == (0, f"{files.config}: valid\n")
     files.configure(limits="windw = 5")
@@ -208,7 +208,7 @@ def test_strangers_do_not_keep_clients_out(files: GatewayFolder) -> None:
 
 
 def test_out_of_sockets_pauses_accepting_only(files: GatewayFolder) -> None:
-    """When the process has no more file descriptors, connected clients are served on, and new ones once there is room."""
+    """When the process has no file descriptors left, connected clients are served on, and new ones once there is room."""
     with files.start() as gateway, gateway.client() as client, contextlib.ExitStack() as strangers:
         assert client.send(b"X/A", b"v") == b"accepted"  # the open segment has its file
         resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (40, 40))

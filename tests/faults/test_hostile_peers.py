@@ -1,4 +1,4 @@
-"""Threats to the real gateway that a single bad frame is not: floods, resets, other people's sessions, games with TLS."""
+"""Threats to the real gateway that a single invalid frame is not: floods, resets, other people's sessions, games with TLS."""
 
 import _ssl
 import contextlib
@@ -34,7 +34,7 @@ SSL_OF_PYTHON = 24  # bytes into CPython's PySSLSocket: behind the object's head
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Run a gateway with the limits that it is shipped with, but for shorter goodbyes."""
+    """Run a gateway with the limits that it is shipped with, except for a shorter close grace."""
     with scene(tmp_path_factory.mktemp("gateway"), "linger_timeout_s = 0.2") as found:
         yield found
 

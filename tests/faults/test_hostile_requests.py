@@ -44,7 +44,7 @@ def statuses(hostile: ssl.SSLSocket) -> tuple[list[int], bytes]:
 
 
 def get(path: bytes) -> bytes:
-    """Return a request and one behind it."""
+    """Return a request and one after it."""
     return b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n\r\n" + LAST
 
 

@@ -649,7 +649,7 @@ def _texts(data: bytes) -> dict[str, bytes]:
 
 
 def check_registry(data: bytes) -> None:
-    """A schema folder: SchemaError that names what is wrong, or a registry whose rules judge any body without an exception."""
+    """A schema folder: SchemaError that shows what is wrong, or a registry whose rules judge any body without an exception."""
     texts = _texts(data)
     registry, problems = inspect_registry(texts, LIMITS)
     assert (registry is None) == bool(problems)

@@ -27,7 +27,7 @@ def test_nothing_is_found(of: Target) -> None:
 
 
 def test_the_corpus_is_of_targets_and_small() -> None:
-    """Each folder of the corpus is a target's; all of it stays small enough to be read and run by everybody."""
+    """Each folder of the corpus is a target's; all of it stays small enough to be read and run by everyone."""
     assert {folder.name for folder in CORPUS.iterdir()} <= {target.name for target in TARGETS}
     files = [file for file in CORPUS.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < 300_000

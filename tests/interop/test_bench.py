@@ -113,7 +113,7 @@ def test_rejected_sends_are_told_and_fail_the_run(broker: Broker) -> None:
 
 
 def test_a_certificate_of_another_authority_is_named(broker: Broker, tmp_path: Path) -> None:
-    """The error names the CA's file that did not sign the broker's certificate."""
+    """The error shows the CA's file that did not sign the broker's certificate."""
     made = subprocess.run(
         [sys.executable, "-c", "from maxam.cli.main import main; main()", "dev-certs", str(tmp_path / "others")],
         check=True, capture_output=True, env=dict(child_environment()),

@@ -2,7 +2,7 @@
 
     python -m tests.pipeline.guide_process PORT
 
-prints as JSON where the guide is not true. `maxam-pipeline` and `maxam-bench` run inside, with one session for all, but for what goes on
+prints as JSON where the guide is not true. `maxam-pipeline` and `maxam-bench` run inside, with one session for all, except what goes on
 until it is stopped.
 """
 

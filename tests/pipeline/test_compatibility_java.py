@@ -19,7 +19,7 @@ OURS_ALONE = {NOT_TEXT, LOGICAL_TYPE_MISMATCH}
 
 
 def test_java_agrees(spark: SparkSession) -> None:
-    """Java calls a minor compatible exactly when we do, but for bytes read as text and for logical types."""
+    """Java calls a minor compatible exactly when we do, except for bytes read as text and logical types."""
     jvm: Any = spark._jvm
     checker = jvm.org.apache.avro.SchemaCompatibility
     counts = {True: 0, False: 0}

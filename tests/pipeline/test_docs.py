@@ -24,7 +24,7 @@ GUIDE_TIMEOUT_S = 900  # on a machine that is busy
 
 @pytest.fixture
 def clone(tmp_path: Path, certificates: Path) -> Path:
-    """Lay out what a clone has after `make run`, but for the gateway."""
+    """Lay out what a clone has after `make run`, except the gateway."""
     folder = tmp_path / "clone"
     (folder / "var").mkdir(parents=True)
     (folder / "gateway").mkdir()

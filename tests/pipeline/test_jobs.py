@@ -1,4 +1,4 @@
-"""Jobs over small journals, each against what the journal's records say."""
+"""Jobs over small journals, each against the journal's records."""
 
 import json
 import re
@@ -121,7 +121,7 @@ def _changes(spark: SparkSession, journal: Path) -> Iterator[DataFrame]:
 
 
 def run(*arguments: object) -> Result:
-    """Run a verb in this process, in the session that there is."""
+    """Run a command in this process, in the session that there is."""
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
@@ -481,7 +481,7 @@ def test_a_damaged_journal_is_read_in_part(spark: SparkSession, tmp_path: Path) 
 
 
 def test_an_empty_journal_gives_empty_results(spark: SparkSession, tmp_path: Path) -> None:
-    """Every verb works on a journal without a change: no rows, exit code 0."""
+    """Every command works on a journal without a change: no rows, exit code 0."""
     assert spark is not None
     write_journal(tmp_path / "journal", [], [])
     schemas = schema_folder(tmp_path, "fresh_within_s = 5")

@@ -295,7 +295,7 @@ def test_totals_come_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What publishers of two makes send comes back as the totals of their venue, to a subscriber of another make."""
-    assert spark.version  # one for the verb that runs in this process
+    assert spark.version  # one for the command that runs in this process
     floor = Floor()
     subscriber = Subscriber()
     latencies_s = []

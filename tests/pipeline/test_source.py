@@ -163,7 +163,7 @@ def ack(n: int) -> Record:
 def test_a_filter_finds_what_sessions_did_behind_the_last_change_of_a_segment(
     sessions: Path, one: Filter, wanted: list[int]
 ) -> None:
-    """Records of sessions behind the last change of one segment can be in the next."""
+    """Records of sessions after the last change of one segment can be in the next."""
     assert len(list_segments(sessions, "changes")) == 3
     assert rows_of_sessions(sessions, one) == wanted
 
@@ -196,7 +196,7 @@ def test_behind_damage_sessions_have_the_revisions_that_they_had(sessions: Path)
 
 
 def test_a_disk_that_fails_within_a_file_is_told_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the disk behind a header names the segment and what is lost, or costs what is behind it."""
+    """An error of the disk after a header names the segment and what is lost, or costs what is after it."""
     settings = JournalSettings(segment_bytes_max=2 << 20, durable=False, reserve_bytes=0)
     journal = Journal.open(tmp_path, OsDisk(), settings, SYNC)
     list(journal.recover())
@@ -256,7 +256,7 @@ def test_the_options_choose_revisions_exactly(journal: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(journal: Path, options: dict[str, str], says: str) -> None:
-    """An option that is unknown, missing or malformed is an error that names it."""
+    """An option that is unknown, missing or malformed is an error that shows it."""
     with pytest.raises(PipelineError, match=says):
         JournalReader({"path": str(journal), **options})
 

@@ -169,7 +169,7 @@ def by_told_machine(sums: dict[tuple[str, str, int], list[int]]) -> dict[tuple[s
 
 @pytest.fixture
 def run(spark: SparkSession, folder: Path) -> Run:
-    """Return what calls the verb in the session of the tests."""
+    """Return what calls the command in the session of the tests."""
 
     def call(*arguments: str) -> Result:
         return CliRunner().invoke(main, ["--journal", str(folder), "--quiet", *arguments])

@@ -84,7 +84,7 @@ def write_journal(
     segment_bytes: int = 1 << 26,
     seal: bool = True,
 ) -> None:
-    """Write records as a gateway would, behind those that are there.
+    """Write records as a gateway would, after those that are there.
 
     Args:
         folder: The journal's.

@@ -56,6 +56,6 @@ def test_seeded_histories_agree_with_the_model(first: int) -> None:
 
 @pytest.mark.slow
 def test_directed_histories_agree_with_the_model() -> None:
-    """Snapshots with holes, replacements without room, scans in slices: the broker does what the model predicts."""
+    """Snapshots with holes, replacements without room, scans in batches: the broker does what the model predicts."""
     for seed in range(150):
         directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret

@@ -261,7 +261,7 @@ def rejected_sends(
     items: list[tuple[bytes, bool, Identity, Judgement, tuple[tuple[bytes, bytes], ...], bytes, str, Rejection]],
     revision: int,
 ) -> list[RejectedSend]:
-    """Number rejected SENDs from behind a revision on."""
+    """Number rejected SENDs from after a revision on."""
     return [RejectedSend(n, NOW_US + n, *item) for n, item in enumerate(items, revision + 1)]
 
 

@@ -44,7 +44,7 @@ class Scene:
         return self.feed.since(position, TURNS_MAX)
 
     def step(self, one: Window | Count) -> None:
-        """Take in turns, or else one slice."""
+        """Take in turns, or else one batch."""
         turns = self.turns(one.position)
         if turns is None:
             one.restart(self.feed.end)

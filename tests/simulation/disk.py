@@ -62,7 +62,7 @@ class File:
 
 
 def _torn(data: bytes, choose: Choose) -> bytes:
-    """Return what is left of a write: its beginning, with zeros behind it perhaps, or any of its sectors."""
+    """Return what is left of a write: its beginning, with zeros after it perhaps, or any of its sectors."""
     cut = choose(len(data) + 1)
     match choose(3):
         case 0:
@@ -143,7 +143,7 @@ class SimulatedDisk:
         return {path: bytes(file.data) for path, file in self.files.items() if not file.folder}
 
     def put(self, path: str, data: bytes) -> None:
-        """Replace a file behind everybody's back, durably."""
+        """Replace a file behind everyone's back, durably."""
         self.files[path] = self._synced_files[path] = File(data)
 
     # Disk

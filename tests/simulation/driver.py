@@ -306,7 +306,7 @@ class Driver:
         self.compare()
 
     def scan(self, topics: int) -> None:
-        """Do a slice of the scans under way."""
+        """Do a batch of the scans under way."""
         self.broker.scan(topics)
 
     def grant(self, client: str, topics: frozenset[str]) -> None:
@@ -325,7 +325,7 @@ class Driver:
             self.broker.scan()
 
     def drain_all(self) -> None:
-        """Bring everybody up to date: the newest of each topic must arrive everywhere, and every receipt."""
+        """Bring everyone up to date: the newest of each topic must arrive everywhere, and every receipt."""
         self.settle()
         for client in list(self.connections):
             while True:

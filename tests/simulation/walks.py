@@ -111,7 +111,7 @@ def subscription_steps(driver: Driver, client: str, rng: random.Random) -> list[
 
 
 def walk(rng: random.Random, length: int = 120) -> None:
-    """Do a random history, then bring everybody up to date.
+    """Do a random history, then bring everyone up to date.
 
     Raises:
         Violation: The broker differed from the model.
@@ -130,7 +130,7 @@ def walk(rng: random.Random, length: int = 120) -> None:
 
 @contextmanager
 def small_slices(topics: int) -> Iterator[None]:
-    """Have eager scans of more topics than this done in slices. Without effect on compiled modules."""
+    """Have eager scans of more topics than this done in batches. Without effect on compiled modules."""
     with patch.object(scans, "SCAN_TOPICS", topics):
         yield
 
@@ -183,7 +183,7 @@ def refused_replacements(rng: random.Random) -> None:
 
 
 def slices(rng: random.Random) -> None:
-    """Scan for an eager subscription in small slices, with SENDs and reloads between them."""
+    """Scan for an eager subscription in small batches, with SENDs and reloads between them."""
     with cheap_globs(), small_slices(0):
         driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), PADDING)
         for client in ("anna", "bert"):
@@ -248,7 +248,7 @@ def withheld(rng: random.Random) -> None:
 
 
 def resumptions(rng: random.Random) -> None:
-    """Resume durable subscriptions, eagerly or not, before what made them is committed and behind it, and restart."""
+    """Resume durable subscriptions, eagerly or not, before what made them is committed and after it, and restart."""
     with cheap_globs():
         driver = Driver(dict.fromkeys(CLIENTS, frozenset(TOPICS)), GLOBS, len(TOPICS), b"")
         for id_ in IDS:

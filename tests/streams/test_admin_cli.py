@@ -149,7 +149,7 @@ def test_a_large_value_is_decoded_here(running: Running) -> None:
 
 
 def test_hostile_text_reaches_no_terminal(running: Running) -> None:
-    """No verb prints a control character that a publisher chose."""
+    """No command prints a control character that a publisher chose."""
     hostile = "\x1b[2J\x1b]0;owned\x07\r\n\u202e\u2066\x9b31m[bold]"
     running.send("X/D.1.evil", datum(hostile))
     for arguments in (
@@ -483,7 +483,7 @@ def test_every_route_refuses_an_unprivileged_certificate(running: Running, metho
 
 
 def test_usage_errors_have_their_own_exit_code(running: Running) -> None:
-    """A wrong verb, option or argument is exit code 2."""
+    """A wrong command, option or argument is exit code 2."""
     for arguments in (["nothing"], ["topics", "get"], ["topics", "list", "--limit", "0"], ["--nothing"]):
         assert running.cli(*arguments).exit_code == 2
 

@@ -179,7 +179,7 @@ def test_connections_are_told_from_their_first_byte_on(tmp_path: Path) -> None:
 
 
 def test_health_says_what_an_operator_asks_first(tmp_path: Path) -> None:
-    """It is ready, degraded with what is wrong in the files, or not ready and why; the verb exits with 0, and with 1 if not ready, or
+    """It is ready, degraded with what is wrong in the files, or not ready and why; the command exits with 0, and with 1 if not ready, or
     degraded and asked to be strict.
     """
     site = Site(tmp_path, "anna")
@@ -411,7 +411,7 @@ class Subscriptions(Sessions):
 
 @pytest.mark.parametrize("kind", [Topics, OverdueTopics, Orphans, Rejects, Sessions, Connections, Subscriptions])
 def test_a_listing_is_right_while_things_come_and_go(tmp_path: Path, kind: type[Churn]) -> None:
-    """Read page by page while others come and go, before and behind the cursor, what stays is listed exactly once, nothing twice, and all in
+    """Read page by page while others come and go, before and after the cursor, what stays is listed exactly once, nothing twice, and all in
     the listing's order.
     """
     site = Site(tmp_path, "anna")

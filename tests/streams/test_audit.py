@@ -1,4 +1,4 @@
-"""The audit log and the policy verbs, asked of a living gateway: events of every kind, and what an operator sees of them."""
+"""The audit log and the policy commands, asked of a living gateway: events of every kind, and what an operator sees of them."""
 
 import json
 import re

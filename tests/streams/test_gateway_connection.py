@@ -213,7 +213,7 @@ def test_a_client_that_is_gone_when_a_commit_is_handed_out_ends_alone(play: Play
 
 
 def test_who_publishes_does_not_wait_for_those_who_only_read(play: Play) -> None:
-    """Frames behind which no SEND came before wait for a turn while more than a pass bears ask for one; those of publishers do not."""
+    """Frames after which no SEND came before wait for a turn while more than a pass bears ask for one; those of publishers do not."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()

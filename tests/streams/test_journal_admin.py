@@ -59,7 +59,7 @@ def site(tmp_path: Path) -> Site:
 
 
 async def rows(gateway: Living, *arguments: str) -> list[dict[str, object]]:
-    """Return what a verb that must succeed prints as JSON."""
+    """Return what a command that must succeed prints as JSON."""
     result = await cli(gateway, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]

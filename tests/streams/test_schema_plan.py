@@ -1,4 +1,4 @@
-"""The schema verbs against a running gateway: what is in force, the very answers of the broker, and the plan of a change."""
+"""The schema commands against a running gateway: what is in force, the very answers of the broker, and the plan of a change."""
 
 import json
 import re
@@ -119,7 +119,7 @@ def send(
 
 
 def cli(running: Running, *arguments: str, folder: Path | None = None, given: bytes | None = None) -> Result:
-    """Run a verb as the operator."""
+    """Run a command as the operator."""
     return running.cli("schemas", *arguments, variables={"MAXAM_SCHEMAS": str(folder or "/nonesuch")}, given=given)
 
 
@@ -132,7 +132,7 @@ def rows(result: Result) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_what_is_in_force_can_be_asked(running: Running) -> None:
-    """With --live each reading verb asks the gateway and says what it says of the folder that it has."""
+    """With --live each reading command asks the gateway and says what it says of the folder that it has."""
     own = running.folder / "schemas"
     for arguments in (
         ["list", "--rules", "--json"],

@@ -124,7 +124,7 @@ def test_keys(running: Running) -> None:
 
 
 def test_no_gateway_is_told_at_once(running: Running) -> None:
-    """Like any other verb: one line on standard error, exit code 4."""
+    """Like any other command: one line on standard error, exit code 4."""
     result = running.cli("top", variables={"MAXAM_GATEWAY": "127.0.0.1:1"})
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (4, "", 1)
     assert (code_in(result.stderr), "127.0.0.1:1" in result.stderr) == ("gateway-unreachable", True)

@@ -22,7 +22,7 @@ RUN = COMMAND
 
 
 class GatewayFolder:
-    """The files of a gateway: certificates, a policy under which everybody may do everything under X, no schema checks."""
+    """The files of a gateway: certificates, a policy under which everyone may do everything under X, no schema checks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Pages of the admin API are written a slice at a time, and are the JSON of all their rows."""
+"""Pages of the admin API are written a batch at a time, and are the JSON of all their rows."""
 
 import json
 from itertools import pairwise

@@ -100,7 +100,7 @@ def test_what_goes_into_a_pipe_is_whole_without_blanks_at_the_end(capsys: pytest
 
 @pytest.mark.parametrize("character", ["v", "\x1b"])
 def test_what_is_cut_is_said_to_be(capsys: pytest.CaptureFixture[str], character: str) -> None:
-    """A text that is longer than a cell ends in an ellipsis, and standard error names its column and the way to see it; a cell made whole is."""
+    """A text that is longer than a cell ends in an ellipsis, and standard error shows its column and the way to see it; a cell made whole is."""
     most = output.CELL_CHARACTERS_MAX // len(shown(character))
     for length, told in ((most, ""), (most + 1, "cut where it ends in \N{HORIZONTAL ELLIPSIS}: NOTE; ask for it\n")):
         output.print_table(["DESTINATION", "NOTE"], [["X/a", character * length]], whole="ask for it")

@@ -39,7 +39,7 @@ def test_every_code_of_health_has_a_row() -> None:
 
 
 def verbs(command: click.Command, *names: str) -> Iterator[tuple[str, click.Command]]:
-    """Give each verb that does something."""
+    """Give each command that does something."""
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
             below = command.get_command(click.Context(command), name)

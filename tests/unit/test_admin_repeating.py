@@ -22,7 +22,7 @@ from maxam.terminal.groups import CommandGroup as Group
 from maxam.terminal.tables import print_json, print_table
 from tests.patience import PATIENCE_S
 
-# A verb that shows what a file holds: a table of one cell, an error while there is no file, and code 1 when it says bad.
+# A command that shows what a file holds: a table of one cell, an error while there is no file, and code 1 when it says bad.
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
@@ -33,7 +33,7 @@ main()
 
 @click.group(cls=Group)
 def main() -> None:
-    """Stand in for a family of verbs."""
+    """Stand in for a family of commands."""
 
 
 @main.command()
@@ -56,7 +56,7 @@ def look(path: Path, as_json: bool) -> None:
 
 @contextmanager
 def started(path: Path, out: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the verb with --watch, and end it as Ctrl-C does."""
+    """Run the command with --watch, and end it as Ctrl-C does."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "look", str(path), "--watch", "--interval", "0.2", *options],
         stdout=out,
@@ -105,7 +105,7 @@ def test_a_terminal_shows_it_in_place(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_one_after_the_other(tmp_path: Path) -> None:
-    """No escape sequence, each time as without --watch, behind a line with the time; failures are reported there too."""
+    """No escape sequence, each time as without --watch, after a line with the time; failures are reported there too."""
     path = tmp_path / "held"
     path.write_text("first")
     ours, theirs = os.pipe()

@@ -66,7 +66,7 @@ def request(key: object, *extensions: x509.ExtensionType, algorithm: hashes.Hash
 def test_of_a_request_only_the_key_counts(
     authority: AuthorityFolder, key: ec.EllipticCurvePrivateKey, algorithm: hashes.HashAlgorithm | None
 ) -> None:
-    """Whatever name, CA flag, usage and server names a request asks for, the certificate is a client's with our name and no more."""
+    """Whatever name, CA flag, usage and server names a request asks for, the certificate is a client's with our name and nothing else."""
     asked = request(
         key,
         x509.BasicConstraints(ca=True, path_length=3),
@@ -135,7 +135,7 @@ def test_the_key_is_encrypted_and_only_its_passphrase_opens_it(authority: Author
 
 
 def test_a_passphrase_file_is_for_few(tmp_path: Path) -> None:
-    """A file that everybody may read, or an empty one, is refused; a line end is not part of a passphrase."""
+    """A file that everyone may read, or an empty one, is refused; a line end is not part of a passphrase."""
     path = tmp_path / "passphrase"
     replace_durably(path, b"secret words\n", 0o600)
     assert read_passphrase(path) == "secret words"

@@ -48,7 +48,7 @@ def test_what_cannot_be_done_is_told(arguments: list[str], code: int, says: str)
     [("suite", "bench"), ("compare", "compare"), ("grow", "grow"), ("pipeline", "pipeline-bench")],
 )
 def test_benchmarks_of_the_source_tree_are_referred_to(command: str, target: str) -> None:
-    """A command of earlier releases is a usage error that names a target of the Makefile, whatever its options."""
+    """A command of earlier releases is a usage error that shows a target of the Makefile, whatever its options."""
     result = CliRunner().invoke(main, [command, "--seconds", "5"])
     assert result.exit_code == 2
     assert f"make {target}`" in result.output

@@ -49,7 +49,7 @@ def test_quiet_leaves_out_confirmations_and_keeps_results(tmp_path: Path) -> Non
 
 
 def test_wide_tables_have_all_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A narrow terminal leaves columns out, but for `-o wide`."""
+    """A narrow terminal leaves columns out, except `-o wide`."""
     terminal = Console(width=20, force_terminal=True, color_system=None, highlight=False)
     monkeypatch.setattr(tables, "console", lambda: terminal)
     for wide, titles in ((False, ["DESTINATION"]), (True, ["DESTINATION", "SCHEMA"])):

@@ -47,7 +47,7 @@ def test_health_shows_a_refusal_for_a_minute() -> None:
 
 @pytest.mark.slow
 def test_a_venue_that_returns_at_once_gets_in_within_a_minute() -> None:
-    """By default 10,000 clients behind one address, a thousand for each principal, are admitted within 60 s of trying once a second."""
+    """By default 10,000 clients at one address, a thousand for each principal, are admitted within 60 s of trying once a second."""
     rates = ConnectRates(Limits())
     waiting = [f"principal {number % 10}" for number in range(10_000)]
     for second in range(60):

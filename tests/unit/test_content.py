@@ -48,7 +48,7 @@ def test_what_was_packed_comes_back(headers: tuple[tuple[bytes, bytes], ...], bo
 
 @given(st.integers(0, 2**62))
 def test_numbers(number: int) -> None:
-    """A long is twice the number in base 128, and is read back with the place behind it."""
+    """A long is twice the number in base 128, and is read back with the place after it."""
     assert long(number) == unsigned(2 * number)
     assert read_long(b"\xff" + long(number) + b"\xff", 1) == (number, 1 + len(long(number)))
 

@@ -53,7 +53,7 @@ def test_a_cancelled_wait_loses_no_call() -> None:
 
 
 def test_a_call_that_fails_leaves_the_next() -> None:
-    """What a call raises is raised to the waiting task alone: the call behind it is made."""
+    """What a call raises is raised to the waiting task alone: the call after it is made."""
 
     async def main() -> None:
         made: list[str] = []

@@ -88,7 +88,7 @@ def test_an_ack_is_recorded_on_a_full_disk_whatever_is_sent_beside_it() -> None:
 
 
 def test_a_refused_block_answers_all_that_was_appended_and_is_not_tried_again_at_once(tmp_path: Path) -> None:
-    """A full disk refuses the block and everything behind it; the next block waits for 0.1 s and begins at the same revision."""
+    """A full disk refuses the block and everything after it; the next block waits for 0.1 s and begins at the same revision."""
     world, group, journal = _begin(tmp_path)
     client = world.client()
     client.send("X/A", receipt="1")

@@ -53,7 +53,7 @@ def test_nobody_waits_while_turns_come_slower_than_they_are_taken() -> None:
 
 
 def test_who_is_cancelled_loses_no_turn_for_others() -> None:
-    """A connection that ends while it waits is forgotten, and the one behind it goes on."""
+    """A connection that ends while it waits is forgotten, and the one after it goes on."""
 
     async def main() -> None:
         deliveries = DeliveryScheduler(lambda: None)
@@ -220,7 +220,7 @@ def test_a_connection_that_ends_while_it_waits_to_feed_takes_no_turn() -> None:
 
 
 def test_what_a_commit_made_due_is_handed_out_in_passes_of_bounded_time() -> None:
-    """Deliveries that take longer than a pass may are continued by `run`, in order; a later commit comes behind them."""
+    """Deliveries that take longer than a pass may are continued by `run`, in order; a later commit comes after them."""
     now_s = 0.0
     handed: list[int] = []
     asked: list[str] = []

@@ -13,7 +13,7 @@ from maxam.journal.disk import OsDisk
 
 
 def test_a_loop_of_links_in_the_schema_folder_is_named(tmp_path: Path) -> None:
-    """A schema file that is a link to itself is a ConfigurationError that names it, at start and on reload."""
+    """A schema file that is a link to itself is a ConfigurationError that shows it, at start and on reload."""
     (tmp_path / "registry.toml").write_text("")
     loop = tmp_path / "loop.avsc"
     loop.symlink_to(loop)

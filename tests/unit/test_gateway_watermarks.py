@@ -1,4 +1,4 @@
-"""When memory and disk count as short, and when not any more."""
+"""When memory and disk count as short, and when no longer."""
 
 import errno
 from pathlib import Path

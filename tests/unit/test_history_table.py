@@ -119,7 +119,7 @@ def test_a_table_is_locked_until_it_is_left(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
-    """A foreign folder, a damaged state, that of another version, a commit whose file is gone: each text names the path."""
+    """A foreign folder, a damaged state, that of another version, a commit whose file is gone: each text shows the path."""
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "photo.jpg").touch()
     with pytest.raises(PipelineError, match=r"foreign .*photo\.jpg"):

@@ -158,7 +158,7 @@ def test_every_reader_takes_the_journal_of_0_2_0(unpack: Callable[[str], str], t
 
 
 def test_a_repair_takes_sources_from_a_snapshot_of_0_2_0(unpack: Callable[[str], str]) -> None:
-    """The snapshot that it writes behind a lost segment has those of the one before."""
+    """The snapshot that it writes after a lost segment has those of the one before."""
     root = unpack("a52722b")
     lost = Path(list_segments(f"{root}/segments", DISK)[0][-1].path)
     data = bytearray(lost.read_bytes())

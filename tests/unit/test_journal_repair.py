@@ -204,7 +204,7 @@ def test_a_missing_segment_is_told_by_what_is_left() -> None:
 
 
 def test_a_damaged_header_costs_nothing() -> None:
-    """The blocks behind it are whole: the segment is written again with the header that was there."""
+    """The blocks after it are whole: the segment is written again with the header that was there."""
     disk = three_segments()
     path = sealed_segments(ROOT, disk)[0].path
     original = disk.contents()[path]

@@ -1,4 +1,4 @@
-"""The archive's beginning goes when the rules say so; what a start, a snapshot or a reader needs stays, whatever crashes meanwhile."""
+"""The archive's beginning goes when the rules require it; what a start, a snapshot or a reader needs stays, whatever crashes meanwhile."""
 
 import random
 from pathlib import Path
@@ -29,7 +29,7 @@ KEPT = Rules(0, 0)
 
 
 def journal() -> SimulatedDisk:
-    """Return a journal with two snapshots, segments before, between and behind them, and an open one."""
+    """Return a journal with two snapshots, segments before, between and after them, and an open one."""
     disk = corruption.loaded(corruption.truth().files)
     disk.put(f"{ROOT}/segments/{5:020}.open.avro.torn-99", b"cut off long ago")
     return disk
@@ -106,7 +106,7 @@ def test_a_snapshot_for_which_there_is_no_room_gets_that_of_the_archive(capsys: 
 
 
 def full_journal() -> SimulatedDisk:
-    """Return a journal without snapshots on a disk that is full but for the room reserved for two of them."""
+    """Return a journal without snapshots on a disk that is full except the room reserved for two of them."""
     disk = journal()
     for _, path in list_snapshots(f"{ROOT}/snapshots", disk):
         disk.unlink(path)

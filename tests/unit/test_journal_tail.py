@@ -86,7 +86,7 @@ def test_any_schedule_gives_every_change_once(schedule: list[tuple[str, int]]) -
 
 
 def test_a_target_is_not_passed(tmp_path: Path) -> None:
-    """What is written after a target was taken is not read, whether it is in the same segment or behind it."""
+    """What is written after a target was taken is not read, whether it is in the same segment or after it."""
     journal = opened(tmp_path)
     for count in (1, 2, 3):
         write(journal, count)
@@ -103,7 +103,7 @@ def test_a_target_is_not_passed(tmp_path: Path) -> None:
 
 
 def test_what_is_gone_is_named(tmp_path: Path) -> None:
-    """Behind retention, or before a hole, advancing fails with the lost revisions; passing over it goes on behind."""
+    """Behind retention, or before a hole, advancing fails with the lost revisions; skipping it goes on behind."""
     journal = opened(tmp_path)
     for _ in range(12):
         write(journal, 4)
@@ -144,7 +144,7 @@ def test_a_cursor_of_another_journal_is_refused(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_open_segment_is_no_torn_tail(tmp_path: Path) -> None:
-    """With whole blocks behind it a bad block is damage: advancing fails with the revisions, or passes over it."""
+    """With whole blocks after it an invalid block is damage: advancing fails with the revisions, or skips it."""
     journal = opened(tmp_path)
     for _ in range(3):
         write(journal, 2)
@@ -165,7 +165,7 @@ def test_damage_in_the_open_segment_is_no_torn_tail(tmp_path: Path) -> None:
 
 
 def test_segments_that_overlap_are_not_read_twice(tmp_path: Path) -> None:
-    """A segment that begins within the one before it stops a reader, or is passed over; no change comes twice."""
+    """A segment that begins within the one before it stops a reader, or is skipped; no change comes twice."""
     journal = opened(tmp_path)
     for _ in range(9):
         write(journal, 4)
@@ -189,7 +189,7 @@ def test_segments_that_overlap_are_not_read_twice(tmp_path: Path) -> None:
 
 
 def test_a_journal_whose_segments_were_all_removed_goes_on(tmp_path: Path) -> None:
-    """A reader that begins where only a snapshot is left stands behind what it stands for, and reads what comes."""
+    """A reader that begins where only a snapshot is left stands after what it stands for, and reads what comes."""
     journal = opened(tmp_path)
     for _ in range(9):
         write(journal, 4)

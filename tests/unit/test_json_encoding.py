@@ -214,7 +214,7 @@ OUTER = {
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(schema: object, value: object, message: str) -> None:
-    """The error says where, what the schema asks for and what is there."""
+    """The error shows where, what the schema asks for and what is there."""
     with pytest.raises(ValueEncodeError) as caught:
         encode_value(type_of(schema), read_json(json.dumps(value).encode(), "value"))
     assert message in str(caught.value)
@@ -278,7 +278,7 @@ schema = "n.A_v1"'''.encode(),
 
 
 def test_an_envelope_may_be_empty() -> None:
-    """Without items it is the end of its array, and no more."""
+    """Without items it is the end of its array, and nothing else."""
     assert envelope([]) == b"\0"
 
 

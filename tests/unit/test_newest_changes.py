@@ -110,7 +110,7 @@ def test_what_is_found_names_itself_and_is_forgotten_then(segments: list[Path], 
 
 
 def test_what_the_journal_does_not_write_is_no_change(segments: list[Path]) -> None:
-    """A gap between revisions, a record that is cut, garbage behind it, or another kind in its place is an error."""
+    """A gap between revisions, a record that is cut, garbage after it, or another kind in its place is an error."""
     data, count = next(blocks(segments[0]))
     kind = data.index(bytes((KIND_VALUE,)), 8)
     for broken, number, behind in (

@@ -55,7 +55,7 @@ def test_the_largest_sessions_of_a_principal_above_the_limit_end(counts: tuple[i
 
 
 def test_a_connected_client_is_told_and_gets_the_present_state_again() -> None:
-    """Its connection ends with an ERROR that names the limit; a new session of the same client-id starts afresh."""
+    """Its connection ends with an ERROR that shows the limit; a new session of the same client-id starts afresh."""
     world, watch, _ = owing(TOPICS, {("cora", "c"): 1})
     ben = world.client("ben", client_id="b", window="1")
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The schemas of a journal: each found again by what a record says of it."""
+"""The schemas of a journal: each found again by what a record has of it."""
 
 import json
 import pickle
@@ -82,6 +82,6 @@ def test_every_shipped_schema_is_in_the_catalogue_of_its_folder(tmp_path: Path) 
 
 
 def test_a_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
-    """The text names the folder."""
+    """The text shows the folder."""
     with pytest.raises(PipelineError, match=str(tmp_path)):
         Catalogue.load(tmp_path, None)

@@ -223,7 +223,7 @@ def test_a_record_within_its_kind_becomes_json() -> None:
 
 
 def test_arrays_in_parts_with_sizes_are_transcoded() -> None:
-    """A negative count and the size behind it, which is another afterwards."""
+    """A negative count and the size after it, which is another afterwards."""
     leaf = encoded(NODE, {"v": None, "next": None, "all": [], "by": {}, "end": True})
     part = b"\x03" + bytes([2 * len(leaf) * 2]) + leaf + leaf + b"\0"  # -2 items, N bytes
     made = Transcoder(NODE).transcode(b"\0\0" + part + b"\0\1")

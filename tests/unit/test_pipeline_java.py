@@ -34,7 +34,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPa
 
 @pytest.mark.parametrize("release", [True, False])
 def test_the_first_that_is_new_enough(tmp_path: Path, machine: pytest.MonkeyPatch, release: bool) -> None:
-    """JAVA_HOME comes before the path; one that is too old or broken is passed over."""
+    """JAVA_HOME comes before the path; one that is too old or broken is skipped."""
     on_path = fake_java(tmp_path / "path", "21.0.1", release)
     assert (find_java().executable, find_java().major) == (on_path.resolve(), 21)
     home = fake_java(tmp_path / "home", "17.0.15", release)
@@ -48,7 +48,7 @@ def test_the_first_that_is_new_enough(tmp_path: Path, machine: pytest.MonkeyPatc
 
 
 def test_options_that_spark_has_no_use_for_are_dropped(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
-    """The script hands every argument on as it is, but for the options that make Java refuse or warn."""
+    """The script hands every argument on as it is, except the options that make Java refuse or warn."""
     fake_java(tmp_path / "it's here", "25")
     machine.setenv("JAVA_HOME", str(tmp_path / "it's here"))
     java = find_java()

@@ -23,14 +23,14 @@ def test_help_needs_no_spark() -> None:
 
 @pytest.mark.parametrize("verb", list(_VERBS))
 def test_every_verb_has_help(verb: str) -> None:
-    """Each verb of the list is there, begins its help with the word that the list does, and helps without Spark running."""
+    """Each command of the list is there, begins its help with the word that the list does, and helps without Spark running."""
     result = CliRunner().invoke(main, [verb, "--help"], terminal_width=200)
     assert result.exit_code == 0, result.output
     assert result.output.partition("\n\n")[2].split()[0] == _VERBS[verb][1].split()[0]
 
 
 def test_a_command_that_became_an_example_is_referred_to() -> None:
-    """A command of earlier releases is a usage error that names a folder which is there, whatever its options."""
+    """A command of earlier releases is a usage error that shows a folder which is there, whatever its options."""
     result = CliRunner().invoke(main, ["totals", "--journal", "x"])
     assert result.exit_code == 2
     (folder,) = re.findall(r"`python (\S+)`", result.output)
@@ -62,7 +62,7 @@ def test_a_command_that_became_an_example_is_referred_to() -> None:
     ],
 )
 def test_what_is_refused(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
-    """Options that do not go together exit with 2, unusable files with 1, missing ones with 3; the text names what is wrong."""
+    """Options that do not go together exit with 2, unusable files with 1, missing ones with 3; the text shows what is wrong."""
     result = CliRunner().invoke(main, [argument.replace("{j}", str(tmp_path)) for argument in arguments])
     assert (result.exit_code, says in " ".join(result.output.split())) == (code, True), result.output
 

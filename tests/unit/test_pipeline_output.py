@@ -145,6 +145,6 @@ def test_an_error_of_sparks_is_told_in_one_line(text: str, says: str) -> None:
     ],
 )
 def test_figures_of_a_table_have_the_digits_that_people_read(figure: float, text: str) -> None:
-    """Three digits behind the point, or three that count below one; whole numbers without a point; the rest as it is."""
+    """Three digits after the point, or three that count below one; whole numbers without a point; the rest as it is."""
     assert _short(figure) == text
     assert [_short(1200), _short("2.50"), _short(None)] == [1200, "2.50", None]

@@ -80,7 +80,7 @@ def test_rows_that_are_not_of_their_schema_are_refused(tmp_path: Path) -> None:
 def test_a_disk_without_room_is_reported_with_folder_and_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """The error names the folder, whatever pyarrow puts around the cause; closing the file afterwards does not hide it."""
+    """The error shows the folder, whatever pyarrow puts around the cause; closing the file afterwards does not hide it."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28]")

@@ -61,7 +61,7 @@ def test_a_wrong_option_is_named(change: dict[str, str], text: str) -> None:
 
 
 def test_options_are_read_whatever_their_case() -> None:
-    """Names are not case-sensitive, IPv6 addresses stand in brackets, and what Spark adds of its own is passed over."""
+    """Names are not case-sensitive, IPv6 addresses stand in brackets, and what Spark adds of its own is skipped."""
     options = read_options(GOOD | {"gateway": "[::1]:1", "WINDOW": "7", "checkName": "n", "checkpointLocation": "x"})
     assert (options.target.address, options.target.port) == ("::1", 1)
     assert (options.target.window, options.target.check_name, options.rejects) == (7, "n", "fail")

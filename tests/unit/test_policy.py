@@ -1,4 +1,4 @@
-"""`policy.toml`: what it grants, and how it says what is wrong with it."""
+"""`policy.toml`: what it grants, and how it reports its faults."""
 
 import gc
 
@@ -266,7 +266,7 @@ class TestEnrolled:
         ],
     )
     def test_conflicts_are_errors(self, enrolled: str, said: str) -> None:
-        """What both files claim, and what only operators may say, is an error that names the second file."""
+        """What both files claim, and what only operators may say, is an error that shows the second file."""
         with pytest.raises(PolicyError, match=said):
             self.load(enrolled)
 
@@ -336,7 +336,7 @@ def test_rights_that_are_missing() -> None:
 
 @pytest.mark.slow
 def test_topics_that_rest_keep_no_rights_that_were_replaced() -> None:
-    """After any number of reloads only the policy in force takes memory, and what a topic remembers of an old one counts no more."""
+    """After any number of reloads only the policy in force takes memory, and what a topic remembers of an old one no longer counts."""
 
     def those_alive() -> int:
         gc.collect()

@@ -87,7 +87,7 @@ def test_a_page_of_another_site_is_told_too(world: World) -> None:
 
 @pytest.mark.parametrize("code", ["forbidden", "certificate-refused", "cross-site"])
 def test_nothing_in_it_is_markup_or_may_act(code: str) -> None:
-    """Names are text, what cannot be seen is an escape, and the policy for content allows the page's own style and no more."""
+    """Names are text, what cannot be seen is an escape, and the policy for content allows the page's own style and nothing else."""
     hostile = "<script>alert(1)</script>\u202e\x1b&\"'"
     error = ApiError(HTTPStatus.FORBIDDEN, code, f"principal {hostile}")
     page = refusal_page(error, hostile, hostile, "f" * 64)

@@ -119,7 +119,7 @@ def world() -> World:
 
 
 def test_the_listing_tells_rules_and_minors(world: World) -> None:
-    """It has what a client needs to judge bodies, but for the texts; types by name, minors newest first."""
+    """It has what a client needs to judge bodies, except the texts; types by name, minors newest first."""
     listing = world.get("/v1/schemas")
     assert listing["types"] == {"t.T_v1": ["1.5", "1.4", "1.0"], "t.U_v1": ["1.0"]}
     assert listing["fingerprint"] == "CRC-64-AVRO"
@@ -136,7 +136,7 @@ def test_the_listing_tells_rules_and_minors(world: World) -> None:
 
 
 def test_the_listing_is_the_same_however_it_is_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing of many rules is made in slices between which the event loop has its turn."""
+    """A listing of many rules is made in batches between which the event loop has its turn."""
     whole = World().get("/v1/schemas")
     monkeypatch.setattr(registry_api, "ROWS_PER_SLICE", 1)
     assert World().get("/v1/schemas") == whole
@@ -225,7 +225,7 @@ def test_a_type_and_minor_give_the_text(world: World) -> None:
     ],
 )
 def test_what_is_not_there_is_told(world: World, path: str, status: int, code: str, detail: str) -> None:
-    """Each error has a code, and a detail that says what would be right."""
+    """Each error has a code, and a detail that shows what would be right."""
     response = world.ask(path)
     assert (response.status_code, response.json()) == (status, problem(code, detail))
 
@@ -374,7 +374,7 @@ def test_errors_have_confluents_form(world: World, path: str, status: int, code:
     ],
 )
 def test_nothing_can_be_written(world: World, method: str, path: str) -> None:
-    """Registering, deleting and setting are answered as by Confluent's registry in mode READONLY; the text says where schemas come from."""
+    """Registering, deleting and setting are answered as by Confluent's registry in mode READONLY; the text shows where schemas come from."""
     response = world.ask(path, method, b"{}", maxam_admin="1")
     assert response.status_code == 422
     assert response.json()["error_code"] == 42205

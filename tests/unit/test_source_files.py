@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_only_what_is_asked_for_is_read(folder: Path) -> None:
-    """Other suffixes and names with a dot in front are passed over, folders like .git with all that is in them."""
+    """Other suffixes and names with a dot in front are skipped, folders like .git with all that is in them."""
     (folder / "README.md").write_text("no")
     (folder / ".hidden.avsc").write_text("no")
     (folder / ".git").mkdir()
@@ -151,7 +151,7 @@ def nobody() -> Iterator[None]:
 
 @pytest.mark.usefixtures("nobody")
 def test_what_nobody_may_look_into_is_told() -> None:
-    """A folder without permissions is a ConfigurationError that names it, wherever it is; no types are passed over."""
+    """A folder without permissions is a ConfigurationError that shows it, wherever it is; no types are skipped."""
     with tempfile.TemporaryDirectory() as parent:
         schemas = Path(parent) / "schemas"
         (schemas / "a").mkdir(parents=True)
@@ -167,7 +167,7 @@ def test_what_nobody_may_look_into_is_told() -> None:
 
 
 def test_links_that_multiply_end_at_the_limit(folder: Path) -> None:
-    """Twenty folders, each with two links to the next, are a million paths: the number of entries bounds the walk."""
+    """Twenty folders, each with two links to the next, are a million paths: the number of entries bounds the scan."""
     for at in range(20):
         (folder / f"d{at}").mkdir()
     for at in range(19):

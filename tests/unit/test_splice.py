@@ -41,7 +41,7 @@ def block(records: list[Record], before: int = 0) -> tuple[bytes, int]:
 
 
 def row_schema(*fields: tuple[str, Any]) -> Any:
-    """Make the schema of rows that have these fields behind the publisher."""
+    """Make the schema of rows that have these fields after the publisher."""
     head: list[tuple[str, Any]] = [
         ("revision", "long"),
         ("accepted_at", {"type": "long", "logicalType": "timestamp-micros"}),
@@ -241,7 +241,7 @@ HEAD = row_schema(("schema_version", "string"))
 
 
 def check_row(data: bytes, row: dict[str, Any], datum: bytes | None) -> bytes:
-    """Compare the row at the front; give what is behind it."""
+    """Compare the row at the front; give what is after it."""
     stream = io.BytesIO(data)
     head = fastavro.schemaless_reader(stream, HEAD, None)
     assert isinstance(head, dict)

@@ -74,7 +74,7 @@ def test_a_grant_indexes_and_scans_what_it_concerns() -> None:
 
 
 def test_what_is_not_in_the_index_leaves_nothing_to_clear() -> None:
-    """The end of a thousand subscriptions that no right can match begins no walk over the topics."""
+    """The end of a thousand subscriptions that no right can match begins no scan over the topics."""
     world, anna = filled(1, carol=NOTHING)
     anna.subscribe("X/**", "s")
     world.settle()
@@ -166,7 +166,7 @@ def test_a_grant_begins_scans_only_where_it_concerns_the_glob() -> None:
 
 @pytest.mark.interpreted
 def test_scans_take_turns_by_principal() -> None:
-    """Beside hundreds of scans of one principal, the scan of another looks at every second slice of topics."""
+    """Beside hundreds of scans of one principal, the scan of another checks every second batch of topics."""
     world, _ = filled(5 * SCAN_TOPICS, ben=EVERYTHING, carol=EVERYTHING)
     carol, ben = world.client("carol"), world.client("ben")
     for number in range(300):
@@ -239,7 +239,7 @@ def test_an_eager_resume_frees_what_the_scan_before_it_held() -> None:
 
 @pytest.mark.interpreted
 def test_eager_subscribes_of_one_commit_scan_a_bounded_number_of_topics_at_once() -> None:
-    """Hundreds of eager SUBSCRIBEs in one commit begin scans; only the first few topics are looked at on the spot."""
+    """Hundreds of eager SUBSCRIBEs in one commit begin scans; only the first few topics are checked on the spot."""
     world, _ = filled(SCAN_TOPICS // 2, ben=EVERYTHING)
     clients = [world.client("ben") for _ in range(5)]
     for client in clients:
@@ -263,7 +263,7 @@ def test_eager_subscribes_of_one_commit_scan_a_bounded_number_of_topics_at_once(
 
 
 def test_subscriptions_of_a_principal_and_of_all_are_limited() -> None:
-    """The SUBSCRIBE above a limit gets an ERROR that names it, whatever the session; an UNSUBSCRIBE makes room."""
+    """The SUBSCRIBE above a limit gets an ERROR that shows it, whatever the session; an UNSUBSCRIBE makes room."""
     limits = Limits(subscriptions_per_principal_max=3, subscriptions_max=8)
     world = World.make(limits=limits, anna=EVERYTHING, ben=EVERYTHING)
     first, second, third = world.client(), world.client(), world.client()

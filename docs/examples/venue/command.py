@@ -75,7 +75,7 @@ def main(
     readings belongs to the period of the later one.
 
     The other columns count readings. Those of `readings` were compared with one before. Some of these came after a reset (resets)
-    or a roll-over (roll_overs), or the one before was older than the preceding period (gaps) or of another venue (moves). A
+    or a roll-over (roll_overs). For others the one before was older than the preceding period (gaps) or of another venue (moves). A
     baseline has nothing to compare with. Late and unusable readings are skipped, and undated ones have no time of their own.
 
     With --publish the totals of each venue go to X/Venue.<venueId>.VenueMeterTotals, and those by hour to

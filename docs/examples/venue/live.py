@@ -245,7 +245,7 @@ def _follow(job: Job, totals: VenueTotals, state: Path, publisher: Publisher) ->
     if follower.latencies_s:
         ordered = sorted(follower.latencies_s)
         job.tell(
-            f"{len(ordered)} publications; from acceptance of the newest reading to its totals: median"
+            f"{len(ordered)} publications. From acceptance of the newest reading to its totals: median"
             f" {statistics.median(ordered) * 1000:.0f} ms, 99 of 100 within {ordered[len(ordered) * 99 // 100] * 1000:.0f} ms"
         )
 

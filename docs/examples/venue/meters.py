@@ -323,7 +323,7 @@ def _read(revision: int, at_us: int, destination: str, schema: str | None, datum
         protocol = _BRANCHES.get(branch, "")
         counters, credit_cents = _counters(protocol, meters) if protocol else ([], 0)
     except (ValueError, LookupError, EOFError, ArithmeticError, TypeError, struct.error) as error:
-        return _unusable(revision, at_us, f"it cannot be read: {type(error).__name__}: {error}")
+        return _unusable(revision, at_us, f"it cannot be read, {type(error).__name__}: {error}")
 
     dated = 0 < taken_ms * 1000 <= at_us + FUTURE_US_MAX
     time_us = taken_ms * 1000 if dated else at_us
@@ -331,7 +331,7 @@ def _read(revision: int, at_us: int, destination: str, schema: str | None, datum
         problem = f"{branch} is a protocol that this job does not know"
     elif not machine or machine != _machine_of(
         destination
-    ):  # rights are given by destination: nobody else can count for a machine
+    ):  # rights are given by destination: no other client can count for a machine
         problem = f"egmElectronicId {machine!r} is not that of the destination"
     elif not venue:
         problem = "no venueId"
@@ -341,7 +341,7 @@ def _read(revision: int, at_us: int, destination: str, schema: str | None, datum
         problem = _impossible(protocol, counters, credit_cents)
     if problem:
         return _unusable(revision, time_us, problem, machine, venue)
-    # As told, plausible or not: that it moved is seen once, and only then is it asked when.
+    # As reported, plausible or not: a change of it is noticed once, and only then its time matters.
     reset_us = None if reset_ms is None else min(max(0, reset_ms), _LATEST_MS) * 1000
     return machine, venue, revision, time_us, not dated, reset_us, protocol, credit_cents, counters, None
 
@@ -373,7 +373,7 @@ def _impossible(protocol: str, counters: list[int], credit_cents: int) -> str:
     for at, counter in enumerate(counters):
         limit = COUNTER_MAX if at == _GAMES else highest
         if not 0 <= counter <= limit:
-            return f"a meter says {counter}, which is not within 0 and {limit}"
+            return f"a meter has {counter}, which is not within 0 and {limit}"
     if not 1 <= credit_cents <= CREDIT_CENTS_MAX:
         return f"a credit is worth {credit_cents} cents, which is not within 1 and {CREDIT_CENTS_MAX}"
     return ""

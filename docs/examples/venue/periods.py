@@ -42,7 +42,7 @@ class Period:
     Attributes:
         start: Microseconds since 1970-01-01 UTC.
         end: Likewise.
-        date: The local date on which it begins; it names a gaming day.
+        date: The local date on which it begins; it identifies a gaming day.
     """
 
     start: int
@@ -115,7 +115,7 @@ class Periods:
 
 @lru_cache(maxsize=_KEPT)
 def _around(periods: Periods, moment: int) -> Period:
-    # A period holds its end, so look at the instant just before: from there on, starts belong to the period that they begin.
+    # A period holds its end, so the instant just before is used. From there on, starts belong to the period that they begin.
     just_before = _EPOCH + dt.timedelta(microseconds=moment) - _TICK
     if periods.kind == HOUR:
         start, end = _hour(periods.zone, just_before)
@@ -133,7 +133,7 @@ def _around(periods: Periods, moment: int) -> Period:
 
 
 def _day_start(periods: Periods, date: dt.date) -> dt.datetime | None:
-    """Return when a date's gaming day begins, in UTC; None: the zone left out the date."""
+    """Return when a date's gaming day begins, in UTC. None if the zone left out the date."""
     wall = dt.datetime.combine(date, periods.day_start, periods.zone)
     first, second = (wall.replace(fold=fold).astimezone(dt.UTC) for fold in (0, 1))
     if first <= second:  # once, or twice: PEP 495 gives the first of the two with fold=0

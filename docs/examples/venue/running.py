@@ -99,8 +99,8 @@ class VenueTotals:
         """Add what was counted elsewhere.
 
         Args:
-            deltas: Rows of `meters.DELTA_COLUMNS`, or sums of such by machine, venue and period; those that cannot be read, and so
-                have no venue, are left out, and those of new venues beyond VENUES_MAX.
+            deltas: Rows of `meters.DELTA_COLUMNS`, or sums of such by machine, venue and period. Rows that cannot be read have no
+                venue and are left out. So are those of new venues beyond VENUES_MAX.
 
         Returns:
             The venues that they are of.
@@ -200,7 +200,7 @@ class VenueTotals:
             PipelineError: It cannot be read, or was written for other periods.
         """
         path = folder / STATE_FILE
-        remedy = "name another --state, or delete it to count everything anew"
+        remedy = "name another --state, or delete it to count everything again"
         totals = cls(periods)
         try:
             with path.open("rb") as file:
@@ -275,8 +275,8 @@ def hold_state(folder: Path) -> Iterator[None]:
 def destination_of(venue: str, periods: Periods) -> str:
     """Return the topic of a venue's totals.
 
-    A character of the venue's id that cannot stand in a token of a destination, `.` and `%` stand as `%` and two hexadecimal digits
-    for each byte of their UTF-8.
+    Some characters of the venue's id cannot stand in a token of a destination. These, `.` and `%` stand as `%` and two hexadecimal
+    digits for each byte of their UTF-8.
     """
     token = "".join(
         character
@@ -298,9 +298,7 @@ def _shown(totals: pa.Table) -> pa.Table:
     newest = np.full(int(venues.max()) + 1, -1, np.int64)
     counts = totals["time_us"].to_numpy() > 0
     np.maximum.at(newest, venues[counts], starts[counts])
-    uncounted = (
-        newest[venues] < 0
-    )  # of these venues only readings that are passed over came: they shall not pile up either
+    uncounted = newest[venues] < 0  # of these venues only readings that are skipped came: they shall not pile up either
     np.maximum.at(newest, venues[uncounted], starts[uncounted])
     return totals.filter(pa.array((starts >= newest[venues]) | (ends == newest[venues])))
 

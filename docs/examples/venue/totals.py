@@ -114,12 +114,13 @@ def meter_totals(deltas: DataFrame, periods: Periods, per: Per = "machine") -> D
     Args:
         deltas: Rows of `meters.DELTA_COLUMNS`, or sums of them.
         periods: How time was cut for them.
-        per: `machine`: a row for each machine, venue and period; `venue`: for each venue and period, with the number of machines
-            of which something could be counted.
+        per: `machine` gives a row for each machine, venue and period. `venue` gives one for each venue and period, with the number
+            of machines of which something could be counted.
 
     Returns:
-        By period, venue and machine: `date`, the local date on which the period begins; `period_start` and `period_end`;
-        `venue` and `machine`, or `machines`; the sums of METERS and MARKS. Bodies that cannot be read have no venue and no machine.
+        Rows by period, venue and machine. The columns are `date` (the local date on which the period begins), `period_start`,
+        `period_end`, `venue`, `machine` or `machines`, and the sums of METERS and MARKS. Bodies that cannot be read have no venue
+        and no machine.
     """
     at = ("period_start_us", "period_end_us", "venue")
     sums = [F.sum(name).alias(name) for name in (*METERS, *MARKS)]

@@ -38,7 +38,7 @@ _CONFIG: Final = f"""
 </beans>
 """
 _KEY: Final = "key"
-# A message is superseded by a later one with the same key; nothing is looked at before more than `topics` wait.
+# A message is superseded by a later one with the same key; nothing is checked before more than `topics` wait.
 _LAST_VALUE: Final = f"""
 <policyEntry topic="&gt;">
   <pendingSubscriberPolicy><vmCursor/></pendingSubscriberPolicy>
