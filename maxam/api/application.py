@@ -46,6 +46,7 @@ from maxam.api.routes import (
     shadow,
     subscriptions,
     topics,
+    wills,
 )
 from maxam.api.routing import ANY_CERTIFICATE, ANY_PRINCIPAL, Call, Handler, RouteSpec
 from maxam.api.view import View
@@ -193,6 +194,7 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *health.ROUTES,
     *topics.ROUTES,
     *sessions.ROUTES,
+    *wills.ROUTES,
     *connections.ROUTES,
     *freshness.ROUTES,
     *bridges.ROUTES,

@@ -62,7 +62,7 @@ class Wills:
 
     def __init__(self, log: OperationLog) -> None:
         self._log: Final = log
-        self._wills: Final[dict[tuple[str, str], SessionWill]] = {}
+        self._wills: Final[SortedDict[tuple[str, str], SessionWill]] = SortedDict()
         self._of_principal: Final[dict[str, int]] = {}
         self._due: Final[SortedDict[tuple[float, int], SessionWill]] = SortedDict()
         self._number = 0
@@ -97,6 +97,11 @@ class Wills:
     def has(self, key: tuple[str, str]) -> bool:
         """Return True if a session has a will."""
         return key in self._wills
+
+    def from_key(self, start: tuple[str, str]) -> Iterator[SessionWill]:
+        """Iterate over the wills in order of principal and client-id, from one key on. The iterator is void once a will comes or goes."""
+        for key in self._wills.irange(start):
+            yield self._wills[key]
 
     # Events of a session.
 

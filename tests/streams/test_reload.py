@@ -40,6 +40,7 @@ from tests.support.living_gateway import (
     NOW,
     Living,
     Site,
+    cli,
     encrypted,
     living,
     run,
@@ -451,6 +452,9 @@ def test_the_will_of_a_revoked_certificate_is_rejected(site: Site) -> None:
             for stream in streams[1:]:
                 await trio.aclose_forcefully(stream)
             await until(lambda: wills.armed == 2)
+            shown = await cli(gateway, "sessions", "wills", "--principal", "ben", "--json")
+            rows = [json.loads(line) for line in shown.stdout.splitlines()]
+            assert [(row["client_id"], row["armed"]) for row in rows] == [("gone", True), ("there", False)]
             site.revoke("ben")
             await gateway.reload()
             await until(lambda: len(gateway.gateway.connections) == 1)

@@ -17,7 +17,7 @@ from maxam.api.answers import problem
 from maxam.api.application import ROUTES, make_application
 from maxam.api.http1 import CARRIER, Carrier
 from maxam.api.listener import CHAIN, FINGERPRINT
-from maxam.api.routes import sessions, topics
+from maxam.api.routes import sessions, topics, wills
 from maxam.api.routing import ANY_CERTIFICATE, ANY_PRINCIPAL
 from maxam.api.view import View
 from maxam.avro.registry import load_registry
@@ -41,7 +41,7 @@ from maxam.gateway.staleness import Staleness
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
 from maxam.records import Identity, SessionEndRecord, UnsubscriptionRecord
-from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe
+from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe, Will
 
 ADMIN, READER, SENDER, SCRAPER, STRANGER = (digit * 64 for digit in "12345")
 POLICY = f"""
@@ -685,6 +685,44 @@ def test_sessions_are_paged_by_key(world: World) -> None:
         for principal, client_id in keys:
             row = await world.json(f"/v1/sessions/{quote(principal, safe='')}/{quote(client_id, safe='')}")
             assert (row["principal"], row["client_id"]) == (principal, client_id)
+
+    run(test)
+
+
+def test_wills_are_paged_by_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All last wills come in order of principal and client-id, each once, and show when each is sent; a cancelled one does not."""
+    monkeypatch.setattr(wills, "WILLS_PER_SLICE", 2)
+    listed = world.broker.last_wills.wills
+    keys = [(principal, client_id) for principal in ("admin", "sender") for client_id in ("a", "a/b", "c", "d", "e")]
+    for principal, client_id in keys:
+        will = Will(b"X/A.1", b"gone", ((b"x", b"y"),), 30)
+        listed.connect((principal, client_id), Identity(principal, SENDER), will)
+    listed.disconnect(keys.pop(3))
+
+    async def pages(query: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        following: str | None = ""
+        while following is not None:
+            page = await world.json(f"/v1/wills?{query}" + (f"&after={quote(following)}" if following else ""))
+            rows += page["wills"]
+            following = page["next"]
+        return rows
+
+    async def test() -> None:
+        listed.lose(("sender", "a/b"), trio.current_time())
+        rows = await pages("limit=1")
+        assert rows
+        for limit in (3, 100):
+            again = await pages(f"limit={limit}")
+            assert [(row["principal"], row["client_id"]) for row in again] == keys
+        assert [(row["principal"], row["client_id"]) for row in rows] == keys
+        assert [row["client_id"] for row in rows if row["armed"]] == ["a/b"]
+        assert all((row["due_s"] is None) is not row["armed"] for row in rows)
+        assert {(row["destination"], row["body_bytes"], row["delay_s"]) for row in rows} == {("X/A.1", 4, 30)}
+        assert 29 < next(row["due_s"] for row in rows if row["armed"]) <= 30
+        own = await pages("principal=admin&limit=2")
+        assert [(row["principal"], row["client_id"]) for row in own] == keys[:4]
+        assert await pages("principal=nobody") == []
 
     run(test)
 

@@ -107,6 +107,35 @@ def sessions_show(credentials: Credentials, principal: str, client_id: str, as_j
     )
 
 
+@sessions.command("wills")
+@click.option("--principal", metavar="P", shell_complete=principals, help="List only last wills of this principal.")
+@limit_option()
+@json_option
+@watch_option
+@with_credentials
+def sessions_wills(credentials: Credentials, principal: str | None, limit: int | None, as_json: bool) -> None:
+    """List the last wills of sessions, and when each is sent."""
+    parameters = {} if principal is None else {"principal": principal}
+    with Remote(credentials) as remote:
+        print_rows(
+            remote.pages("/v1/wills", "wills", limit=200, **parameters),
+            limit,
+            as_json,
+            ["PRINCIPAL", "CLIENT-ID", "DESTINATION", "#BODY BYTES", "#DELAY S", "ARMED", "#DUE IN S", "SET AT"],
+            lambda row: [
+                row["principal"],
+                row["client_id"],
+                row["destination"],
+                row["body_bytes"],
+                row["delay_s"],
+                row["armed"],
+                row["due_s"],
+                row["set_at"],
+            ],
+            ["SET AT", "BODY BYTES", "ARMED"],
+        )
+
+
 @sessions.command("kick")
 @click.argument("principal", shell_complete=principals)
 @click.argument("client_id", shell_complete=client_ids)
