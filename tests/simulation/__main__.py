@@ -7,15 +7,32 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import get_context
 
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import refined, selective
-from tests.simulation.venue import simulate
+from tests.simulation.venue import Venue, simulate
 from tests.simulation.walks import directed, walk
 
 _SEEDS_PER_TURN = 5  # of one process: some seconds, so that a failure is soon reported
 _PROGRESS_INTERVAL_S = 30.0
+
+
+def _seeded(history: Callable[[random.Random], None]) -> Callable[[int], None]:
+    return lambda seed: history(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+
+
+# The forms of a seed. Only a venue counts what happens in it.
+KINDS: dict[str, Callable[[int], Venue | None]] = {
+    "walk": _seeded(walk),
+    "directed": _seeded(directed),
+    "overtaken": _seeded(overtaken),
+    "refined": _seeded(refined),
+    "selective": _seeded(selective),
+    "venue": simulate,
+}
 COUNTED = ("crashes", "faults", "refusals", "reloads", "snapshots", "expiries", "committed", "messages")
 
 
@@ -25,10 +42,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="which forms of each seed")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     options = parser.parse_args()
     if options.seed is not None:
-        run(options.seed)
+        run(options.seed, options.kinds)
         sys.stdout.write(f"seed {options.seed}: nothing lost, stale, doubled or leaked\n")
         return 0
     last = options.first + options.seeds
@@ -37,7 +55,7 @@ def main() -> int:
     told_s = began_s = time.monotonic()
     # A process ends after some turns: worlds that crashed are not all freed by the compiled core.
     with get_context("fork").Pool(options.jobs, maxtasksperchild=40) as pool:
-        for found, failure in pool.imap_unordered(turn, turns):
+        for found, failure in pool.imap_unordered(partial(turn, options.kinds), turns):
             if failure:
                 sys.stderr.write(failure)
                 return 1
@@ -51,23 +69,22 @@ def main() -> int:
     return 0
 
 
-def run(seed: int) -> Counter[str]:
+def run(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Counter[str]:
     """Run one seed, in each of its forms; return what happened in it."""
-    walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-    directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-    overtaken(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-    refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-    selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-    venue = simulate(seed)
-    return Counter({"seeds": 1} | {name: getattr(venue, name) for name in COUNTED})
+    counted = Counter({"seeds": 1})
+    for kind in kinds:
+        venue = KINDS[kind](seed)
+        if venue is not None:
+            counted.update({name: getattr(venue, name) for name in COUNTED})
+    return counted
 
 
-def turn(seeds: range) -> tuple[Counter[str], str]:
+def turn(kinds: Sequence[str], seeds: range) -> tuple[Counter[str], str]:
     """Run some seeds in a process of their own; return what happened, and what failed as text for people."""
     counted: Counter[str] = Counter()
     for seed in seeds:
         try:
-            counted.update(run(seed))
+            counted.update(run(seed, kinds))
         except Exception:  # noqa: BLE001  # any failure must be reported with its seed
             text = traceback.format_exc()
             return counted, f"{text}seed {seed} fails; repeat: python -m tests.simulation --seed {seed}\n"
@@ -76,7 +93,7 @@ def turn(seeds: range) -> tuple[Counter[str], str]:
 
 def said(counted: Counter[str]) -> str:
     """Return the counts in words."""
-    return ", ".join(f"{counted[name]:,} {name}" for name in ("seeds", *COUNTED))
+    return ", ".join(f"{counted[name]:,} {name}" for name in ("seeds", *COUNTED) if counted[name])
 
 
 if __name__ == "__main__":
