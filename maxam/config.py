@@ -21,7 +21,7 @@ _Bounds = tuple[int, int, str]
 LISTENER_PLACES: Final = 128
 
 
-def _bounded(default: _T, lowest: int, highest: int, why: str) -> _T:
+def bounded(default: _T, lowest: int, highest: int, why: str) -> _T:
     """Return the field of a setting whose range is not the usual one, with the reason for the range."""
     return field(default=default, metadata={"bounds": (lowest, highest, why)})
 
@@ -38,28 +38,28 @@ class Limits:
     frame_headers_max: int = 100  # header lines
     frame_header_line_bytes_max: int = 8192  # one header line without its end
     # Command line and all header lines
-    frame_headers_bytes_max: int = _bounded(65536, 1024, 2**24, "the head of one frame is held in memory as a whole")
-    frame_body_bytes_max: int = _bounded(4_194_304, 1024, 2**30, "one body is held in memory as a whole")
+    frame_headers_bytes_max: int = bounded(65536, 1024, 2**24, "the head of one frame is held in memory as a whole")
+    frame_body_bytes_max: int = bounded(4_194_304, 1024, 2**30, "one body is held in memory as a whole")
     # Least rate of a frame that has begun, while the broker reads: a slow line passes, a frame that is held open does not.
     frame_rate_bytes_per_s_min: int = 1024
     # A whole CONNECT
-    connect_frame_bytes_max: int = _bounded(8192, 1024, 65_536, "an unauthenticated client may not make us hold more")
+    connect_frame_bytes_max: int = bounded(8192, 1024, 65_536, "an unauthenticated client may not make us hold more")
     destination_bytes_max: int = 512  # SEND destination and SUBSCRIBE glob, each
     subscription_id_bytes_max: int = 128  # SUBSCRIBE id
     # The `selector` of a SUBSCRIBE: its text, the uses of fields and headers in it, and different texts in use by one principal
-    selector_bytes_max: int = _bounded(1024, 16, 8192, "each distinct text is compiled and kept")
-    selector_terms_max: int = _bounded(32, 1, 1000, "each is evaluated for every value that the glob matches")
+    selector_bytes_max: int = bounded(1024, 16, 8192, "each distinct text is compiled and kept")
+    selector_terms_max: int = bounded(32, 1, 1000, "each is evaluated for every value that the glob matches")
     selectors_per_principal_max: int = 64
     # Steps of 50 ns that these may take for each value in the worst case: 1 ms
-    selector_steps_per_principal_max: int = _bounded(20_000, 500, 10_000_000, "each value waits for all of them")
+    selector_steps_per_principal_max: int = bounded(20_000, 500, 10_000_000, "each value waits for all of them")
     # Destination, headers and body of the last will of a CONNECT
-    will_bytes_max: int = _bounded(
+    will_bytes_max: int = bounded(
         4096, 64, 65_536, "it is held in memory and journalled as long as its session is connected"
     )
     glob_wildcards_max: int = 32  # `*`, `**`, `?` and sets of one glob, so that matching stays fast
     # One connection, session or principal
     # Unacknowledged messages of one connection, on any link
-    window: int = _bounded(100, 1, 100_000, "more in flight only makes values stale")
+    window: int = bounded(100, 1, 100_000, "more in flight only makes values stale")
     subscriptions_per_session_max: int = 1000  # each costs a place per matching topic
     sessions_per_principal_max: int = 1000  # connected or waiting for their client
     wills_per_principal_max: int = 2000  # last wills of connected sessions, and those that wait for their delay
@@ -70,13 +70,13 @@ class Limits:
     subscriptions_per_principal_max: int = 20_000
     # Topics that all subscriptions of one principal may be owed, each counted once per subscription: some 60 bytes each. Above it
     # the session that owes most ends.
-    owed_per_principal_max: int = _bounded(0, 0, 2**50, "0 takes half of memory_bytes_max")
+    owed_per_principal_max: int = bounded(0, 0, 2**50, "0 takes half of memory_bytes_max")
     subscriptions_max: int = 250_000  # of all principals: some 250 to 700 MiB
     # Durable SUBSCRIBEs and UNSUBSCRIBEs of one principal that are journalled, per second in the long run. A burst may be as large
     # as durable_subscriptions_per_principal_max, so that a principal can subscribe all of them again. Reading pauses above it.
     durable_changes_per_s_max: int = 200
     # Bytes of accepted SENDs of one principal in the long run, after a burst of 10 s of it. Destination, headers and body count.
-    send_bytes_per_s_max: int = _bounded(0, 0, 2**50, "0 sets no limit")
+    send_bytes_per_s_max: int = bounded(0, 0, 2**50, "0 sets no limit")
     # CONNECTs of one principal that are answered, in the long run. Each costs about 2 ms of CPU.
     connects_per_principal_per_s: int = 100
     connects_per_principal_burst: int = 2000  # before that rate holds: all its clients return at once after a restart
@@ -90,12 +90,12 @@ class Limits:
     receipts_pending_bytes_max: int = 262_144  # RECEIPTs waiting for one connection before its reading pauses
     # Bytes received before the TLS handshake is complete, on each listener. A certificate chain has 1 to 6 KiB. OpenSSL takes 40 ms
     # for 100 KiB of certificates.
-    tls_handshake_bytes_max: int = _bounded(16_384, 4096, 131_072, "OpenSSL takes no more than 100 KiB of certificates")
+    tls_handshake_bytes_max: int = bounded(16_384, 4096, 131_072, "OpenSSL takes no more than 100 KiB of certificates")
     connections_unauthenticated_max: int = 256  # before CONNECTED. Connected clients do not count
     connections_max: int = 10_000  # of clients, in all; fewer when the system allows fewer open files
     # The whole broker
     # Memory in use by the gateway. Building a snapshot may need as much again, so the default is 45 % of the machine's memory.
-    memory_bytes_max: int = _bounded(0, 0, 2**60, "0 takes 45 % of what there is")
+    memory_bytes_max: int = bounded(0, 0, 2**60, "0 takes 45 % of what there is")
     topics_max: int = 5_000_000  # live topics and deleted ones still needed: a runaway publisher stops here
     # Unfinished frames of all connections, or one frame: sixteen of the largest bodies at once
     frames_unfinished_bytes_max: int = 67_108_864
@@ -109,9 +109,9 @@ class Limits:
     rejected_principal_bytes_per_s: int = 4096  # of one principal in the long run: it must not crowd out others
     rejected_principal_burst_bytes: int = 4_194_304  # of one principal before that rate holds
     # Rejected SENDs that operators can read and send again: the last ones, a fair share of each principal's
-    quarantine_records_max: int = _bounded(1000, 1, 100_000, "they are held in memory, and searched for every page")
+    quarantine_records_max: int = bounded(1000, 1, 100_000, "they are held in memory, and searched for every page")
     # Memory for them, some 1 KiB of each beside headers and body
-    quarantine_bytes_max: int = _bounded(16_777_216, 65_536, 2**34, "they are held in memory")
+    quarantine_bytes_max: int = bounded(16_777_216, 65_536, 2**34, "they are held in memory")
     # Bodies on which candidate versions are tried, each counted with 256 bytes more: less than one percent of a processor's time
     shadow_bytes_per_s_max: int = 262_144
     # Thresholds of warnings to operators
@@ -121,27 +121,25 @@ class Limits:
     connect_timeout_s: float = 10.0  # absolute, from the handshake to CONNECTED
     write_timeout_s: float = 30.0  # a peer that takes nothing for this long is closed
     # For a client that lost its rights to take the messages under way
-    close_grace_s: float = _bounded(4.0, 1, 4, "a client that lost its rights is gone within 5 s")
+    close_grace_s: float = bounded(4.0, 1, 4, "a client that lost its rights is gone within 5 s")
     linger_timeout_s: float = 1.0  # after ERROR or the last RECEIPT, for the peer to read it
     session_expiry_s: float = 604_800.0  # a detached session with durable subscriptions
     clock_jump_s_max: float = 3600.0  # that the clock may jump ahead: accepted values keep their time for ever
     dedup_retention_s: float = 604_800.0  # sequences of the sources of a deleted topic: no retry comes later
     # Deletes that are remembered, so that a client that resumes from a position learns of them
-    delete_retention_s: float = _bounded(
-        86_400.0, 0, 31_536_000, "0 remembers only deletes that a subscription is owed"
-    )
-    delete_retention_topics_max: int = _bounded(100_000, 1, 10_000_000, "each takes some 600 bytes of memory")
+    delete_retention_s: float = bounded(86_400.0, 0, 31_536_000, "0 remembers only deletes that a subscription is owed")
+    delete_retention_topics_max: int = bounded(100_000, 1, 10_000_000, "each takes some 600 bytes of memory")
     acknowledgement_delay_s: float = 0.1  # an ACK without receipt is journalled within this time
     # The gateway's sockets and passes of its event loop
     handshakes_per_pass_max: int = 4  # TLS handshake steps (about 1 ms of CPU each) in one pass of the event loop
     # TCP_NOTSENT_LOWAT
-    send_unsent_bytes_max: int = _bounded(8192, 4096, 2**20, "what the kernel holds unsent is stale when it leaves")
+    send_unsent_bytes_max: int = bounded(8192, 4096, 2**20, "what the kernel holds unsent is stale when it leaves")
     # SO_SNDBUF of one connection, sent and unacknowledged bytes included
-    send_buffer_bytes_max: int = _bounded(65_536, 8192, 2**24, "what the kernel holds is stale when it leaves")
+    send_buffer_bytes_max: int = bounded(65_536, 8192, 2**24, "what the kernel holds is stale when it leaves")
     scan_topics_per_pass_max: int = 250  # topics that eager scans check in one pass of the event loop
     log_lines_per_minute_max: int = 60  # of one kind of event from one peer address; the rest is counted
     # A graceful stop. The remaining connections are cut then.
-    stop_timeout_s: float = _bounded(8.0, 1, 8, "the whole stop stays below 10 s")
+    stop_timeout_s: float = bounded(8.0, 1, 8, "the whole stop stays below 10 s")
 
     @property
     def deletes_retained_max(self) -> int:
@@ -154,10 +152,10 @@ class ListenerSettings:
     """Where STOMP clients connect, and what CONNECT answers them."""
 
     host: str = "127.0.0.1"
-    port: int = _bounded(61614, 0, 65_535, "0 picks a free port")
+    port: int = bounded(61614, 0, 65_535, "0 picks a free port")
     virtual_hosts: tuple[str, ...] = ("MAXVAPI",)  # accepted `host` headers; "*" accepts any
     # Both numbers of CONNECTED's heart-beat
-    heart_beat_ms: int = _bounded(10_000, 10_000, 3_600_000, "clients rely on heart-beats of 10 s or more")
+    heart_beat_ms: int = bounded(10_000, 10_000, 3_600_000, "clients rely on heart-beats of 10 s or more")
     # Messages that an ACK of the mode client-individual covers: its own, or those before it too, as in mode client
     client_individual: Literal["individual", "client"] = "individual"
 
@@ -198,21 +196,21 @@ class JournalSettings:
     folder: Path = Path("var/journal")
     durability: Literal["fsync", "none"] = "fsync"
     # A segment is sealed at this size. It bounds how long Spark waits for changes.
-    segment_bytes_max: int = _bounded(67_108_864, 65_536, 2**40, "a segment holds at least a few batches")
+    segment_bytes_max: int = bounded(67_108_864, 65_536, 2**40, "a segment holds at least a few batches")
     segment_age_s_max: float = 3600.0  # a segment that holds a change is sealed at this age
     snapshot_segments: int = 4  # sealed segments since the last snapshot before the next is built; bounds recovery
     # Limits of the archive: sealed segments that snapshots stand for. The oldest go first.
-    retention_days_max: float = _bounded(90.0, 0, 36_500, "0 keeps all")
-    retention_bytes_max: int = _bounded(53_687_091_200, 0, 2**60, "0 keeps all")
+    retention_days_max: float = bounded(90.0, 0, 36_500, "0 keeps all")
+    retention_bytes_max: int = bounded(53_687_091_200, 0, 2**60, "0 keeps all")
     # Share of the disk's size: a full archive must not fill the disk
-    retention_disk_share_max: float = _bounded(0.5, 0, 1, "0 takes no account of the disk's size")
+    retention_disk_share_max: float = bounded(0.5, 0, 1, "0 takes no account of the disk's size")
     # Limits of the rejected SENDs. The oldest go first.
-    rejected_bytes_max: int = _bounded(1_073_741_824, 0, 2**50, "0 keeps none")
+    rejected_bytes_max: int = bounded(1_073_741_824, 0, 2**50, "0 keeps none")
     rejected_days_max: float = 90.0
     # Free room on the disk. With less, operators are warned.
-    free_bytes_min: int = _bounded(1_073_741_824, 0, 2**60, "0 never warns")
+    free_bytes_min: int = bounded(1_073_741_824, 0, 2**60, "0 never warns")
     # Room given up when the disk is full, so that ACKs can still be recorded
-    reserve_bytes: int = _bounded(262_144, 0, 2**40, "0 keeps no reserve")
+    reserve_bytes: int = bounded(262_144, 0, 2**40, "0 keeps no reserve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +218,10 @@ class AdminSettings:
     """Where operators connect."""
 
     host: str = "127.0.0.1"
-    port: int = _bounded(8643, 0, 65_535, "0 picks a free port")
+    port: int = bounded(8643, 0, 65_535, "0 picks a free port")
     backups: Path | None = None  # folder of the backups that operators request. None disables backups
     # The newest whole backups that are kept. Older ones are removed.
-    backups_kept: int = _bounded(7, 1, 1000, "the last whole one always stays")
+    backups_kept: int = bounded(7, 1, 1000, "the last whole one always stays")
     hosts: tuple[str, ...] = ()  # accepted host names, besides addresses and the names in its certificate
 
 
@@ -234,12 +232,12 @@ class EnrolmentSettings:
     folder: Path | None = None  # CA directory, as `maxam-admin certs ca` makes it. None disables enrolment
     passphrase_file: Path | None = None  # opens the CA's key. Required with `folder`: a service cannot ask for it
     host: str = "127.0.0.1"
-    port: int = _bounded(8644, 0, 65_535, "0 picks a free port")
+    port: int = bounded(8644, 0, 65_535, "0 picks a free port")
     server_ca: Path | None = None  # signed the server's certificate, clients pin it. None is the same CA
     # Validity of issued certificates
-    certificate_days: int = _bounded(90, 1, 3650, "a stolen certificate is of use until then")
+    certificate_days: int = bounded(90, 1, 3650, "a stolen certificate is of use until then")
     overlap_days: float = 7.0  # that a certificate stays valid beside the one that renews it
-    token_minutes_max: int = _bounded(10_080, 1, 525_600, "an unused token is a risk")
+    token_minutes_max: int = bounded(10_080, 1, 525_600, "an unused token is a risk")
     failures_per_minute_max: int = 10  # refused requests of one address, token or certificate in the long run
 
 
@@ -249,7 +247,7 @@ class ReloadSettings:
 
     watch: bool = True  # False: on SIGHUP and `maxam-admin gateway reload` only
     # Time without another change before a reload, so that a half-finished pull is not taken
-    debounce_s: float = _bounded(1.0, 0, 3600, "0 takes changes as they come")
+    debounce_s: float = bounded(1.0, 0, 3600, "0 takes changes as they come")
     poll_interval_s: float = 30.0  # between checks of the files: network file systems report no change
 
 
@@ -267,14 +265,14 @@ class LinkSettings:
     """Where gateways that follow this one connect, and what this one shows to the gateways that it follows."""
 
     host: str = "0.0.0.0"  # noqa: S104  # other machines connect there, with a certificate that has the right
-    port: int = _bounded(8646, 0, 65_535, "0 picks a free port")
+    port: int = bounded(8646, 0, 65_535, "0 picks a free port")
     certificate: Path | None = None  # None takes that of [tls]
     key: Path | None = None  # likewise
     ca: Path | None = None  # signed the certificates of the other gateways. None takes client_ca of [tls]
     # Links at the same time. Each feed keeps a thread
-    links_max: int = _bounded(16, 1, 256, "each has a thread of its own")
+    links_max: int = bounded(16, 1, 256, "each has a thread of its own")
     # Rate at which a journal is copied to another gateway
-    copy_bytes_per_s_max: int = _bounded(52_428_800, 65_536, 2**40, "a piece of a file is sent at once")
+    copy_bytes_per_s_max: int = bounded(52_428_800, 65_536, 2**40, "a piece of a file is sent at once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,16 +283,23 @@ class FollowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BridgesSettings:
+    """The bridges that the gateway runs."""
+
+    configs: tuple[Path, ...]  # a bridge.toml for each
+
+
+@dataclass(frozen=True, slots=True)
 class AuditSettings:
     """Where the audit log is kept, and how much of it."""
 
     folder: Path | None = None  # None: beside the journal's folder, with the same name and `-audit`
     # The next file begins before one grows over this size, or at this age.
-    file_bytes_max: int = _bounded(16_777_216, 65_536, 2**30, "a file holds at least a few lines")
+    file_bytes_max: int = bounded(16_777_216, 65_536, 2**30, "a file holds at least a few lines")
     file_age_s_max: float = 86_400.0
-    files_max: int = _bounded(90, 0, 100_000, "0 keeps no audit log")  # the oldest go first
+    files_max: int = bounded(90, 0, 100_000, "0 keeps no audit log")  # the oldest go first
     # Lines of one principal, and of all unauthenticated clients together. The rest is counted.
-    lines_per_minute_max: int = _bounded(60, 10, 100_000, "fewer are of no use, more fill the disk")
+    lines_per_minute_max: int = bounded(60, 10, 100_000, "fewer are of no use, more fill the disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +319,7 @@ class Settings:
     presence: PresenceSettings = PresenceSettings()
     link: LinkSettings | None = None  # None: no other gateway can connect
     follow: FollowSettings | None = None  # None: it serves clients
+    bridge: BridgesSettings | None = None  # None: it runs no bridge
 
 
 # Keys of the release before, by the key that has replaced each. They work for one release more.
@@ -351,9 +357,14 @@ def load_settings(text: str, source: str, folder: Path) -> Settings:
     """
     try:
         return _load(text, folder)
-    except _MistakeError as error:
-        line = line_of(text.encode("utf-8", "surrogatepass"), error.place, error.problem)
-        raise ConfigurationError(f"{source if line is None else f'{source}:{line}'}: {error.problem}") from error
+    except MistakeError as error:
+        raise mistake_in(text, source, error) from error
+
+
+def mistake_in(text: str, source: str, error: "MistakeError") -> ConfigurationError:
+    """Return the error for a mistake in a text, with its line."""
+    line = line_of(text.encode("utf-8", "surrogatepass"), error.place, error.problem)
+    return ConfigurationError(f"{source if line is None else f'{source}:{line}'}: {error.problem}")
 
 
 def deprecated_keys(text: str) -> list[tuple[str, str, int | None]]:
@@ -368,7 +379,7 @@ def deprecated_keys(text: str) -> list[tuple[str, str, int | None]]:
 
 
 @final
-class _MistakeError(Exception):
+class MistakeError(Exception):
     """A mistake in the configuration, with its place, such as `limits.window`; empty for the whole file."""
 
     def __init__(self, place: str, problem: str) -> None:
@@ -381,12 +392,12 @@ def _load(text: str, folder: Path) -> Settings:
     try:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
-        raise _MistakeError("", f"not valid TOML: {error}. Correct the syntax there") from error
+        raise MistakeError("", f"not valid TOML: {error}. Correct the syntax there") from error
     sections = get_type_hints(Settings)
     built: dict[str, Any] = {}
     for name in tables:
         if name not in sections:
-            raise _unknown(written_key(name), "section", f"[{name}]", name, sections)
+            raise unknown(written_key(name), "section", f"[{name}]", name, sections)
     for name, hint in sections.items():
         kind = hint
         if get_origin(hint) is UnionType:  # a section that does nothing unless it is there
@@ -396,33 +407,33 @@ def _load(text: str, folder: Path) -> Settings:
             kind = get_args(hint)[0]
         table = tables.get(name, {})
         if not isinstance(table, dict):
-            raise _MistakeError(name, f"{name}: expected a section [{name}], found {_shown(table)}")
-        built[name] = _section(name, kind, table, folder)
+            raise MistakeError(name, f"{name}: expected a section [{name}], found {_shown(table)}")
+        built[name] = read_section(name, kind, table, folder)
     settings = Settings(**built)
     _check(settings, tables)
     return settings
 
 
 def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
-    """Raise _MistakeError if values contradict each other."""
+    """Raise MistakeError if values contradict each other."""
     for smaller, larger in _ORDERED:
         low, high = getattr(settings.limits, smaller), getattr(settings.limits, larger)
         if low > high:
-            raise _MistakeError(
+            raise MistakeError(
                 f"limits.{larger if larger in tables.get('limits', {}) else smaller}",
                 f"[limits] {smaller} = {low} is above {larger} = {high}, so it could never be reached;"
                 f" lower the first or raise the second",
             )
     for name in settings.admin.hosts:
         if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
-            raise _MistakeError(
+            raise MistakeError(
                 "admin.hosts",
                 f"[admin] hosts: expected names of hosts without scheme and port, such as 'gateway.example.org',"
                 f" '*.example.org' for one label more, or '*' for any; found {_shown(name)}",
             )
     backups = settings.admin.backups
     if backups is not None and backups.is_relative_to(settings.journal.folder):
-        raise _MistakeError(
+        raise MistakeError(
             "admin.backups",
             f"[admin] backups = {backups} is in the journal's folder; name one elsewhere, best on another disk",
         )
@@ -433,7 +444,7 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
             ("[policy] enrolled", settings.policy.enrolled),
         ):
             if needed is None:
-                raise _MistakeError(
+                raise MistakeError(
                     "enrolment.folder",
                     f"[enrolment] folder needs {place} too; add it, or take the folder away to enrol nobody",
                 )
@@ -460,19 +471,20 @@ def _check_links(settings: Settings) -> None:
     link = settings.link
     if link is not None and (link.certificate is None) != (link.key is None):
         there, missing = ("certificate", "key") if link.key is None else ("key", "certificate")
-        raise _MistakeError(
+        raise MistakeError(
             f"link.{there}", f"[link] {there} needs [link] {missing} too; add it, or remove both to use those of [tls]"
         )
     for text in () if settings.follow is None else settings.follow.from_:
         if link_address(text) is None:
-            raise _MistakeError(
+            raise MistakeError(
                 "follow.from",
                 f"[follow] from: expected host:port of the link of another gateway, such as 'gateway-a.example:8646',"
                 f" found {_shown(text)}",
             )
 
 
-def _section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:
+def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:
+    """Return the settings of a section as an object of a dataclass. Relative paths are relative to `folder`; raises MistakeError."""
     hints = get_type_hints(kind)
     known_settings = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]  # every section is a dataclass
     values: dict[str, Any] = {}
@@ -480,7 +492,7 @@ def _section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> 
         place = f"{name}.{written_key(key)}"
         now = f"{key}_" if iskeyword(key) else _RENAMED.get(place, key)
         if now not in hints or key.endswith("_"):
-            raise _unknown(place, "key", f"[{name}] {key}", key, [one.removesuffix("_") for one in hints])
+            raise unknown(place, "key", f"[{name}] {key}", key, [one.removesuffix("_") for one in hints])
         if now != key and now in table:
             raise _wrong(place, f"this is the old name of {now}, and both are set. Remove {key}")
         values[now] = _value(place, hints[now], value, known_settings[now].metadata.get("bounds"))
@@ -488,10 +500,12 @@ def _section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> 
         if setting not in values:
             if known.default is MISSING:
                 key = setting.removesuffix("_")
-                raise _MistakeError(name, f"[{name}] {key} is missing and has no default; add it under [{name}]")
+                raise MistakeError(name, f"[{name}] {key} is missing and has no default; add it under [{name}]")
             values[setting] = known.default
         if isinstance(values[setting], Path):
             values[setting] = folder / values[setting]
+        elif hints[setting] == tuple[Path, ...]:
+            values[setting] = tuple([folder / one for one in values[setting]])
     return kind(**values)
 
 
@@ -546,9 +560,9 @@ def _number(
     return value if whole else float(value)
 
 
-def _wrong(key: str, problem: str) -> _MistakeError:
+def _wrong(key: str, problem: str) -> MistakeError:
     section, _, name = key.partition(".")
-    return _MistakeError(key, f"[{section}] {name}: {problem}")
+    return MistakeError(key, f"[{section}] {name}: {problem}")
 
 
 def _shown(value: object) -> str:
@@ -556,7 +570,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _unknown(key: str, what: str, place: str, name: str, known: Iterable[str]) -> _MistakeError:
+def unknown(key: str, what: str, place: str, name: str, known: Iterable[str]) -> MistakeError:
+    """Return the error for an unknown name, with the one that was perhaps meant."""
     near = get_close_matches(name, known, 1)
     remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    return _MistakeError(key, f"unknown {what} {place}; {remedy}")
+    return MistakeError(key, f"unknown {what} {place}; {remedy}")

@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     UNREACHABLE = 4
     PARTIAL = 5
+    REPLACED = 6
 
 
 MEANINGS: Final = {
@@ -22,6 +23,7 @@ MEANINGS: Final = {
     ExitCode.NOT_FOUND: "The thing that the command names does not exist: a topic, a session, a file.",
     ExitCode.UNREACHABLE: "The gateway cannot be reached, or does not allow it; or a file may not be read.",
     ExitCode.PARTIAL: "The command is done, but part of its input could not be read. Standard error lists the parts.",
+    ExitCode.REPLACED: "Another process has taken the place of this one, so it has ended and must not come back by itself.",
 }
 
 

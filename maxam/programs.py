@@ -1,6 +1,6 @@
 """The console scripts: start each program, or name the extra that this installation lacks.
 
-`pip install maxam` is the client library alone, yet brings all four scripts: a script cannot belong to an extra.
+`pip install maxam` is the client library alone, yet brings all five scripts: a script cannot belong to an extra.
 """
 
 import sys
@@ -29,6 +29,11 @@ def bench() -> None:
 def pipeline() -> None:
     """Run `maxam-pipeline`."""
     _run("pipeline", "maxam.pipeline.main", "main")
+
+
+def bridge() -> None:
+    """Run `maxam-bridge`."""
+    _run("bridge", "maxam.bridge.main", "bridge")
 
 
 def _run(extra: str, module: str, name: str) -> None:

@@ -1,6 +1,6 @@
 """One connection: requests that await their RECEIPT, and the handshake that opens it."""
 
-from collections.abc import AsyncIterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, final
@@ -15,7 +15,7 @@ from maxam.client.transport import loss
 from maxam.config import Limits
 from maxam.errors import ClientError, ProtocolError
 from maxam.stomp import encoder
-from maxam.stomp.answers import Connected, Receipt, Refusal, read_answer
+from maxam.stomp.answers import Answer, Connected, Receipt, Refusal, read_answer
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2, SubscribeOptions, Will
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
@@ -131,6 +131,20 @@ class Client:
             pairs = (*pairs, (b"if-revision", b"%d" % if_revision))
         frame = encoder.send(link.version, destination.encode(), body, pairs, receipt_id)
         return await link.post(frame, receipt_id, OutcomeUnknownError)
+
+    def serve_frames(self, take: Callable[[Answer], bool], after_read: Callable[[], None]) -> Link:
+        """Handle the frames of this connection instead of subscriptions and RECEIPTs, as a bridge does.
+
+        Args:
+            take: Called with each frame, in order. It returns False for a frame that it does not want.
+            after_read: Called when all frames that came together have been handled.
+
+        Returns:
+            Writes frames.
+        """
+        self._link.take = take
+        self._link.after_read = after_read
+        return self._link
 
     def subscribe(
         self,

@@ -95,6 +95,8 @@ class Link:
         leaving: True once DISCONNECT was put into the queue: nothing may follow it.
         failure: The reason why the connection ended, or None.
         ended: Set when the connection has ended.
+        take: Handles frames before all others, if there is one: see `Client.serve_frames`.
+        after_read: Called when all frames that came together have been handled.
     """
 
     def __init__(
@@ -106,6 +108,8 @@ class Link:
         self.leaving = False
         self.failure: ClientError | None = None
         self.ended: Final = trio.Event()
+        self.take: Callable[[Answer], bool] | None = None
+        self.after_read: Callable[[], None] | None = None
         self._stream: Final = stream
         self._decoder: Final = decoder
         self._heart_beat: Final = HeartBeat(heart_beat_ms, connected.heart_beat_ms, trio.current_time())
@@ -205,6 +209,8 @@ class Link:
         while True:
             while (frame := self._decoder.next_frame()) is not None:
                 self._take(read_answer(frame))
+            if self.after_read is not None:
+                self.after_read()
             await self._wait_for_inboxes()
             with trio.move_on_at(self._heart_beat.dead_due_s) as patience:
                 data = bytes(await self._stream.receive_some(RECEIVE_BYTES_MAX))
@@ -225,6 +231,8 @@ class Link:
             self._heart_beat.resume(trio.current_time())
 
     def _take(self, answer: Answer) -> None:
+        if self.take is not None and self.take(answer):
+            return
         match answer:
             case Delivery():
                 inbox = self.inboxes.get(answer.subscription)

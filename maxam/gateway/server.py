@@ -27,6 +27,7 @@ from maxam.gateway.access import AccessMonitor
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPPED, TAKEN_OVER, Audit, audit_folder
 from maxam.gateway.backups import Backups
 from maxam.gateway.bridge_links import BridgeLinks
+from maxam.gateway.bridges import Bridges
 from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.connect_rates import ConnectRates
@@ -103,6 +104,7 @@ class Gateway:
         shadows: Trials of candidate versions.
         audit: Log of the operations of clients and operators.
         backups: Made when operators ask for one.
+        bridges: Processes that forward topics to other gateways, and back.
         watermarks: Whether memory or disk run short.
         snapshots: Keeps the archive and the room for snapshots within the disk.
         supervisor: Keeps the advisory tasks running.
@@ -159,6 +161,7 @@ class Gateway:
         self.loop_lag: Final = LoopLag()
         self.holdings: Final = Holdings(limits)
         self.holdings_watch: Final = HoldingsWatch(self.holdings)
+        self.bridges: Final = Bridges(() if settings.bridge is None else settings.bridge.configs)
         self.backups: Final = Backups(settings.journal.folder, settings.admin.backups, settings.admin.backups_kept)
         self.journal_size: Final = JournalSize(settings.journal.folder)
         self.freshness: Final = Freshness(
@@ -298,6 +301,8 @@ class Gateway:
         yield "watchdog", partial(keep_watchdog, lambda: self.committer.alive)
         yield "journal_size", self.journal_size.run
         yield "backups", self.backups.run
+        if self.bridges.count:
+            yield "bridges", self.bridges.run
         yield "reload", self.reloader.run
         if settings.reload.watch:
             yield "watch", FileWatch(settings, self.reloader.watched).run
@@ -325,7 +330,7 @@ class Gateway:
         reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
         reasons += self.accept_failures.degraded(trio.current_time()) + self.connect_rates.degraded(trio.current_time())
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
-        reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded()
+        reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
     def _crowded(self) -> list[str]:

@@ -197,6 +197,9 @@ def test_every_range_is_documented(key: str) -> None:
 
 # Where the event of a line is a variable: what it may be.
 CHOSEN = {
+    "maxam/bridge/process.py": {
+        f"bridge-{event}" for event in ("drill-done", "link-rejected", "loop", "not-allowed", "refused", "rejected")
+    },
     "maxam/api/listener.py": {
         f"{listener}-connection-{end}" for listener in ("admin", "enrolment") for end in ("failed", "refused")
     },

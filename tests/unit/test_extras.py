@@ -17,6 +17,7 @@ PROGRAMS = {
     "gateway": ["maxam.main"],
     "admin": ["maxam.cli", "maxam.demo"],
     "bench": ["maxam.bench"],
+    "bridge": ["maxam.bridge"],
     "pipeline": ["maxam.pipeline"],
 }
 packages_distributions = cache(metadata.packages_distributions)  # it reads the files of every distribution

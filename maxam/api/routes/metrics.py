@@ -185,6 +185,8 @@ _CURRENT: Final = (
         "gauge",
         "1 if the newest whole backup was verified when it was made; absent without `[admin] backups`.",
     ),
+    Declared("maxam_bridges", "gauge", "Bridges that the gateway is to run, as `[bridge] configs` lists them."),
+    Declared("maxam_bridges_running", "gauge", "Processes of these bridges that run."),
     Declared("maxam_changes_total", "counter", "Values and deletes that were committed."),
     Declared("maxam_messages_total", "counter", "MESSAGE frames handed to connections."),
     Declared("maxam_conflated_total", "counter", "Changes that were replaced before a subscription read them."),

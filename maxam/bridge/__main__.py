@@ -1,0 +1,5 @@
+"""`python -m maxam.bridge`."""
+
+from maxam.bridge.main import bridge
+
+bridge()
