@@ -52,13 +52,12 @@ class JournalFeed:
         position: After the last entry that was taken.
     """
 
-    def __init__(self, folder: str, ring: Ring, incarnation: str, position: Position, known: str) -> None:
+    def __init__(self, folder: str, ring: Ring, position: Position, known: str) -> None:
         """Find a position.
 
         Args:
             folder: Of the journal.
             ring: Its newest blocks.
-            incarnation: Of the journal, for what the ring buffer holds.
             position: Where the reader's journal ends.
             known: Incarnation of the reader's journal; empty for none.
 
@@ -68,7 +67,6 @@ class JournalFeed:
         """
         self._folder: Final = folder
         self._ring: Final = ring
-        self._incarnation: Final = incarnation
         self._sent_incarnation = known
         self._scanner: Scanner | None = None
         self._file: SegmentFile | None = None
@@ -102,13 +100,13 @@ class JournalFeed:
         taken = self._ring.take(self._number, bytes_max)
         if taken is None:
             self._number = None
-            self._find(self.position, self._incarnation)
+            self._find(self.position, self._ring.incarnation)
             return self.take(bytes_max)
-        entries, self._number = taken
+        entries, self._number, incarnation = taken
         if entries:
             self.position = entries[-1].after
-            if self._sent_incarnation != self._incarnation:
-                entries.insert(0, self._renewed(self._incarnation, entries[0].before, entries[0].marker))
+            if self._sent_incarnation != incarnation:
+                entries.insert(0, self._renewed(incarnation, entries[0].before, entries[0].marker))
         return entries
 
     # files
@@ -133,7 +131,7 @@ class JournalFeed:
             begins = segments[0].first if segments else reached
             raise FeedRefusedError(wire.GONE, f"the archive begins with revision {begins}: the journal must be copied")
         unknown = self._is_unknown(position)
-        if unknown and known != self._incarnation:
+        if unknown and known != self._ring.incarnation:
             raise FeedRefusedError(wire.FORKED, f"revision {revision} is of another incarnation of the journal")
         for segment in reversed(segments):
             there = segment.first - 1 <= revision and (segment.open or revision <= segment.last)

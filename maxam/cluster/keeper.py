@@ -26,24 +26,22 @@ class Keeper:
     Attributes:
         synced: Position up to which the journal is durable.
         disk_full: The disk has no room for the next entry. It is tried again every second.
+        ring: Buffer of durable blocks, for gateways that follow this one. None for none. To be set before `start`.
     """
 
-    def __init__(
-        self, journal: Journal, position: Position, die: Callable[[BaseException], None], ring: Ring | None = None
-    ) -> None:
+    def __init__(self, journal: Journal, position: Position, die: Callable[[BaseException], None]) -> None:
         """Take a recovered journal.
 
         Args:
             journal: Belongs to the keeper until it is closed.
             position: Where it ends.
             die: Called on the keeper's thread with an error after which it is not known what the disk holds. Must end the process.
-            ring: Buffer of durable blocks for the feeds of other gateways. None for none.
         """
         self.synced = position
         self.disk_full = False
+        self.ring: Ring | None = None
         self._journal: Final = journal
         self._die: Final = die
-        self._ring: Final = ring
         self._unshown: Final[list[Entry]] = []  # not durable yet
         self._entries: Final[queue.SimpleQueue[Entry | None]] = queue.SimpleQueue()
         self._bytes = 0  # that wait
@@ -100,12 +98,13 @@ class Keeper:
             self._journal.sync()
             self._unsynced_bytes = 0
             self.synced = self._stored
-        if self._ring is not None:
+        ring = self.ring
+        if ring is not None:
             for entry in self._unshown:
                 if entry.kind == SEAL:
-                    self._ring.sealed(entry.marker)
+                    ring.sealed(entry.marker)
                 else:
-                    self._ring.wrote(_block(entry), entry.begins)
+                    ring.wrote(_block(entry), entry.begins)
         self._unshown.clear()
 
     def _store(self, entry: Entry) -> None:
@@ -137,7 +136,11 @@ class Keeper:
         elif entry.kind == SCHEMAS:
             journal.keep_schemas(entry.texts())
         elif entry.kind == INCARNATION:
-            journal.adopt(entry.payload.decode())
+            incarnation = entry.payload.decode()
+            self._sync()
+            journal.adopt(incarnation)
+            if self.ring is not None:
+                self.ring.renew(incarnation)
 
 
 def _block(entry: Entry) -> Block:

@@ -3,6 +3,7 @@
 A link belongs to one thread, which may block. It never waits for its peer without sending signs of life.
 """
 
+import math
 import select
 import socket
 import ssl
@@ -20,6 +21,8 @@ _CONNECT_S: Final = 5.0
 _RECEIVE_BYTES: Final = 262_144
 _SEND_BYTES: Final = 262_144  # handed to TLS at once
 _UNSENT_BYTES_MAX: Final = 1_048_576  # that wait in this process; `send` waits for the peer above it
+
+_UNREAD_BYTES_MAX: Final = 1_048_576  # of frames that are not taken; the peer waits above it
 
 
 @final
@@ -61,6 +64,7 @@ class Link:
         self.denied = denied
         self._reader: Final = FrameReader()
         self._frames: Final[deque[Frame]] = deque()
+        self._frames_bytes = 0
         self._unsent: Final[deque[memoryview]] = deque()
         self._unsent_bytes = 0
         self._poll: Final = select.poll()
@@ -97,12 +101,18 @@ class Link:
         """Return the next frame that is no sign of life; None if there is none in time. Errors are those of `send`."""
         if not self._frames:
             self._pump(timeout_s, reading=True)
-        return self._frames.popleft() if self._frames else None
+        if not self._frames:
+            return None
+        frame = self._frames.popleft()
+        self._frames_bytes -= len(frame.body) + 1
+        return frame
 
-    def expect(self) -> Frame:
-        """Return the next frame that is no sign of life. Errors are those of `send`."""
+    def expect(self, timeout_s: float = math.inf) -> Frame:
+        """Return the next frame that is no sign of life. Raises LinkLostError if none comes in time. Errors are those of `send`."""
+        deadline_s = time.monotonic() + timeout_s
         while (frame := self.receive(BEAT_S)) is None:
-            pass
+            if time.monotonic() >= deadline_s:
+                raise LinkLostError(f"the peer sent no message for {timeout_s:g} s")
         return frame
 
     def pause(self, seconds: float) -> None:
@@ -115,6 +125,7 @@ class Link:
 
     def _pump(self, timeout_s: float, reading: bool) -> None:
         """Send and receive what can be now; wait for it for at most some time."""
+        reading = reading and self._frames_bytes < _UNREAD_BYTES_MAX
         now_s = time.monotonic()
         if now_s >= self._beat_due_s:
             self._beat_due_s = now_s + BEAT_S
@@ -193,6 +204,7 @@ class Link:
                 self.beat = read_beat(frame.body)
             else:
                 self._frames.append(frame)
+                self._frames_bytes += len(frame.body) + 1
         return True
 
 

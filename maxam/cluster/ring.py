@@ -33,11 +33,13 @@ class Ring:
 
     Attributes:
         end: Position after the newest committed block.
+        incarnation: Of the journal, for all steps that are kept.
     """
 
-    def __init__(self, end: Position, bytes_max: int = RING_BYTES) -> None:
+    def __init__(self, end: Position, incarnation: str, bytes_max: int = RING_BYTES) -> None:
         """Begin with nothing, at the position where the journal ends."""
         self.end = end
+        self.incarnation = incarnation
         self._bytes_max: Final = bytes_max
         self._bytes = 0
         self._steps: Final[dict[int, _Step]] = {}  # by number
@@ -53,6 +55,15 @@ class Ring:
     def sealed(self, sync_marker: bytes) -> None:
         """Record that the open segment was sealed at the end, although no block followed."""
         self._add(_Step(sync_marker, self.end, self.end, begins=False), len(sync_marker))
+
+    def renew(self, incarnation: str) -> None:
+        """Record that the next block begins a segment with another incarnation. Feeds find what came before in the files."""
+        with self._lock:
+            self.incarnation = incarnation
+            self._steps.clear()
+            self._numbers.clear()
+            self._bytes = 0
+            self._first = self._next
 
     def find(self, position: Position, proven: bool = False) -> int | None:
         """Return the number of the first step after a position; None if the ring buffer does not hold it.
@@ -73,8 +84,11 @@ class Ring:
                 return self._next
             return None
 
-    def take(self, number: int, bytes_max: int) -> tuple[list[Entry], int] | None:
-        """Return entries from a number on, up to a size, and the number of the next one; None if the first is no longer there."""
+    def take(self, number: int, bytes_max: int) -> tuple[list[Entry], int, str] | None:
+        """Return entries from a number on, up to a size, the number of the next one, and their incarnation.
+
+        None if the first is no longer there.
+        """
         with self._lock:
             if number < self._first:
                 return None
@@ -85,7 +99,8 @@ class Ring:
                 steps.append(step)
                 size += len(step.data)
                 number += 1
-        return [_entry(step) for step in steps], number
+            incarnation = self.incarnation
+        return [_entry(step) for step in steps], number, incarnation
 
     def _add(self, step: _Step, size: int) -> None:
         with self._lock:

@@ -138,7 +138,6 @@ class Links:
         states: The links that are served.
         address: Where it listens, `(host, port)`; None before that.
         role: Shown to peers: `serving` or `following`.
-        incarnation: Of the journal.
     """
 
     def __init__(
@@ -147,7 +146,6 @@ class Links:
         gateway: Settings,
         credentials: LinkCredentials,
         ring: Ring,
-        incarnation: str,
         disk: Disk,
         policy: Callable[[], Policy],
         denial: Callable[[Chain], ProtocolError | None],
@@ -159,7 +157,6 @@ class Links:
         self.states: Final[dict[Link, LinkState]] = {}
         self.address: tuple[str, int] | None = None
         self.role = "serving"
-        self.incarnation = incarnation
         self._settings: Final = settings
         self._limits: Final = gateway.limits
         self._folder: Final = str(gateway.journal.folder)
@@ -234,12 +231,12 @@ class Links:
         check = partial(self._check, fingerprint(certificate or b""), chain)
         link = Link(tls, lambda: self.ring.end, lambda: trio.from_thread.run_sync(self._clock.now_us))
         try:
-            hello = self._hello(link)
             principal, denied = trio.from_thread.run_sync(check)
-            if denied:
+            if denied:  # before anything is read of the peer
                 trio.from_thread.run_sync(self._refused, principal, address, denied)
                 self._refuse(link, wire.UNAUTHORISED, denied)
             link.denied = lambda: trio.from_thread.run_sync(check)[1]
+            hello = self._hello(link)
             state = LinkState(
                 principal,
                 address,
@@ -258,7 +255,7 @@ class Links:
             link.close()
 
     def _hello(self, link: Link) -> wire.Hello:
-        frame = link.expect()
+        frame = link.expect(self._limits.connect_timeout_s)
         if frame.type != wire.HELLO:
             raise wire.WireError(f"a frame of type {frame.type} instead of HELLO")
         try:
@@ -271,13 +268,13 @@ class Links:
         """Do what the peer wishes, until the link ends."""
         if len(self.states) > self._settings.links_max:
             self._refuse(link, wire.BUSY, f"{self._settings.links_max} links are served already ([link] links_max)")
-        welcome = wire.Welcome(socket.gethostname(), __version__, self.role, self.incarnation, self.ring.end)
+        welcome = wire.Welcome(socket.gethostname(), __version__, self.role, self.ring.incarnation, self.ring.end)
         if hello.wish == wire.COPY:
             link.send(wire.encode_welcome(welcome))
             give_copy(link, self._folder, self._disk, self._settings.copy_bytes_per_s_max)
             return
         try:
-            feed = JournalFeed(self._folder, self.ring, self.incarnation, hello.position, hello.incarnation)
+            feed = JournalFeed(self._folder, self.ring, hello.position, hello.incarnation)
             try:
                 texts = SchemaTexts(self._folder)
                 texts.skip(hello.schemas)

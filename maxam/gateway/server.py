@@ -205,14 +205,13 @@ class Gateway:
         from maxam.gateway.links import LinkCredentials, Links  # noqa: PLC0415
 
         journal = self._journal
-        journal.watcher = ring = Ring(journal.position)
+        journal.watcher = ring = Ring(journal.position, journal.incarnation)
         credentials = LinkCredentials(self.settings.tls, settings, lambda: self.reloader.loaded)
         return Links(
             settings,
             self.settings,
             credentials,
             ring,
-            journal.incarnation,
             OsDisk(),
             lambda: self.policy,
             self.denial,

@@ -50,7 +50,7 @@ class Source:
         self.journal = Journal.open(self.folder, OsDisk(), SOURCE, marker, INCARNATIONS[self.starts])
         for _ in self.journal.recover():
             pass
-        self.ring = Ring(self.journal.position, self.ring_bytes)
+        self.ring = Ring(self.journal.position, self.journal.incarnation, self.ring_bytes)
         self.journal.watcher = self.ring
 
     def write(self, changes: int, seconds: int) -> None:
@@ -77,7 +77,7 @@ class Source:
 class Follower:
     """A journal that follows it, and a feed that reaches it as bytes."""
 
-    def __init__(self, folder: Path, source: Source) -> None:
+    def __init__(self, folder: Path, source: "Source | Follower") -> None:
         self.folder = str(folder)
         self.source = source
         self.feed: JournalFeed | None = None
@@ -91,6 +91,7 @@ class Follower:
         self.position = self.journal.position
         self.known = self.journal.incarnation
         self.keeper = Keeper(self.journal, self.position, die=self.fail)
+        self.ring = self.keeper.ring = Ring(self.position, self.known, 1500)
         self.keeper.start()
         self.errors: list[BaseException] = []
 
@@ -122,7 +123,7 @@ class Follower:
             chain = end_chain(self.folder, "changes", position.revision)
             position = Position(position.revision, position.accepted_at_us, chain)
         source = self.source
-        return JournalFeed(source.folder, source.ring, source.journal.incarnation, position, self.known)
+        return JournalFeed(source.folder, source.ring, position, self.known)
 
     def unlink(self) -> None:
         """End the feed."""
@@ -156,10 +157,17 @@ def segments(folder: str) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in (Path(folder) / "segments").iterdir()}
 
 
+def assert_equal(there: dict[str, bytes], here: dict[str, bytes]) -> None:
+    """Assert that two journals have equal segments, from where the shorter archive begins."""
+    base = max(min((int(name[:20]) for name in one), default=1) for one in (there, here))
+    both = [{name: data for name, data in one.items() if int(name[:20]) >= base} for one in (there, here)]
+    assert both[0] == both[1]
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.integers(0, 6), st.integers(0, 40)),
-        st.tuples(st.just("take"), st.integers(1, 3000), st.just(0)),
+        st.tuples(st.sampled_from(["take", "third"]), st.integers(1, 3000), st.just(0)),
         st.tuples(st.just("seal"), st.integers(0, 100), st.just(0)),
         st.tuples(
             st.sampled_from(["restart", "renew", "follower", "cut", "snapshot", "expire"]), st.just(0), st.just(0)
@@ -176,11 +184,14 @@ def test_the_segments_are_the_same_bytes(steps: list[tuple[str, int, int]], ring
     try:
         source = Source(folder / "source", ring_bytes)
         follower = Follower(folder / "follower", source)
+        third = Follower(folder / "third", follower)
         for kind, number, seconds in steps:
             if kind == "write":
                 source.write(number, seconds)
             elif kind == "take":
                 follower.take(number)
+            elif kind == "third":
+                third.take(number)
             elif kind == "seal":
                 source.journal.seal_aged(source.now_us + number * 1_000_000)
             elif kind in {"restart", "renew"}:
@@ -191,6 +202,7 @@ def test_the_segments_are_the_same_bytes(steps: list[tuple[str, int, int]], ring
             elif kind == "expire":
                 source.expire()
             elif kind == "follower":
+                third.unlink()
                 follower.close()
                 follower.open()
             else:
@@ -198,12 +210,15 @@ def test_the_segments_are_the_same_bytes(steps: list[tuple[str, int, int]], ring
         source.write(1, 1)  # a new segment shows what was sealed before
         while follower.take(100_000):
             pass
+        third.unlink()
         follower.close()
-        there, here = segments(source.folder), segments(follower.folder)
-        base = max(min((int(name[:20]) for name in folded), default=1) for folded in (there, here))
-        assert {name: data for name, data in here.items() if int(name[:20]) >= base} == {
-            name: data for name, data in there.items() if int(name[:20]) >= base
-        }
+        follower.open()
+        while third.take(100_000):
+            pass
+        follower.close()
+        third.close()
+        assert_equal(segments(source.folder), segments(follower.folder))
+        assert_equal(segments(follower.folder), segments(third.folder))
         source.journal.close()
     finally:
         shutil.rmtree(folder)
