@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 # Processes that tests start run the maxam that is tested, and find the examples of the documents.
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 os.environ["PYTHONPATH"] = os.pathsep.join([child_environment()["PYTHONPATH"], str(EXAMPLES)])
-# What a shell runs in its background ignores SIGINT, and so would the processes that tests interrupt.
+# A background job of a shell ignores SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an answer of the admin API takes is the machine's business too; tests of the limit set their own.

@@ -114,7 +114,7 @@ def first_missing(shown: list[str], printed: str, live: bool) -> str | None:
 
     Args:
         shown: Lines of the guide. `...` stands for anything in a line, and by itself for any lines; runs of blanks are one.
-        printed: What there was.
+        printed: The output.
         live: Numbers are all alike.
     """
     lines = iter([_plain(line, live) for line in printed.splitlines()])
@@ -137,7 +137,7 @@ def faults(reader: Reader, text: str, tell: Callable[[str], object] = lambda _: 
     """Follow a guide from top to bottom, and return where it is not true.
 
     Args:
-        reader: Who does so.
+        reader: The person who follows it.
         text: The guide.
         tell: Is given each step and all that it printed.
     """

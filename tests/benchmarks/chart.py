@@ -20,7 +20,7 @@ _LABEL_GAP: Final = 0.2  # decades between two labels of lines that end close to
 
 @dataclass(frozen=True, slots=True)
 class AgeLine:
-    """What a consumer of one broker got: the median age of each second."""
+    """The values that a consumer of one broker got: the median age of each second."""
 
     label: str
     ages_ms: Sequence[float | None]

@@ -137,7 +137,7 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 @dataclass(slots=True)
 class Results:
-    """What all runs found, by the name of the contender."""
+    """The results of all runs, by the name of the contender."""
 
     figures: dict[str, dict[str, list[float | None]]] = field(
         default_factory=dict

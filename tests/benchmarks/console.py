@@ -1,4 +1,4 @@
-"""What the console costs, and how fast it is: `make console-bench`.
+"""Costs and speed of the console: `make console-bench`.
 
 A real gateway with many topics. First a publisher as fast as receipts come, while ten tabs of the console and a scraper come and go
 in turns: the ratio of SENDs accepted with and without them, of one run. Then updates at a fixed rate: how soon a tab has its first rows,

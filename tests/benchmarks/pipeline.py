@@ -44,7 +44,7 @@ WORKER_MEMORY: Final = "1g"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run came to.
+    """The result of one run.
 
     Attributes:
         measurement: One of MEASUREMENTS, or `cluster`.

@@ -44,7 +44,7 @@ _TIME_FIRST: Final = f"""async () => {{
 
 @click.group()
 def main() -> None:
-    """What takes longer than a test may."""
+    """Measurements that take longer than a test may."""
 
 
 @main.command()

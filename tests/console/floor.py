@@ -20,7 +20,7 @@ from tests.support.raw_client import RawClient
 
 BUSY: Final = 100  # topics that go on changing
 CLIENTS: Final = ("operator", "machines", "table", "hostile", "stranger", "reader")
-# What the grammar of destinations and of client-ids lets through.
+# Characters that the grammar of destinations and of client-ids allows.
 HOSTILE_PRINCIPAL: Final = "<b onclick=alert(4)>hostile</b>"
 HOSTILE_TOPIC: Final = "X/<img_src=x_onerror=alert(1)>.Counter"
 HOSTILE_CLIENT_ID: Final = "<svg/onload=alert(2)>"

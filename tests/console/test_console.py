@@ -169,7 +169,7 @@ def test_the_head_is_no_better_than_what_is_below(tab: OpenTab, floor: Floor) ->
 
 
 def test_who_lacks_something_for_a_moment_is_not_behind(tab: OpenTab) -> None:
-    """What is on its way shows when it is asked for, without a cause; an address keeps that it was."""
+    """A subscription that lacks a value for a moment is listed on request, without a cause. The address keeps it."""
     row = {"principal": "table", "client_id": "desk", "id": "1", "glob": "X/Floor.*", "cause": "unread", "owed": 3}
     row |= {"unacked": 0, "conflated": 0, "staleness_s": 0.004, "behind": False}
     answer = {"behind": 0, "looked_at": 1, "behind_after_s": 5.0, "as_of": "2026-11-22T00:00:00Z"}
@@ -358,7 +358,7 @@ def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
 
 
 def test_a_lost_right_is_told_in_words(tab: OpenTab) -> None:
-    """What the gateway refuses while the page is open is said with what to do about it."""
+    """A refusal of the gateway while the page is open is shown with its remedy."""
     with tab() as operator:
         for status, code, what, advice in (
             (403, "forbidden", "Your certificate may not see or do this.", "The right is given by the policy"),

@@ -14,7 +14,7 @@ from tests.console.operator_browser import require
 HERE = Path(__file__).parent
 FOLDER = Path(maxam.api.__file__).parent / "console"
 TSC = HERE / "node_modules" / ".bin" / "tsc"
-# What would make markup or code of a text. The browser refuses most of it, too: the policy for content names no trusted types.
+# Functions that would make markup or code of a text. The browser refuses most of it, too: the policy for content names no trusted types.
 SINKS = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|\beval\(|new Function"
     r"|setAttribute\([\"']on|javascript:|[\"']style[\"']\s*[:,]"

@@ -41,7 +41,7 @@ def test_rows_are_those_on_the_screen_and_no_others(tab: OpenTab) -> None:
 
 
 def test_a_filter_is_a_part_of_a_name_a_beginning_or_a_glob(tab: OpenTab) -> None:
-    """What is typed finds topics that hold it, begin with it, or match it, and the address keeps it."""
+    """The typed text finds topics that hold it, begin with it, or match it. The address keeps it."""
     with tab() as operator:
         page = operator.open("topics")
         names = page.locator(f"{ROWS} .name")

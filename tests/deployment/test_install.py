@@ -90,7 +90,7 @@ def test_install_upgrade_rollback_uninstall(unpacked: Path, bundle_copy: Path, t
 
 
 def test_a_damaged_bundle_is_refused(bundle_copy: Path, tmp_path: Path) -> None:
-    """Whatever was changed on the way: nothing is installed."""
+    """A bundle that was changed on the way installs nothing."""
     wheel = next((bundle_copy / "wheels").glob("maxam-*.whl"))
     text = wheel.read_bytes()
     wheel.unlink()

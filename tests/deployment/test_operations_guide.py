@@ -38,7 +38,7 @@ class Operator:
 
     Attributes:
         here: The folder that it begins in.
-        root: What stands for the machine's root.
+        root: Folder that stands for the machine's root.
     """
 
     def __init__(self, here: Path, root: Path, environment: dict[str, str]) -> None:
@@ -125,7 +125,7 @@ def _nothing(_operator: Operator) -> None:
 
 
 def _backup_fails(operator: Operator) -> None:
-    """What is left of the newest is not whole."""
+    """The newest backup is left unfinished."""
     (operator.root / "var/backups/maxam/20991231T235959.000000Z.unfinished").mkdir()
 
 

@@ -1,4 +1,4 @@
-"""What machines counted: readings out of bodies, differences out of readings, without Spark."""
+"""The meters of machines: readings out of bodies, differences out of readings, without Spark."""
 
 import datetime as dt
 import itertools
@@ -125,7 +125,7 @@ def test_a_reset_before_both_readings_changes_nothing() -> None:
 
 
 def test_a_meter_that_fell_was_reset() -> None:
-    """What it shows is what it counted since; meters that did not fall went on."""
+    """The meters show the counts since then. Meters that did not fall went on."""
     _, row = counted(FIRST, replace(LATER, counters=(10, 5, 20, 15, 2)))
     assert (meters(row), marks(row)) == ((10, 5, 20, 15, 2), {"readings": 1, "resets": 1})
     _, row = counted(FIRST, replace(LATER, counters=(10, 900, 6000, 5000, 60)))

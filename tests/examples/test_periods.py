@@ -228,7 +228,7 @@ def test_periods_where_clocks_change(
 
 
 def test_a_moment_on_a_boundary_closes_the_period_before_it() -> None:
-    """What is read just when the gaming day ends belongs to that day; a microsecond later it is the next."""
+    """A reading at the end of the gaming day belongs to that day. A microsecond later it is the next."""
     periods = Periods.read(GAMING_DAY, "Australia/Brisbane", "06:00")
     end = us("2026-06-02T06:00:00+10:00")
     assert periods.around(end).date == dt.date(2026, 6, 1)

@@ -190,7 +190,7 @@ def test_totals_survive(periods: Periods, tmp_path: Path) -> None:
 
 
 def test_every_batch_counts_as_if_it_had_come_alone(tmp_path: Path) -> None:
-    """What was counted after the state was saved is counted again from the same readings, and comes out the same."""
+    """Readings after the state was saved are counted again, and the totals come out the same."""
     totals = VenueTotals(HOURS)
     totals.take(table([("1", [(1, FIRST)])]), 1)
     totals.save(tmp_path)
@@ -253,7 +253,7 @@ def test_a_registry_without_the_rule_is_named() -> None:
     ],
 )
 def test_any_venue_has_a_topic_of_its_own(name: str, token: str) -> None:
-    """What cannot stand in a token is escaped, so that the topic is a valid one and no other venue's."""
+    """Characters that cannot stand in a token are escaped, so the topic is valid and of no other venue."""
     assert destination_of(name, DAYS) == f"X/Venue.{token}.VenueMeterTotals"
     assert destination_of(name, HOURS) == f"X/Venue.{token}.Hour.VenueMeterTotals"
     assert destination_problem(destination_of(name, DAYS).encode(), 512) is None

@@ -48,7 +48,7 @@ BATCH_MAX = 5
 
 @dataclass(frozen=True)
 class Truth:
-    """What was accepted.
+    """The accepted values.
 
     Attributes:
         files: Of the journal, by path.

@@ -35,7 +35,7 @@ _FLOOD = b"CONNECT\naccept-version:1.2\n" + b"h:" + b"v" * 7000 + b"\n"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured.
+    """The measurements.
 
     Attributes:
         waits_s: From TCP to the RECEIPT, of each good client, sorted.

@@ -49,7 +49,7 @@ ALL_CALLS: Final = Calls.WRITE | Calls.SYNC | Calls.MAKE | Calls.ALLOCATE | Call
 
 
 class Effect(IntEnum):
-    """What becomes of a call."""
+    """The outcome of a call."""
 
     NOTHING = 0
     FAIL = 1
@@ -78,7 +78,7 @@ def build(folder: Path, compiler: str = "cc") -> Path:
 
 
 class Control:
-    """What a process with the library is to do, and what it has counted. Counting is not atomic with reading: ask it at rest."""
+    """The orders to a process with the library, and its counts. Counting is not atomic with reading: ask it at rest."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(_TEXTS_AT + 3 * _TEXT_BYTES))

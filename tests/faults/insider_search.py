@@ -81,7 +81,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one adversary does.
+    """The steps of one adversary.
 
     Attributes:
         principal: Which rights it has: a key of `_RIGHTS`.

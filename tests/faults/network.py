@@ -162,7 +162,7 @@ def _linked(port: int, certificates: Path, name: str, client_id: str | None = No
 
 @dataclass
 class Outcome:
-    """What a bad network did, and what came through it."""
+    """The faults of a network, and the values that came through it."""
 
     accepted: dict[bytes, int] = field(default_factory=dict)  # by topic, the highest number
     seen: dict[bytes, int] = field(default_factory=dict)

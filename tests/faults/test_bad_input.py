@@ -153,7 +153,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_hostile_first_frame_is_refused(broker: Scene, name: str) -> None:
-    """Whatever is no proper CONNECT is answered with one ERROR, and nothing after it takes effect."""
+    """Any frame that is no proper CONNECT is answered with one ERROR, and nothing after it takes effect."""
     data, message = STRANGE[name]
     frames = broker.answer(encoder.send(VERSION_1_2, b"X/sneaked-in", b"v", receipt_id=b"r"), data)
     assert error_of(frames) == message
@@ -223,7 +223,7 @@ def test_random_bytes_end_only_their_connection(broker: Scene) -> None:
 
 
 def test_random_bytes_instead_of_tls_end_only_their_connection(broker: Scene) -> None:
-    """What is not TLS is closed and named in the log."""
+    """A connection that is not TLS is closed and logged."""
     rng = random.Random(2)  # noqa: S311  # to be repeatable
     hellos = [
         b"GET / HTTP/1.0\r\n\r\n",
@@ -572,7 +572,7 @@ def test_hostile_bodies_are_refused_with_a_reason(typed: Scene, encoding: str) -
 
 @pytest.mark.parametrize("encoding", ["single-object", "envelope"])
 def test_bodies_around_the_datum_are_refused_with_a_reason(typed: Scene, encoding: str) -> None:
-    """What is cut, empty of sense, random, or of another type's schema is rejected-invalid."""
+    """A body that is cut, senseless, random, or of another type's schema is rejected-invalid."""
     rng = random.Random(4)  # noqa: S311  # to be repeatable
     good = encoded(typed, encoding, "Bits", GOOD)
     hostile = [good[:cut] for cut in range(1, len(good))] + [rng.randbytes(rng.randrange(1, 2000)) for _ in range(50)]

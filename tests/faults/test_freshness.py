@@ -1,4 +1,4 @@
-"""What a reader that stopped for a while gets when it reads on, from the real gateway over real sockets."""
+"""The values of a reader that stopped for a while and reads on, from the real gateway over real sockets."""
 
 import itertools
 import random

@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> GatewayFolder:
 
 
 def test_accepted_values_survive_a_kill(files: GatewayFolder) -> None:
-    """What was receipted as accepted before kill -9 is delivered after the restart."""
+    """A SEND with the receipt `accepted` before kill -9 is delivered after the restart."""
     with files.start() as gateway, gateway.client() as client:
         for number in range(20):
             assert client.send(b"X/A.%d" % (number % 5), b"value %d" % number) == b"accepted"

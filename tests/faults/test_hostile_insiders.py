@@ -1,4 +1,4 @@
-"""What one principal with a valid certificate may cost all others, at a real gateway.
+"""The cost of one principal with a valid certificate to all others, at a real gateway.
 
 Each test lets the principal `insider` do something that the protocol allows, as fast as it can. Beside it an honest publisher goes on, and in turns
 with it one at a second gateway that has no insider: the figures are ratios of these two, as machines differ and are seldom quiet. The insider may

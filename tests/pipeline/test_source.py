@@ -113,7 +113,7 @@ def test_a_filter_leaves_out_segments_and_no_row_that_it_wants(
     ids=str,
 )
 def test_other_filters_leave_out_nothing(journal: Path, one: Filter) -> None:
-    """What does not help to choose segments is left to Spark."""
+    """Filters that do not help to choose segments are left to Spark."""
     assert revisions_read(journal, one) == (set(range(1, LAST + 1)), len(list_segments(journal, "changes")))
 
 

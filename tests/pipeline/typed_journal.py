@@ -39,7 +39,7 @@ class Minor:
 
     @property
     def judgement(self) -> Judgement:
-        """What a body that it judged carries."""
+        """The judgement of a body of this version."""
         canonical = parse_schema(read_source("t", self.text)).canonical
         return Judgement("datum", self.name, self.version, crc_64_avro(canonical))
 

@@ -1,4 +1,4 @@
-"""What is read is what was written: for any records, any truncation and any flipped bit."""
+"""Records are read as they were written: for any records, any truncation and any flipped bit."""
 
 import functools
 import inspect

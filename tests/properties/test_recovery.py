@@ -33,7 +33,7 @@ REGISTRY = load_registry(UNCHECKED)
 BERT = Identity("bert", "")
 TOPICS = (b"X/a", b"X/b")
 RIGHTS = policy(anna={"receive": ["X/**"]}, carol={"receive": ["X/b"]})
-# What one record of a history can be. Each takes its revision and its time from its place.
+# The kinds of records in a history. Each takes its revision and its time from its place.
 STEPS = (
     *(f"{what} {topic.decode()}" for topic in TOPICS for what in ("value", "delete")),
     "subscribe",

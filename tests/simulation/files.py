@@ -68,7 +68,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Granted:
-    """What a client may do, and its last will. One that is not `known` is in no policy."""
+    """The rights of a client, and its last will. One that is not `known` is in no policy."""
 
     receive: frozenset[str] = ALL
     send: frozenset[str] = ALL

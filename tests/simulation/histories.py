@@ -22,7 +22,7 @@ GLOB = "X/*"
 
 @dataclass(frozen=True)
 class Kind:
-    """What a SUBSCRIBE asks."""
+    """The headers of a SUBSCRIBE."""
 
     durable: bool
     acknowledged: bool

@@ -23,7 +23,7 @@ class Loop:
 
     Attributes:
         now_s: Monotonic seconds.
-        jumped_s: What the machine's clock is wrong by.
+        jumped_s: Error of the machine's clock in seconds.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a soak is made of: clients that come, go, fall silent, take over and return, for as long as one likes."""
+"""The parts of a soak: clients that come, go, fall silent, take over and return, for as long as one likes."""
 
 import random
 import socket
@@ -57,7 +57,7 @@ class Scale:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened."""
+    """The events of a soak."""
 
     events: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)

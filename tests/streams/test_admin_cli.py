@@ -140,7 +140,7 @@ def test_topics(running: Running) -> None:
 
 
 def test_a_large_value_is_decoded_here(running: Running) -> None:
-    """What the gateway leaves undecoded for its size shows decoded all the same."""
+    """A value that is too large for the gateway to decode is shown decoded all the same."""
     running.send("X/D.1", datum("x" * 8191))
     topic = json.loads(running.cli("topics", "get", "X/D.1", "--json").stdout)
     assert topic["value"] == {"text": "x" * 8191}

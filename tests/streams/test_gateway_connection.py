@@ -153,7 +153,7 @@ def play(pair: Pair, context: ssl.SSLContext) -> Play:
 
 
 def test_bytes_reach_the_peer_and_its_answers_the_client(play: Play) -> None:
-    """What a client sends is handed to the ServerConnection decrypted, and what the ServerConnection hands out reaches the client in order."""
+    """The ServerConnection gets the client's bytes decrypted, and its output reaches the client in order."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()

@@ -230,7 +230,7 @@ def test_nothing_overtakes_what_the_kernel_has_not_taken(pair: Pair, context: ss
 
 
 def test_a_connected_pair_carries_any_amount_both_ways(pair: Pair, context: ssl.SSLContext) -> None:
-    """What one side encrypts is what the other side decrypts, beyond the size of any buffer."""
+    """Each side decrypts exactly the bytes that the other encrypted, beyond the size of any buffer."""
     body = bytes(range(256)) * 4000
 
     async def test() -> None:

@@ -355,7 +355,7 @@ def backup_measures(gateway: Living) -> list[tuple[str, object]]:
 
 
 def test_without_a_folder_there_are_no_backups(site: Site) -> None:
-    """What to do is said, with 409."""
+    """The answer is 409 with a remedy."""
     site.settings = replace(site.settings, admin=AdminSettings(port=0))
 
     async def test() -> None:

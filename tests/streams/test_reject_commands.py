@@ -156,7 +156,7 @@ def test_another_version_from_a_folder(running: Running) -> None:
 
 
 def test_bodies_that_are_not_there(running: Running) -> None:
-    """What this certificate may not receive, and what its rule keeps to itself, is not decoded; the reason is shown."""
+    """A value is not decoded without the right to receive it, or if its rule forbids it. The reason is shown."""
     for destination, reason, code in (
         ("X/B.1", "only callers who may receive", 4),
         ("X/A.Private", "store_rejected_bodies = false", 1),

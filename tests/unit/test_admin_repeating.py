@@ -124,7 +124,7 @@ def test_a_pipe_gets_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_json_in_a_pipe_is_nothing_else(tmp_path: Path) -> None:
-    """What programs read stays an object a line, however often."""
+    """The output for programs stays an object a line, however often."""
     path = tmp_path / "held"
     path.write_text("first")
     ours, theirs = os.pipe()

@@ -101,7 +101,7 @@ def test_a_caption_stays_on_its_line() -> None:
 
 
 def test_lines_are_cut_and_say_so_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is longer ends in an ellipsis; standard error shows once how to see it whole, which is then printed to its end."""
+    """A longer value ends in an ellipsis; standard error shows once how to see it whole, which is then printed to its end."""
     cut, whole = _Display("lines"), _Display("whole")
     for number in range(2):
         cut.put(update("X/A", number, "v" * 500))
@@ -124,7 +124,7 @@ def test_a_title_wider_than_its_column_is_whole() -> None:
 
 
 def test_the_table_remembers_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What changed longest ago is forgotten first."""
+    """The topic that changed longest ago is forgotten first."""
     monkeypatch.setattr(watch, "TOPICS_MAX", 2)
     display = _Display("table")
     for name in ("X/A", "X/B", "X/A", "X/C"):

@@ -1,4 +1,4 @@
-"""What the benchmark `compare` makes of what its runs found, and what it refuses; no broker is started."""
+"""The tables and refusals of the benchmark `compare`; no broker is started."""
 
 import io
 import math

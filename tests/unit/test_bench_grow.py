@@ -51,7 +51,7 @@ def test_globs_without_a_segment_of_their_own_share_all_literals_with_the_topics
     [("constant", [2.0, 3.0, 1.0], 0.5), ("linear", [3.0, 21.0, 201.0], 0.0), ("linear", [1.0, 10.0, 10_000.0], 1.0)],
 )
 def test_the_distance_from_the_claimed_line(claim: Claim, ys: list[float], expected: float) -> None:
-    """What lies on the line has no distance; from a constant it is the share above the first point."""
+    """A point on the line has no distance. From a constant it is the share above the first point."""
     measured = Curve("", [1.0, 10.0, 100.0], ys, claim)
     if expected == 1.0:
         assert farthest(measured) > 0.5

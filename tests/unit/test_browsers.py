@@ -1,4 +1,4 @@
-"""What keeps foreign web pages from using an operator's browser: names, sites, headers; and the console's files."""
+"""Protection of an operator's browser from foreign web pages: names, sites, headers; and the console's files."""
 
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def test_every_file_is_served_as_what_it_is(world: World) -> None:
      "index.html/", "INDEX.HTML", "%252e%252e/console.py", "a" * 4000, "\u202e", ".git/config"],
 )  # fmt: skip
 def test_no_path_leads_out_of_the_console(world: World, path: str) -> None:
-    """What is not the name of one of the files is nothing."""
+    """A path that is not the name of one of the files is not found."""
     response = ask(world, "GET", "/console/" + path)
     assert response.status_code == 404, response.content
     assert b"import" not in response.content

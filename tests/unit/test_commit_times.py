@@ -1,4 +1,4 @@
-"""What commits took: percentiles of the last minutes, and the histogram that is scraped."""
+"""Times of commits: percentiles of the last minutes, and the histogram that is scraped."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What a value consists of: packed as the journal has it, and unpacked to the same."""
+"""The content of a value: packed as the journal has it, and unpacked to the same."""
 
 import pytest
 from hypothesis import given

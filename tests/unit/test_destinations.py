@@ -40,7 +40,7 @@ def test_store_and_token_of_the_same_name_are_told_apart() -> None:
 
 
 def test_increments_add_up_to_all() -> None:
-    """What was added since a position, few or many, completes what was found before it."""
+    """The additions since a position, few or many, complete the matches found before it."""
     index = filled(*MANY, "X/a")
     position = index.position
     known = index.matches("X/a")

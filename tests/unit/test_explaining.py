@@ -137,7 +137,7 @@ def test_a_receive_glob_is_explained(principal: str, glob: str, verdict: str, wh
 
 
 def test_globs_together_may_grant_all() -> None:
-    """What no glob grants alone."""
+    """Several globs together grant what none grants alone."""
     policy = load(
         '[capabilities.A]\nreceive = ["X/[!b]*", "X/b*"]\n[[principals]]\nname = "a"\nfingerprints = []\ncapabilities = ["A"]'
     )
@@ -154,7 +154,7 @@ def test_globs_that_are_too_intricate_are_not_decided() -> None:
     assert found.verdict == "undecided"
 
 
-# What is odd, and where.
+# Oddities and their places.
 
 
 def check(tmp_path: Path, *texts: str) -> tuple[Result, list[dict[str, Any]], dict[str, Any]]:
@@ -239,7 +239,7 @@ fingerprints = []
 
 
 def test_globs_that_no_rule_covers_are_odd() -> None:
-    """What the registry does not know is never accepted."""
+    """A glob that matches no rule of the registry is odd."""
     policy = load(POLICY)
     rules = [compile_glob(text, LIMITS) for text in ("X/EGM.*", "X/Table.*")]
     assert not [odd for odd in find_oddities(policy, rules) if "no destination" in odd.problem]
@@ -253,14 +253,14 @@ def test_globs_that_no_rule_covers_are_odd() -> None:
 
 
 def test_the_development_policy_has_nothing_odd() -> None:
-    """What people copy from is good."""
+    """The sample policy has no oddity."""
     text = (Path(__file__).parents[2] / "certs-dev/policy-dev.template.toml").read_text()
     for at, name in enumerate(("$publisher", "$subscriber", "$operator", "$pipeline")):
         text = text.replace(name, f"{at:064x}")
     assert list(find_oddities(load(text))) == []
 
 
-# What two differ in.
+# Differences of two policies.
 
 
 def test_what_is_only_written_otherwise_is_no_difference() -> None:
@@ -398,7 +398,7 @@ def test_lines_of_a_large_file_take_no_time() -> None:
 
 
 def test_renewed_certificates_count_in_a_comparison() -> None:
-    """What enrolment has written beside is part of who somebody is."""
+    """The file that enrolment writes is part of a principal."""
     operators = f'[[principals]]\nname = "a"\nfingerprints = ["{FIRST}"]\n'.encode()
     renewals = f'[[renewals]]\nrenews = "{FIRST}"\nfingerprints = ["{SECOND}"]\n'.encode()
     old, new = load_policies([("p", operators)], LIMITS), load_policies([("p", operators), ("e", renewals)], LIMITS)

@@ -1,4 +1,4 @@
-"""Who makes a backup in a folder, found without touching its lock."""
+"""The process that makes a backup in a folder, found without touching its lock."""
 
 import fcntl
 import os

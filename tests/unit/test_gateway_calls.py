@@ -10,7 +10,7 @@ from maxam.gateway.calls import Calls
 
 
 def test_calls_are_made_in_order_on_the_thread_of_the_loop() -> None:
-    """What a thread asks for is called once each, in the order of asking, where the loop runs."""
+    """Each call that a thread asks for is made once, in order, in the loop's thread."""
 
     async def main() -> None:
         made: list[tuple[int, int]] = []
@@ -53,7 +53,7 @@ def test_a_cancelled_wait_loses_no_call() -> None:
 
 
 def test_a_call_that_fails_leaves_the_next() -> None:
-    """What a call raises is raised to the waiting task alone: the call after it is made."""
+    """An exception of a call is raised in the waiting task alone. The call after it is made."""
 
     async def main() -> None:
         made: list[str] = []

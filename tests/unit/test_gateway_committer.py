@@ -1,4 +1,4 @@
-"""What the committer does beside committing."""
+"""The tasks of the committer beside committing."""
 
 import gc
 import threading

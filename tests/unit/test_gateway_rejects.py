@@ -1,4 +1,4 @@
-"""What becomes of rejected SENDs: kept beside the broker, bounded for each principal and in all, and never in anybody's way."""
+"""Rejected SENDs: kept beside the broker, bounded for each principal and in all, and never in anybody's way."""
 
 import errno
 import io
@@ -84,7 +84,7 @@ def event(body: bytes = b"?", disposition: bytes = b"rejected-invalid", destinat
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What is logged, from information up."""
+    """The log, from information up."""
     with caplog.at_level(logging.INFO, "maxam"):
         yield caplog
 
@@ -248,7 +248,7 @@ def test_a_disk_that_stays_full_is_told_once(log: pytest.LogCaptureFixture) -> N
 
 
 def test_a_torn_tail_is_told(log: pytest.LogCaptureFixture) -> None:
-    """What a crash left unfinished is named when the next start cuts it off."""
+    """The next start cuts off an unfinished record and logs it."""
     disk = SimulatedDisk()
     disk.make_folder(ROOT)
     RejectedStore(ROOT, disk, RejectedSettings(), Counters(), SYNC).store([event()], 0.0)
@@ -300,7 +300,7 @@ def test_the_rates_of_many_principals_are_remembered_within_bounds(monkeypatch: 
 def test_a_bug_in_the_thread_is_logged_and_ends_only_that(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever goes wrong while storing, the broker goes on and the log has a traceback."""
+    """After any error while storing, the broker goes on and the log has a traceback."""
     gateway = Gateway()
     monkeypatch.setattr("maxam.gateway.rejects._records", lambda *_: 1 // 0)
     anna = gateway.world.client("anna")

@@ -58,7 +58,7 @@ def test_it_is_over_when_nothing_was_rejected_for_some_minutes() -> None:
 
 
 def test_a_principal_that_asks_for_no_receipt_is_reported_with_its_first_rejection() -> None:
-    """Who asks for a RECEIPT, or gets an ERROR, knows; accepted SENDs change nothing."""
+    """A client with a RECEIPT or an ERROR knows of the rejection. Accepted SENDs change nothing."""
     venue = Venue()
     client = venue.client()
     client.send("X/a")

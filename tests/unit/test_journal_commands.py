@@ -116,7 +116,7 @@ def test_dump_shows_rejected_sends(folder: Path) -> None:
 
 
 def test_dump_goes_on_behind_damage_and_says_so(folder: Path) -> None:
-    """What is whole is printed, the problem is on standard error, and the exit code is 1."""
+    """Whole records are printed, the problem is on standard error, and the exit code is 1."""
     harm(folder)
     result = admin("dump", folder, "--json")
     assert result.exit_code == 5

@@ -50,7 +50,7 @@ def parts(records: list[Record]) -> tuple[list[object], list[object]]:
 
 
 class History:
-    """What a run of the journal was promised, and what it was doing when it ended."""
+    """The promises to a run of the journal, and its last step."""
 
     def __init__(self) -> None:
         self.stored: list[Record] = []

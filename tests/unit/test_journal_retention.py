@@ -67,7 +67,7 @@ def test_only_what_two_whole_snapshots_stand_for_goes() -> None:
 
 
 def test_the_newest_snapshot_may_still_be_damaged_afterwards() -> None:
-    """What the older snapshot needs is there: the same values are found without the newer one."""
+    """The segments that the older snapshot needs are there: without the newer one the values are the same."""
     disk = journal()
     before = shown(disk)
     assert expire(ROOT, disk, ALL, NOW_US) is not None

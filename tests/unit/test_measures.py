@@ -1,4 +1,4 @@
-"""What is measured for /metrics: histograms, the loop's lag, the journal's size, totals that outlive what they count."""
+"""Measurements for /metrics: histograms, the loop's lag, the journal's size, totals that outlive what they count."""
 
 import os
 from pathlib import Path

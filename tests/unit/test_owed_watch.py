@@ -1,4 +1,4 @@
-"""What the subscriptions of one principal are owed is bounded: the session that owes most ends, those of others stay."""
+"""The topics owed to one principal are bounded: the session that owes most ends, those of others stay."""
 
 from itertools import product
 

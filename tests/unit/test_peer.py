@@ -1,4 +1,4 @@
-"""What connections may hold of the broker's memory: unfinished frames, skipped bodies, RECEIPTs that wait."""
+"""Memory that connections may use: unfinished frames, skipped bodies, RECEIPTs that wait."""
 
 from dataclasses import replace
 from typing import Any

@@ -137,7 +137,7 @@ SEVERAL_MINORS = [
 
 @pytest.mark.parametrize(("minors", "expected"), SEVERAL_MINORS)
 def test_minors_share_a_column(minors: tuple[Any, ...], expected: str) -> None:
-    """What holds the values of all of them."""
+    """The type that holds the values of all of them."""
     assert column(*minors) == expected
 
 

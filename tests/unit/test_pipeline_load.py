@@ -87,7 +87,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, encoder: BodyEnc
     ],
 )
 def test_a_bad_row_is_told_and_the_next_is_read(tmp_path: Path, encoder: BodyEncoder, line: str, result: str) -> None:
-    """What is wrong with a row has a code of its own, and does not concern the row after it."""
+    """Each fault of a row has its own code, and does not concern the row after it."""
     path = tmp_path / "t.jsonl"
     path.write_text(line + '\n{"destination": "X/raw.1", "body": "AA=="}\n')
     bad, good = rows_of(path, encoder=encoder)

@@ -70,7 +70,7 @@ def test_csv_has_json_for_what_is_nested() -> None:
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """What fails leaves the file that was there, and nothing beside it."""
+    """A failure leaves the file that was there, and nothing beside it."""
     path = tmp_path / "out.json"
     path.write_bytes(b"old")
     with pytest.raises(TypeError), replacing(path) as file:

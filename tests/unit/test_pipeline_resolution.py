@@ -135,7 +135,7 @@ def test_fastavro_agrees(writer: Json, reader: Json, data: st.DataObject) -> Non
 @settings(max_examples=200)
 @given(records(), st.data())
 def test_a_schema_reads_itself(schema: Json, data: st.DataObject) -> None:
-    """What a schema wrote, it reads, and that is certain."""
+    """A schema reads its own data, and that is certain."""
     between = resolution(json.dumps(schema), json.dumps(schema))
     assert between.certain
     assert between.failures(encode(schema, data.draw(values(schema)))) == []

@@ -48,7 +48,7 @@ def test_a_duration_has_a_unit() -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "0s", "-1s", "1w", "1h30m", "99999999999d"])
 def test_another_duration_is_refused(text: str) -> None:
-    """What is no duration above zero is a usage error."""
+    """A value that is no duration above zero is a usage error."""
     with pytest.raises(click.BadParameter, match="duration"):
         Duration().convert(text, None, None)
 

@@ -1,4 +1,4 @@
-"""What the data source's writer checks before it publishes, and how rows of a table become SENDs."""
+"""The checks of the data source's writer before it publishes, and how rows of a table become SENDs."""
 
 from pathlib import Path
 

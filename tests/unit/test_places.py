@@ -23,6 +23,6 @@ def test_no_text_takes_much_memory(text: bytes, place: str) -> None:
 
 
 def test_a_string_that_does_not_end_is_the_last_thing() -> None:
-    """What stands before it is found, what seems to stand in it is not."""
+    """Places before it are found. Apparent places in it are not."""
     text = b'{"a": 1,\n"b": [2,\n3, "c\\" , "d": 4\n, "e": 5'
     assert [line_of(FILE, text, place) for place in ("a", "b[1]", "b[2]", "e", "")] == [1, 3, 3, None, None]

@@ -266,7 +266,7 @@ class TestEnrolled:
         ],
     )
     def test_conflicts_are_errors(self, enrolled: str, said: str) -> None:
-        """What both files claim, and what only operators may say, is an error that shows the second file."""
+        """A definition in both files, or a right that only operators may give, is an error with the second file."""
         with pytest.raises(PolicyError, match=said):
             self.load(enrolled)
 
@@ -282,7 +282,7 @@ class TestEnrolled:
 
 
 def test_rights_that_are_missing() -> None:
-    """What one principal lacks of another's rights is named: sends as far as both own them, receives, admin rights."""
+    """The rights that one principal lacks of another's are shown: sends as far as both own them, receives, admin rights."""
     text = f"""
         [capabilities.All]
         send = ["X/**"]

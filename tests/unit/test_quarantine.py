@@ -48,7 +48,7 @@ def held(quarantine: Quarantine) -> list[Quarantined]:
 
 @dataclass
 class Model:
-    """What every principal sent, and what is expected of the quarantine."""
+    """The SENDs of every principal, and a model of the quarantine."""
 
     records_max: int
     bytes_max: int

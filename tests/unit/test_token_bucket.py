@@ -5,7 +5,7 @@ from maxam.token_bucket import TokenBucket, TokenBuckets
 
 
 def test_a_bucket_grants_its_burst_and_then_its_rate() -> None:
-    """What was taken beyond the burst is owed, and paid off at the rate."""
+    """A debt beyond the burst is paid off at the rate."""
     bucket = TokenBucket(10, 100, 5.0)
     assert bucket.full(5.0)
     bucket.take(100, 5.0)
