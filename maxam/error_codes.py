@@ -140,6 +140,9 @@ CODES: Final[dict[str, Entry]] = {
     "too-slow": Entry(
         "The request was not done in time. A write may still take effect.", "Read the state, then ask again."
     ),
+    "following": Entry(
+        "The gateway follows another one and takes no changes.", "Make the change at the gateway that the text names."
+    ),
     "busy": Entry("The gateway cannot do this now.", "Ask again in a moment."),
     "in-use": Entry("A subscription or session is in use by a connection.", "Disconnect the client first."),
     "not-connected": Entry("The session has no live connection.", "Nothing: there is no connection to close."),

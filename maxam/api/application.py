@@ -28,6 +28,7 @@ from maxam.api.routes import (
     audit,
     backups,
     bridges,
+    cluster,
     connections,
     console,
     enrolment,
@@ -50,13 +51,18 @@ from maxam.api.routes import (
 )
 from maxam.api.routing import ANY_CERTIFICATE, ANY_PRINCIPAL, Call, Handler, RouteSpec
 from maxam.api.view import View
+from maxam.avro.json.decoding import iso_time
 from maxam.error_codes import INTERNAL
 from maxam.errors import ProtocolError
 from maxam.gateway.log import log_event
 from maxam.records import Identity
 
 REQUEST_BODY_BYTES_MAX: Final = 65_536
+ROLE_HEADER: Final = "maxam-role"
+AS_OF_HEADER: Final = "maxam-as-of"
 REQUEST_TIMEOUT_S: Final = 15.0  # a request that waits for the disk longer than this is answered 503
+# Writes that an observer makes too: they change its own files alone.
+_OWN_WRITES: Final = frozenset({reload.RELOAD_PATH, backups.BACKUPS_PATH})
 WRITE_HEADER: Final = "maxam-admin"  # a browser sends certificates by itself, but this header only from our own pages
 
 
@@ -86,6 +92,8 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         call = Call(view, request, Identity(principal or "", fingerprint or ""))
         try:
             _admit(call, principal, right, writes)
+            if writes and request.scope["path"] not in _OWN_WRITES:
+                _require_serving(call)
             response = await _answered(call, handler)
         except ApiError as error:
             refused = error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
@@ -98,7 +106,34 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
             call.audit("done", "")
         return response
 
-    return endpoint
+    async def observed(request: Request) -> Response:
+        """Answer with the role of an observer, and the time of the state that the answer shows."""
+        observer = view.gateway.observer
+        if observer is None:
+            return await endpoint(request)
+        as_of = iso_time(observer.as_of_us)
+        try:
+            response = await endpoint(request)
+        except ApiError as error:
+            response = await _on_api_error(request, error)
+        response.headers[ROLE_HEADER] = "observer"
+        response.headers[AS_OF_HEADER] = as_of
+        return response
+
+    return observed
+
+
+def _require_serving(call: Call) -> None:
+    """Raise ApiError for a change that an observer cannot make."""
+    observer = call.gateway.observer
+    if observer is not None:
+        where = observer.where or "its source"
+        raise ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "following",
+            f"this gateway follows {where} and takes no changes; make the change there",
+            source=observer.where,
+        )
 
 
 def _admit(call: Call, principal: str | None, right: str, writes: bool) -> None:
@@ -196,6 +231,7 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *sessions.ROUTES,
     *wills.ROUTES,
     *connections.ROUTES,
+    *cluster.ROUTES,
     *freshness.ROUTES,
     *bridges.ROUTES,
     *rates.ROUTES,

@@ -30,6 +30,10 @@ _COMMANDS: Final = {
         "maxam.cli.commands.certs:certs",
         "Manage a local certificate authority: issue, list, renew and revoke certificates.",
     ),
+    "cluster": (
+        "maxam.cli.commands.cluster:cluster",
+        "Show which gateway follows which, promote an observer, return a forked journal.",
+    ),
     "completion": (
         "maxam.cli.completion:completion",
         "Print the script for the completion of commands, options and the gateway's names.",

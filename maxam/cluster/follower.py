@@ -116,6 +116,7 @@ class Follower:
         entries: Number of entries received.
         bytes: Received on all links.
         restarts: Links that ended, or could not be made.
+        heard_at_us: When the last sign of life came, microseconds since the epoch; 0 before the first.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Follower:
         )  # heads of the source, and when they were heard of
         self._heard_at_s: float | None = None  # the last sign of life
         self._beat: wire.Beat | None = None
+        self.heard_at_us = 0
 
     async def run(self, apply: Callable[[list[Step]], Awaitable[None]]) -> None:
         """Follow until cancelled, and call `apply` with blocks in order.
@@ -197,6 +199,11 @@ class Follower:
         if since_s is None and self.status.linked_at_s is None:
             since_s = self._heard_at_s
         return 0.0 if since_s is None else now_s - since_s
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of blocks that wait for the event loop."""
+        return self._waiting_bytes
 
     @property
     def head(self) -> wire.Beat | None:
@@ -315,6 +322,7 @@ class Follower:
         if beat is not None and beat is not self._beat:
             self._beat = beat
             self._heard_at_s = now_s = time.monotonic()
+            self.heard_at_us = time.time_ns() // 1000
             if beat.position.revision > self.applied.revision:
                 self._unreached.append((beat.position, now_s))
                 if len(self._unreached) > 1000:  # the oldest one shows the lag

@@ -57,6 +57,16 @@ class Keeper:
         self._thread.start()
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes of entries that are not stored yet."""
+        return self._bytes
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is alive. A disk that does not answer leaves it alive."""
+        return self._thread.is_alive()
+
+    @property
     def full(self) -> bool:
         """Whether no further entry should be offered now."""
         return self._bytes > QUEUE_BYTES_MAX

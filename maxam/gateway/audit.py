@@ -57,7 +57,9 @@ SEND_REJECTED: Final = "send-rejected"
 RELOADED: Final = "reload"
 ADMIN: Final = "admin"
 ENROLMENT: Final = "enrolment"
-_OPERATORS: Final = frozenset({STARTED, STOPPED, RELOADED, ADMIN, ENROLMENT})
+FOLLOWING: Final = "following"
+PROMOTED: Final = "promoted"
+_OPERATORS: Final = frozenset({STARTED, STOPPED, RELOADED, ADMIN, ENROLMENT, FOLLOWING, PROMOTED})
 EVENTS: Final = frozenset(
     {*_OPERATORS, CONNECTED, REFUSED, DISCONNECTED, TAKEN_OVER, EXPELLED, SEND_REJECTED, LOST, CUT}
 )

@@ -52,7 +52,7 @@ class _RoomAsked:
         self.size: Final = size
 
 
-def _exit_at_once(error: BaseException) -> None:
+def exit_at_once(error: BaseException) -> None:
     """End the process: what is on disk is unknown, so no client may be answered and nothing may be tried again."""
     log_bug("journal-failed", error, action="the process ends; find the cause, then start it again")
     logging.shutdown()
@@ -81,7 +81,7 @@ class CommitLoop:
         broker: Broker,
         journal: Journal,
         limits: Limits,
-        die: Callable[[BaseException], None] = _exit_at_once,
+        die: Callable[[BaseException], None] = exit_at_once,
         wall_us: Callable[[], int] = _wall_us,
     ) -> None:
         self.group: Final = GroupCommit(broker, journal)

@@ -23,7 +23,8 @@ from maxam.gateway.commit_loop import EXIT_DISK
 from maxam.gateway.loaded_config import LoadedConfig, read_config, read_settings
 from maxam.gateway.log import escape, log_event, start_logging
 from maxam.gateway.notify import notify
-from maxam.gateway.server import Gateway, Service, open_gateway
+from maxam.gateway.opening import open_gateway
+from maxam.gateway.server import Gateway, Service
 
 STOP_MARGIN_S: Final = 4.0  # beyond `stop_timeout_s`, for what is appended, the logs and the last segment
 
@@ -77,6 +78,13 @@ def _refuse(errors: Sequence[BaseException]) -> NoReturn:
 async def _serve(settings: Settings, loaded: LoadedConfig, services: Sequence[Service]) -> None:
     if settings.journal.durability == "none":
         log_event(logging.WARNING, "NOT-DURABLE", action='accepted values are lost in a crash: durability = "none"')
+    while await _serve_once(settings, loaded, services):
+        loaded = read_config(settings)
+    log_event(logging.INFO, "stopped")
+
+
+async def _serve_once(settings: Settings, loaded: LoadedConfig, services: Sequence[Service]) -> bool:
+    """Serve until a stop. Return True if the gateway has to be opened again, because an observer has copied another journal."""
     async with trio.open_nursery() as nursery:
         try:
             gateway = open_gateway(settings, loaded)
@@ -85,14 +93,17 @@ async def _serve(settings: Settings, loaded: LoadedConfig, services: Sequence[Se
         await nursery.start(_obey_signals, gateway)
         await gateway.run(services, _say_ready)
         nursery.cancel_scope.cancel()
-    log_event(logging.INFO, "stopped")
+    return gateway.observer is not None and gateway.observer.copied
 
 
 def _say_ready(addresses: list[str]) -> None:
     line = " ".join(
-        f"{name}={address}" for name, address in zip(("tls", "admin", "enrolment"), addresses, strict=False)
+        f"{name}={address}"
+        for name, address in zip(("tls", "admin", "enrolment"), addresses, strict=False)
+        if address  # an observer has no listener for clients
     )
-    log_event(logging.INFO, "ready", version=__version__, core=core(), pid=os.getpid(), addresses=" ".join(addresses))
+    shown_addresses = " ".join(filter(None, addresses))
+    log_event(logging.INFO, "ready", version=__version__, core=core(), pid=os.getpid(), addresses=shown_addresses)
     for address in addresses[1:2]:  # of the admin listener
         host, _, port = address.rpartition(":")
         local = ipaddress.ip_address(host.strip("[]"))
@@ -100,7 +111,7 @@ def _say_ready(addresses: list[str]) -> None:
         log_event(logging.INFO, "console", address=f"https://{shown}:{port}/console/")
     click.echo(f"ready {line}")  # last: a program that waits for it finds the log complete
     notify("READY=1")
-    notify("STATUS=serving")
+    notify("STATUS=serving" if addresses[0] else "STATUS=following")
 
 
 async def _obey_signals(gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:

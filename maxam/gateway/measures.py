@@ -24,11 +24,29 @@ def measures(gateway: Gateway) -> Iterator[Measure]:
     yield from _state(gateway)
     yield from _outcomes(gateway)
     yield from _files(gateway)
+    yield from _cluster(gateway)
+
+
+def _cluster(gateway: Gateway) -> Iterator[Measure]:
+    observer, links = gateway.observer, gateway.links
+    states = () if links is None else tuple(links.states.values())
+    yield "maxam_cluster_role", ("serving",), int(observer is None)
+    yield "maxam_cluster_role", ("observer",), int(observer is not None)
+    follower = None if observer is None else observer.follower
+    yield "maxam_follow_linked", (), int(follower is not None and follower.status.linked_at_s is not None)
+    yield "maxam_follow_refused", (), int(follower is not None and follower.status.refused != "")
+    yield "maxam_follow_lag_seconds", (), 0 if follower is None else follower.lag_s()
+    yield "maxam_follow_lag_changes", (), 0 if observer is None else observer.lag_changes()
+    yield "maxam_follow_lag_bytes", (), 0 if observer is None else observer.lag_bytes()
+    yield "maxam_follow_received_bytes_total", (), 0 if follower is None else follower.bytes
+    yield "maxam_follow_links_lost_total", (), 0 if follower is None else follower.restarts
+    for wish in ("feed", "copy"):
+        yield "maxam_links", (wish,), sum(state.wish == wish for state in states)
 
 
 def _resources(gateway: Gateway) -> Iterator[Measure]:
     watermarks, counters, journal = gateway.watermarks, gateway.broker.counters, gateway.journal_size.found
-    yield "maxam_disk_full", (), int(gateway.committer.group.disk_full)
+    yield "maxam_disk_full", (), int(gateway.disk_full)
     yield "maxam_disk_slow", (), int(watermarks.slow)
     yield "maxam_disk_low", (), int(watermarks.free_low)
     yield "maxam_disk_free_bytes", (), watermarks.free_bytes

@@ -8,8 +8,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -29,7 +28,7 @@ from maxam.gateway.backups import Backups
 from maxam.gateway.bridge_links import BridgeLinks
 from maxam.gateway.bridges import Bridges
 from maxam.gateway.clock import WallClock
-from maxam.gateway.commit_loop import CommitLoop
+from maxam.gateway.commit_loop import CommitLoop, exit_at_once
 from maxam.gateway.connect_rates import ConnectRates
 from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max, wanted_bytes
 from maxam.gateway.file_watch import FileWatch
@@ -41,7 +40,7 @@ from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, affor
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.loop_lag import LoopLag
-from maxam.gateway.notify import StartProgress, keep_watchdog
+from maxam.gateway.notify import keep_watchdog
 from maxam.gateway.owed_watch import OwedWatch
 from maxam.gateway.presence import Presence
 from maxam.gateway.quarantine import Quarantine, take_rejected
@@ -59,11 +58,12 @@ from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.transport import Transport
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
-from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.files import Journal
 from maxam.records import Identity
 
 if TYPE_CHECKING:
     from maxam.gateway.links import Links
+    from maxam.gateway.observer import Observer
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -73,7 +73,6 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 # everything that topics hold, up to 0.3 s for a million.
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)
 _COLLECT_ALL_INTERVAL_S: Final = 900
-_RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
 
 
 class Service(Protocol):
@@ -122,6 +121,8 @@ class Gateway:
         owed_watch: Topics owed to each principal, against its limit.
         journal_size: How large the journal is.
         links: Other gateways that follow this one. None if none can.
+        observer: The role of a gateway that follows another one. None for one that serves clients.
+        on_started: Called once the audit log is open, before anything is served.
     """
 
     def __init__(self, settings: Settings, loaded: LoadedConfig, broker: Broker, journal: Journal) -> None:
@@ -134,9 +135,9 @@ class Gateway:
         self.access: Final = AccessMonitor(
             settings, broker, self.connections, lambda: self.reloader.loaded, self.committer.schedule_commit
         )
-        self.reloader: Final = Reloader(
-            settings, loaded, broker, journal.keep_schemas, self.access.settle, self.clock.now_us
-        )
+        # An observer keeps the texts that its source has: they come with the blocks.
+        keep_schemas = journal.keep_schemas if settings.follow is None else _keep_none
+        self.reloader: Final = Reloader(settings, loaded, broker, keep_schemas, self.access.settle, self.clock.now_us)
         self.started_at_us: Final = time.time_ns() // 1000
         self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
         self._journal: Final = journal
@@ -197,7 +198,17 @@ class Gateway:
         self.connect_rates: Final = ConnectRates(settings.limits)
         self.accept_failures: Final = AcceptFailures(self._log_limit)
         self._stopping: Final = trio.Event()
+        self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
+        self.observer: Final = None if settings.follow is None else self._make_observer()
+
+    def _make_observer(self) -> "Observer":
+        """Return the role of a gateway that follows another one. Its modules are loaded only if it is wanted."""
+        from maxam.gateway.observer import Observer  # noqa: PLC0415
+
+        return Observer(
+            self.settings, lambda: self.reloader.loaded, self.broker, self._journal, self.audit, exit_at_once
+        )
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -239,49 +250,68 @@ class Gateway:
 
         Args:
             services: Further listeners; they stop last.
-            ready: Called once with `host:port` of the clients' listener and of each service.
+            ready: Called once with `host:port` of the clients' listener, empty for an observer, and of each service.
 
         Raises:
             ConfigurationError: An address cannot be listened on; nothing was served.
         """
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         gc.set_threshold(*_COLLECT_THRESHOLDS)
-        listening = listen(self.settings.listener)
+        listening = None if self.observer is not None else listen(self.settings.listener)
         if self._rejects is not None:
             self._rejects.start()
         self.audit.start()
         self.audit.record(
             STARTED, "started", version=__version__, pid=os.getpid(), revision=self.broker.committed_revision
         )
-        host, port = listening.getsockname()[:2]
-        self.address = (host, port)
+        if self.on_started is not None:
+            self.on_started()
+        addresses = [""]
+        if listening is not None:
+            self.address = listening.getsockname()[:2]
+            addresses = [address_text(*self.address)]
         async with trio.open_nursery() as lasting:
-            lasting.start_soon(self.committer.run)
+            if self.observer is None:
+                lasting.start_soon(self.committer.run)
+            else:
+                lasting.start_soon(self.observer.run, self.stop)
             for name, task in self._advisory_tasks():
                 lasting.start_soon(self.supervisor.run, name, task)
-            addresses = [address_text(host, port)]
             for service in services:
                 addresses += await lasting.start(self.supervisor.serve, service.__name__, partial(service, self))
             async with trio.open_nursery() as clients:
                 accepting = trio.CancelScope()
-                clients.start_soon(self._accept, listening, clients, accepting)
+                if listening is not None:
+                    clients.start_soon(self._accept, listening, clients, accepting)
                 ready(addresses)
                 await self._stopping.wait()
                 accepting.cancel()
                 self._close_clients()
                 clients.cancel_scope.deadline = trio.current_time() + self.settings.limits.stop_timeout_s
-            with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
+            with trio.move_on_after(
+                0 if self.observer is not None else 1
+            ):  # all that is appended is on its way: one batch, or two
                 await self.committer.drained()
             lasting.cancel_scope.cancel()
         if self._rejects is not None:
             await trio.to_thread.run_sync(self._rejects.close)
         self.audit.record(STOPPED, "stopped", revision=self.broker.committed_revision)
         await trio.to_thread.run_sync(self.audit.close)
-        self._journal.close()
+        self._journal.close(seal=self.observer is None)
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the journal has no room for the next block."""
+        return self.committer.group.disk_full if self.observer is None else self.observer.keeper.disk_full
+
+    @property
+    def _writes(self) -> bool:
+        """Whether the thread that writes the journal is alive."""
+        return self.committer.alive if self.observer is None else self.observer.keeper.alive
 
     def _disk_nearly_full(self) -> bool:
         free_bytes = self.watermarks.free_bytes
-        return self.committer.group.disk_full or 0 <= free_bytes < 2 * self._segment_bytes_max
+        return self.disk_full or 0 <= free_bytes < 2 * self._segment_bytes_max
 
     def _advisory_tasks(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         """Yield name and function of each lasting task that the broker can do without for a while: see `supervision`."""
@@ -290,17 +320,18 @@ class Gateway:
         yield "garbage", _collect_garbage
         yield "watermarks", self.watermarks.run
         yield "holdings", self.holdings_watch.run
-        yield "owed", self.owed_watch.run
         yield "clock", self.clock.run
-        yield "freshness", self.freshness.run
         yield "bridge_links", self.bridge_links.run
         yield "rates", self.rates.run
-        yield "presence", self.presence.run
+        if self.observer is None:  # these change topics or sessions
+            yield "owed", self.owed_watch.run
+            yield "freshness", self.freshness.run
+            yield "presence", self.presence.run
         yield "loop_lag", self.loop_lag.run
-        yield "watchdog", partial(keep_watchdog, lambda: self.committer.alive)
+        yield "watchdog", partial(keep_watchdog, lambda: self._writes)
         yield "journal_size", self.journal_size.run
         yield "backups", self.backups.run
-        if self.bridges.count:
+        if self.bridges.count and self.observer is None:
             yield "bridges", self.bridges.run
         yield "reload", self.reloader.run
         if settings.reload.watch:
@@ -330,6 +361,8 @@ class Gateway:
         reasons += self.accept_failures.degraded(trio.current_time()) + self.connect_rates.degraded(trio.current_time())
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
         reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
+        if self.observer is not None:
+            reasons += self.observer.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
     def _crowded(self) -> list[str]:
@@ -516,6 +549,10 @@ class Gateway:
             )
 
 
+def _keep_none(_texts: Iterable[tuple[str, bytes]]) -> None:
+    pass
+
+
 def _and_others(count: int) -> str:
     return f"; so do {count - 1} others" if count > 1 else ""
 
@@ -524,53 +561,3 @@ async def _collect_garbage() -> None:
     while True:
         await trio.sleep(_COLLECT_ALL_INTERVAL_S)
         gc.collect()
-
-
-def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
-    """Open the journal and recover what it holds. Blocks; must be called inside the event loop that will serve.
-
-    Raises:
-        JournalError: The journal cannot be used, or is damaged; nothing was changed but a torn tail cut off.
-    """
-    started_s = time.monotonic()
-    stored = settings.journal
-    how = JournalSettings(
-        segment_bytes_max(stored, disk_bytes(stored.folder)),
-        stored.segment_age_s_max,
-        stored.durability == "fsync",
-        stored.reserve_bytes,
-    )
-    journal = Journal.open(stored.folder, OsDisk(), how, secrets.token_bytes(16), secrets.token_hex(8))
-    broker = Broker(settings.limits, loaded.policy, loaded.registry)
-    progress = StartProgress(time.monotonic)
-    gc.disable()  # what recovery makes stays: to search it for garbage again and again would take a third of the time
-    try:
-        progress.report("reading the journal")
-        for count, record in enumerate(journal.recover()):
-            broker.replay(record)
-            if count % _RECORDS_PER_REPORT == 0:
-                progress.report(f"recovering: revision {broker.committed_revision}")
-        broker.backfills.run(broker.store, partial(progress.report, "recovering: durable subscriptions"))
-    finally:
-        gc.enable()
-    for tail in journal.torn_tails:
-        log_event(logging.WARNING, "torn-tail-cut", **asdict(tail))
-    for damage in journal.damaged_snapshots:
-        log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
-    # A snapshot may leave out the newest record; time runs on from there.
-    broker.recovered(trio.current_time(), journal.head, journal.accepted_at_us, journal.floor)
-    broker.incarnation = journal.incarnation
-    journal.keep_schemas(loaded.registry.texts())
-    gc.collect()
-    gc.freeze()  # recovered objects stay: a full collection that scans a million topics stops the loop for 50 ms
-    log_event(
-        logging.INFO,
-        "recovered",
-        folder=stored.folder,
-        incarnation=journal.incarnation,
-        revision=broker.committed_revision,
-        topics=broker.store.live,
-        sessions=len(broker.sessions),
-        seconds=f"{time.monotonic() - started_s:.3f}",
-    )
-    return Gateway(settings, loaded, broker, journal)

@@ -5,7 +5,7 @@ from typing import Final
 
 from maxam.errors import JournalDamagedError, JournalError
 from maxam.journal.disk import OsDisk
-from maxam.journal.encoding import CHECK_BYTES, SYNC_BYTES
+from maxam.journal.encoding import CHECK_BYTES, SYNC_BYTES, Position
 from maxam.journal.listing import Records, list_segments, open_segment, snapshot_revision, start_of
 from maxam.journal.names import Segment
 from maxam.journal.scan import END_TAIL_BYTES, Scanner, end_position
@@ -77,6 +77,34 @@ def require_same(
             raise NewIncarnationError(
                 f"{text}: it was restored or repaired since, and holds all up to revision {revision}"
             )
+    return found
+
+
+def incarnation_start(folder: str | os.PathLike[str], known: str) -> Position | None:
+    """Return where the history of the newest incarnation of a journal begins, as far as its segments reach back.
+
+    Args:
+        folder: The journal's.
+        known: That incarnation.
+
+    Raises:
+        OSError: A segment cannot be read.
+    """
+    found = None
+    for segment in reversed(list_segments(folder, "changes")):
+        try:
+            _, file = open_segment(folder, "changes", segment)
+        except FileNotFoundError:  # removed since it was listed
+            continue
+        try:
+            scanner = Scanner(segment.path, file.size, file.read)
+        except JournalDamagedError:  # the open one, before its header is whole
+            continue
+        finally:
+            file.close()
+        if scanner.incarnation != known:
+            break
+        found = scanner.start
     return found
 
 

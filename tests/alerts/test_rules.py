@@ -81,6 +81,8 @@ CASES: dict[str, list[Course]] = {
     ],
     "MaxamClock": [gauge(f"maxam_clock_ahead_seconds{{{ON}}}", 0, 7200)],
     "MaxamTopicsOverdue": [gauge(f"maxam_topics_overdue{{{ON}}}", 0, 3)],
+    "MaxamObserverBehind": [gauge(f"maxam_follow_lag_seconds{{{ON}}}", 0.2, 90)],
+    "MaxamObserverRefused": [gauge(f"maxam_follow_refused{{{ON}}}", 0, 1)],
     "MaxamBridgeDown": [gauge(f'maxam_bridge_link_up{{{ON}, venue="V1"}}', 1, 0)],
     "MaxamBridgeBehind": [
         gauge(f'maxam_bridge_behind_seconds{{{ON}, venue="V1"}}', 1, 400),

@@ -41,7 +41,7 @@ from maxam.config import (
     TlsSettings,
 )
 from maxam.gateway.loaded_config import read_config
-from maxam.gateway.server import open_gateway
+from maxam.gateway.opening import open_gateway
 from maxam.pki.certificates import issue_development_certificates
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2

@@ -171,7 +171,7 @@ class GatewayProcess:
         self._process, addresses = launch(
             ["-c", COMMAND, "--config", str(self.folder / "maxam.toml")], self.folder / "log"
         )
-        self.port = port_of(addresses["tls"])
+        self.port = port_of(addresses["tls"]) if "tls" in addresses else 0  # 0: an observer
         self.admin_port = port_of(addresses["admin"]) if "admin" in addresses else None
 
     def stop(self) -> int:

@@ -35,8 +35,9 @@ from maxam.config import (
 )
 from maxam.gateway import server
 from maxam.gateway.loaded_config import read_config
+from maxam.gateway.opening import open_gateway
 from maxam.gateway.reload import Outcome
-from maxam.gateway.server import Gateway, open_gateway
+from maxam.gateway.server import Gateway
 from maxam.gateway.tls import TlsSocket
 from maxam.pki.certificates import Authority, issue_development_certificates
 from maxam.stomp import encoder

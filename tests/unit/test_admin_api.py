@@ -126,6 +126,8 @@ class World:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(REGISTRY))
         self.committer = CommitLoop(self.broker)
+        self.observer = None
+        self.links = None
         self.connected: dict[Outbox, Any] = {}
         self.address = ("127.0.0.1", 61614)
         self.settings = self
@@ -148,6 +150,11 @@ class World:
         self.broker.watch_shadows(self.shadows.record)
         self.application = make_application(View(cast("Gateway", self)))
         self.publisher = self.connect("sender", "publisher")
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk is full."""
+        return self.committer.full
 
     def degraded_reasons(self) -> list[str]:
         """Report no problem."""

@@ -19,7 +19,7 @@ SHARED = {"gateway-unreachable", "tls-failed", "not-found", "file-not-found"}
 RELEASED = """
     audit-broken backup-off backup-running bad bad-request beyond-maker body-not-kept bridge-required busy certificate-invalid certificate-refused
     certificate-request-invalid client-failed configuration-invalid connection-lost cross-site disk-full enrolment-off entry-invalid
-    enrolment-refused expired failed file-forbidden file-not-found forbidden gateway-unreachable in-use input-incomplete
+    enrolment-refused expired failed file-forbidden file-not-found following forbidden gateway-unreachable in-use input-incomplete
     input-output internal invalid-destination invalid-glob invalid-parameter invalid-request invalid-selector invalid-token
     invalid-value job-failed journal-damaged journal-failed journal-incarnation journal-other journal-unreadable key-known key-revoked
     drill-unanswered link-down link-invalid link-lost link-refused journal-copied load-failed maker method-not-allowed missing-header

@@ -52,8 +52,9 @@ FIGURES: Final[dict[str, Callable[[Gateway], int]]] = {
 
 def unready_reasons(gateway: Gateway) -> list[str]:
     """Return why the broker is not fully in service; empty when it is."""
-    full = gateway.committer.group.disk_full
-    reasons = ["disk-full: SENDs are refused until there is room"] if full else []
+    if gateway.observer is not None:
+        return gateway.observer.unready() + gateway.watermarks.unready()
+    reasons = ["disk-full: SENDs are refused until there is room"] if gateway.disk_full else []
     return reasons + gateway.watermarks.unready()
 
 
@@ -245,7 +246,7 @@ def _commit(gateway: Gateway) -> dict[str, object]:
 def _disk(gateway: Gateway) -> dict[str, object]:
     watermarks, found = gateway.watermarks, gateway.journal_size.found
     return {
-        "full": gateway.committer.group.disk_full,
+        "full": gateway.disk_full,
         "slow": watermarks.slow,
         "low": watermarks.free_low,
         "free_bytes": None if watermarks.free_bytes < 0 else watermarks.free_bytes,

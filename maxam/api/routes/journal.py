@@ -102,7 +102,7 @@ async def _journal(call: Call) -> Response:
             "disk": found["disk"]
             | {
                 "free_bytes_min": settings.free_bytes_min,
-                "full": gateway.committer.group.disk_full,
+                "full": gateway.disk_full,
                 "low": watermarks.free_low,
                 "slow": watermarks.slow,
             },

@@ -16,6 +16,7 @@ from maxam.broker.broker import Broker
 from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
 from maxam.records import Change
 
+RELOAD_PATH: Final = "/v1/reload"
 ROWS_PER_SLICE: Final = 100
 LOOKED_AT_PER_SLICE: Final = 250  # topics, each with its rule, before the event loop runs other tasks
 _ALLOW_ORPHANS: Final = flag("allow_orphans", "new schemas may take the rule from topics with a value, this once")
@@ -113,7 +114,7 @@ def _orphan_row(change: Change) -> dict[str, object]:
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
-    ("POST", "/v1/reload", "write", _reload),
-    ("GET", "/v1/reload", "read", _status),
+    ("POST", RELOAD_PATH, "write", _reload),
+    ("GET", RELOAD_PATH, "read", _status),
     ("GET", "/v1/orphans", "read", _orphans),
 )

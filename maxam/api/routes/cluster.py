@@ -1,0 +1,135 @@
+"""The route of the cluster: the role of this gateway, the gateway that it follows, and the gateways that follow it."""
+
+import time
+from pathlib import Path
+from typing import Final
+
+import trio
+from starlette.responses import Response
+
+from maxam.api.answers import Answer
+from maxam.api.description import COUNT, NUMBER, SECONDS, TEXT, TIME, described, listed, nullable, one_of, record
+from maxam.api.routing import Call, Description, RouteSpec
+from maxam.avro.json.decoding import iso_time
+from maxam.gateway.server import Gateway
+from maxam.journal.identity import incarnation_start
+
+CLUSTER_PATH: Final = "/v1/cluster"
+_POSITION: Final = record(
+    "JournalPosition",
+    revision=COUNT,
+    chain=described(COUNT, "check of the block that ends there; 0 if it is not known"),
+)
+
+
+@Description(
+    "The role of this gateway, the gateway that it follows, and the gateways that follow it",
+    record(
+        "Cluster",
+        role=one_of("serving", "observer"),
+        as_of=described(TIME, "time of the state that this gateway shows; an observer's is that of its source"),
+        incarnation=described(TEXT, "of the journal; empty before the first one"),
+        incarnation_start=nullable(described(_POSITION, "where the history of this incarnation begins")),
+        revision=COUNT,
+        accepted_at=nullable(TIME),
+        source=nullable(
+            record(
+                "Source",
+                state=one_of("connecting", "following", "copying", "refused"),
+                name=TEXT,
+                address=TEXT,
+                software=TEXT,
+                problem=TEXT,
+                refused=described(TEXT, "code of the refusal, such as `forked`; empty without one"),
+                linked_s=nullable(SECONDS),
+                revision=nullable(described(COUNT, "of the source, as of its last sign of life")),
+                lag_s=NUMBER,
+                lag_changes=COUNT,
+                lag_bytes=described(COUNT, "received, and not applied or not stored yet"),
+                synced_revision=COUNT,
+                copied_bytes=COUNT,
+                copy_bytes=COUNT,
+            )
+        ),
+        followers=listed(
+            record(
+                "Follower",
+                principal=TEXT,
+                address=TEXT,
+                name=TEXT,
+                software=TEXT,
+                wish=one_of("feed", "copy"),
+                revision=nullable(COUNT),
+                lag_changes=nullable(COUNT),
+                sent_bytes=COUNT,
+                linked_s=SECONDS,
+            )
+        ),
+    ),
+)
+async def _cluster(call: Call) -> Response:
+    gateway = call.gateway
+    broker, observer = gateway.broker, gateway.observer
+    start = await trio.to_thread.run_sync(incarnation_start, Path(gateway.settings.journal.folder), broker.incarnation)
+    return Answer(
+        {
+            "role": "serving" if observer is None else "observer",
+            "as_of": iso_time(time.time_ns() // 1000 if observer is None else observer.as_of_us),
+            "incarnation": broker.incarnation,
+            "incarnation_start": None if start is None else {"revision": start.revision, "chain": start.chain},
+            "revision": broker.committed_revision,
+            "accepted_at": iso_time(broker.accepted_at_us) if broker.accepted_at_us else None,
+            "source": _source(gateway),
+            "followers": _followers(gateway),
+        }
+    )
+
+
+def _source(gateway: Gateway) -> dict[str, object] | None:
+    observer = gateway.observer
+    if observer is None:
+        return None
+    follower, status = observer.follower, observer.follower.status
+    linked_at_s, head = status.linked_at_s, follower.head
+    return {
+        "state": status.state,
+        "name": status.source,
+        "address": status.address,
+        "software": status.software,
+        "problem": status.problem,
+        "refused": status.refused,
+        "linked_s": None if linked_at_s is None else round(time.monotonic() - linked_at_s, 3),
+        "revision": None if head is None else head.position.revision,
+        "lag_s": round(follower.lag_s(), 3),
+        "lag_changes": observer.lag_changes(),
+        "lag_bytes": observer.lag_bytes(),
+        "synced_revision": observer.keeper.synced.revision,
+        "copied_bytes": status.copied_bytes,
+        "copy_bytes": status.copy_bytes,
+    }
+
+
+def _followers(gateway: Gateway) -> list[dict[str, object]]:
+    if gateway.links is None:
+        return []
+    now_s, end = trio.current_time(), gateway.broker.committed_revision
+    rows: list[dict[str, object]] = []
+    for state in gateway.links.states.values():
+        position = state.position
+        rows.append(
+            {
+                "principal": state.principal,
+                "address": state.address,
+                "name": state.name,
+                "software": state.software,
+                "wish": state.wish,
+                "revision": None if position is None else position.revision,
+                "lag_changes": None if position is None else max(0, end - position.revision),
+                "sent_bytes": state.link.sent_bytes,
+                "linked_s": round(now_s - state.begun_s, 3),
+            }
+        )
+    return rows
+
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (("GET", CLUSTER_PATH, "read", _cluster),)

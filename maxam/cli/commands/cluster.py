@@ -1,0 +1,198 @@
+"""`maxam-admin cluster`: gateways that follow each other, and the two decisions that a person has to make."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from maxam.cli.options import FOLDER, done, json_option, with_credentials
+from maxam.cli.repeating import watch_option
+from maxam.cluster.forking import Tail, set_aside, tail_of
+from maxam.cluster.promotion import Promotion, look, promote
+from maxam.counting import counted
+from maxam.errors import ConfigurationError
+from maxam.https_client import Credentials, Remote, RemoteError
+from maxam.journal.listing import time_text
+from maxam.terminal.tables import print_fields, print_json, print_line, print_table
+from maxam.terminal.units import duration, size
+
+
+@click.group()
+def cluster() -> None:
+    """Show which gateway follows which, promote an observer, return a forked journal."""
+
+
+@cluster.command("status")
+@json_option
+@watch_option
+@with_credentials
+def cluster_status(credentials: Credentials, as_json: bool) -> None:
+    """Show the role of the gateway, the gateway that it follows, and the gateways that follow it."""
+    with Remote(credentials) as remote:
+        answer = remote.get("/v1/cluster")
+    if as_json:
+        print_json(answer)
+        return
+    source = answer["source"]
+    print_fields(
+        [
+            ("role", answer["role"]),
+            ("revision", f"{answer['revision']}, accepted at {answer['accepted_at'] or 'no time'}"),
+            ("as of", answer["as_of"]),
+            ("incarnation", answer["incarnation"] or "none"),
+            *([] if source is None else _source_fields(source)),
+        ]
+    )
+    if answer["followers"]:
+        print_table(
+            ["PRINCIPAL", "ADDRESS", "NAME", "VERSION", "WISH", "#REVISION", "#BEHIND", "SENT", "LINKED"],
+            [
+                (
+                    row["principal"],
+                    row["address"],
+                    row["name"],
+                    row["software"],
+                    row["wish"],
+                    row["revision"],
+                    row["lag_changes"],
+                    size(row["sent_bytes"]),
+                    duration(row["linked_s"]),
+                )
+                for row in answer["followers"]
+            ],
+            ["NAME", "VERSION"],
+        )
+    elif source is None:
+        print_line("no gateway follows this one")
+
+
+def _source_fields(source: dict[str, Any]) -> list[tuple[str, object]]:
+    linked_s = source["linked_s"]
+    fields: list[tuple[str, object]] = [
+        ("source", f"{source['name'] or 'unknown'} at {source['address']}, version {source['software'] or 'unknown'}"),
+        ("link", f"{source['state']}{'' if linked_s is None else ', for ' + duration(linked_s)}"),
+        (
+            "lag",
+            f"{source['lag_s']:.1f} s, {counted(source['lag_changes'], 'change')}, {size(source['lag_bytes'])} waiting",
+        ),
+    ]
+    if source["state"] == "copying":
+        fields.append(("copied", f"{size(source['copied_bytes'])} of {size(source['copy_bytes'])}"))
+    if source["problem"]:
+        fields.append(("problem", f"{source['refused'] + ': ' if source['refused'] else ''}{source['problem']}"))
+    return fields
+
+
+@cluster.command("promote")
+@click.argument("folder", type=FOLDER)
+@click.option("--because", required=True, metavar="TEXT", help="Reason of the promotion, for the audit log.")
+@click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
+@json_option
+def cluster_promote(folder: Path, because: str, yes: bool, as_json: bool) -> None:
+    r"""Make the journal of an observer, in FOLDER, one that serves clients.
+
+    Use it when the source is lost. The observer must be stopped. Clients of the new gateway lose the changes that the source
+    accepted after the last one here. The next start gives the journal a new incarnation, and records the promotion in the audit log.
+
+    \b
+    Examples:
+    maxam-admin cluster promote /var/lib/maxam/journal --because "site A burnt down, decided by J. Doe"
+    """
+    if not because.strip():
+        raise click.UsageError("--because needs a reason")
+    found = look(str(folder.resolve()), because, time.time_ns() // 1000)
+    if not as_json:
+        print_fields(_promotion_fields(found))
+    if not yes:
+        click.confirm(
+            "Promote this journal? Its former source must never serve clients again before it is a copy of it",
+            abort=True,
+        )
+    promote(str(folder.resolve()), found)
+    done(
+        as_json,
+        "promoted: remove [follow] from the gateway's maxam.toml, then start it",
+        {**asdict(found), "missing": found.missing},
+    )
+
+
+def _promotion_fields(found: Promotion) -> list[tuple[str, object]]:
+    followed = found.followed
+    accepted = f", accepted at {time_text(found.accepted_at_us)}" if found.accepted_at_us else ""
+    if followed is None:
+        heard = "nothing was heard of the source"
+    else:
+        age_s = max(0.0, (found.at_us - followed.heard_at_us) / 1e6)
+        heard = (
+            f"{time_text(followed.heard_at_us)}, {duration(age_s)} ago: {followed.source} ({followed.address}) had revision"
+            f" {followed.revision}"
+        )
+    return [
+        ("last change", f"revision {found.revision}{accepted}"),
+        ("last heard", heard),
+        ("known to be missing", counted(found.missing, "change")),
+    ]
+
+
+@cluster.command("rejoin")
+@click.argument("folder", type=FOLDER)
+@click.option("--apply", "apply_it", is_flag=True, help="Set the journal aside. Without it nothing is changed.")
+@json_option
+@with_credentials
+def cluster_rejoin(credentials: Credentials, folder: Path, apply_it: bool, as_json: bool) -> None:
+    """Show what a forked journal, in FOLDER, has that the gateway has not, and with --apply set it aside.
+
+    Use it on the former site after an observer was promoted: --admin is the admin listener of the promoted gateway. The gateway of
+    FOLDER must be stopped. Its next start with [follow] copies the journal of its new source.
+    """
+    with Remote(credentials) as remote:
+        answer = remote.get("/v1/cluster")
+    start = answer["incarnation_start"]
+    if start is None:
+        raise RemoteError(
+            "the gateway does not know where its incarnation begins: its archive does not reach back so far"
+        )
+    path = str(folder.resolve())
+    tail = tail_of(path, start["revision"], start["chain"])
+    if tail.incarnation == answer["incarnation"]:
+        raise ConfigurationError(
+            f"{folder} has the incarnation of the gateway, {tail.incarnation}: the gateway was not promoted since. Start it with"
+            " [follow] instead"
+        )
+    aside = set_aside(path) if apply_it else None
+    if as_json:
+        print_json({**asdict(tail), "aside": aside})
+        return
+    _print_tail(tail)
+    if aside is not None:
+        print_line(f"set aside as {aside}; start the gateway with [follow]")
+    else:
+        print_line("nothing was changed: --apply sets the journal aside")
+
+
+def _print_tail(tail: Tail) -> None:
+    if tail.topics:
+        print_line(
+            f"changes that only this journal has, revisions {tail.after + 1} to {tail.last} (publish them again, or leave them):"
+        )
+        print_table(
+            ["DESTINATION", "#CHANGES", "KIND", "#REVISION", "ACCEPTED AT", "#BYTES"],
+            [
+                (
+                    topic.destination,
+                    topic.changes,
+                    "delete" if topic.deleted else "value",
+                    topic.revision,
+                    time_text(topic.accepted_at_us),
+                    topic.body_bytes,
+                )
+                for topic in tail.topics
+            ],
+            ["BYTES"],
+        )
+    else:
+        print_line(f"the gateway has all changes of this journal, which ends with revision {tail.last}")
+    if tail.others:
+        print_line(f"{counted(tail.others, 'record')} of sessions and acknowledgements, too")

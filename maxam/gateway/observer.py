@@ -1,0 +1,214 @@
+"""A gateway that follows another one: its journal gets the blocks of the source, its broker is a replica, and no client connects.
+
+Theory of operation. `cluster.follower` receives and checks the blocks on a thread. `cluster.keeper` stores them on another one. Here,
+on the event loop, the broker applies their records in batches, and forgets what is no longer needed. Nothing is appended, so the
+journal stays equal to that of the source. Only a person makes an observer serve clients (`maxam-admin cluster promote`).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.cluster.follower import CopiedError, Follower, FollowStatus, Step
+from maxam.cluster.keeper import Keeper
+from maxam.cluster.promotion import Followed, write_followed
+from maxam.config import LinkSettings, Settings, link_address
+from maxam.gateway.audit import FOLLOWING, Audit
+from maxam.gateway.links import LinkCredentials
+from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.log import log_event
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal
+
+_SLICE_S: Final = 0.002  # of records, before the event loop runs other tasks
+_SLICE_RECORDS: Final = 64  # between two readings of the clock
+_TICK_S: Final = 0.05  # between two parts of a scan or a sweep
+_HOUSEKEEPING_S: Final = 1.0
+_NOTE_S: Final = 5.0  # between two notes of what was heard of the source
+
+
+@final
+class Observer:
+    """The role of a gateway that follows another one.
+
+    Attributes:
+        follower: Receives the blocks of the source.
+        keeper: Stores them.
+        copied: The journal of the source was copied: the gateway must be opened again.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        loaded: Callable[[], LoadedConfig],
+        broker: Broker,
+        journal: Journal,
+        audit: Audit,
+        die: Callable[[BaseException], None],
+    ) -> None:
+        """Take a recovered journal and its broker.
+
+        Args:
+            settings: With `[follow]`.
+            loaded: Returns the configuration in force.
+            broker: Has applied what the journal holds.
+            journal: Opened without an incarnation of its own.
+            audit: Log of what happens to the link.
+            die: Ends the process when it is not known what the disk holds.
+
+        Raises:
+            ConfigurationError: A file of `[link]` cannot be used.
+        """
+        self.copied = False
+        self._broker: Final = broker
+        self._journal: Final = journal
+        self._audit: Final = audit
+        self._folder: Final = str(Path(settings.journal.folder).absolute())
+        self._scan_topics: Final = settings.limits.scan_topics_per_pass_max
+        self._status = FollowStatus()
+        self.keeper: Final = Keeper(journal, journal.position, die)
+        follow = () if settings.follow is None else settings.follow.from_
+        self.follower: Final = Follower(
+            [address for text in follow if (address := link_address(text)) is not None],
+            LinkCredentials(settings.tls, settings.link or LinkSettings(), loaded).client,
+            self.keeper,
+            self._folder,
+            OsDisk(),
+            journal.position,
+            journal.incarnation,
+        )
+
+    # For operators.
+
+    @property
+    def as_of_us(self) -> int:
+        """The time of the source's state that is shown here, microseconds since the epoch."""
+        head = self.follower.head
+        if head is not None and self.follower.applied.revision >= head.position.revision:
+            return max(head.at_us, self._broker.accepted_at_us)
+        return self._broker.accepted_at_us
+
+    @property
+    def where(self) -> str:
+        """The gateway that takes changes, as far as it is known here."""
+        status = self.follower.status
+        return f"{status.source} ({status.address})" if status.source else status.address
+
+    def lag_changes(self) -> int:
+        """Return the number of changes that the source has and that are not applied here, as of its last sign of life."""
+        head = self.follower.head
+        return 0 if head is None else max(0, head.position.revision - self.follower.applied.revision)
+
+    def lag_bytes(self) -> int:
+        """Return the bytes that were received, and are not applied or not stored yet."""
+        return self.follower.waiting_bytes + self.keeper.waiting_bytes
+
+    def unready(self) -> list[str]:
+        """Return why no client is served."""
+        status = self.follower.status
+        if status.state == "copying":
+            return [f"copying: the journal of {self.where} is being copied"]
+        reasons = [f"following: this gateway follows {self.where or 'no gateway yet'} and serves no clients"]
+        return [*reasons, "disk-full: the journal has no room"] if self.keeper.disk_full else reasons
+
+    def degraded(self) -> list[str]:
+        """Return what an operator should repair."""
+        status = self.follower.status
+        if status.refused:
+            return [f"follow-refused: {self.where} refuses this gateway as {status.refused} ({status.problem})"]
+        if status.problem:
+            return [f"follow-lost: there is no link to {self.where} ({status.problem})"]
+        return []
+
+    # Work.
+
+    async def run(self, copied: Callable[[], None]) -> None:
+        """Follow until cancelled. If the journal of the source was copied, call `copied` and return.
+
+        When this ends, the keeper has stored and synced what it was given.
+        """
+        self.keeper.start()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_house)
+                try:
+                    await self.follower.run(self._apply)
+                except CopiedError as error:
+                    log_event(logging.WARNING, "journal-copied", result=error, action="the gateway starts again")
+                    self._audit.record(FOLLOWING, "copied", reason=str(error))
+                    self.copied = True
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self.keeper.close)
+                await trio.to_thread.run_sync(self._write_note)
+        if self.copied:
+            copied()
+
+    async def _apply(self, steps: list[Step]) -> None:
+        """Apply the records of blocks, in batches of bounded time."""
+        follow = self._broker.follow
+        self._broker.incarnation = self._journal.incarnation
+        slice_ends_s = time.perf_counter() + _SLICE_S
+        for step in steps:
+            for count, record in enumerate(step.records):
+                follow(record)
+                if count % _SLICE_RECORDS == 0 and time.perf_counter() >= slice_ends_s:
+                    await trio.lowlevel.checkpoint()
+                    slice_ends_s = time.perf_counter() + _SLICE_S
+
+    async def _keep_house(self) -> None:
+        """Do in time what a broker without clients needs, and report the link."""
+        broker = self._broker
+        due_s = note_s = 0.0
+        while True:
+            now_s = trio.current_time()
+            if broker.store.sweeping or now_s >= due_s:
+                broker.housekeep(now_s)
+            if now_s >= due_s:
+                due_s = now_s + _HOUSEKEEPING_S
+                broker.tidy()
+                broker.incarnation = self._journal.incarnation
+                self._report()
+            if now_s >= note_s and self.follower.status.linked_at_s is not None and self.follower.head is not None:
+                note_s = now_s + _NOTE_S
+                await trio.to_thread.run_sync(self._write_note)
+            broker.scan(self._scan_topics)
+            await trio.sleep(_TICK_S)
+
+    def _report(self) -> None:
+        """Log what has changed about the link."""
+        before, status = self._status, self.follower.status
+        self._status = status
+        if (before.state, before.refused, before.problem == "") == (status.state, status.refused, status.problem == ""):
+            return
+        facts = {
+            "source": status.source or None,
+            "address": status.address,
+            "revision": self._broker.committed_revision,
+        }
+        if status.state == "following":
+            log_event(logging.INFO, "following", **facts, incarnation=status.incarnation)
+            self._audit.record(FOLLOWING, "following", address=status.address, revision=self._broker.committed_revision)
+        elif status.refused:
+            log_event(logging.ERROR, "follow-refused", **facts, code=status.refused, error=status.problem)
+            self._audit.record(FOLLOWING, status.refused, address=status.address, reason=status.problem)
+        elif status.problem:
+            log_event(logging.WARNING, "follow-lost", **facts, error=status.problem)
+            self._audit.record(FOLLOWING, "lost", address=status.address, reason=status.problem)
+
+    def _write_note(self) -> None:
+        """Note what was heard of the source last, for the person who promotes this journal."""
+        head, status, heard_at_us = self.follower.head, self.follower.status, self.follower.heard_at_us
+        if head is None:
+            return
+        note = Followed(status.source, status.address, head.position.revision, head.at_us, heard_at_us)
+        try:
+            write_followed(self._folder, note)
+        except OSError as error:
+            log_event(logging.WARNING, "follow-note-failed", error=error)

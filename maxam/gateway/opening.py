@@ -1,0 +1,125 @@
+"""Open a gateway: lock its journal, recover what the journal holds, and put the parts together.
+
+A gateway with `[follow]` is an observer. Its journal keeps the incarnation of its source, and a copy that was made of the source's
+journal is put into its place first. Every other gateway may serve clients at once.
+"""
+
+import gc
+import logging
+import secrets
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.config import Settings
+from maxam.errors import JournalError
+from maxam.gateway.audit import PROMOTED
+from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max
+from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.log import log_event
+from maxam.gateway.notify import StartProgress
+from maxam.gateway.server import Gateway
+from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import PROMOTION, RENEW
+
+_RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
+
+
+def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
+    """Open the journal and recover what it holds. Blocks; must be called inside the event loop that will serve.
+
+    Raises:
+        JournalError: The journal cannot be used, or is damaged; nothing was changed but a torn tail cut off.
+    """
+    started_s = time.monotonic()
+    stored = settings.journal
+    following = settings.follow is not None
+    if following:
+        _prepare_to_follow(stored.folder)
+    how = JournalSettings(
+        segment_bytes_max(stored, disk_bytes(stored.folder)),
+        stored.segment_age_s_max,
+        stored.durability == "fsync",
+        stored.reserve_bytes,
+    )
+    journal = Journal.open(
+        stored.folder, OsDisk(), how, secrets.token_bytes(16), "" if following else secrets.token_hex(8)
+    )
+    broker = Broker(settings.limits, loaded.policy, loaded.registry)
+    progress = StartProgress(time.monotonic)
+    gc.disable()  # what recovery makes stays: to search it for garbage again and again would take a third of the time
+    try:
+        progress.report("reading the journal")
+        for count, record in enumerate(journal.recover(following)):
+            broker.replay(record)
+            if count % _RECORDS_PER_REPORT == 0:
+                progress.report(f"recovering: revision {broker.committed_revision}")
+        broker.backfills.run(broker.store, partial(progress.report, "recovering: durable subscriptions"))
+    finally:
+        gc.enable()
+    for tail in journal.torn_tails:
+        log_event(logging.WARNING, "torn-tail-cut", **asdict(tail))
+    for damage in journal.damaged_snapshots:
+        log_event(logging.ERROR, "snapshot-damaged", error=damage, action="an older one was used")
+    # A snapshot may leave out the newest record; time runs on from there.
+    broker.recovered(trio.current_time(), journal.head, journal.accepted_at_us, journal.floor)
+    broker.incarnation = journal.incarnation
+    if not following:
+        journal.keep_schemas(loaded.registry.texts())
+    gc.collect()
+    gc.freeze()  # recovered objects stay: a full collection that scans a million topics stops the loop for 50 ms
+    log_event(
+        logging.INFO,
+        "recovered",
+        folder=stored.folder,
+        incarnation=journal.incarnation,
+        revision=broker.committed_revision,
+        topics=broker.store.live,
+        sessions=len(broker.sessions),
+        seconds=f"{time.monotonic() - started_s:.3f}",
+    )
+    gateway = Gateway(settings, loaded, broker, journal)
+    if not following and (Path(stored.folder) / PROMOTION).exists():
+        gateway.on_started = partial(_record_promotion, gateway)
+    return gateway
+
+
+def _prepare_to_follow(folder: Path) -> None:
+    """Put a copy of the source's journal into its place; refuse to follow with a journal that was promoted."""
+    from maxam.cluster.copying import place_copy  # noqa: PLC0415  # only what is wanted is loaded
+
+    place_copy(str(folder.absolute()), OsDisk())
+    if (folder / RENEW).exists():
+        raise JournalError(
+            f"{folder} was promoted, restored or repaired, so it is not a copy of another journal. Remove [follow] to serve clients"
+            " with it, or set it aside (`maxam-admin cluster rejoin`) to follow"
+        )
+
+
+def _record_promotion(gateway: Gateway) -> None:
+    """Write the decision of `maxam-admin cluster promote` into the audit log, once."""
+    from maxam.cluster.promotion import forget_promotion, read_promotion  # noqa: PLC0415
+
+    folder = str(gateway.settings.journal.folder)
+    found = read_promotion(folder, OsDisk())
+    if found is None:
+        return
+    followed = found.followed
+    facts: dict[str, Any] = {
+        "revision": found.revision,
+        "accepted_at_us": found.accepted_at_us,
+        "decided_at_us": found.at_us,
+        "incarnation": gateway.broker.incarnation,
+        "source": "" if followed is None else followed.source,
+        "source_revision": 0 if followed is None else followed.revision,
+        "heard_at_us": 0 if followed is None else followed.heard_at_us,
+    }
+    gateway.audit.record(PROMOTED, "promoted", reason=found.because, **facts)
+    log_event(logging.WARNING, "promoted", because=found.because, **facts)
+    forget_promotion(folder, OsDisk())
