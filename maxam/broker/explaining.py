@@ -50,6 +50,7 @@ class Explanation:
         owns: The same of the principal's `owns`. None if its sends are not narrowed.
         example: A destination of the glob that may not be received, when only a part may be.
         remedies: Capabilities of the policy that would allow it and that it has not.
+        will: The last will that the policy binds to the principal, in words. Empty if there is none.
     """
 
     principal: str
@@ -62,6 +63,7 @@ class Explanation:
     owns: tuple[Grant, ...] | None
     example: str
     remedies: tuple[str, ...]
+    will: str = ""
 
 
 def explain_send(policy: Policy, principal: str, destination: str, bytes_max: int) -> Explanation:
@@ -101,7 +103,8 @@ def explain_send(policy: Policy, principal: str, destination: str, bytes_max: in
         why = _lacking(known, grants, "send")
     remedies = () if granted else _remedies(policy, known, [destination])
     verdict: Verdict = "allowed" if may else "denied"
-    return Explanation(principal, "send", destination, verdict, why, decisive, tuple(grants), owns, "", remedies)
+    will = _will(known)
+    return Explanation(principal, "send", destination, verdict, why, decisive, tuple(grants), owns, "", remedies, will)
 
 
 def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int = STATES_MAX) -> Explanation:
@@ -148,7 +151,8 @@ def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int 
     else:
         verdict, decisive, why = "nothing", (), _lacking(known, grants, "receive")
     remedies = () if verdict == "all" else _remedies_of_glob(policy, known, glob, states_max)
-    return Explanation(principal, "receive", glob.text, verdict, why, decisive, tuple(grants), None, example, remedies)
+    compared, will = tuple(grants), _will(known)
+    return Explanation(principal, "receive", glob.text, verdict, why, decisive, compared, None, example, remedies, will)
 
 
 def covers(wide: Sequence[Glob], narrow: Glob, states_max: int = STATES_MAX) -> bool:
@@ -321,15 +325,16 @@ class Difference:
     Attributes:
         principal: Name of the principal.
         change: Whether it gains or loses the right.
-        right: Kind of right: `principal` (to be known at all), `fingerprint`, `send`, `receive`, `admin` or `bridge`.
-        what: The glob, fingerprint or admin right.
+        right: Kind of right: `principal` (to be known at all), `fingerprint`, `send`, `receive`, `admin` or `bridge`. `will` is the last
+            will that is bound to it.
+        what: The glob, fingerprint, admin right or will.
         example: A destination that proves the difference. Empty if there is none.
         exact: False if the globs are too complex to decide whether the new text means anything else.
     """
 
     principal: str
     change: Literal["gains", "loses"]
-    right: Literal["principal", "fingerprint", "send", "receive", "admin", "bridge"]
+    right: Literal["principal", "fingerprint", "send", "receive", "admin", "bridge", "will"]
     what: str
     example: str = ""
     exact: bool = True
@@ -361,6 +366,26 @@ def differences(old: Policy, new: Policy) -> Iterator[Difference]:
         had_bridge, has_bridge = _bridge(old, before), _bridge(new, after)
         if has_bridge != had_bridge:
             yield Difference(name, "gains" if has_bridge else "loses", "bridge", "origin headers")
+        had_will, has_will = _will(before), _will(after)
+        if _facts(before) != _facts(after):
+            if had_will:
+                yield Difference(name, "loses", "will", had_will)
+            if has_will:
+                yield Difference(name, "gains", "will", has_will)
+
+
+def _will(principal: Principal | None) -> str:
+    """Return the bound will of a principal in words; empty if there is none."""
+    will = None if principal is None else principal.will
+    if will is None:
+        return ""
+    what = f"{len(will.body)} bytes to" if will.body else "a delete of"
+    return f"{what} {will.destination.decode()} after {will.delay_s} s"
+
+
+def _facts(principal: Principal | None) -> tuple[object, ...]:
+    will = None if principal is None else principal.will
+    return () if will is None else (will.destination, will.body, will.headers, will.delay_s)
 
 
 def _fingerprints(policy: Policy) -> dict[str, set[str]]:

@@ -305,6 +305,29 @@ def test_who_gains_and_who_loses() -> None:
     assert moved_fingerprints(old, new) == {SECOND: ("nothing", "other")}
 
 
+def test_bound_wills_are_explained_and_compared() -> None:
+    """An explanation shows the will of the principal. A change of anything in it is a difference."""
+
+    def with_will(more: str) -> Policy:
+        place = '[[principals]]\nname = "operator"'
+        assert place in POLICY
+        return load(POLICY.replace(place, f"{place}\nwill = {{destination = 'X/a'{more}}}"))
+
+    old = load(POLICY)
+    new = with_will(", delay_s = 30, body = 'gone'")
+    shown = "4 bytes to X/a after 30 s"
+    assert explain_send(new, "operator", "X/b", BYTES_MAX).will == shown
+    assert explain_receive(new, "operator", compile_glob("X/**", Limits())).will == shown
+    assert explain_send(new, "controller-7", "X/b", BYTES_MAX).will == ""
+    assert list(differences(old, new)) == [Difference("operator", "gains", "will", shown)]
+    assert list(differences(new, old)) == [Difference("operator", "loses", "will", shown)]
+    assert list(differences(new, new)) == []
+    for more in ("", ", delay_s = 30, body = 'back'", ", delay_s = 30, body = 'gone', headers = {x = '1'}"):
+        found = list(differences(new, with_will(more)))
+        assert [(one.change, one.right) for one in found] == [("loses", "will"), ("gains", "will")]
+        assert (found[1].what == "a delete of X/a after 0 s") == (more == "")
+
+
 def _may(policy: Policy, one: Difference) -> bool:
     rights = policy.rights(one.principal)
     return (rights.may_send if one.right == "send" else rights.may_receive)(one.example.encode())

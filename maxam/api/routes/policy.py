@@ -8,7 +8,7 @@ import trio
 from starlette.responses import Response
 
 from maxam.api.answers import Answer, ApiError
-from maxam.api.description import TEXT, listed, nullable, one_of, record
+from maxam.api.description import TEXT, described, listed, nullable, one_of, record
 from maxam.api.parameters import Parameter, glob, text
 from maxam.api.routing import Call, Description, RouteSpec, not_found
 from maxam.broker.explaining import Verdict, explain_receive, explain_send
@@ -37,6 +37,7 @@ _GRANT: Final = record("Grant", by=TEXT, file=TEXT, place=TEXT, glob=TEXT, match
         owns=nullable(listed(_GRANT)),
         example=TEXT,
         remedies=listed(TEXT),
+        will=described(TEXT, "the last will that the policy binds to the principal; empty without one"),
     ),
     (_PRINCIPAL, _FINGERPRINT, _SEND, _RECEIVE),
     errors={404: "`not-found`: the policy does not list the certificate."},

@@ -264,6 +264,8 @@ def _print_explanation(answer: dict[str, Any]) -> None:
     print_line(f"{answer['verdict']}: {answer['why']}")
     fields = [("principal", answer["principal"]), (answer["action"], answer["target"])]
     fields += [("decided at", _where(grant)) for grant in answer["decisive"]]
+    if answer["will"]:
+        fields.append(("last will", answer["will"]))
     if answer["remedies"]:
         fields.append(("would allow", "the capability " + " or ".join(answer["remedies"])))
     print_fields(fields)
