@@ -67,6 +67,31 @@ def markers(cell: Cell) -> None:
         client.disconnect()
 
 
+def notices(cell: Cell) -> None:
+    """A value that is not updated in time is reported as `stale`, outside the window, and the next one is `fresh`."""
+    with cell.client() as client, cell.peer() as peer:
+        client.connect()
+        client.subscribe("s", cell.topic("*"), ack="client", markers="true")
+        peer.send(cell.topic("Watched"), b"1")
+        first = _of_kind(client, None)
+        stale = _of_kind(client, "stale")
+        assert (stale.body, stale.headers["reason"], stale.headers["message-id"]) == (b"", "overdue", "0")
+        assert stale.headers["destination"] == cell.topic("Watched")
+        assert "ack" not in stale.headers
+        client.ack(first)
+        peer.send(cell.topic("Watched"), b"2")
+        assert _of_kind(client, "fresh").body == b"2"
+        client.disconnect()
+
+
+def _of_kind(client: ThirdPartyClient, kind: str | None) -> Message:
+    """Return the next message that is no marker, which must have this kind."""
+    while (message := client.message()).headers["destination"] == MARKER:
+        pass
+    assert message.headers.get("kind") == kind
+    return message
+
+
 def since(cell: Cell) -> None:
     """From a stored position the library gets what has changed since, deletes included, and nothing else."""
     with cell.peer() as peer:
@@ -155,6 +180,7 @@ def incarnation(cell: Cell) -> None:
 REFINED_FEATURES: Final[Mapping[str, Callable[[Cell], None]]] = {
     "`metadata`": metadata,
     "`markers`": markers,
+    "notices": notices,
     "`since`": since,
     "`min-interval`": min_interval,
     "`selector`": selector,

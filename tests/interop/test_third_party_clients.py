@@ -44,6 +44,10 @@ SCHEMAS = {
         [[rule]]
         destination = "X/*.Blob"
         encoding = "none"
+        [[rule]]
+        destination = "X/*.Watched"
+        encoding = "none"
+        fresh_within_s = 0.2
         """,
     "interop/Counter_v1/1.0.avsc": """
         {"type": "record", "name": "Counter_v1", "namespace": "interop",
