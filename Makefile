@@ -81,6 +81,13 @@ soak: $(INSTALLED) $(DEV) ## 1,000 connections come and go for as long as you li
 flood: $(DEV) ## 500 hostile strangers, 100 subscribers that never read: what good clients notice of them
 	$(BIN)/python -m tests.faults.flood
 
+.PHONY: bridge-test bridge-figures
+bridge-test: $(DEV) ## a bridge between real gateways whose line is cut again and again under load (CUTS=100 takes some minutes)
+	CUTS=$(or $(CUTS),100) $(BIN)/python -m pytest -q tests/bridge/test_bridge_process.py
+
+bridge-figures: $(DEV) ## how fast a bridge makes good an outage of an hour, and its rate over a line of 50 ms
+	$(BIN)/python -m tests.bridge.figures
+
 .PHONY: insider-search
 insider-search: $(DEV) ## frames of one principal that cost the broker most, found by search (MINUTES=60)
 	$(BIN)/python -m tests.faults.insider_search --minutes $(MINUTES)

@@ -20,8 +20,14 @@ from maxam.error_codes import code_of
 from maxam.errors import MaxamError
 from maxam.globs import compile_glob
 from maxam.https_client import Credentials, Remote
-from maxam.links import UP, LinkRoute, link_topic, wanted_topic
+from maxam.links import CENTRE, HEADERS, UP, Link, LinkRoute, link_topic, wanted_topic
 
+_LINK: Final = Link("venue", "centre", CENTRE, UP, "", 0, 0, "", 30, "", "", ())
+_LINK_HEADERS: Final = {name.decode(): value.decode() for name, value in HEADERS}
+_REMEDIES: Final = {
+    "bridge-required": "give the bridge a capability with bridge = true in policy.toml",
+    "unauthorised": "grant the right to send it to the bridge in policy.toml",
+}
 NO_REVISION: Final = 2**63 - 1  # that no topic has
 
 
@@ -102,16 +108,16 @@ async def _check_rights(configuration: Configuration, side: SideSettings, client
                     )
                 )
     for topic in sends:
-        headers = {} if topic == link else {VIA: venue}
-        receipt = await client.send(topic, b"", headers, if_revision=NO_REVISION)
+        body, headers = (_LINK.encoded(), _LINK_HEADERS) if topic == link else (b"", {VIA: venue})
+        receipt = await client.send(topic, body, headers, if_revision=NO_REVISION)
         if receipt.result != "conflict":
-            remedy = (
-                "give the bridge a capability with bridge = true in policy.toml"
-                if receipt.result == "bridge-required"
-                else f"grant the right to send {topic} to the bridge in policy.toml"
+            remedy = _REMEDIES.get(
+                receipt.result, "take the rule of B/*.Link and its type from the shipped schema folder"
             )
             found.append(
-                Finding("error", receipt.result, side.name, f"{receipt.reason or receipt.disposition}: {remedy}")
+                Finding(
+                    "error", receipt.result, side.name, f"{topic}: {receipt.reason or receipt.disposition}; {remedy}"
+                )
             )
     if not found:
         found.append(Finding("ok", "rights", side.name, "the bridge has the rights that its routes need"))

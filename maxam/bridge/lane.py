@@ -19,6 +19,7 @@ from maxam.stomp.events import SubscribeOptions
 
 PAUSE_MIN_S: Final = 0.25  # before the first attempt to connect again; doubles with each
 PAUSE_MAX_S: Final = 30.0
+BAD_WINDOW: Final = "bad window"  # `message` of the ERROR for a window above the gateway's limit
 STABLE_AFTER_S: Final = 10.0  # after a connection that lived this long, the pauses begin again
 
 
@@ -59,6 +60,7 @@ class Lane:
         self._closed = False  # for good
         self._wait_s: float | None = None  # that the relay asked for
         self._turn = 0
+        self._window: int | None = None if client_id is None else relay.plan.window
         self._handles: Final[dict[bytes, int]] = {}  # of subscriptions, by id
         self._ids: Final[dict[int, bytes]] = {}
 
@@ -74,6 +76,11 @@ class Lane:
             reason = await self._connect_once()
             if isinstance(reason, GatewayError) and reason.message == SESSION_TAKEN_OVER:
                 raise TakenOverError(self._side.name)
+            if self._window is not None and isinstance(reason, GatewayError) and reason.message == BAD_WINDOW:
+                self._window = None  # the gateway adapts it, up to its own limit
+                action = f"set [limits] window of the gateway to {self._relay.plan.window} if the line is long"
+                log_event(logging.INFO, "bridge-window", gateway=self._side.name, lane=self.number, action=action)
+                continue
             if self._over():
                 return
             if trio.current_time() - began_s > STABLE_AFTER_S:
@@ -109,6 +116,7 @@ class Lane:
                     check_name=side.server_name or None,
                     client_id=self._client_id,
                     host=side.virtual_host,
+                    window=self._window,
                 ) as client:
                     if not client.incarnation:
                         raise ConnectionLostError(

@@ -31,8 +31,9 @@ from maxam.gateway.notify import notify
     help="Check routes, certificates, rights and schemas on both sides, and exit.",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Format of --check.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
 @click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
-def bridge(path: Path, only_check: bool, output: str) -> None:
+def bridge(path: Path, only_check: bool, output: str, as_json: bool) -> None:
     """Forward topics between the gateways of a venue and a centre until SIGTERM or SIGINT."""
     start_logging()
     try:
@@ -40,7 +41,7 @@ def bridge(path: Path, only_check: bool, output: str) -> None:
     except ConfigurationError as error:
         _end(str(error), exit_code_of(error))
     if only_check:
-        _report(trio.run(partial(check, configuration)), output)
+        _report(trio.run(partial(check, configuration)), "json" if as_json else output)
         return
     try:
         trio.run(partial(_serve, configuration))

@@ -244,3 +244,36 @@ def bridge_of(world: Estate) -> int | None:
             if b"maxam.bridge" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
     return None
+
+
+def test_a_thin_line_brings_high_priorities_first(tmp_path: Path, certificates: Path) -> None:
+    """Over 0.5 Mbit/s, values of a high priority do not wait for many of a low one, and an interval thins out its route."""
+    routes = """
+[[route]]
+glob = "X/low*"
+store = "V"
+priority = "low"
+[[route]]
+glob = "X/high*"
+store = "V"
+priority = "high"
+[[route]]
+glob = "X/slow"
+store = "V"
+min_interval_ms = 3600000
+"""
+    with estate(tmp_path, certificates, routes) as world, Line(world.centre.port, bits_per_s=5e5) as line:
+        world.configure(centre_port=line.port, bridge="window = 20")
+        world.bridge.start()
+        world.until_complete()
+        world.send(world.venue, {"X/slow": b"1"})
+        until(lambda: "V/slow" in world.values(world.centre, "V/slow"))
+        world.send(world.venue, {"X/slow": b"2"})
+        world.send(world.venue, {f"X/low{number}": b"x" * 1000 for number in range(200)})
+        world.send(world.venue, {f"X/high{number}": b"x" for number in range(20)})
+        until(lambda: len(world.values(world.centre, "V/*")) == 221)
+        found = world.messages(world.centre, "V/*")
+        high = [int(headers["message-id"]) for topic, (_, headers) in found.items() if "high" in topic]
+        low = [int(headers["message-id"]) for topic, (_, headers) in found.items() if "low" in topic]
+        assert len([one for one in low if one > max(high)]) > 50
+        assert found["V/slow"][0] == b"1"
