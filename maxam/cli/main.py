@@ -24,7 +24,7 @@ _COMMANDS: Final = {
     ),
     "bridges": (
         "maxam.cli.commands.bridges:bridges",
-        "List, show, pause, resume and drill the bridges between this gateway and others.",
+        "List, show, pause, resume and drill the bridges between this gateway and others; check a bridge's configuration.",
     ),
     "certs": (
         "maxam.cli.commands.certs:certs",
