@@ -1,7 +1,7 @@
 """Figures of a bridge: `python -m tests.bridge.figures`.
 
-After an outage of an hour at 50 changes a second over 1,800 topics, over 10 Mbit/s: how long until both sides are equal, and how many
-values cross. Then the rate of different topics over a line of 50 ms round trip.
+The first outage lasts an hour at 50 changes a second over 1,800 topics, and the line has 10 Mbit/s. The figures are the time until both
+sides are equal, and how many values cross. Then follows the rate of different topics over a line of 50 ms round trip.
 """
 
 import os
