@@ -83,6 +83,11 @@ def test_an_observer_shows_what_its_source_has_and_takes_no_changes(site: Site) 
     assert (shown["role"], shown["source"]["state"], shown["source"]["lag_changes"]) == ("observer", "following", 0)
     followers = site.ask(site.source, "/v1/cluster").json["followers"]
     assert [(row["principal"], row["wish"]) for row in followers] == [("site-b", "feed")]
+    for gateway, words in ((site.observer, ("observer", "following")), (site.source, ("serving", "site-b"))):
+        environment = admin_environment(gateway.admin_port, site.certificates)
+        table = CliRunner().invoke(main, ["cluster", "status"], env=environment)
+        assert table.exit_code == 0, table.output
+        assert all(word in table.stdout for word in words)
     known = site.ask(site.source, "/v1/cluster").json["incarnation"]
     until(lambda: site.ask(site.observer, "/v1/cluster").json["incarnation"] == known, site.observer)
 
@@ -179,7 +184,9 @@ def test_a_person_promotes_an_observer_and_the_former_source_comes_back(site: Si
     site.source.start()
     until(lambda: site.ask(site.source, "/v1/cluster").json["source"]["refused"] == "forked", site.source)
     assert site.ask(site.source, "/readyz").status == 503
+    until(lambda: "follow-refused" in site.source.log(), site.source)
     site.source.stop()
+    assert any(line["event"] == "following" and line["outcome"] == "forked" for line in audited(site.source))
 
     tail = rejoin(site)
     assert [(row["destination"], row["changes"]) for row in tail["topics"]] == [
