@@ -85,15 +85,16 @@ async def _serve(settings: Settings, loaded: LoadedConfig, services: Sequence[Se
 
 async def _serve_once(settings: Settings, loaded: LoadedConfig, services: Sequence[Service]) -> bool:
     """Serve until a stop. Return True if the gateway has to be opened again, because an observer has copied another journal."""
+    stopping = trio.Event()
     async with trio.open_nursery() as nursery:
         try:
             gateway = open_gateway(settings, loaded)
         except OSError as error:
             raise JournalError(f"the journal in {settings.journal.folder} cannot be used: {error}") from error
-        await nursery.start(_obey_signals, gateway)
+        await nursery.start(_obey_signals, gateway, stopping)
         await gateway.run(services, _say_ready)
         nursery.cancel_scope.cancel()
-    return gateway.observer is not None and gateway.observer.copied
+    return gateway.observer is not None and gateway.observer.copied and not stopping.is_set()
 
 
 def _say_ready(addresses: list[str]) -> None:
@@ -114,7 +115,8 @@ def _say_ready(addresses: list[str]) -> None:
     notify("STATUS=serving" if addresses[0] else "STATUS=following")
 
 
-async def _obey_signals(gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:
+async def _obey_signals(gateway: Gateway, asked: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    """Reload or stop the gateway as signals ask for it; set `asked` at a stop."""
     stopping = False
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         task_status.started()
@@ -126,6 +128,7 @@ async def _obey_signals(gateway: Gateway, *, task_status: trio.TaskStatus[None])
                 os._exit(128 + number)
             else:
                 stopping = True
+                asked.set()
                 _end_if_overdue(gateway.settings.limits.stop_timeout_s + STOP_MARGIN_S)
                 notify("STOPPING=1")
                 gateway.stop()

@@ -9,6 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from maxam.cli.main import main
+from maxam.config import Limits
+from maxam.gateway.snapshot import build_snapshot
+from maxam.journal.disk import OsDisk
+from maxam.journal.names import list_snapshots, sealed_segments
 from tests.support.gateway_process import GatewayProcess, admin_environment
 from tests.support.observed_site import Site, sealed, until
 
@@ -112,6 +116,30 @@ def test_either_is_killed_at_any_time(site: Site) -> None:
     site.send(values("e", 10))
     site.observer.start()
     require_equal(site)
+
+
+def test_an_observer_copies_what_its_source_no_longer_has_one_by_one(site: Site) -> None:
+    """If the archive of the source begins later, the observer copies its journal, and opens again by itself."""
+    site.source.start()
+    for number in range(4):
+        site.send(values(f"a{number}-", 100, 1000))
+    assert site.source.stop() == 0
+    folder = site.source.folder / "journal"
+    build_snapshot(str(folder), OsDisk(), Limits())
+    ((snapshot, _),) = list_snapshots(str(folder / "snapshots"), OsDisk())
+    old = [segment for segment in sealed_segments(str(folder), OsDisk()) if segment.last <= snapshot]
+    for segment in old:
+        Path(segment.path).unlink()
+    assert old
+    site.source.start()
+    site.observer.keep_port("admin")
+    site.observer.start()
+    until(lambda: site.observer.log().count(" ready ") == 2, site.observer)
+    site.send(values("b", 100, 1000))
+    site.caught_up()
+    assert site.values(site.observer) == site.values(site.source)
+    assert site.observer.stop() == 0
+    assert [line["outcome"] for line in audited(site.observer) if line["event"] == "following"][:1] == ["copied"]
 
 
 def promoted(site: Site) -> dict[str, Any]:
