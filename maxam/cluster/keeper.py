@@ -85,8 +85,7 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            while (entry := self._next()) is not None:
-                self._store(entry)
+            while (entry := self._next()) is not None and self._store(entry):
                 with self._lock:
                     self._bytes -= len(entry.payload) + _ENTRY_BYTES
                 if self._unsynced_bytes >= SYNC_BYTES_MAX or time.monotonic() - self._unsynced_s >= SYNC_S_MAX:
@@ -117,18 +116,19 @@ class Keeper:
                     ring.wrote(_block(entry), entry.begins)
         self._unshown.clear()
 
-    def _store(self, entry: Entry) -> None:
-        """Store an entry. On a full disk, try again until there is room or the keeper ends."""
+    def _store(self, entry: Entry) -> bool:
+        """Store an entry. On a full disk, try again until there is room; return False if the keeper is to end first."""
         while True:
             try:
                 self._try(entry)
             except DiskFullError:
                 self.disk_full = True
+                self._sync()  # what there was room for
                 if self._ending.wait(_FULL_PAUSE_S):
-                    return
+                    return False
             else:
                 self.disk_full = False
-                return
+                return True
 
     def _try(self, entry: Entry) -> None:
         journal = self._journal
