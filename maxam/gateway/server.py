@@ -206,9 +206,13 @@ class Gateway:
         """Return the role of a gateway that follows another one. Its modules are loaded only if it is wanted."""
         from maxam.gateway.observer import Observer  # noqa: PLC0415
 
-        return Observer(
+        observer = Observer(
             self.settings, lambda: self.reloader.loaded, self.broker, self._journal, self.audit, exit_at_once
         )
+        if self.links is not None:
+            observer.keeper.ring = self.links.ring
+            self.links.role = "following"
+        return observer
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""

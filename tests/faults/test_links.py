@@ -5,10 +5,14 @@ import shutil
 import socket
 import ssl
 import threading
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from maxam.cluster import wire
 from maxam.cluster.copying import place_copy
@@ -21,10 +25,12 @@ from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import START, Encoder
 from maxam.journal.retention import Rules, expire
 from maxam.journal.verify import verify
+from maxam.pki.certificates import Authority, fingerprint
 from tests.faults.network import Relay
 from tests.journal_records import SYNC, change
 from tests.patience import PATIENCE_S
 from tests.support.linked import FollowedJournal, client_context, linked_gateway, policy_of, segments
+from tests.support.observed_site import Site
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.slow
@@ -113,6 +119,50 @@ def test_a_line_that_is_cut_at_any_byte_loses_nothing(tmp_path: Path, certificat
 
             trio.run(run)
         assert segments(tmp_path / "b") == segments(tmp_path / "a" / "journal")
+
+
+def serves_too(certificates: Path, name: str) -> tuple[str, str]:
+    """Issue a client's certificate again, for a server on this machine too; return the old and the new fingerprint."""
+    issuer = Authority.read(certificates).issued
+    old = x509.load_pem_x509_certificate((certificates / f"{name}.pem").read_bytes())
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    key = issuer.key.public_key()
+    new = (
+        x509.CertificateBuilder(issuer.certificate.subject, old.subject, old.public_key(), x509.random_serial_number())
+        .not_valid_before(old.not_valid_before_utc)
+        .not_valid_after(old.not_valid_after_utc)
+        .add_extension(names, critical=False)
+        .add_extension(both, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key), critical=False)
+        .sign(issuer.key, hashes.SHA256())
+    )
+    (certificates / f"{name}.pem").write_bytes(new.public_bytes(serialization.Encoding.PEM))
+    return fingerprint(old), fingerprint(new)
+
+
+def test_an_observer_is_followed_like_its_source(tmp_path: Path) -> None:
+    """A third site that follows the second one has the same bytes, what was there before it came and what comes later."""
+    site = Site(tmp_path, "journal.segment_bytes_max = 65536")
+    before, after = serves_too(site.certificates, "site-b")
+    for gateway in (site.source, site.observer):
+        policy = gateway.folder / "policy.toml"
+        policy.write_text(policy.read_text("utf-8").replace(before, after), "utf-8")
+    try:
+        site.source.start()
+        site.send({f"X/A.{number}": b"v" * 900 for number in range(200)})
+        site.observer.start()
+        site.caught_up()
+        with FollowedJournal(tmp_path / "c", site.certificates, [site.ports[1]], "site-a") as followed:
+            trio.run(follow_until, followed, 200)
+            assert followed.follower.status.role == "following"
+        site.send({f"X/A.{number}": b"w" * 900 for number in range(200)})
+        with FollowedJournal(tmp_path / "c", site.certificates, [site.ports[1]], "site-a") as followed:
+            trio.run(follow_until, followed, 400)
+        assert len(segments(tmp_path / "c")) > 3
+        assert segments(tmp_path / "c") == segments(site.source.folder / "journal")
+    finally:
+        site.stop()
 
 
 def test_only_a_principal_with_the_right_may_follow(tmp_path: Path, certificates: Path) -> None:
