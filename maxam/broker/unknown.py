@@ -28,15 +28,15 @@ class UnknownTopics:
 
     def set(self, link: str, globs: tuple[Glob, ...]) -> None:
         """Call the topics of a link unknown; without globs it is up."""
+        for glob in self.links.pop(link, ()):
+            store = _store_of(glob)
+            left = [one for one in self._stores.pop(store, []) if one[0] != link]
+            if left:
+                self._stores[store] = left
         if globs:
             self.links[link] = globs
-        else:
-            self.links.pop(link, None)
-        self._stores = {}
-        for name, those in self.links.items():
-            for glob in those:
-                store, slash, _ = glob.prefix.partition("/")
-                self._stores.setdefault((store + slash).encode() if slash else b"", []).append((name, glob))
+        for glob in globs:
+            self._stores.setdefault(_store_of(glob), []).append((link, glob))
 
     def link_of(self, destination: bytes) -> str:
         """Return a link that makes a topic unknown, empty if it is not unknown."""
@@ -50,3 +50,9 @@ class UnknownTopics:
                     if glob.matches(text):
                         return link
         return ""
+
+
+def _store_of(glob: Glob) -> bytes:
+    """Return the store of all topics of a glob, with its slash; empty if the glob leaves it open."""
+    store, slash, _ = glob.prefix.partition("/")
+    return (store + slash).encode() if slash else b""

@@ -25,13 +25,14 @@ from maxam.errors import GlobError
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.log import log_event
 from maxam.globs import Glob, compile_glob
-from maxam.links import STORE, UP, Link, decode_link, link_topic, venue_of
+from maxam.links import STORE, UP, Link, decode_link, venue_of
 from maxam.records import Change
 
 BATCH_TOPICS: Final = 200  # of a sweep, before the event loop runs other tasks
 SEARCH_INTERVAL_S: Final = 1.0  # between two searches for links
 GONE_INTERVAL_S: Final = 60.0  # between two sweeps of the topics of a deleted link
 _SEARCHED_AT_ONCE: Final = 1000
+_CHANGE_COST: Final = 10  # topics of a batch that one link takes which goes down or up
 _IDLE_S: Final = 0.25
 _REST: Final = 2.0  # times the duration of a batch, until the next
 _LISTED_MAX: Final = 20  # lines of health
@@ -48,8 +49,10 @@ class BridgeLink:
 
     Attributes:
         venue: Name of the venue.
+        topic: Destination of its topic.
         change: The newest change of its topic.
         link: The newest value that could be read, None if there was none.
+        readable: The newest value could be read.
         heard_us: When the value was accepted, or the gateway started; microseconds since the epoch.
         down: Why the link is down; empty if it is up.
         unknown_since_us: Since when its topics are unknown; 0 if they are known.
@@ -63,8 +66,10 @@ class BridgeLink:
     """
 
     venue: str
+    topic: bytes
     change: Change
     link: Link | None = None
+    readable: bool = False
     heard_us: int = 0
     down: str = ""
     unknown_since_us: int = 0
@@ -156,9 +161,12 @@ class BridgeLinks:
             for one in self.links.values():
                 one.wanted = one.down != ""
         now_us = self.now_us
-        for one in list(self.links.values()):
-            self._update(one, now_us, now_s)
         left = BATCH_TOPICS
+        for one in list(self.links.values()):
+            if self._update(one, now_us, now_s):
+                left -= _CHANGE_COST
+            if left <= 0:
+                return True  # those before are not changed again
         for one in list(self.links.values()):
             if one.sweeping and left > 0:
                 left = self._sweep(one, left, now_s)
@@ -174,7 +182,7 @@ class BridgeLinks:
             venue = venue_of(name)
             change = store.topics[name].change
             if venue and venue not in self.links and not change.deleted:
-                self.links[venue] = BridgeLink(venue, change)
+                self.links[venue] = BridgeLink(venue, name, change)
                 self._take(self.links[venue], change)
         self._cursor = names[-1] if len(names) == _SEARCHED_AT_ONCE else None
         if self._cursor is None:
@@ -187,6 +195,7 @@ class BridgeLinks:
             return
         one.heard_us = change.accepted_at_us
         link = decode_link(change.body)
+        one.readable = link is not None
         timeout_us = 0 if link is None else link.link_timeout_s * 1_000_000
         if change.accepted_at_us <= self._stopped_us <= change.accepted_at_us + timeout_us:
             one.heard_us = max(one.heard_us, self._started_us)  # no bridge could be heard while the gateway was stopped
@@ -203,9 +212,9 @@ class BridgeLinks:
             except GlobError:  # it matches no topic here
                 continue
 
-    def _update(self, one: BridgeLink, now_us: int, now_s: float) -> None:
-        """Decide whether a link is up."""
-        topic = self._broker.store.topics.get(link_topic(one.venue))
+    def _update(self, one: BridgeLink, now_us: int, now_s: float) -> bool:
+        """Decide whether a link is up. Return True if that has changed, or its routes while it is down."""
+        topic = self._broker.store.topics.get(one.topic)
         before = one.globs
         if topic is not None and topic.change is not one.change:
             self._take(one, topic.change)
@@ -222,13 +231,14 @@ class BridgeLinks:
             self._begin_sweep(one, one.globs)
         if one.down == DELETED and not one.globs:
             del self.links[one.venue]
+        return bool(changed)
 
     def _why_down(self, one: BridgeLink, deleted: bool, now_us: int) -> tuple[str, int]:
         """Return why a link is down, empty if it is up, and since when the topics are unknown."""
         link, at_us = one.link, one.change.accepted_at_us
         if deleted:
             return DELETED, at_us
-        if link is None or decode_link(one.change.body) is None:
+        if link is None or not one.readable:
             return UNREADABLE, at_us
         if now_us > one.heard_us + link.link_timeout_s * 1_000_000:
             return SILENT, at_us
