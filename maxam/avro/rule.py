@@ -203,6 +203,17 @@ class Rule:
             return self._confluent(body)
         return UNJUDGED
 
+    def judge_forwarded(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
+        """Return the judgement of a body that a bridge forwards: an envelope's topic may be in the store that it comes from."""
+        if self.encoding == ENVELOPE:
+            envelope = open_envelope(body, self._keys)
+            if not isinstance(envelope, Fault) and envelope.topic is not None:
+                start = envelope.topic.offset
+                origin = body[start : start + envelope.topic.length]
+                if origin.partition(b"/")[2] == destination.partition(b"/")[2]:
+                    return self.judge(origin, headers, body)
+        return self.judge(destination, headers, body)
+
     def _datum(self, headers: Headers, body: bytes, start: int, end: int, item: Item | None) -> _Judge | Rejection:
         for name, value in headers:
             if name == b"schema-version":

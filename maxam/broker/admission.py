@@ -91,6 +91,8 @@ class Admission:
         if rule is None:
             return Rejection("no-rule", "no rule of the schema registry covers this destination")
         verdict = rule.judge(destination, event.headers, event.body)
+        if type(verdict) is Rejection and event.condition is not None and event.condition.provenance:
+            verdict = rule.judge_forwarded(destination, event.headers, event.body)
         if rule.shadow is not None and self.on_shadowed is not None:
             self.on_shadowed(identity, event, rule, verdict, wall_us)
         return verdict

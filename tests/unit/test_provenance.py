@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pytest
 
+from maxam.avro.registry import load_registry
 from maxam.broker.explaining import differences, find_oddities
 from maxam.broker.policy import Policy, inspect_policies, load_policy
 from maxam.config import Limits
@@ -54,6 +55,27 @@ def test_only_bridges_may_send_them(names: tuple[str, ...], condition: dict[str,
         for frame in delivered:
             kept = {name: value for name, value in frame.headers.items() if name.decode() in (*names, "a", "z")}
             assert kept == {b"a": b"1", b"z": b"2"} | {name.encode(): b"V9" for name in names}
+
+
+def test_an_envelope_of_another_store_needs_provenance_and_a_bridge() -> None:
+    """The topic item has the destination at the gateway where the value was published."""
+    rule = '[[rule]]\ndestination = "*/a"\nencoding = "envelope"\nschema = "e.One_v1"\n'
+    schema = '{"type": "record", "namespace": "e", "name": "One_v1", "fields": []}'
+    registry = load_registry({"registry.toml": rule.encode(), "e/One_v1/1.0.avsc": schema.encode()})
+    body = b"\x04\x06\x06X/a\x02\x00\x00"  # a topic item and an empty body
+    for principal, headers, expected in (
+        ("bridge", {}, "envelope-topic-mismatch"),
+        ("anna", {"via": "V1"}, "bridge-required"),
+        ("bridge", {"via": "V1"}, ""),
+    ):
+        venue = World.make(anna={"send": ["V1/*"]}, bridge={"send": ["V1/*"], "bridge": [True]})
+        venue.broker.replace_registry(registry)
+        client = venue.client(principal)
+        client.send("V1/a", body, "r", **headers)
+        venue.commit()
+        (answer,) = client.read()
+        assert answer.headers.get(b"result", b"").decode() == expected
+        assert (answer.headers[b"disposition"] == b"accepted") is (not expected)
 
 
 def test_the_code_is_in_the_closed_table() -> None:

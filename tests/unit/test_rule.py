@@ -429,3 +429,27 @@ def test_a_rule_may_forbid_that_rejected_bodies_are_kept() -> None:
     registry = load_registry({"registry.toml": f"{toml}store_rejected_bodies = false\n".encode()})
     assert not registry.rejected_bodies_stored
     assert not registry.rules[0].rejected_bodies_stored
+
+
+@pytest.mark.parametrize(
+    "topic", [None, b"X/A.1.Thing", b"V1/A.1.Thing", b"/A.1.Thing", b"V1/A.1.Thin", b"A.1.Thing", b""]
+)
+def test_a_forwarded_envelope_may_come_from_another_store(topic: bytes | None) -> None:
+    """All but the store of the topic item must be that of the destination. Any other SEND must have the store too."""
+    rule = registry("envelope").rule_for(TOPIC.decode())
+    assert rule is not None
+    body = envelope((1, VALUE)) if topic is None else envelope((1, VALUE), (3, topic))
+    own = topic in (None, TOPIC)
+    assert isinstance(rule.judge(TOPIC, (), body), Judgement) is own
+    forwarded = rule.judge_forwarded(TOPIC, (), body)
+    assert isinstance(forwarded, Judgement) is (own or (topic is not None and topic.endswith(b"/A.1.Thing")))
+    if isinstance(forwarded, Rejection):
+        assert forwarded.result == "envelope-topic-mismatch"
+    assert isinstance(rule.judge_forwarded(TOPIC, (), b"\x00"), Rejection)
+
+
+def test_without_an_envelope_a_forwarded_body_is_judged_like_any_other() -> None:
+    """Only envelopes hold their topic."""
+    rule = registry("datum").rule_for(TOPIC.decode())
+    assert rule is not None
+    assert rule.judge_forwarded(TOPIC, (), VALUE) == rule.judge(TOPIC, (), VALUE)
