@@ -46,6 +46,7 @@ class Item:
         entry: Its place in `unacked`. None if the message was acknowledged already.
         since_s: When the message came.
         found: Revision that an inventory found at the target, 0 for none.
+        inventory: An inventory waits for its RECEIPT.
     """
 
     topic: str
@@ -58,11 +59,7 @@ class Item:
     priority: int
     since_s: float
     found: int | None = None
-
-    @property
-    def ghost(self) -> bool:
-        """True if an inventory removes a topic by it."""
-        return self.source is None and self.taken is None
+    inventory: bool = False
 
 
 @final

@@ -23,7 +23,7 @@ class Forwarding:
         tables: Digest and revision of each topic at a target, as an inventory has read them.
         taking: An inventory receives all values of the routes.
         quarantine: Values that their target rejects.
-        ghosts: Deletes of the inventory without RECEIPT.
+        outstanding: SENDs of the inventory without RECEIPT.
         sent: SENDs of values and deletes since the start.
         loops: Values that were not forwarded because they came from the target.
         warned: The centre shows a Link after which every start makes an inventory.
@@ -34,7 +34,7 @@ class Forwarding:
         self.taken: Final[dict[int, Taken]] = {}
         self.taking = False
         self.quarantine: Final = Quarantine()
-        self.ghosts = 0
+        self.outstanding = 0
         self.sent = 0
         self.loops = 0
         self.warned = False
@@ -83,7 +83,7 @@ class Forwarding:
             table.clear()
         self._acks.clear()
         self._held.clear()
-        self.ghosts = 0
+        self.outstanding = 0
 
     def ask(self) -> None:
         """Wish for all SENDs and ACKs that are due."""
@@ -131,7 +131,10 @@ class Forwarding:
         self.changed |= self.quarantine.pop(lane, topic_there)
         source = f"{sender}-{self._asks.lanes[taken.lane]}", revision
         priority, now_s = taken.planned.priority, self._asks.now_s
-        self._flows[lane].put(Item(topic_there, body, onward, source, None, taken, entry, priority, now_s, found))
+        self.outstanding += self.taking
+        self._flows[lane].put(
+            Item(topic_there, body, onward, source, None, taken, entry, priority, now_s, found, self.taking)
+        )
 
     def receipt(self, ticket: int, disposition: str, result: str, reason: str) -> None:
         """Acknowledge, repeat or keep the value that a RECEIPT is about."""
@@ -151,8 +154,8 @@ class Forwarding:
                 self._settle(lane, item)
             else:
                 self._reject(lane, item, f"{result}: {reason}")
-            if item.ghost and self.ghosts:
-                self.ghosts -= 1
+            if item.inventory and self.outstanding:
+                self.outstanding -= 1
 
     def remove_ghosts(self) -> None:
         """Delete the topics that the sending side has not shown."""
@@ -161,14 +164,16 @@ class Forwarding:
             self._drills.differ(len(table))
             via = {VIA: self.sender(lane)}
             for topic, (_, revision) in table.items():
-                self._flows[lane].put(Item(topic, b"", via, None, revision, None, None, 0, self._asks.now_s))
-            self.ghosts += len(table)
+                self._flows[lane].put(
+                    Item(topic, b"", via, None, revision, None, None, 0, self._asks.now_s, None, True)
+                )
+            self.outstanding += len(table)
             table.clear()
 
     def send_quarantine(self) -> None:
         """Send all values of the quarantine again."""
         for lane, item, reason in list(self.quarantine):
-            again = replace(item, taken=None, entry=None, found=None, since_s=self._asks.now_s)
+            again = replace(item, taken=None, entry=None, found=None, inventory=False, since_s=self._asks.now_s)
             self.quarantine.put(lane, again, reason)
             self._flows[lane].put(again)
 

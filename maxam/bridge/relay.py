@@ -20,11 +20,12 @@ and their sessions collect the newest values. A run reads Link at the centre and
 Unsubscribe changes nothing, a Subscribe would create them). If Link has these incarnations and routes, it resumes. If not, it
 makes an *inventory*:
 
-1. Link loses its incarnations, and has the routes of the old Link too. From here a run that starts after any cut makes an inventory again.
+1. Link loses its incarnations, and has the routes of the old Links of both sides too: a restored venue shows those of its backup. From here a run that starts after any cut makes an inventory again.
 2. The mapped globs are read once at their target. Of each value that this bridge wrote, digest and revision are kept.
 3. The routes are subscribed to with all their values. A value with the digest at the target is acknowledged without a SEND.
 4. A topic of 2 that 3 did not show is deleted, if its revision is still that of 2. Topics that others wrote are never touched.
-5. When these deletes have their RECEIPTs, Link gets the incarnations.
+5. When all these SENDs have their RECEIPTs, Link gets the incarnations. It waits for values too, as the venue does not journal what an
+   eager SUBSCRIBE asks for again.
 
 A value is acknowledged when the target has accepted it. A rejected value is kept in the *quarantine*, newest per topic, and is
 acknowledged once Link at the centre shows that there is one. So no crash can lose it: the next bridge makes an inventory.
@@ -98,6 +99,10 @@ def subscription_id(route: LinkRoute) -> str:
     return "route-" + sha256(f"{route.direction}\n{route.glob}\n{route.store}".encode()).hexdigest()[:24]
 
 
+def _routes_of(link: Link | None) -> tuple[LinkRoute, ...]:
+    return () if link is None else link.routes
+
+
 @final
 class Relay:
     """See the module.
@@ -122,11 +127,16 @@ class Relay:
         self._awaited: Final[set[int]] = set()  # handles: the phase ends when this is empty
         self._probes: Final[dict[int, bool]] = {}
         self._seen: Link | None = None  # at the centre
+        self._seen_home: Link | None = None  # at the venue
+        self._home_known = False  # the routes in the Link of the venue, as it is since the home lane was connected
         self._complete = False
         self._force = False  # the next run makes an inventory
         self._routes: tuple[LinkRoute, ...] = ()  # of the Link to publish
         self._wanted: Final[dict[int, Wanted]] = {}
         self._link_ticket = 0  # of the newest Link to the centre
+        self._own: list[
+            Link
+        ] = []  # those sent to the centre of which one is there, unless another bridge has written since
         self._published_s = 0.0
         self._since_s = 0.0  # of the state in Link
         self._incarnations = ("", "")  # of venue and centre, in this run
@@ -183,6 +193,7 @@ class Relay:
         self._asks.now_s = now_s
         self._asks.lost(lane)
         if lane != GUEST:
+            self._home_known = self._home_known and lane != self._home
             self._stop()
             self.phase = Phase.WAITING
             self._down_s = now_s if self._down_s is None else self._down_s
@@ -264,7 +275,7 @@ class Relay:
         values.receipt(ticket, disposition, result, reason)
         if values.held and not self._warns():
             self._publish()
-        if self.phase is Phase.DELETING and not values.ghosts:
+        if self.phase is Phase.DELETING and not values.outstanding:
             self._end_inventory()
 
     def tick(self, now_s: float) -> None:
@@ -292,6 +303,8 @@ class Relay:
         asks = self._asks
         if lane == CENTRE:
             self._seen = link
+        elif lane == self._home:
+            self._seen_home = link
         elif link is not None and link.state in (UP, SYNCING) and link.venue_incarnation != asks.lanes.get(self._home):
             if self._guest_until_s is None:  # this may be our own past; a bridge that is alive sends it again
                 self._guest_until_s = asks.now_s + link.link_timeout_s / 3 + REACT_S
@@ -308,11 +321,11 @@ class Relay:
 
     def _look(self) -> None:
         self.phase = Phase.LOOKING
-        self._seen = self._down_s = None
+        self._seen = self._seen_home = self._down_s = None
         self._values.warned = False
         asks = self._asks
         self._awaited.clear()
-        self._awaited.add(asks.listen("link", CENTRE, self._link_topic))
+        self._awaited.update([asks.listen("link", lane, self._link_topic) for lane in (CENTRE, self._home)])
         listening = {lane for kind, lane, _ in asks.listens.values() if kind == "wanted"}
         for lane in (CENTRE, self._home):
             if lane not in listening:
@@ -338,7 +351,7 @@ class Relay:
                 case Phase.TAKING:
                     self.phase = Phase.DELETING
                     self._values.remove_ghosts()
-                    if not self._values.ghosts:
+                    if not self._values.outstanding:
                         self._end_inventory()
                 case Phase.RESUMING:
                     self._run()
@@ -355,11 +368,14 @@ class Relay:
             and (link.venue_incarnation, link.centre_incarnation) == self._incarnations
             and set(link.routes) == set(ours)
             and all(self._probes.values())
-            and (link.quarantined == 0 or self.quarantine.whole)
+            and (link.quarantined == 0 or (link in self._own and self.quarantine.whole))
             and not self._force
         )
-        former = () if link is None else link.routes
-        self._routes = (*ours, *[route for route in former if route not in ours])
+        if link not in self._own:
+            self.quarantine.clear()  # of another bridge it is not known what it has sent since
+        former = () if self._complete else (*_routes_of(link), *_routes_of(self._seen_home))
+        self._routes = tuple(dict.fromkeys([*ours, *former]))
+        self._home_known = True
         self._drills.ask(self._wanted.values())
         if self._paused() or not self._complete:
             self.phase = Phase.PAUSED if self._paused() else Phase.MARKING
@@ -473,13 +489,16 @@ class Relay:
         self._published_s = asks.now_s
         values.changed = False
         for lane in (CENTRE, self._home):
-            if lane == CENTRE and self.phase in (Phase.WAITING, Phase.LOOKING):
+            if self.phase is Phase.LOOKING or (
+                self.phase is Phase.WAITING and (lane == CENTRE or not self._home_known)
+            ):
                 continue  # a run reads what is there
             if lane in asks.lanes:
                 ticket, link = asks.new(), self.link
                 if lane == CENTRE:
                     self._link_ticket, values.warned = ticket, False
                     link = replace(link, side=CENTRE_SIDE)
+                    self._own.append(link)
                 asks.wishes.append(Send(ticket, lane, self._link_topic, link.encoded(), _LINK_HEADERS))
 
     def _state(self) -> str:
@@ -490,6 +509,7 @@ class Relay:
         return UP if self.phase in (Phase.WAITING, Phase.LOOKING, Phase.RESUMING, Phase.RUNNING) else SYNCING
 
     def _link_answered(self, disposition: str, reason: str) -> None:
+        del self._own[:-1]
         if disposition != "accepted":
             self._asks.tell("bridge-link-rejected", topic=self._link_topic, reason=reason)
             return
