@@ -22,7 +22,7 @@ BENCHMARKS := $(FROM_WHEEL) $(BIN)/python tests/benchmarks/__main__.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reference console-bench refined-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help reference console-bench refined-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate simulate-bridges lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -111,6 +111,9 @@ coverage: $(DEV) ## all tests, with branch coverage
 SEEDS ?= 1000
 simulate: $(DEV) ## the whole broker on a simulated disk, clock and network, on all processors (SEEDS=10000; JOBS=1)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
+
+simulate-bridges: $(DEV) ## the same of venues, a centre and the bridges between them (SEEDS=10000; JOBS=1)
+	$(BIN)/python -m tests.simulation --kinds bridges --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
 reference: $(DEV) ## write docs/reference/ from the commands and the admin API
 	$(BIN)/python -m tests.docs.reference

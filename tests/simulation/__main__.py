@@ -7,13 +7,14 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 
+from tests.simulation import bridges
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import refined, selective
-from tests.simulation.venue import Venue, simulate
+from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
 
 _SEEDS_PER_TURN = 5  # of one process: some seconds, so that a failure is soon reported
@@ -24,15 +25,22 @@ def _seeded(history: Callable[[random.Random], None]) -> Callable[[int], None]:
     return lambda seed: history(random.Random(seed))  # noqa: S311 - a simulation, not a secret
 
 
-# The forms of a seed. Only a venue counts what happens in it.
-KINDS: dict[str, Callable[[int], Venue | None]] = {
+def _venue(seed: int) -> dict[str, int]:
+    venue = simulate(seed)
+    return {name: getattr(venue, name) for name in COUNTED}
+
+
+# The forms of a seed. Some count what happens in them.
+KINDS: dict[str, Callable[[int], Mapping[str, int] | None]] = {
     "walk": _seeded(walk),
     "directed": _seeded(directed),
     "overtaken": _seeded(overtaken),
     "refined": _seeded(refined),
     "selective": _seeded(selective),
-    "venue": simulate,
+    "venue": _venue,
+    "bridges": lambda seed: bridges.simulate(seed).counted,
 }
+ONE_BROKER = [kind for kind in KINDS if kind != "bridges"]
 COUNTED = ("crashes", "faults", "refusals", "reloads", "snapshots", "expiries", "committed", "messages")
 
 
@@ -42,7 +50,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="only this one")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="which forms of each seed")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=ONE_BROKER, help="which forms of each seed")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     options = parser.parse_args()
     if options.seed is not None:
@@ -69,13 +77,11 @@ def main() -> int:
     return 0
 
 
-def run(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Counter[str]:
+def run(seed: int, kinds: Sequence[str] = tuple(ONE_BROKER)) -> Counter[str]:
     """Run one seed, in each of its forms; return what happened in it."""
     counted = Counter({"seeds": 1})
     for kind in kinds:
-        venue = KINDS[kind](seed)
-        if venue is not None:
-            counted.update({name: getattr(venue, name) for name in COUNTED})
+        counted.update(KINDS[kind](seed) or {})
     return counted
 
 
@@ -93,7 +99,9 @@ def turn(kinds: Sequence[str], seeds: range) -> tuple[Counter[str], str]:
 
 def said(counted: Counter[str]) -> str:
     """Return the counts in words."""
-    return ", ".join(f"{counted[name]:,} {name}" for name in ("seeds", *COUNTED) if counted[name])
+    return ", ".join(
+        f"{counted[name]:,} {name}" for name in dict.fromkeys(("seeds", *COUNTED, *bridges.COUNTED)) if counted[name]
+    )
 
 
 if __name__ == "__main__":
