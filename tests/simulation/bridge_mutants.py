@@ -31,6 +31,8 @@ BRIDGE_MUTANTS = (
     _mutant("old routes at the centre forgotten", relay, "(*_routes_of(link), *_routes_of(self._seen_home))", "_routes_of(self._seen_home)", first=5),
     _mutant("old routes at the venue forgotten", relay, "(*_routes_of(link), *_routes_of(self._seen_home))", "_routes_of(link)", first=1),
     _mutant("paused is not resumed", relay, "        if self._paused() != (self.phase is Phase.PAUSED):\n", "        if self._paused() and self.phase is not Phase.PAUSED:\n"),
+    _mutant("Link not marked before an inventory", relay, "            self._publish()\n        else:\n            self.quarantine.whole = True\n", "            self._publish() if self._paused() else self._read()\n        else:\n            self.quarantine.whole = True\n", first=54),
+    _mutant("Link complete before the deletes", relay, "                    if not self._values.outstanding:\n", "                    if True:\n", first=10),
     # Of an inventory.
     _mutant("ghosts stay", forwarding, "            for topic, (_, revision) in table.items():\n", "            for topic, (_, revision) in ():\n"),
     _mutant("topics of others are deleted", relay, " and body and written_by(headers, values.sender(lane)):", " and body:"),
@@ -41,6 +43,7 @@ BRIDGE_MUTANTS = (
     # Of the quarantine.
     _mutant("quarantined is acknowledged and forgotten", forwarding, "        self.quarantine.put(lane, item, reason)\n        if item.taken is None", "        self._settle(lane, item)\n        return\n        if item.taken is None"),
     _mutant("quarantine is not sent again", relay, "            if len(values.quarantine) and now_s >= self._quarantine_at_s:\n", "            if False:\n"),
+    _mutant("quarantine in Link ignored", relay, "(link.quarantined == 0 or (link in self._own and self.quarantine.whole))", "True", first=177),
     # Of two bridges.
     _mutant("a doubled venue is not refused", relay, "link.venue_incarnation != asks.lanes.get(self._home):", "False:"),
 )  # fmt: skip
