@@ -37,7 +37,7 @@ check: $(DEV) ## lint, unit and property tests without the slow ones, interprete
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint check-tests
 
 check-tests: $(DEV)
-	$(BIN)/python -m pytest -q -n auto -m "not slow" tests/unit tests/properties $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not interop" tests/unit tests/properties tests/docs $(PYTEST_ARGS)
 
 test: $(DEV) ## all tests, those of the core interpreted and compiled, third-party clients included (PYTEST_ARGS="-k glob" for some)
 	deploy/install-bench-peers --check
@@ -83,10 +83,10 @@ flood: $(DEV) ## 500 hostile strangers, 100 subscribers that never read: what go
 
 .PHONY: bridge-test bridge-figures
 bridge-test: $(DEV) ## a bridge between real gateways whose line is cut again and again under load (CUTS=100 takes some minutes)
-	CUTS=$(or $(CUTS),100) $(BIN)/python -m pytest -q tests/bridge/test_bridge_process.py
+	CUTS=$(or $(CUTS),100) $(BIN)/python -m pytest -q tests/interop/bridge/test_process.py
 
 bridge-figures: $(DEV) ## how fast a bridge makes good an outage of an hour, and its rate over a line of 50 ms
-	$(BIN)/python -m tests.bridge.figures
+	$(BIN)/python -m tests.interop.bridge.figures
 
 .PHONY: insider-search
 insider-search: $(DEV) ## frames of one principal that cost the broker most, found by search (MINUTES=60)

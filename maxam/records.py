@@ -37,7 +37,7 @@ GATEWAY: Final = Identity("$gateway", "")
 
 @final
 @mypyc_attr(acyclic=True)
-class Judgement:
+class Validation:
     """Which schema judged a body, and where the bare datum lies in it.
 
     One object per minor version for encodings with a fixed place of the datum, shared by every change that it judged.
@@ -83,7 +83,7 @@ class Judgement:
         self.encoded: bytes | None = None  # cache: the journal's bytes of encoding, schema, version and fingerprint
 
 
-UNJUDGED: Final = Judgement("none", "", "", b"")
+UNJUDGED: Final = Validation("none", "", "", b"")
 
 
 REJECTION_RESULTS: Final = {
@@ -183,7 +183,7 @@ class Change:
         destination: The topic.
         deleted: The topic has no value after this change, and `body` is empty.
         publisher: Sender of the change.
-        judgement: Judgement of its schema.
+        validation: Validation of its schema.
         content: User headers that travel on to MESSAGE, in order, and the body as sent: as `pack` of maxam/content.py makes it.
         body_at: Where in `content` the body begins.
         target: Object that the broker keeps for the destination, until the change is applied.
@@ -196,10 +196,10 @@ class Change:
         "content",
         "deleted",
         "destination",
-        "judgement",
         "publisher",
         "revision",
         "target",
+        "validation",
         "wire",
     )
 
@@ -210,7 +210,7 @@ class Change:
         destination: bytes,
         deleted: bool,
         publisher: Identity,
-        judgement: Judgement,
+        validation: Validation,
         content: bytes,
         body_at: int,
     ) -> None:
@@ -220,7 +220,7 @@ class Change:
         self.deleted: Final = deleted
         self.body_at: Final[i32] = body_at  # beside `deleted`, as machine code puts both into eight bytes
         self.publisher: Final = publisher
-        self.judgement: Final = judgement
+        self.validation: Final = validation
         self.content: Final = content
         self.target: object | None = None
         self.wire: tuple[int, bytes] | None = None
@@ -252,7 +252,7 @@ class RejectedSend:
         destination: As sent.
         deleted: It had no body, and would have deleted the topic.
         publisher: Sender of the SEND.
-        judgement: Encoding and type that the rule of the destination expects, as far as there is one.
+        validation: Encoding and type that the rule of the destination expects, as far as there is one.
         headers: User headers; of an unauthorised one only `content-length` and `body-sha256`, made by the broker.
         body: As sent. Empty for an unauthorised one.
         disposition: `rejected-invalid` or `rejected-unauthorised`.
@@ -265,11 +265,11 @@ class RejectedSend:
         "destination",
         "disposition",
         "headers",
-        "judgement",
         "publisher",
         "rejected_at_us",
         "rejection",
         "revision",
+        "validation",
     )
 
     def __init__(
@@ -279,7 +279,7 @@ class RejectedSend:
         destination: bytes,
         deleted: bool,
         publisher: Identity,
-        judgement: Judgement,
+        validation: Validation,
         headers: Headers,
         body: bytes,
         disposition: str,
@@ -290,7 +290,7 @@ class RejectedSend:
         self.destination: Final = destination
         self.deleted: Final = deleted
         self.publisher: Final = publisher
-        self.judgement: Final = judgement
+        self.validation: Final = validation
         self.headers: Final = headers
         self.body: Final = body
         self.disposition: Final = disposition

@@ -145,13 +145,13 @@ class _Schemas:
 
     def marked(self, change: Change) -> bytes | None:
         """Return the text that judged a value, with all marks of personal fields; None if there is none."""
-        judgement = change.judgement
-        if not judgement.schema:
+        validation = change.validation
+        if not validation.schema:
             return None
-        if judgement.schema not in self._read:
-            self._read.add(judgement.schema)
-            self._texts.read(self._folder, judgement.schema)
-        return self._texts.marked(judgement.schema, judgement.schema_version, judgement.schema_fingerprint)
+        if validation.schema not in self._read:
+            self._read.add(validation.schema)
+            self._texts.read(self._folder, validation.schema)
+        return self._texts.marked(validation.schema, validation.schema_version, validation.schema_fingerprint)
 
 
 def _row(change: Change, schemas: _Schemas, request: HistoryRequest) -> dict[str, object]:

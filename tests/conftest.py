@@ -14,7 +14,7 @@ from maxam.api import application
 from maxam.compiled import child_environment, core
 from maxam.pki.certificates import issue_development_certificates
 from tests.cores import is_left_to_the_other
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 # Processes that tests start run the maxam that is tested, and find the examples of the documents.
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"

@@ -15,13 +15,16 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/deployment/": "interpreted",
     "tests/deployment/test_units.py": "compiled",  # a gateway without the right to write machine code
     "tests/docs/": "interpreted",
+    "tests/docs/test_first_session.py": "compiled",
+    "tests/docs/test_identity_guide.py": "compiled",
+    "tests/docs/test_readme.py": "compiled",
+    "tests/docs/test_resume_guide.py": "compiled",
     "tests/examples/": "interpreted",
     "tests/faults/": "compiled",
     "tests/faults/test_enrolment_kill.py": "interpreted",  # files of certificates
     "tests/interop/": "compiled",
     "tests/interop/test_bench_brokers.py": "interpreted",  # other brokers
     "tests/interop/test_confluent_client.py": "interpreted",  # the admin API
-    "tests/interop/test_schemas_guide.py": "interpreted",
     "tests/pipeline/": "interpreted",
     # These read and write journals.
     "tests/pipeline/test_cluster.py": "compiled",
@@ -30,24 +33,29 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/pipeline/test_history.py": "compiled",
     "tests/pipeline/test_reading.py": "compiled",
     "tests/pipeline/test_stream.py": "compiled",
-    "tests/properties/test_delivery.py": "compiled",  # all short histories
+    "tests/properties/broker/test_delivery.py": "compiled",  # all short histories
     "tests/prose/": "interpreted",
     "tests/soak/": "compiled",
     "tests/streams/": "compiled",
-    "tests/streams/test_admin_cli.py": "interpreted",
-    "tests/streams/test_admin_routes.py": "interpreted",
-    "tests/streams/test_enrolment.py": "interpreted",
-    "tests/streams/test_journal_admin.py": "interpreted",
-    "tests/unit/test_admin_": "interpreted",
-    "tests/unit/test_authority.py": "interpreted",
-    "tests/unit/test_bench_": "interpreted",
-    "tests/unit/test_browsers.py": "interpreted",
-    "tests/unit/test_doc_links.py": "interpreted",  # paths of the tree
+    "tests/streams/api/test_journal_admin.py": "interpreted",
+    "tests/streams/api/test_routes.py": "interpreted",
+    "tests/streams/cli/test_cli.py": "interpreted",
+    "tests/streams/enrolment/": "interpreted",
+    "tests/unit/api/test_answers.py": "interpreted",
+    "tests/unit/api/test_api.py": "interpreted",
+    "tests/unit/api/test_browsers.py": "interpreted",
+    "tests/unit/api/test_registry_api.py": "interpreted",
+    "tests/unit/avro/test_values.py": "interpreted",
+    "tests/unit/bench/": "interpreted",
+    "tests/unit/cli/test_output.py": "interpreted",
+    "tests/unit/cli/test_repeating.py": "interpreted",
+    "tests/unit/cli/test_watch.py": "interpreted",
+    "tests/unit/pipeline/test_history_table.py": "interpreted",
+    "tests/unit/pipeline/test_resolution.py": "interpreted",
+    "tests/unit/pki/test_authority.py": "interpreted",
+    "tests/unit/terminal/test_escaping.py": "interpreted",
     "tests/unit/test_exit_codes.py": "interpreted",
     "tests/unit/test_extras.py": "interpreted",
-    "tests/unit/test_history_table.py": "interpreted",
-    "tests/unit/test_pipeline_resolution.py": "interpreted",
-    "tests/unit/test_registry_api.py": "interpreted",
 }
 
 

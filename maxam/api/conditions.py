@@ -43,7 +43,7 @@ class Condition:
 
     def is_personal(self, change: Change) -> bool:
         """Return True if the condition reads a personal field of a change."""
-        return change.judgement.schema_fingerprint in self.personal
+        return change.validation.schema_fingerprint in self.personal
 
     @staticmethod
     def cost(change: Change) -> int:

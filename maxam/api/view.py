@@ -15,7 +15,7 @@ from maxam.enrolment.enrolment import Enrolment
 from maxam.gateway.revocation import Chain
 from maxam.gateway.server import Gateway
 from maxam.globs import Glob
-from maxam.records import Change, Judgement
+from maxam.records import Change, Validation
 
 SLICE_TOPICS: Final = 500  # read before the event loop runs other tasks: about 1 ms
 SLICE_COST: Final = (
@@ -177,13 +177,13 @@ class View:
         topic = self._broker.store.topics.get(destination)
         return 0 if topic is None else topic.updates
 
-    def schema_text(self, judgement: Judgement) -> bytes | None:
+    def schema_text(self, validation: Validation) -> bytes | None:
         """Return the self-contained text of the schema that judged a body, None without one or if what has its name now is another.
 
         A field that any version of the same fingerprint marks as personal is marked.
         """
-        version = self.registry.schema(judgement.schema, judgement.schema_version)
-        if version is None or judgement.schema_fingerprint not in (version.crc_64, version.sha_256):
+        version = self.registry.schema(validation.schema, validation.schema_version)
+        if version is None or validation.schema_fingerprint not in (version.crc_64, version.sha_256):
             return None
         same = [one.schema.text for one in self.registry.versions(version.type_name) if one.crc_64 == version.crc_64]
         return version.schema.text if len(same) == 1 else with_marks_of(version.schema.text, tuple(same))

@@ -46,7 +46,7 @@ class Registry:
 
     Attributes:
         rules: In the order of the file.
-        fingerprint: `CRC-64-AVRO` or `SHA-256`: the kind that judgements carry and listings show first.
+        fingerprint: `CRC-64-AVRO` or `SHA-256`: the kind that validations carry and listings show first.
         envelope_keys: Keys of an envelope's items.
         rejected_bodies_stored: True if no rule forbids keeping rejected bodies.
         fresh_within_s: For each rule, the age in seconds at which the newest value of its destinations is stale. None allows any

@@ -19,7 +19,7 @@ from maxam.avro.schema import Schema
 from maxam.avro.walker import Walker
 from maxam.counting import counted
 from maxam.globs import Glob
-from maxam.records import UNJUDGED, Headers, Judgement, Rejection
+from maxam.records import UNJUDGED, Headers, Rejection, Validation
 
 REASON_CHARACTERS_MAX: Final = 400  # a reason is one header line that people read
 _KNOWN_SHOWN_MAX: Final = 4  # versions in a reason, the newest first; listings have all
@@ -82,15 +82,15 @@ class SchemaVersion:
 
 
 @final
-class _Judge:
-    """One minor with the judgement that all bodies share whose datum it accepts at the rule's fixed place."""
+class _Validator:
+    """One minor with the validation that all bodies share whose datum it accepts at the rule's fixed place."""
 
-    __slots__ = ("judgement", "minor", "walker")
+    __slots__ = ("minor", "validation", "walker")
 
-    def __init__(self, version: SchemaVersion, judgement: Judgement) -> None:
+    def __init__(self, version: SchemaVersion, validation: Validation) -> None:
         self.minor: Final = version.minor
         self.walker: Final = version.walker
-        self.judgement: Final = judgement
+        self.validation: Final = validation
 
 
 @final
@@ -102,7 +102,7 @@ class Rule:
         encoding: One of ENCODINGS.
         schema: Full type name, empty for encoding `none`.
         version_required: A bare datum must come with a `schema-version` header.
-        deletion: Judgement of an empty body, which no schema checks. It has the type and no version.
+        deletion: Validation of an empty body, which no schema checks. It has the type and no version.
         candidate: The version that is only tried, or None.
         shadow: The same rule as if the candidate were the only version, for trials without effect. None without a candidate.
         rejected_bodies_stored: True if rejected bodies may be kept for operators. Otherwise only length and SHA-256 are kept.
@@ -111,10 +111,10 @@ class Rule:
     __slots__ = (
         "_fingerprints",
         "_ids",
-        "_judges",
         "_keys",
         "_minors",
         "_strangers",
+        "_validators",
         "candidate",
         "deletion",
         "encoding",
@@ -146,7 +146,7 @@ class Rule:
             schema: Full type name, empty for encoding `none`.
             versions: Newest first, empty for encoding `none`.
             version_required: A bare datum must come with a `schema-version` header.
-            fingerprint_bytes: Length of the fingerprints that judgements carry: CRC_BYTES or SHA_BYTES.
+            fingerprint_bytes: Length of the fingerprints that validations carry: CRC_BYTES or SHA_BYTES.
             keys: Keys of an envelope's items.
             known: Every schema of the registry by either fingerprint, and by the 4 bytes of its id, big-endian.
             candidate: A version of the same type that judges nothing and is only tried. It is not among `versions`.
@@ -156,7 +156,7 @@ class Rule:
         self.encoding: Final = encoding
         self.schema: Final = schema
         self.version_required: Final = version_required
-        self.deletion: Final = UNJUDGED if encoding == NONE else Judgement(encoding, schema, "", b"")
+        self.deletion: Final = UNJUDGED if encoding == NONE else Validation(encoding, schema, "", b"")
         self.rejected_bodies_stored: Final = rejected_bodies_stored
         self.candidate: Final = candidate
         self.shadow: Final[Rule | None] = (
@@ -166,23 +166,23 @@ class Rule:
         )
         self._keys: Final = keys
         self._strangers: Final = known
-        self._judges: Final[list[_Judge]] = []
-        self._minors: Final[dict[bytes, _Judge]] = {}
-        self._fingerprints: Final[dict[bytes, _Judge]] = {}
-        self._ids: Final[dict[bytes, _Judge]] = {}
+        self._validators: Final[list[_Validator]] = []
+        self._minors: Final[dict[bytes, _Validator]] = {}
+        self._fingerprints: Final[dict[bytes, _Validator]] = {}
+        self._ids: Final[dict[bytes, _Validator]] = {}
         for version in versions:
             fingerprint = version.crc_64 if fingerprint_bytes == CRC_BYTES else version.sha_256
             offset = len(version.head(encoding))
-            judge = _Judge(version, Judgement(encoding, schema, version.minor, fingerprint, offset))
-            self._judges.append(judge)
-            self._minors[version.minor.encode()] = judge
-            self._fingerprints.setdefault(version.crc_64, judge)  # two minors may share one: the newest judges
-            self._fingerprints.setdefault(version.sha_256, judge)
+            validator = _Validator(version, Validation(encoding, schema, version.minor, fingerprint, offset))
+            self._validators.append(validator)
+            self._minors[version.minor.encode()] = validator
+            self._fingerprints.setdefault(version.crc_64, validator)  # two minors may share one: the newest judges
+            self._fingerprints.setdefault(version.sha_256, validator)
             if encoding == CONFLUENT:
-                self._ids.setdefault(version.schema_id_bytes, judge)
+                self._ids.setdefault(version.schema_id_bytes, validator)
 
-    def judge(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
-        """Return the judgement of a body by the rule of its destination.
+    def validate(self, destination: bytes, headers: Headers, body: bytes) -> Validation | Rejection:
+        """Return the validation of a body by the rule of its destination.
 
         Args:
             destination: Of the SEND; only an envelope's topic item is compared with it.
@@ -190,11 +190,11 @@ class Rule:
             body: Not empty.
 
         Returns:
-            The judgement, shared by bodies of the same minor version unless the body is an envelope. Otherwise the rejection.
+            The validation, shared by bodies of the same minor version unless the body is an envelope. Otherwise the rejection.
         """
         if self.encoding == DATUM:
-            judge = self._datum(headers, body, 0, len(body), None)
-            return judge if isinstance(judge, Rejection) else judge.judgement
+            validator = self._datum(headers, body, 0, len(body), None)
+            return validator if isinstance(validator, Rejection) else validator.validation
         if self.encoding == SINGLE_OBJECT:
             return self._single_object(body)
         if self.encoding == ENVELOPE:
@@ -203,22 +203,22 @@ class Rule:
             return self._confluent(body)
         return UNJUDGED
 
-    def judge_forwarded(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
-        """Return the judgement of a body that a bridge forwards: an envelope's topic may be in the store that it comes from."""
+    def validate_forwarded(self, destination: bytes, headers: Headers, body: bytes) -> Validation | Rejection:
+        """Return the validation of a body that a bridge forwards: an envelope's topic may be in the store that it comes from."""
         if self.encoding == ENVELOPE:
             envelope = open_envelope(body, self._keys)
             if not isinstance(envelope, Fault) and envelope.topic is not None:
                 start = envelope.topic.offset
                 origin = body[start : start + envelope.topic.length]
                 if origin.partition(b"/")[2] == destination.partition(b"/")[2]:
-                    return self.judge(origin, headers, body)
-        return self.judge(destination, headers, body)
+                    return self.validate(origin, headers, body)
+        return self.validate(destination, headers, body)
 
-    def _datum(self, headers: Headers, body: bytes, start: int, end: int, item: Item | None) -> _Judge | Rejection:
+    def _datum(self, headers: Headers, body: bytes, start: int, end: int, item: Item | None) -> _Validator | Rejection:
         for name, value in headers:
             if name == b"schema-version":
-                judge = self._minors.get(value)
-                if judge is None:
+                validator = self._minors.get(value)
+                if validator is None:
                     text = _quoted(value)
                     candidate = " it is the candidate, which is only tried here;" if self._tries("minor", value) else ""
                     return self._rejection(
@@ -227,9 +227,9 @@ class Rule:
                         expected=f"schema-version {self._known_minors()}",
                         found=text,
                     )
-                if judge.walker.accepts(body, start, end):
-                    return judge
-                return self._mismatch(judge, body, start, end, item)
+                if validator.walker.accepts(body, start, end):
+                    return validator
+                return self._mismatch(validator, body, start, end, item)
         if self.version_required:
             return self._rejection(
                 "schema-version-required",
@@ -237,38 +237,38 @@ class Rule:
                 expected=f"schema-version {self._known_minors()}",
                 found="no such header",
             )
-        for judge in self._judges:
-            if judge.walker.accepts(body, start, end):
-                return judge
-        return self._mismatch(self._judges[0], body, start, end, item, len(self._judges) - 1)
+        for validator in self._validators:
+            if validator.walker.accepts(body, start, end):
+                return validator
+        return self._mismatch(self._validators[0], body, start, end, item, len(self._validators) - 1)
 
-    def _single_object(self, body: bytes) -> Judgement | Rejection:
+    def _single_object(self, body: bytes) -> Validation | Rejection:
         if not body.startswith(SINGLE_OBJECT_MARKER) or len(body) < SINGLE_OBJECT_HEADER_BYTES:
             return self._misshapen(
                 "bad-single-object", "C3 01 and a fingerprint of 8 bytes", body[:SINGLE_OBJECT_HEADER_BYTES]
             )
-        judge = self._writer(body[len(SINGLE_OBJECT_MARKER) : SINGLE_OBJECT_HEADER_BYTES], 2, None)
-        if isinstance(judge, Rejection):
-            return judge
-        if not judge.walker.accepts(body, SINGLE_OBJECT_HEADER_BYTES, len(body)):
-            return self._mismatch(judge, body, SINGLE_OBJECT_HEADER_BYTES, len(body), None)
-        return judge.judgement
+        validator = self._writer(body[len(SINGLE_OBJECT_MARKER) : SINGLE_OBJECT_HEADER_BYTES], 2, None)
+        if isinstance(validator, Rejection):
+            return validator
+        if not validator.walker.accepts(body, SINGLE_OBJECT_HEADER_BYTES, len(body)):
+            return self._mismatch(validator, body, SINGLE_OBJECT_HEADER_BYTES, len(body), None)
+        return validator.validation
 
-    def _confluent(self, body: bytes) -> Judgement | Rejection:
+    def _confluent(self, body: bytes) -> Validation | Rejection:
         if not body.startswith(CONFLUENT_MARKER) or len(body) < CONFLUENT_HEADER_BYTES:
             return self._misshapen(
                 "bad-confluent", f"00 and a schema id of {ID_BYTES} bytes", body[:CONFLUENT_HEADER_BYTES]
             )
         key = body[len(CONFLUENT_MARKER) : CONFLUENT_HEADER_BYTES]
-        judge = self._ids.get(key)
-        if judge is None:
+        validator = self._ids.get(key)
+        if validator is None:
             shown = str(int.from_bytes(key, "big"))
             return self._unknown("unknown-schema-id", "schema-id-of-other-type", "schema id", shown, key, 1, None)
-        if not judge.walker.accepts(body, CONFLUENT_HEADER_BYTES, len(body)):
-            return self._mismatch(judge, body, CONFLUENT_HEADER_BYTES, len(body), None)
-        return judge.judgement
+        if not validator.walker.accepts(body, CONFLUENT_HEADER_BYTES, len(body)):
+            return self._mismatch(validator, body, CONFLUENT_HEADER_BYTES, len(body), None)
+        return validator.validation
 
-    def _envelope(self, destination: bytes, headers: Headers, body: bytes) -> Judgement | Rejection:
+    def _envelope(self, destination: bytes, headers: Headers, body: bytes) -> Validation | Rejection:
         envelope = open_envelope(body, self._keys)
         if isinstance(envelope, Fault):
             return self._rejection(
@@ -314,29 +314,29 @@ class Rule:
 
         start = 0 if datum is None else datum.offset
         length = 0 if datum is None else datum.length
-        judge: _Judge | Rejection | None = None
+        validator: _Validator | Rejection | None = None
         item = envelope.fingerprint
         if item is not None:
-            judge = self._writer(body[item.offset : item.offset + item.length], item.offset, item)
+            validator = self._writer(body[item.offset : item.offset + item.length], item.offset, item)
             if (
-                isinstance(judge, _Judge)
+                isinstance(validator, _Validator)
                 and datum is not None
-                and not judge.walker.accepts(body, start, start + length)
+                and not validator.walker.accepts(body, start, start + length)
             ):
-                return self._mismatch(judge, body, start, start + length, datum)
+                return self._mismatch(validator, body, start, start + length, datum)
         elif datum is not None:
-            judge = self._datum(headers, body, start, start + length, datum)
-        if isinstance(judge, Rejection):
-            return judge
-        if judge is None:
-            return Judgement(ENVELOPE, "", "", b"", 0, 0, tombstone=True)
-        by = judge.judgement
-        return Judgement(ENVELOPE, by.schema, by.schema_version, by.schema_fingerprint, start, length, tombstone)
+            validator = self._datum(headers, body, start, start + length, datum)
+        if isinstance(validator, Rejection):
+            return validator
+        if validator is None:
+            return Validation(ENVELOPE, "", "", b"", 0, 0, tombstone=True)
+        by = validator.validation
+        return Validation(ENVELOPE, by.schema, by.schema_version, by.schema_fingerprint, start, length, tombstone)
 
     @property
     def minors(self) -> list[str]:
         """The minors that judge here, newest first."""
-        return [judge.minor for judge in self._judges]
+        return [validator.minor for validator in self._validators]
 
     def knows(self, what: str, key: bytes) -> bool:
         """Return True if a `minor`, a `schema id` or a `fingerprint` identifies one of the versions that judge here."""
@@ -346,11 +346,11 @@ class Rule:
 
     # Rejections
 
-    def _writer(self, fingerprint: bytes, offset: int, item: Item | None) -> _Judge | Rejection:
+    def _writer(self, fingerprint: bytes, offset: int, item: Item | None) -> _Validator | Rejection:
         """Return the version that a fingerprint identifies, or the rejection."""
-        judge = self._fingerprints.get(fingerprint)
-        if judge is not None:
-            return judge
+        validator = self._fingerprints.get(fingerprint)
+        if validator is not None:
+            return validator
         shown = fingerprint[:SHA_BYTES].hex() + ("..." if len(fingerprint) > SHA_BYTES else "")
         shown = shown or "of no bytes"
         return self._unknown(
@@ -361,7 +361,7 @@ class Rule:
         self, result: str, result_of_other: str, what: str, shown: str, key: bytes, offset: int, item: Item | None
     ) -> Rejection:
         """Return a rejection that lists the versions of the rule, and describes a version that it does not have."""
-        texts = [f"{text} ({judge.minor})" for text, judge in self._known(len(key))]
+        texts = [f"{text} ({validator.minor})" for text, validator in self._known(len(key))]
         known = _some(texts)
         possible = len(key) == ID_BYTES if self.encoding == CONFLUENT else len(key) in (CRC_BYTES, SHA_BYTES)
         if not possible:
@@ -381,12 +381,12 @@ class Rule:
             reason = f"{reason} (item {item.index}, key {item.key})"
         return self._rejection(result, reason, expected=f"{what} {_some(texts)}", found=shown, offset=offset, item=item)
 
-    def _known(self, size: int) -> list[tuple[str, _Judge]]:
+    def _known(self, size: int) -> list[tuple[str, _Validator]]:
         """Return the identifiers of the rule's versions, newest first, in the form of an identifier of `size` bytes."""
         if size == ID_BYTES and self.encoding == CONFLUENT:
-            return [(str(int.from_bytes(key, "big")), judge) for key, judge in self._ids.items()]
+            return [(str(int.from_bytes(key, "big")), validator) for key, validator in self._ids.items()]
         size = size if size == SHA_BYTES else CRC_BYTES
-        return [(text.hex(), judge) for text, judge in self._fingerprints.items() if len(text) == size]
+        return [(text.hex(), validator) for text, validator in self._fingerprints.items() if len(text) == size]
 
     def _known_minors(self) -> str:
         return _some(self.minors)
@@ -403,11 +403,11 @@ class Rule:
         return "topic" if item.key == keys.topic else "tombstone"
 
     def _mismatch(
-        self, judge: _Judge, body: bytes, start: int, end: int, item: Item | None, older: int = 0
+        self, validator: _Validator, body: bytes, start: int, end: int, item: Item | None, older: int = 0
     ) -> Rejection:
         """Return the reason why a version did not accept a datum, and that `older` ones did not accept it either."""
-        fault = judge.walker.explain(body, start, end) or Fault("", "a value", "something else", start)
-        reason = f"{_end(self.schema)} {judge.minor}: {fault}"
+        fault = validator.walker.explain(body, start, end) or Fault("", "a value", "something else", start)
+        reason = f"{_end(self.schema)} {validator.minor}: {fault}"
         if item is not None:
             reason = f"{reason} (item {item.index}, key {item.key})"
         if older:
@@ -415,7 +415,7 @@ class Rule:
         return self._rejection(
             "schema-mismatch",
             reason,
-            schema_version=judge.minor,
+            schema_version=validator.minor,
             path=fault.path,
             expected=fault.expected,
             found=fault.found,

@@ -40,12 +40,12 @@ from maxam.records import (
     Change,
     Headers,
     Identity,
-    Judgement,
     Record,
     RejectedSend,
     Rejection,
     SessionEndRecord,
     SubscriptionRecord,
+    Validation,
 )
 
 START: Final = dt.datetime(2026, 10, 1, tzinfo=dt.UTC)
@@ -190,10 +190,10 @@ class _Topic:
         "envelope",
         "head",
         "headers",
-        "judgement",
         "publisher",
         "rests",
         "step",
+        "validation",
     )
 
     def __init__(
@@ -218,8 +218,8 @@ class _Topic:
             items = long(keys.fingerprint) + text(fingerprint) + long(keys.topic) + text(self.destination)
             self.envelope = long(3) + items + long(keys.body)
         offset = len(version.head(encoding))
-        self.judgement: Final = Judgement(encoding, version.type_name, version.minor, fingerprint, offset)
-        self.deletion: Final = Judgement(encoding, version.type_name, "", b"")
+        self.validation: Final = Validation(encoding, version.type_name, version.minor, fingerprint, offset)
+        self.deletion: Final = Validation(encoding, version.type_name, "", b"")
         self.rests: Sequence[_Rest] = ()
         self.step = 0
 
@@ -290,26 +290,26 @@ def _changes(schedule: list[_Topic], chance: random.Random, revision: int, count
         headers = topic.headers
         if rest is None:
             deleted = True
-            judgement = topic.deletion
+            validation = topic.deletion
             headers = ()
             body = b""
         else:
             deleted = False
-            judgement = topic.judgement
+            validation = topic.validation
             body = topic.head + now + now.join(rest)
             if topic.envelope:
                 head = topic.envelope + long(len(body))
-                judgement = Judgement(
-                    judgement.encoding,
-                    judgement.schema,
-                    judgement.schema_version,
-                    judgement.schema_fingerprint,
+                validation = Validation(
+                    validation.encoding,
+                    validation.schema,
+                    validation.schema_version,
+                    validation.schema_fingerprint,
                     len(head),
                     len(body),
                 )
                 body = head + body + b"\0"
         changes.append(
-            Change(number + 1, at, topic.destination, deleted, topic.publisher, judgement, *pack(headers, body))
+            Change(number + 1, at, topic.destination, deleted, topic.publisher, validation, *pack(headers, body))
         )
     return changes
 
@@ -343,7 +343,7 @@ def _rejections(changes: list[Record], chance: random.Random, revision: int, cou
             destination, publisher, body, expected = b"X/EGM.Q.0.EGMStatus", _STRANGER, b"", UNJUDGED
         else:
             destination, publisher, body = like.destination, like.publisher, like.body
-            expected = Judgement(like.judgement.encoding, like.judgement.schema, "", b"")
+            expected = Validation(like.validation.encoding, like.validation.schema, "", b"")
         headers: Headers = ()
         disposition = "rejected-invalid"
         match chance.randrange(3):
@@ -386,7 +386,7 @@ def _tell_stories(floor: list[_Machine], registry: Registry, chance: random.Rand
         begin = chance.randrange(_STEPS // 2)
         for topic in machine.topics:
             kind: str | int = machine.game if topic.attribute == "GameDetectedConfig" else machine.letter
-            minor = topic.judgement.schema_version
+            minor = topic.validation.schema_version
             key = (topic.attribute, kind, minor)
             if key not in stories:
                 match topic.attribute:
@@ -396,7 +396,7 @@ def _tell_stories(floor: list[_Machine], registry: Registry, chance: random.Rand
                         values = _games(THEMES[machine.game])
                     case _:
                         values = told[machine.letter][topic.attribute]
-                version = registry.schema(topic.judgement.schema, minor)
+                version = registry.schema(topic.validation.schema, minor)
                 assert version is not None  # noqa: S101  # the topic was made with it
                 stories[key] = _rests(version, values)
             topic.rests = stories[key]

@@ -16,11 +16,11 @@ from maxam.broker.session import Topic
 from maxam.broker.store import TOMBSTONE_SWEEP_MIN, Store
 from maxam.config import Limits
 from maxam.globs import destination_problem
-from maxam.records import UNJUDGED, Identity, Judgement, Rejection
+from maxam.records import UNJUDGED, Identity, Rejection, Validation
 from maxam.stomp.events import Send
 
 OnShadowed = Callable[
-    [Identity, Send, Rule, Judgement | Rejection, int], None
+    [Identity, Send, Rule, Validation | Rejection, int], None
 ]  # sender, SEND, its rule, the rule's verdict, microseconds since the epoch
 UNAUTHORISED: Final = Rejection("unauthorised", "the principal has no right to send to this destination")
 _SWEEP_INTERVAL_S: Final = 1.0  # between two sweeps of deleted topics that are made because topics_max is reached
@@ -62,13 +62,13 @@ class Admission:
         self._sweep_wanted = False  # topics_max is reached, and deleted topics count
         self._sweep_at_s = 0.0  # not before, for that reason
 
-    def judge(
+    def validate(
         self, identity: Identity, rights: Rights, event: Send, topic: Topic | None, wall_us: int
-    ) -> Judgement | Rejection:
+    ) -> Validation | Rejection:
         """Decide in this order: is the destination well-formed, may the principal send there, is the body valid."""
         destination = event.destination
         if topic is None or topic.permitted != rights.number:
-            refused = self.judge_head(rights, destination, topic)
+            refused = self.validate_head(rights, destination, topic)
             if refused is not None:
                 return refused
             if topic is not None:
@@ -90,14 +90,14 @@ class Admission:
             return UNJUDGED if rule is None else rule.deletion
         if rule is None:
             return Rejection("no-rule", "no rule of the schema registry covers this destination")
-        verdict = rule.judge(destination, event.headers, event.body)
+        verdict = rule.validate(destination, event.headers, event.body)
         if type(verdict) is Rejection and event.condition is not None and event.condition.provenance:
-            verdict = rule.judge_forwarded(destination, event.headers, event.body)
+            verdict = rule.validate_forwarded(destination, event.headers, event.body)
         if rule.shadow is not None and self.on_shadowed is not None:
             self.on_shadowed(identity, event, rule, verdict, wall_us)
         return verdict
 
-    def judge_head(self, rights: Rights, destination: bytes, topic: Topic | None) -> Rejection | None:
+    def validate_head(self, rights: Rights, destination: bytes, topic: Topic | None) -> Rejection | None:
         """Decide from the destination alone: is it well-formed, and do these rights include it."""
         permitted = rights.may_send(destination)
         if (

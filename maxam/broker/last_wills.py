@@ -75,7 +75,7 @@ class LastWills:
             return None
         event = Send(will.destination, will.body, will.headers, None)
         topic = self._store.topics.get(will.destination)
-        verdict = self._admission.judge(identity, self._rights(identity.principal), event, topic, wall_us)
+        verdict = self._admission.validate(identity, self._rights(identity.principal), event, topic, wall_us)
         if type(verdict) is not Rejection or verdict.result in UNAVAILABLE_RESULTS:
             return will
         self._counters.wills_rejected += 1
@@ -101,7 +101,7 @@ class LastWills:
             )
         event = Send(will.destination, will.body, will.headers, None)
         topic = self._store.topics.get(will.destination)
-        verdict = self._admission.judge(identity, self._rights(key[0]), event, topic, self.wills.accepted_at_us)
+        verdict = self._admission.validate(identity, self._rights(key[0]), event, topic, self.wills.accepted_at_us)
         if type(verdict) is Rejection and verdict.result not in UNAVAILABLE_RESULTS:
             self._counters.wills_rejected += 1
             raise ProtocolError(

@@ -17,7 +17,7 @@ from maxam.broker.store import Store
 from maxam.config import Limits
 from maxam.content import pack
 from maxam.metrics import Counters
-from maxam.records import Change, Headers, Identity, Judgement, Rejection
+from maxam.records import Change, Headers, Identity, Rejection, Validation
 from maxam.stomp.events import Condition, Send, SkippedSend
 from maxam.token_bucket import TokenBucket, TokenBuckets
 
@@ -84,7 +84,7 @@ class Publishing:
             ProtocolError: It was rejected, and the connection ends with that.
         """
         topic = self._store.topics.get(event.destination)
-        verdict = self._admission.judge(connection.identity, connection.rights, event, topic, wall_us)
+        verdict = self._admission.validate(connection.identity, connection.rights, event, topic, wall_us)
         if type(verdict) is Rejection:
             self._reject(connection, event, verdict, wall_us)
             return
@@ -136,7 +136,7 @@ class Publishing:
             Why it was rejected, which is reported as other rejections are; None if it was accepted.
         """
         topic = self._store.topics.get(event.destination)
-        verdict = self._admission.judge(identity, rights, event, topic, wall_us)
+        verdict = self._admission.validate(identity, rights, event, topic, wall_us)
         if type(verdict) is not Rejection:
             deleted = not event.body or verdict.tombstone
             if not self.memory_low or (deleted and topic is not None):
@@ -151,7 +151,7 @@ class Publishing:
         identity: Identity,
         event: Send,
         topic: Topic | None,
-        judgement: Judgement,
+        validation: Validation,
         deleted: bool,
         wall_us: int,
     ) -> None:
@@ -162,7 +162,7 @@ class Publishing:
         content, body_at = pack(event.headers, b"" if deleted else event.body)
         destination = event.destination if topic is None else topic.destination
         change = Change(
-            log.head_revision + 1, log.accepted_at_us, destination, deleted, identity, judgement, content, body_at
+            log.head_revision + 1, log.accepted_at_us, destination, deleted, identity, validation, content, body_at
         )
         change.target = topic
         log.append_change(change)
@@ -172,12 +172,12 @@ class Publishing:
         topic = self._store.topics.get(destination)
         rights = connection.rights
         known = topic is not None and topic.permitted == rights.number
-        return known or self._admission.judge_head(rights, destination, topic) is None
+        return known or self._admission.validate_head(rights, destination, topic) is None
 
     def send_skipped(self, connection: Outbox, event: SkippedSend, wall_us: int) -> None:
         """Reject a SEND of which `keeps_body` was False. A right that was granted since then comes too late: the body is gone."""
         topic = self._store.topics.get(event.destination)
-        refused = self._admission.judge_head(connection.rights, event.destination, topic)
+        refused = self._admission.validate_head(connection.rights, event.destination, topic)
         self._reject(connection, event, UNAUTHORISED if refused is None else refused, wall_us)
 
     def _holds(

@@ -99,8 +99,8 @@ class WireCache:
 
 def change_lines(version: int, change: Change, kind: bytes, reason: bytes = b"") -> bytes:
     """Return the header lines with the metadata of a change."""
-    judgement = change.judgement
-    schema = f"{judgement.schema} {judgement.schema_version}" if judgement.schema else ""
+    validation = change.validation
+    schema = f"{validation.schema} {validation.schema_version}" if validation.schema else ""
     publisher = change.publisher.principal
     if change.deleted:
         reason = b"expired" if publisher == GATEWAY.principal else b"deleted"

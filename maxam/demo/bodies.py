@@ -64,7 +64,7 @@ class Bodies:
         Raises:
             ClientError: It does not fit the schema.
         """
-        judged = self._rule(destination).judge(destination.encode(), (), body)
+        judged = self._rule(destination).validate(destination.encode(), (), body)
         if isinstance(judged, Rejection):
             raise ClientError(f"what came for {destination} does not fit its schema: {judged.reason}")
         end = len(body) if judged.value_length < 0 else judged.value_offset + judged.value_length

@@ -21,7 +21,7 @@ from maxam.gateway.log import log_bug, log_event
 from maxam.journal.disk import Disk
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.metrics import Counters
-from maxam.records import UNJUDGED, Headers, Identity, Judgement, RejectedSend, Rejection
+from maxam.records import UNJUDGED, Headers, Identity, RejectedSend, Rejection, Validation
 from maxam.stomp.events import Send, SkippedSend
 from maxam.token_bucket import TokenBuckets
 
@@ -395,7 +395,7 @@ def body_state_by_rule(destination: bytes, registry: Registry) -> str:
     return BODY_KEPT if rule is None or rule.rejected_bodies_stored else BODY_PRIVATE
 
 
-def _expected(registry: Registry, destination: bytes) -> Judgement:
+def _expected(registry: Registry, destination: bytes) -> Validation:
     """Return encoding and type that the rule of a destination asks for; no minor judged the body, and no datum was found in it."""
     rule = registry.rule_for(destination.decode())
-    return UNJUDGED if rule is None else Judgement(rule.encoding, rule.schema, "", b"", 0, 0)
+    return UNJUDGED if rule is None else Validation(rule.encoding, rule.schema, "", b"", 0, 0)

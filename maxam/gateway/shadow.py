@@ -23,7 +23,7 @@ from maxam.avro.registry import Registry
 from maxam.avro.resolution import Resolution
 from maxam.avro.rule import Rule, SchemaVersion
 from maxam.metrics import Counters
-from maxam.records import Identity, Judgement, Rejection
+from maxam.records import Identity, Rejection, Validation
 from maxam.stomp.events import Send
 
 PRINCIPALS_MAX: Final = 1000  # counted one by one in one rule; SENDs of others are counted as OTHERS'
@@ -165,7 +165,9 @@ class Shadows:
         self._bind()
         return list(self._trials.values())
 
-    def record(self, identity: Identity, event: Send, rule: Rule, verdict: Judgement | Rejection, wall_us: int) -> None:
+    def record(
+        self, identity: Identity, event: Send, rule: Rule, verdict: Validation | Rejection, wall_us: int
+    ) -> None:
         """Record a SEND that a rule with a candidate has judged. As `OnShadowed` of the broker."""
         if self._bound is not self._registry():
             self._bind()
@@ -216,16 +218,16 @@ class Shadows:
         tally: Tally,
         principal: str,
         event: Send,
-        verdict: Judgement | Rejection,
+        verdict: Validation | Rejection,
         wall_us: int,
     ) -> None:
         shadow = trials.rule.shadow
         if shadow is None:
             return
-        alone = shadow.judge(event.destination, event.headers, event.body)
+        alone = shadow.validate(event.destination, event.headers, event.body)
         total = trials.total
-        if isinstance(alone, Judgement):
-            if isinstance(verdict, Judgement):
+        if isinstance(alone, Validation):
+            if isinstance(verdict, Validation):
                 tally.fits += 1
                 total.fits += 1
             else:
@@ -265,7 +267,7 @@ class Shadows:
         self._counters.shadow_rejections += 1
         trials.blame(principal, problem, reason, destination, wall_us)
 
-    def _unreadable(self, trials: Trials, body: bytes, verdict: Judgement) -> str:
+    def _unreadable(self, trials: Trials, body: bytes, verdict: Validation) -> str:
         """Return why a body of an older version cannot be read as the candidate. Empty when it can."""
         writer = self._registry().schema(verdict.schema, verdict.schema_version)
         if writer is None:

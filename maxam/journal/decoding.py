@@ -1,4 +1,4 @@
-"""Bytes to records: the contents of checked blocks, with equal identities, judgements and topics shared."""
+"""Bytes to records: the contents of checked blocks, with equal identities, validations and topics shared."""
 
 from typing import Final, final
 
@@ -16,13 +16,12 @@ from maxam.journal.encoding import (
     KIND_WILL_END,
     REJECTED_TAIL,
 )
-from maxam.journal.layout import RecordCursor, skip_identity, skip_judgement
+from maxam.journal.layout import RecordCursor, skip_identity, skip_validation
 from maxam.records import (
     UNJUDGED,
     AcknowledgementRecord,
     Change,
     Identity,
-    Judgement,
     OwedRecord,
     Positions,
     Record,
@@ -32,6 +31,7 @@ from maxam.records import (
     SessionEndRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    Validation,
     WillEndRecord,
     WillRecord,
 )
@@ -54,7 +54,7 @@ class Decoder:
         "_deletions",
         "_destinations",
         "_identities",
-        "_judgements",
+        "_validations",
         "accepted_at_us",
         "gapless",
         "mentioned",
@@ -73,8 +73,8 @@ class Decoder:
         self.gapless = True
         self.mentioned = 0
         self._identities: Final[dict[bytes, Identity]] = {}
-        self._judgements: Final[dict[bytes, Judgement]] = {}
-        self._deletions: Final[dict[bytes, Judgement]] = {}
+        self._validations: Final[dict[bytes, Validation]] = {}
+        self._deletions: Final[dict[bytes, Validation]] = {}
         self._destinations: Final[dict[bytes, bytes]] = {}
 
     def decode(self, data: bytes, count: int) -> list[Record]:
@@ -95,10 +95,10 @@ class Decoder:
         gapless = self.gapless
         latest = self.accepted_at_us
         cursor = RecordCursor(data, self.revision, gapless)
-        shared = b""  # identity and judgement of the change before, and its kind
+        shared = b""  # identity and validation of the change before, and its kind
         shared_kind = -1
         identity = _NOBODY
-        judgement = UNJUDGED
+        validation = UNJUDGED
         for _ in range(count):
             is_change = cursor.next_record()
             at = cursor.at_us
@@ -120,26 +120,26 @@ class Decoder:
                 middle = skip_identity(data, start)
                 encoded = data[start:middle]
                 identity = identities.get(encoded) or self._identity(encoded)
-                end = cursor.place = skip_judgement(data, middle)
+                end = cursor.place = skip_validation(data, middle)
                 encoded = data[middle:end]
-                judgements = self._deletions if deleted else self._judgements
-                judgement = judgements.get(encoded) or self._judgement(encoded, deleted)
+                validations = self._deletions if deleted else self._validations
+                validation = validations.get(encoded) or self._validation(encoded, deleted)
                 shared = data[start:end]
                 shared_kind = kind
             cursor.value()
-            judged = judgement
+            judged = validation
             value_length = cursor.value_length
             body_at = cursor.body - cursor.headers
-            rest = cursor.body_end - cursor.body - judgement.value_offset
+            rest = cursor.body_end - cursor.body - validation.value_offset
             if value_length != rest and (value_length or rest > 0):
-                judged = Judgement(
-                    judgement.encoding,
-                    judgement.schema,
-                    judgement.schema_version,
-                    judgement.schema_fingerprint,
-                    judgement.value_offset,
+                judged = Validation(
+                    validation.encoding,
+                    validation.schema,
+                    validation.schema_version,
+                    validation.schema_fingerprint,
+                    validation.value_offset,
                     value_length,
-                    judgement.tombstone,
+                    validation.tombstone,
                 )
             content = data[cursor.headers : cursor.body_end]
             records.append(Change(cursor.revision, at, destination, deleted, identity, judged, content, body_at))
@@ -159,8 +159,8 @@ class Decoder:
         encoded = text(principal) + text(fingerprint)
         return self._identities.get(encoded) or self._identity(encoded)
 
-    def _judgement(self, encoded: bytes, deleted: bool) -> Judgement:
-        """Make the shared judgement of bodies whose datum is all the rest."""
+    def _validation(self, encoded: bytes, deleted: bool) -> Validation:
+        """Make the shared validation of bodies whose datum is all the rest."""
         encoding, place = read_text(encoded, 0)
         schema, place = read_text(encoded, place)
         version, place = read_text(encoded, place)
@@ -168,11 +168,11 @@ class Decoder:
         offset, _ = read_long(encoded, place)
         # only an envelope can be a deletion with a judged body; an empty body has a schema without version
         tombstone = deleted and encoding == b"envelope" and (not schema or len(version) > 0)
-        judgement = Judgement(
+        validation = Validation(
             encoding.decode(), schema.decode(), version.decode(), fingerprint, offset, tombstone=tombstone
         )
-        (self._deletions if deleted else self._judgements)[encoded] = judgement
-        return judgement
+        (self._deletions if deleted else self._validations)[encoded] = validation
+        return validation
 
     def _positions(self, data: bytes, place: int, of_revisions: bool) -> tuple[Positions, int]:
         count, place = read_long(data, place)
@@ -264,7 +264,7 @@ def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend
         fingerprint = cursor.text()
         offset, cursor.place = read_long(data, cursor.place)
         cursor.content()
-        judgement = Judgement(encoding, schema, version, fingerprint, offset, cursor.value_length)
+        validation = Validation(encoding, schema, version, fingerprint, offset, cursor.value_length)
         headers, _ = unpack_headers(data, cursor.headers)
         disposition, result, reason = [_present(data, cursor) for _ in range(3)]
         if not data.startswith(REJECTED_TAIL[:-1], cursor.place):
@@ -276,7 +276,7 @@ def decode_rejected(data: bytes, count: int, revision: int) -> list[RejectedSend
                 destination,
                 cursor.kind == KIND_DELETE,
                 identity,
-                judgement,
+                validation,
                 headers,
                 data[cursor.body : cursor.body_end],
                 disposition,

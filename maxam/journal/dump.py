@@ -90,7 +90,7 @@ def concerns(record: Record | RejectedSend, wanted: Callable[[bytes], bool]) -> 
 def as_row(revision: int, record: Record | RejectedSend) -> dict[str, Any]:
     """Return a record as JSON holds it, without its body."""
     if isinstance(record, Change | RejectedSend):
-        judgement = record.judgement
+        validation = record.validation
         at_us = record.rejected_at_us if isinstance(record, RejectedSend) else record.accepted_at_us
         row = {
             "revision": revision,
@@ -99,10 +99,10 @@ def as_row(revision: int, record: Record | RejectedSend) -> dict[str, Any]:
             "destination": record.destination.decode(),
             "publisher": record.publisher.principal,
             "fingerprint": record.publisher.fingerprint,
-            "encoding": judgement.encoding,
-            "schema": judgement.schema,
-            "schema_version": judgement.schema_version,
-            "schema_fingerprint": judgement.schema_fingerprint.hex(),
+            "encoding": validation.encoding,
+            "schema": validation.schema,
+            "schema_version": validation.schema_version,
+            "schema_fingerprint": validation.schema_fingerprint.hex(),
             "headers": [[name.decode(), value.decode()] for name, value in record.headers],
             "bytes": len(record.body),
         }

@@ -30,7 +30,6 @@ from maxam.records import (
     AcknowledgementRecord,
     Change,
     Identity,
-    Judgement,
     OwedRecord,
     Positions,
     Record,
@@ -40,6 +39,7 @@ from maxam.records import (
     SessionRecord,
     SubscriptionRecord,
     UnsubscriptionRecord,
+    Validation,
     WillEndRecord,
     WillRecord,
 )
@@ -248,14 +248,14 @@ class Encoder:
                 stamped_high = high
                 stamped_at = at
             destination = record.destination
-            judgement = record.judgement
-            value_length = _value_length(judgement, record.body_bytes)
+            validation = record.validation
+            value_length = _value_length(validation, record.body_bytes)
             identity_bytes = record.publisher.encoded
             if identity_bytes is None:
                 identity_bytes = _identity(record.publisher)
-            judgement_bytes = judgement.encoded
-            if judgement_bytes is None:
-                judgement_bytes = _judgement(judgement)
+            validation_bytes = validation.encoded
+            if validation_bytes is None:
+                validation_bytes = _validation(validation)
             parts += (
                 LOW[low & 16383] if high else unsigned(low),
                 stamp,
@@ -264,7 +264,7 @@ class Encoder:
                 else bytes((KIND_DELETE if record.deleted else KIND_VALUE,)) + long(len(destination)),
                 destination,
                 identity_bytes,
-                judgement_bytes,
+                validation_bytes,
                 _LENGTHS[value_length] if value_length < 4096 else long(value_length),
                 record.content,
                 CHANGE_TAIL,
@@ -299,8 +299,8 @@ def encode_rejected(sends: list[RejectedSend], before: Position, sync_marker: by
             bytes((KIND_DELETE if send.deleted else KIND_VALUE,)),
             text(send.destination),
             send.publisher.encoded or _identity(send.publisher),
-            send.judgement.encoded or _judgement(send.judgement),
-            long(_value_length(send.judgement, len(send.body))),
+            send.validation.encoded or _validation(send.validation),
+            long(_value_length(send.validation, len(send.body))),
             pack(send.headers, send.body)[0],
             _STRING_FOLLOWS,
             text(send.disposition.encode()),
@@ -332,23 +332,23 @@ def _identity(identity: Identity) -> bytes:
     return encoded
 
 
-def _judgement(judgement: Judgement) -> bytes:
+def _validation(validation: Validation) -> bytes:
     encoded = b"".join(
         (
-            text(judgement.encoding.encode()),
-            text(judgement.schema.encode()),
-            text(judgement.schema_version.encode()),
-            text(judgement.schema_fingerprint),
-            long(judgement.value_offset),
+            text(validation.encoding.encode()),
+            text(validation.schema.encode()),
+            text(validation.schema_version.encode()),
+            text(validation.schema_fingerprint),
+            long(validation.value_offset),
         )
     )
-    if judgement.value_length < 0:  # others are made for one change: a cache would only keep their bytes alive
-        judgement.encoded = encoded
+    if validation.value_length < 0:  # others are made for one change: a cache would only keep their bytes alive
+        validation.encoded = encoded
     return encoded
 
 
-def _value_length(judgement: Judgement, body_bytes: int) -> int:
-    return judgement.value_length if judgement.value_length >= 0 else max(0, body_bytes - judgement.value_offset)
+def _value_length(validation: Validation, body_bytes: int) -> int:
+    return validation.value_length if validation.value_length >= 0 else max(0, body_bytes - validation.value_offset)
 
 
 def _pairs(items: list[bytes]) -> bytes:

@@ -224,7 +224,7 @@ def skip_identity(data: bytes, place: int) -> int:
     return skip_text(data, skip_text(data, place))
 
 
-def skip_judgement(data: bytes, place: int) -> int:
+def skip_validation(data: bytes, place: int) -> int:
     """Return the place after value_offset, for the place of encoding."""
     # mostly five short fields: four strings and an offset of one byte
     one = data[place]

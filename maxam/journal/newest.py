@@ -6,7 +6,7 @@ from typing import Final, final
 from maxam.content import read_unsigned
 from maxam.journal.decoding import Decoder
 from maxam.journal.encoding import CHANGE_TAIL
-from maxam.journal.layout import RecordCursor, skip_identity, skip_judgement
+from maxam.journal.layout import RecordCursor, skip_identity, skip_validation
 from maxam.records import Change
 
 _NO_CHECK: Final = CHANGE_TAIL[-1:]
@@ -105,7 +105,7 @@ class NewestChanges:
             if topic.common and data.startswith(topic.common, place):
                 cursor.place = place + len(topic.common)
             else:
-                end = cursor.place = skip_judgement(data, skip_identity(data, place))
+                end = cursor.place = skip_validation(data, skip_identity(data, place))
                 topic.common = data[place:end]
             cursor.value()
             if counts and topic.wanted and first <= cursor.revision <= last:

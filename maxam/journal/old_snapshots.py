@@ -49,7 +49,7 @@ def _split(change: Change) -> list[Record]:
         change.destination,
         change.deleted,
         change.publisher,
-        change.judgement,
+        change.validation,
         content,
         body_at,
     )

@@ -11,7 +11,7 @@ from typing import Final, final
 
 from maxam.content import read_unsigned, skip_text, text
 from maxam.journal.encoding import KIND_DELETE
-from maxam.journal.layout import RecordCursor, skip_identity, skip_judgement
+from maxam.journal.layout import RecordCursor, skip_identity, skip_validation
 
 _NULL: Final = b"\0"  # index of null in the union of a row's value
 _VALUE: Final = b"\2"
@@ -113,7 +113,7 @@ class Splicer:
             after: Changes up to this revision are read and skipped.
             until: Changes above this revision are read and skipped.
             choose: Returns the rows for changes of a schema, minor, fingerprint and kind, or None to drop them. Called once for
-                each publisher and judgement.
+                each publisher and validation.
             untyped: Returns the rows for a change whose schema cannot be read.
         """
         self.revision = revision
@@ -200,7 +200,7 @@ class Splicer:
     def _shared(self, data: bytes, place: int, deleted: bool) -> _Shared:
         """Find or make what the change has in common with others whose publisher stands at a place."""
         known = self._deleted if deleted else self._values
-        end = skip_judgement(data, skip_identity(data, place))
+        end = skip_validation(data, skip_identity(data, place))
         if end > len(data):
             raise IndexError
         common = data[place:end]

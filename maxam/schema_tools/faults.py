@@ -23,7 +23,7 @@ from maxam.avro.json.decoding import Json, ValueDecodeError, decode_value
 from maxam.avro.rule import CONFLUENT, DATUM, ENVELOPE, NONE, SINGLE_OBJECT, SchemaVersion
 from maxam.avro.schema import Type
 from maxam.counting import counted
-from maxam.records import Judgement
+from maxam.records import Validation
 
 VERSION_HEADER: Final = "schema-version"
 
@@ -198,7 +198,7 @@ def _part(leaf: Leaf, body: bytes) -> Part:
     of = leaf.type
     title = of.label if not of.logical else f"{of.label} ({of.logical})"
     try:
-        value = decode_value(_text(of), body, Judgement("", "", "", b"", leaf.start, leaf.end - leaf.start))
+        value = decode_value(_text(of), body, Validation("", "", "", b"", leaf.start, leaf.end - leaf.start))
     except ValueDecodeError:
         value = b64encode(body[leaf.start : leaf.end]).decode()
     return Part(leaf.path or "value", leaf.start, leaf.end - leaf.start, title, value)

@@ -15,8 +15,8 @@ from maxam.avro.rule import Rule
 from maxam.broker.destinations import MatchIndex
 from maxam.counting import counted
 from maxam.https_client import NotFoundError, Remote
-from maxam.records import Headers, Judgement, Rejection
-from maxam.schema_tools.judging import fetch_registry
+from maxam.records import Headers, Rejection, Validation
+from maxam.schema_tools.validating import fetch_registry
 from maxam.terminal.tables import print_line, print_table
 
 PAGE_ROWS: Final = 200  # topics asked for at a time: the most that a page has
@@ -223,18 +223,18 @@ def _judge_topic(plan: Plan, row: dict[str, Any], planned: _Rules, present: _Rul
         plan.withheld += 1
         return
     headers, body = _sent(row)
-    judgement = rule.judge(destination.encode(), headers, body)
-    if isinstance(judgement, Judgement):
+    validation = rule.validate(destination.encode(), headers, body)
+    if isinstance(validation, Validation):
         before = _named(row["encoding"], row["schema"], row["schema_version"])
-        after = _named(judgement.encoding, judgement.schema, judgement.schema_version)
+        after = _named(validation.encoding, validation.schema, validation.schema_version)
         if before != after:
             plan.note("moves", (before, after), destination)
         return
-    if rule_now is not None and isinstance(rule_now.judge(destination.encode(), headers, body), Rejection):
+    if rule_now is not None and isinstance(rule_now.validate(destination.encode(), headers, body), Rejection):
         plan.broken_already += 1
         return
-    key = (publisher, rule.glob.text, rule.schema, judgement.result, _INDEX.sub("[]", judgement.path))
-    plan.note("breaks", key, destination, judgement.reason)
+    key = (publisher, rule.glob.text, rule.schema, validation.result, _INDEX.sub("[]", validation.path))
+    plan.note("breaks", key, destination, validation.reason)
 
 
 def _judge_rejects(plan: Plan, remote: Remote, planned: _Rules) -> None:
@@ -261,7 +261,7 @@ def _judge_reject(plan: Plan, remote: Remote, row: dict[str, Any], planned: _Rul
         plan.rejects_without_body += 1
         return
     headers, body = _sent(found)
-    if body and isinstance(rule.judge(destination.encode(), headers, body), Judgement):
+    if body and isinstance(rule.validate(destination.encode(), headers, body), Validation):
         plan.note("passes", (row["principal"], rule.glob.text, row["result"]), destination)
 
 

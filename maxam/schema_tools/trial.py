@@ -16,7 +16,7 @@ from maxam.config import Limits
 from maxam.counting import counted
 from maxam.errors import ConfigurationError
 from maxam.globs import compile_glob, destination_problem
-from maxam.records import Headers, Judgement, Rejection
+from maxam.records import Headers, Rejection, Validation
 from maxam.schema_tools.folder import version_of
 
 JSON: Final = "json"
@@ -36,7 +36,7 @@ class Trial:
         body: As it would be sent.
         destination: Topic of the SEND.
         rule: Index of the rule that decided. None without one.
-        judgement: The broker's judgement. None for an empty body, which deletes.
+        validation: The broker's validation. None for an empty body, which deletes.
         value: The value as JSON, when `value_known`.
         problem: Reaction of the broker if it would not answer with a RECEIPT. Else empty.
     """
@@ -47,7 +47,7 @@ class Trial:
     rule: int | None
     glob: str
     encoding: str
-    judgement: Judgement | Rejection | None
+    validation: Validation | Rejection | None
     value: Json
     value_known: bool
     problem: str
@@ -55,13 +55,13 @@ class Trial:
     @property
     def accepted(self) -> bool:
         """The broker would take it."""
-        return not isinstance(self.judgement, Rejection) and not self.problem
+        return not isinstance(self.validation, Rejection) and not self.problem
 
     def receipt(self) -> list[tuple[str, str]]:
         """Return the headers of the RECEIPT that hold the result of the SEND."""
-        if isinstance(self.judgement, Rejection):
+        if isinstance(self.validation, Rejection):
             disposition = "rejected-invalid"
-            more = [("result", self.judgement.result), ("reason", self.judgement.reason)]
+            more = [("result", self.validation.result), ("reason", self.validation.reason)]
         else:
             disposition, more = "accepted", []
         return [("disposition", disposition), ("content-disposition", disposition), *more]
@@ -79,7 +79,7 @@ class Trial:
         if self.problem:
             return facts | {"accepted": False, "error": self.problem}
         facts |= {"accepted": self.accepted, "receipt": dict(self.receipt())}
-        by = self.judgement
+        by = self.validation
         if isinstance(by, Rejection):
             names = ("schema", "schema_version", "path", "expected", "found", "offset", "item", "item_key")
             return facts | {name: getattr(by, name) for name in names}
@@ -96,7 +96,7 @@ class Trial:
         if self.problem:
             return [*lines, self.problem]
         lines += [f"{name}:{value}" for name, value in self.receipt()]
-        by = self.judgement
+        by = self.validation
         if isinstance(by, Rejection):
             if by.offset >= 0:
                 item = "" if by.item < 0 else f"item {by.item} (key {by.item_key}) of the envelope, "
@@ -155,35 +155,35 @@ def trial(
     else:
         body = bytes_of(data, taken_as, name)
     glob, encoding = ("", "") if rule is None else (rule.glob.text, rule.encoding)
-    judgement: Judgement | Rejection | None
+    validation: Validation | Rejection | None
     problem = destination_problem(where, Limits().destination_bytes_max)
     if problem is not None:
-        judgement = Rejection("invalid-destination", problem)
+        validation = Rejection("invalid-destination", problem)
     elif not body:
-        judgement = None
+        validation = None
     elif rule is None:
-        judgement = Rejection("no-rule", "no rule of the schema registry covers this destination")
+        validation = Rejection("no-rule", "no rule of the schema registry covers this destination")
     else:
-        judgement = rule.judge(where, headers, body)
-    value, known = _value(registry, judgement, body)
+        validation = rule.validate(where, headers, body)
+    value, known = _value(registry, validation, body)
     limit = Limits().frame_body_bytes_max
     error = (
         f"no RECEIPT but an ERROR, and the connection is closed: at most {limit} bytes are allowed"
         if len(body) > limit
         else ""
     )
-    return Trial(taken_as, body, destination, index, glob, encoding, judgement, value, known, error)
+    return Trial(taken_as, body, destination, index, glob, encoding, validation, value, known, error)
 
 
 def _headers(schema_version: str | None) -> Headers:
     return () if schema_version is None else ((b"schema-version", schema_version.encode(errors="surrogateescape")),)
 
 
-def _value(registry: Registry, judgement: Judgement | Rejection | None, body: bytes) -> tuple[Json, bool]:
-    if not isinstance(judgement, Judgement) or (judgement.tombstone and not judgement.value_length):
+def _value(registry: Registry, validation: Validation | Rejection | None, body: bytes) -> tuple[Json, bool]:
+    if not isinstance(validation, Validation) or (validation.tombstone and not validation.value_length):
         return None, False
-    version = registry.schema(judgement.schema, judgement.schema_version)
-    return (None, False) if version is None else (decode_value(version.schema.text, body, judgement), True)
+    version = registry.schema(validation.schema, validation.schema_version)
+    return (None, False) if version is None else (decode_value(version.schema.text, body, validation), True)
 
 
 def form_of(data: bytes) -> str:
@@ -336,20 +336,20 @@ def decode(
         return Decoded(shown, "no schema: the bytes as base64", {"schema": "", "schema_version": "", "value": shown})
     if rule is None or minor is not None or (type_name, encoding) != (rule.schema, rule.encoding):
         rule = _rule_of(registry, type_name, encoding, minor)
-    judgement = rule.judge(_destination(registry, body, encoding, destination), _headers(schema_version), body)
-    if isinstance(judgement, Rejection):
-        raise ConfigurationError(f"{name}: {judgement.result}: {judgement.reason}")
-    note = f"{judgement.schema} {judgement.schema_version}"
-    facts = {"schema": judgement.schema, "schema_version": judgement.schema_version, "deletes": judgement.tombstone}
-    if judgement.tombstone and not judgement.value_length:
+    validation = rule.validate(_destination(registry, body, encoding, destination), _headers(schema_version), body)
+    if isinstance(validation, Rejection):
+        raise ConfigurationError(f"{name}: {validation.result}: {validation.reason}")
+    note = f"{validation.schema} {validation.schema_version}"
+    facts = {"schema": validation.schema, "schema_version": validation.schema_version, "deletes": validation.tombstone}
+    if validation.tombstone and not validation.value_length:
         return Decoded(None, "an envelope with a tombstone: it deletes the topic's value", facts | {"value": None})
-    version = version_of(registry, judgement.schema, judgement.schema_version)
+    version = version_of(registry, validation.schema, validation.schema_version)
     try:
-        value = decode_value(version.schema.text, body, judgement)
+        value = decode_value(version.schema.text, body, validation)
     except ValueDecodeError as error:
         raise ConfigurationError(f"{name}: it is valid, but cannot be shown: {error}") from error
     return Decoded(
-        value, note + ("; it deletes the topic's value" if judgement.tombstone else ""), facts | {"value": value}
+        value, note + ("; it deletes the topic's value" if validation.tombstone else ""), facts | {"value": value}
     )
 
 

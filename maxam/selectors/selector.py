@@ -152,13 +152,13 @@ class Selector:
             return False
         row: Row = [None] * self._places
         if not self.headers_only:
-            judgement = change.judgement
-            fingerprint = judgement.schema_fingerprint
+            validation = change.validation
+            fingerprint = validation.schema_fingerprint
             plan = self._plans.get(fingerprint)
             if plan is None and (not fingerprint or (plan := self._plan(fingerprint)) is None):
                 return False
-            start = change.body_at + judgement.value_offset
-            length = judgement.value_length
+            start = change.body_at + validation.value_offset
+            length = validation.value_length
             try:
                 plan.read(change.content, start, len(change.content) if length < 0 else start + length, row)
             except IndexError:  # it takes too long, or the journal holds other bytes than those that were judged

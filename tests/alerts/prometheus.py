@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "maxam.rules.yml"

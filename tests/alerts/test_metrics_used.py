@@ -13,8 +13,8 @@ from maxam.config import AdminSettings
 from maxam.links import link_topic
 from maxam.records import REJECTION_RESULTS
 from tests.alerts.prometheus import DASHBOARD, DEPLOY, alerts, expressions, panels, promtool, recorded
-from tests.bridge_links import link
-from tests.streams.test_reload_admin import get
+from tests.streams.cli.test_reload_admin import get
+from tests.support.bridge_links import link
 from tests.support.living_gateway import ANYTHING_GOES, Living, Site, living, run, until
 
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to all that it scrapes

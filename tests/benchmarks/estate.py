@@ -17,7 +17,7 @@ from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.links import CENTRE, UP, Link, LinkRoute, link_topic
-from maxam.records import UNJUDGED, Change, Headers, Identity, Judgement, Record
+from maxam.records import UNJUDGED, Change, Headers, Identity, Record, Validation
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.readings import meter_reading
 
@@ -45,7 +45,7 @@ def build_estate(folder: Path, topics: int, venues: int, bridged: bool) -> None:
     stored = Journal.open(folder, OsDisk(), JournalSettings(durable=False), os.urandom(16), "5f0c9a3be1d27846")
     list(stored.recover())
     publisher = Identity("bridge", "ab" * 32)
-    judgement = Judgement("datum", "egm.EGMMeterReading_v1", "1.0", bytes(8))
+    validation = Validation("datum", "egm.EGMMeterReading_v1", "1.0", bytes(8))
     body = meter_reading(_BODY_BYTES)
     now_us = time.time_ns() // 1000
     each = topics // venues
@@ -54,7 +54,7 @@ def build_estate(folder: Path, topics: int, venues: int, bridged: bool) -> None:
         venue = b"V%04d" % ((number - 1) // each)
         name = b"%b/EGM.Q.%05d.EGMMeterReading" % (venue, number % each)
         headers = provenance(venue, number, now_us) if bridged else ()
-        records.append(Change(number, now_us, name, False, publisher, judgement, *pack(headers, body)))
+        records.append(Change(number, now_us, name, False, publisher, validation, *pack(headers, body)))
         if len(records) == _BATCH or number == topics:
             stored.write(stored.encode(records))
             records = []

@@ -18,7 +18,7 @@ import click
 from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
-from maxam.records import Change, Identity, Judgement, Record, SubscriptionRecord
+from maxam.records import Change, Identity, Record, SubscriptionRecord, Validation
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.readings import meter_reading
 
@@ -32,12 +32,12 @@ def build_journal(folder: Path, topics: int) -> None:
     stored = Journal.open(folder, OsDisk(), JournalSettings(durable=False), os.urandom(16))
     list(stored.recover())
     publisher = Identity("publisher", "ab" * 32)
-    judgement = Judgement("datum", "egm.EGMMeterReading_v1", "1.0", bytes(8))
+    validation = Validation("datum", "egm.EGMMeterReading_v1", "1.0", bytes(8))
     body = meter_reading(_BODY_BYTES)
     now_us = time.time_ns() // 1000
     for start in range(1, topics + 1, _BATCH):
         records: list[Record] = [
-            Change(n, now_us, b"X/EGM.Q.%07d.EGMMeterReading" % n, False, publisher, judgement, *pack((), body))
+            Change(n, now_us, b"X/EGM.Q.%07d.EGMMeterReading" % n, False, publisher, validation, *pack((), body))
             for n in range(start, min(start + _BATCH, topics + 1))
         ]
         if start == 1:

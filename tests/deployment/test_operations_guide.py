@@ -16,9 +16,9 @@ import pytest
 
 from tests.deployment import service_manager
 from tests.deployment.conftest import renamed
-from tests.guides import Block, blocks, faults
-from tests.patience import PATIENCE_S
+from tests.docs.guides import Block, blocks, faults
 from tests.support.gateway_process import kept_ports
+from tests.support.patience import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs/operate/operations.md"
 PORTS = ("61614", "8643", "8644", "61615", "8645")

@@ -34,8 +34,8 @@ from maxam.journal.replay import read_sealed
 from maxam.journal.snapshots import write_snapshot
 from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Record, SubscriptionRecord
-from tests.journal_records import NOW_US, SYNC, change, rejected
 from tests.simulation.disk import SimulatedDisk
+from tests.support.journal_records import NOW_US, SYNC, change, rejected
 
 ROOT = "/journal"
 TEXT = b'{"type":"record","name":"S_v1","fields":[]}'

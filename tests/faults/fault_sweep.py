@@ -27,8 +27,8 @@ from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import Frame
 from tests.faults.injection import ALL_CALLS, Calls, Effect, Forks, build, monotonic_s
 from tests.faults.kill_harness import BrokenPromiseError
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import BlockingClient, GatewayFolder
+from tests.support.patience import PATIENCE_S
 
 TOPICS = [b"X/F.%d" % n for n in range(6)]
 END = b"X/end"

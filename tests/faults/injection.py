@@ -15,8 +15,8 @@ import pytest
 
 from maxam.compiled import child_environment
 from maxam.stomp import encoder
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import BlockingClient, GatewayFolder
+from tests.support.patience import PATIENCE_S
 
 _SOURCE: Final = Path(__file__).with_name("injector.c")
 _TEXTS_AT: Final = 80  # three texts follow the numbers

@@ -35,8 +35,8 @@ from maxam.journal.encoding import Encoder, Position
 from maxam.records import Change, Record
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.sans_io import Client, World, forget_target
-from tests.sans_io import policy as _policy
+from tests.support.sans_io import Client, World, forget_target
+from tests.support.sans_io import policy as _policy
 
 BYTES_MAX: Final = 49_152
 FEED_BYTES: Final = 512  # as the gateway feeds a connection whose last feed took long

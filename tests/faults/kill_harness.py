@@ -48,8 +48,8 @@ from maxam.records import Headers
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 PUBLISHERS = 8
 TOPICS_EACH = 25

@@ -13,8 +13,8 @@ from maxam.config import Limits
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 CONNECT = encoder.connect("MAXVAPI")
 LINE = re.compile(

@@ -26,9 +26,9 @@ from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change, Record
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.patience import PATIENCE_S
 from tests.support import gateway_folder as gateway_process
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,8 @@ from maxam.pki.certificates import Authority
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from tests.faults.scene import CONNECT, Scene, error_of, open_files, resident_bytes, scene, settle
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import BlockingClient, GatewayFolder
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from maxam.cli.main import main
 from maxam.pki.authority import INDEX_FILE, AuthorityFolder
 from maxam.pki.certificates import fingerprint, issue_development_certificates
 from maxam.pki.est_client import new_key, new_request
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import end, launch, port_of
+from tests.support.patience import PATIENCE_S
 
 PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
 # The gateway, which kills itself when it is about to replace the n-th file after the making of a token.

@@ -23,8 +23,8 @@ from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from tests.faults.fault_sweep import FAULTS, run
 from tests.faults.injection import ALL_CALLS, Calls, Effect, Forks, build, monotonic_s, require_compiler
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import BlockingClient, GatewayFolder
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import pytest
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import GatewayFolder
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

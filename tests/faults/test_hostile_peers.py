@@ -22,9 +22,9 @@ from tests.faults.flood import Publisher, silent_readers, strangers
 from tests.faults.network import through_a_bad_network
 from tests.faults.scene import CONNECT, Scene, error_of, resident_bytes, scene
 from tests.faults.tls_scan import scan, without_certificate
-from tests.junk_certificates import with_junk
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
+from tests.support.junk_certificates import with_junk
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

@@ -27,10 +27,10 @@ from maxam.journal.retention import Rules, expire
 from maxam.journal.verify import verify
 from maxam.pki.certificates import Authority, fingerprint
 from tests.faults.network import Relay
-from tests.journal_records import SYNC, change
-from tests.patience import PATIENCE_S
+from tests.support.journal_records import SYNC, change
 from tests.support.linked import FollowedJournal, client_context, linked_gateway, policy_of, segments
 from tests.support.observed_site import Site
+from tests.support.patience import PATIENCE_S
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.slow

@@ -20,10 +20,10 @@ from maxam.journal.files import Journal, JournalSettings
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from tests.faults.kill_harness import recovered_state
-from tests.journal_records import NOW_US, change
-from tests.patience import PATIENCE_S
 from tests.support import gateway_folder as gateway_process
 from tests.support.gateway_folder import BlockingClient, GatewayFolder, GatewayProcess
+from tests.support.journal_records import NOW_US, change
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

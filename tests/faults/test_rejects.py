@@ -18,9 +18,9 @@ import pytest
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import BlockingClient
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 _GOOD = frozenset(("OK", "INFO", "LOW"))  # severities that are no finding
 # Findings of testssl.sh about a broker that it takes for a web server, or about the development certificates.

@@ -45,7 +45,7 @@ encoding = "none"
 # 404 where a path of ours takes in more than is described; 422 where Confluent's registry says so in mode READONLY.
 SETTINGS = """
 [checks]
-ignored_auth.enabled = false # by certificate: tests/streams/test_rights.py
+ignored_auth.enabled = false # by certificate: tests/streams/gateway/test_rights.py
 use_after_free.enabled = false
 ensure_resource_availability.enabled = false
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "503"]

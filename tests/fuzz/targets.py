@@ -40,16 +40,16 @@ from maxam.journal.newest import NewestChanges, decode_records
 from maxam.journal.old_snapshots import with_sequences
 from maxam.journal.scan import Scanner
 from maxam.journal.splice import Rows, Splicer
-from maxam.records import UNJUDGED, Change, Judgement, Record, SequencesRecord
+from maxam.records import UNJUDGED, Change, Record, SequencesRecord, Validation
 from maxam.stomp import encoder
 from maxam.stomp.answers import read_answer
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Condition, Event, Failure, Send
 from maxam.stomp.frames import SERVER_COMMANDS
 from maxam.stomp.frames import Decoder as FrameDecoder
 from maxam.stomp.protocol import Protocol
-from tests.journal_records import SINGLE_OBJECT, SYNC, change, one_of_each, rejected
-from tests.sans_io import EVERYTHING, World
 from tests.support.glob_reference import matches
+from tests.support.journal_records import SINGLE_OBJECT, SYNC, change, one_of_each, rejected
+from tests.support.sans_io import EVERYTHING, World
 
 # Small, so that short inputs reach them.
 LIMITS: Final = Limits(
@@ -408,13 +408,13 @@ def check_envelope(data: bytes) -> None:
     for destination, headers in (("X/e.a", ()), ("X/n.a", ()), ("X/n.a", ((b"schema-version", data[:8]),))):
         rule = registry.rule_for(destination)
         assert rule is not None
-        judgement = rule.judge(destination.encode(), headers, data)
-        if isinstance(judgement, Judgement):
-            end = len(data) if judgement.value_length < 0 else judgement.value_offset + judgement.value_length
-            assert 0 <= judgement.value_offset <= end <= len(data)
+        validation = rule.validate(destination.encode(), headers, data)
+        if isinstance(validation, Validation):
+            end = len(data) if validation.value_length < 0 else validation.value_offset + validation.value_length
+            assert 0 <= validation.value_offset <= end <= len(data)
         else:
-            assert judgement.reason.isprintable()
-            assert -1 <= judgement.offset <= len(data)
+            assert validation.reason.isprintable()
+            assert -1 <= validation.offset <= len(data)
 
 
 def _envelope_seeds() -> list[bytes]:
@@ -582,7 +582,7 @@ def _record_seeds() -> list[bytes]:
     told: tuple[list[Record], ...] = (
         [change(1, headers=marked), change(2, b"X/a", b"", UNJUDGED, (*marked, (b"k", b"v")), deleted=True)],
         [change(1, headers=((b"", b""), (b"a", b"source-revision"), (b"kept-source", b"7 p")), body=b"v" * 70)],
-        [change(1, headers=((b"a:\\", b"1\r\n\0:"),) * 3, judgement=SINGLE_OBJECT, body=b"0123456789datum")],
+        [change(1, headers=((b"a:\\", b"1\r\n\0:"),) * 3, validation=SINGLE_OBJECT, body=b"0123456789datum")],
     )
     for records in (one_of_each()[:2], one_of_each()[:1], one_of_each()[9:11], one_of_each()[8:9], *told):
         contents, count = _contents(Encoder(START, SYNC).encode(records).data)
@@ -660,7 +660,7 @@ def check_registry(data: bytes) -> None:
     for destination in ("X/a", "X/e.a", "Y/a"):
         rule = registry.rule_for(destination)
         if rule is not None:
-            rule.judge(destination.encode(), (), data[-40:])
+            rule.validate(destination.encode(), (), data[-40:])
 
 
 def _folder(**more: str) -> bytes:

@@ -21,8 +21,8 @@ from typing import Final, cast
 from maxam.pki.certificates import issue_development_certificates
 from tests.interop.test_third_party_clients import CANNOT, FEATURES, SCHEMAS
 from tests.interop.third_party import LIBRARIES, Cell
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 from tests.support.recorded_sessions import Recorder, Recording, save
 
 RIGHTS: Final = {"send": ["X/Interop.*"], "receive": ["X/Interop.*"]}

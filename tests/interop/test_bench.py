@@ -15,7 +15,7 @@ from maxam.compiled import child_environment
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.brokers.broker import Broker
 from tests.benchmarks.brokers.maxam import gateway
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(name="broker", scope="module")

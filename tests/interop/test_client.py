@@ -21,8 +21,8 @@ from maxam.client import (
     connect,
     resuming,
 )
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}

@@ -16,7 +16,7 @@ from maxam.client.resume import resume
 from maxam.client.subscription import AckMode
 from tests.benchmarks.brokers import activemq, rabbitmq
 from tests.benchmarks.brokers.broker import Broker
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 Version = Literal["1.1", "1.2"]
 Start = Callable[[set[int]], contextlib.AbstractContextManager[Broker]]

@@ -13,8 +13,8 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from maxam.client import connect
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 POLICY = """
 [capabilities.all]

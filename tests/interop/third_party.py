@@ -24,8 +24,8 @@ from typing import IO, Any, Self
 
 import pytest
 
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 from tests.support.raw_client import RawClient
 
 PROGRAMS = Path(__file__).parent / "clients"

@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from maxam.bench.main import main as bench_main
 from maxam.pipeline.main import main as pipeline_main
 from maxam.pipeline.spark.session import open_session
-from tests.guides import Block, faults, shell
+from tests.docs.guides import Block, faults, shell
 from venue.command import main as venue_main
 
 REPOSITORY = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.records import Change
 from tests.benchmarks.cluster import connect_server, master_command, standalone, worker_command
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/analyse/pipeline-cluster.md").read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def newest(folder: Path) -> Iterator[dict[str, int]]:
             c.destination,
             False,
             c.publisher,
-            c.judgement,
+            c.validation,
             c.content,
             c.body_at,
         )

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from maxam.avro.compatibility import check
 from maxam.avro.resolution import LOGICAL_TYPE_MISMATCH, NOT_TEXT
-from tests.avro_schemas import minors, parsed, schemas
+from tests.support.avro_schemas import minors, parsed, schemas
 
 OURS_ALONE = {NOT_TEXT, LOGICAL_TYPE_MISMATCH}
 """Changes that only we refuse."""

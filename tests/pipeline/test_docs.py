@@ -15,7 +15,7 @@ import pytest
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.main import main
 from maxam.pipeline.spark.java import find_java
-from tests.guides import blocks, first_missing
+from tests.docs.guides import blocks, first_missing
 from tests.pipeline.guide_process import GUIDE, REPOSITORY
 from tests.support.gateway_process import GatewayProcess
 

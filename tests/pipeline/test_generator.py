@@ -17,7 +17,7 @@ from maxam.bench.main import main as bench
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.verify import verify
-from maxam.records import AcknowledgementRecord, Change, Judgement, Record, SessionEndRecord, SubscriptionRecord
+from maxam.records import AcknowledgementRecord, Change, Record, SessionEndRecord, SubscriptionRecord, Validation
 
 RECORDS = 12_000
 
@@ -71,13 +71,13 @@ def test_the_gateway_would_have_accepted_each_change_just_so(changes: list[Chang
     for change in changes:
         rule = registry.rule_for(change.destination.decode())
         assert rule is not None
-        told = change.judgement
+        told = change.validation
         if change.deleted:
             deleted += 1
             assert (told.encoding, told.schema, change.body) == (rule.encoding, rule.schema, b"")
             continue
-        judged = rule.judge(change.destination, change.headers, change.body)
-        assert isinstance(judged, Judgement), judged
+        judged = rule.validate(change.destination, change.headers, change.body)
+        assert isinstance(judged, Validation), judged
         length = len(change.body) - told.value_offset if told.value_length < 0 else told.value_length
         judged_length = len(change.body) - judged.value_offset if judged.value_length < 0 else judged.value_length
         assert (told.encoding, told.schema, told.schema_version) == (
@@ -106,7 +106,7 @@ def test_bodies_are_about_their_topic_and_time(changes: list[Change]) -> None:
     for change in changes[::3]:
         if change.deleted:
             continue
-        told = change.judgement
+        told = change.validation
         end = len(change.body) if told.value_length < 0 else told.value_offset + told.value_length
         datum = io.BytesIO(change.body[told.value_offset : end])
         value = fastavro.schemaless_reader(datum, parsed[told.schema, told.schema_version], None)

@@ -27,7 +27,7 @@ from maxam.pipeline.history import command, splicing
 from maxam.pipeline.history.command import read_history, update_history
 from maxam.pipeline.main import main
 from maxam.pipeline.spark import workers
-from maxam.records import Change, Judgement
+from maxam.records import Change, Validation
 from tests.pipeline.typed_journal import (
     DAY_US,
     PUBLISHER,
@@ -306,16 +306,16 @@ def test_every_value_of_every_minor_is_in_its_columns(tmp_path: Path, seed: int)
     assert report.problems == []
     assert report.last == len(changes)
     rows = 0
-    for name in sorted({change.judgement.schema for change in changes}):
+    for name in sorted({change.validation.schema for change in changes}):
         table = read_table(tmp_path / "out", name)
         of = table.schema.field("value").type
         renamed = last_names([minor.document for minor in minors if minor.name == name])
-        of_type = {change.revision: change for change in changes if change.judgement.schema == name}
+        of_type = {change.revision: change for change in changes if change.validation.schema == name}
         assert table["revision"].to_pylist() == list(of_type)
         for row in table.to_pylist():
             change = of_type[row["revision"]]
-            assert row["value"] == seen(shown[row["revision"]], of, renamed), change.judgement.schema_version
-            assert row["schema_version"] == change.judgement.schema_version
+            assert row["value"] == seen(shown[row["revision"]], of, renamed), change.validation.schema_version
+            assert row["schema_version"] == change.validation.schema_version
             assert row["destination"] == change.destination.decode()
             assert row["publisher"] == PUBLISHER.principal
             assert row["accepted_at"] == dt.datetime.fromtimestamp(change.accepted_at_us / 1_000_000, dt.UTC)
@@ -339,7 +339,7 @@ def some_changes(first: int, last: int, minor: Minor = A0) -> list[Change]:
             changes.append(delete_change(revision, "t.A_v1", at))
         elif revision % 10 == 8:
             changes.append(
-                Change(revision, at, b"X/raw", False, PUBLISHER, Judgement("none", "", "", b""), *pack((), b"raw"))
+                Change(revision, at, b"X/raw", False, PUBLISHER, Validation("none", "", "", b""), *pack((), b"raw"))
             )
         elif revision % 3:
             value = {"a": revision, "s": "x"} if minor is A0 else {"b": revision, "n": None}
@@ -406,7 +406,7 @@ def test_a_new_minor_gives_older_files_its_columns(spark: SparkSession, tmp_path
     expected = [
         (c.revision, None if c.deleted else {"b": c.revision, "s": None if c.revision > 40 else "x", "n": None})
         for c in [*some_changes(1, 40), *some_changes(41, 80, A1)]
-        if c.judgement.schema == "t.A_v1"
+        if c.validation.schema == "t.A_v1"
     ]
     assert [(row["revision"], row["value"]) for row in rows] == expected
     assert read_history(spark, out, "t.A_v1").count() == len(expected)

@@ -13,7 +13,7 @@ import pytest
 from maxam.bench.archive import write_archive
 from maxam.compiled import child_environment
 from maxam.exit_codes import ExitCode
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 WITHOUT_EXTRA = """
 import json

@@ -27,7 +27,7 @@ from maxam.pipeline.jobs.latest import clock_intervals, few_newest, read_newest,
 from maxam.pipeline.main import main
 from maxam.pipeline.spark.reading import examine, read_journal
 from maxam.pipeline.spark.selection import Selection
-from maxam.records import UNJUDGED, Change, Identity, Judgement, RejectedSend, Rejection
+from maxam.records import UNJUDGED, Change, Identity, RejectedSend, Rejection, Validation
 from tests.pipeline.typed_journal import START_US, Minor, record_type, write_journal
 from tests.support.errors import code_in
 
@@ -49,7 +49,7 @@ def value(
     """Make a value."""
     body = minor.encode({"door": door, "by": "x"} if minor is V11 else {"door": door})
     return Change(
-        revision, START_US + int(at_s * S), topic.encode(), False, publisher, minor.judgement, *pack((), body)
+        revision, START_US + int(at_s * S), topic.encode(), False, publisher, minor.validation, *pack((), body)
     )
 
 
@@ -61,7 +61,7 @@ def delete(revision: int, topic: str, at_s: float) -> Change:
         topic.encode(),
         True,
         BOB,
-        Judgement("datum", "Door_v1", "", b""),
+        Validation("datum", "Door_v1", "", b""),
         *pack((), b""),
     )
 
@@ -106,9 +106,9 @@ def _journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (b"Y/a", BOB, "rejected-unauthorised", Rejection("no-send-right", "may not")),
     ]
     for number, (topic, who, disposition, why) in enumerate(sends, start=1):
-        judgement = V10.judgement if who is ALICE else UNJUDGED
+        validation = V10.validation if who is ALICE else UNJUDGED
         at_us = START_US + number * S
-        rejected.append([RejectedSend(number, at_us, topic, False, who, judgement, (), b"", disposition, why)])
+        rejected.append([RejectedSend(number, at_us, topic, False, who, validation, (), b"", disposition, why)])
     rejected.close()
     return folder
 

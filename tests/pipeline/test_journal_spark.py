@@ -11,7 +11,7 @@ from maxam.journal.names import sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.journal.snapshots import write_snapshot
 from maxam.records import Change, Record
-from tests.journal_records import MISMATCH, NOW_US, SYNC, change, one_of_each, rejected
+from tests.support.journal_records import MISMATCH, NOW_US, SYNC, change, one_of_each, rejected
 
 COLUMNS = (
     *("revision", "unix_micros(accepted_at) AS accepted_at", "kind", "destination", "publisher", "schema_version"),
@@ -68,7 +68,7 @@ def test_spark_reads_what_was_written(spark: SparkSession, tmp_path: Path) -> No
             assert row["destination"] == record.destination.decode()
             assert row["publisher"] == record.publisher.principal
             assert bytes.fromhex(row["body"]) == record.body
-            assert bytes.fromhex(row["schema_fingerprint"]) == record.judgement.schema_fingerprint
+            assert bytes.fromhex(row["schema_fingerprint"]) == record.validation.schema_fingerprint
             assert [(h["name"].encode(), h["value"].encode()) for h in row["headers"]] == list(record.headers)
     assert rows[7]["positions"][0] == {"destination": "X/EGM.Q.1.EGMStatus", "revision": 4}
     assert rows[9]["low_water"] == 5

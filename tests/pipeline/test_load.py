@@ -16,7 +16,7 @@ from maxam.bench.bodies import avro_bodies, read_schemas
 from maxam.pipeline.jobs.load import encode
 from maxam.pipeline.main import main
 from maxam.pipeline.spark.sink import publish
-from maxam.records import Judgement
+from maxam.records import Validation
 from tests.pipeline.test_sink import journal, options, values
 from tests.support.gateway_process import GatewayProcess
 
@@ -51,9 +51,10 @@ def shown(type_name: str, number: int) -> list[Any]:
     """Return values of a type as `maxam-admin` shows them."""
     registry = read_schemas(SCHEMAS)
     newest = registry.versions(type_name)[0]
-    judgement = Judgement("datum", type_name, newest.minor, b"")
+    validation = Validation("datum", type_name, newest.minor, b"")
     return [
-        decode_value(newest.schema.text, body, judgement) for body in avro_bodies(registry, type_name, "", number, None)
+        decode_value(newest.schema.text, body, validation)
+        for body in avro_bodies(registry, type_name, "", number, None)
     ]
 
 
@@ -98,8 +99,8 @@ def test_a_table_becomes_the_state_of_the_gateway(gateway: GatewayProcess, tmp_p
     for destination, (body, _) in values(gateway, 40).items():
         rule = registry.rule_for(destination)
         assert rule is not None
-        judged = rule.judge(destination.encode(), (), body)
-        assert isinstance(judged, Judgement)
+        judged = rule.validate(destination.encode(), (), body)
+        assert isinstance(judged, Validation)
         place = int(destination.split(".")[2])
         expected = meters[place] if destination.endswith("Reading") else status[7 if place == 0 else place]
         schema = registry.schema(judged.schema, judged.schema_version)

@@ -13,7 +13,7 @@ from maxam.bench.bodies import SCHEMAS
 from maxam.compiled import child_environment, core
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.pipeline import Result, measure, print_results
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 RECORDS = 2000
 

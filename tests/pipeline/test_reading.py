@@ -19,7 +19,7 @@ from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.pipeline import examine, read_journal
 from maxam.pipeline.errors import PipelineError
 from maxam.records import UNJUDGED, AcknowledgementRecord, Change, Record, RejectedSend, Rejection
-from tests.journal_records import ALICE, BOB, DATUM, NOW_US, SYNC, change, one_of_each
+from tests.support.journal_records import ALICE, BOB, DATUM, NOW_US, SYNC, change, one_of_each
 
 SMALL = JournalSettings(segment_bytes_max=5000, durable=False, reserve_bytes=0)
 LAST = 120
@@ -55,10 +55,10 @@ def write_rejected(folder: Path) -> RejectedJournal:
     rejected = RejectedJournal.open(str(folder), OsDisk(), settings, SYNC)
     for n in range(1, 30):
         why = Rejection("schema-mismatch" if n % 2 else "no-rule", f"reason {n}")
-        judgement = DATUM if n % 2 else UNJUDGED
+        validation = DATUM if n % 2 else UNJUDGED
         headers = ((b"a", b"1"),) if n % 3 else ()
         send = RejectedSend(
-            n, NOW_US + n, b"X/R.%d" % n, n % 4 == 0, ALICE, judgement, headers, b"r" * n, "rejected-invalid", why
+            n, NOW_US + n, b"X/R.%d" % n, n % 4 == 0, ALICE, validation, headers, b"r" * n, "rejected-invalid", why
         )
         rejected.append([send])
     return rejected
@@ -123,7 +123,7 @@ def test_rows_hold_what_was_written(spark: SparkSession, journal: Path) -> None:
     for record in one_of_each():
         if isinstance(record, Change):
             row = rows[record.revision]
-            judged = record.judgement
+            judged = record.validation
             length = judged.value_length
             assert row.at_us == record.accepted_at_us
             assert row.kind == ("delete" if record.deleted else "value")

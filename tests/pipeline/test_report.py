@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from maxam.bench.archive import write_archive
 from maxam.pipeline.main import main
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

@@ -28,8 +28,8 @@ from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.spark.java import find_java
 from tests.examples.meter_readings import REGISTRY, SCHEMAS, Reading, body_of, model
 from tests.interop.third_party import LIBRARIES, ThirdPartyClient
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 from venue.command import main
 from venue.meters import METERS
 from venue.periods import GAMING_DAY, Periods

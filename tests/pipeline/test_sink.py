@@ -24,9 +24,9 @@ from maxam.pipeline.spark.sink import _ReportFile as ReportFile
 from maxam.pipeline.spark.sink import _rows as rows_of
 from maxam.pipeline.spark.sink import publish
 from maxam.records import Change
-from tests.patience import PATIENCE_S
 from tests.support.gateway_folder import GatewayFolder
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
 POLICY = """

@@ -35,7 +35,7 @@ from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.spark.rows import BATCH_BYTES_MAX, send_batches
 from maxam.pipeline.spark.source import JournalReader, JournalStreamReader, MaxamDataSource, Task
 from maxam.records import AcknowledgementRecord, Record
-from tests.journal_records import NOW_US, SYNC, change
+from tests.support.journal_records import NOW_US, SYNC, change
 
 LAST = 100
 AT = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=NOW_US)

@@ -16,7 +16,7 @@ from maxam.journal.identity import OtherJournalError
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.spark.source import JournalStreamReader
 from maxam.records import AcknowledgementRecord
-from tests.journal_records import NOW_US, SYNC, change
+from tests.support.journal_records import NOW_US, SYNC, change
 
 SMALL = JournalSettings(segment_bytes_max=4000, durable=False, reserve_bytes=0)
 

@@ -17,9 +17,9 @@ from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.spark.reading import read_journal
-from maxam.records import Change, Judgement
+from maxam.records import Change, Validation
 from tests.examples.meter_readings import HOUR_US, NOON_US, REGISTRY, SCHEMAS, Reading, alphabet, body_of, model, table
-from tests.journal_records import ALICE, SYNC, change
+from tests.support.journal_records import ALICE, SYNC, change
 from venue.command import main
 from venue.meters import MARKS, METER_READING, METERS
 from venue.periods import GAMING_DAY, HOUR, Kind, Periods
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 MACHINES = 12
 READINGS = 1500
 VERSION = REGISTRY.versions(METER_READING)[0]
-DATUM = Judgement("datum", METER_READING, VERSION.minor, VERSION.crc_64)
+DATUM = Validation("datum", METER_READING, VERSION.minor, VERSION.crc_64)
 Run = Callable[..., Result]
 Histories = dict[str, list[tuple[int, Reading]]]
 
@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             READINGS + 3,
             b"X/EGM.Q.10001.EGMMeterReading",
             b"?",
-            Judgement("datum", METER_READING, "9.9", b"........"),
+            Validation("datum", METER_READING, "9.9", b"........"),
             at_us=accepted_us(READINGS + 3),
         ),
     ]

@@ -23,9 +23,9 @@ from maxam.pipeline.main import main
 from maxam.pipeline.publish.publisher import Row, publish_rows
 from maxam.pipeline.spark.reading import examine, read_journal
 from maxam.records import Change, RejectedSend
-from tests.patience import PATIENCE_S
 from tests.pipeline.test_sink import journal, options, target
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
 POLICY = """
@@ -137,7 +137,7 @@ def edited(
         one.destination if destination is None else destination,
         one.deleted if deleted is None else deleted,
         one.publisher,
-        one.judgement,
+        one.validation,
         *pack(
             ((b"unit", unit), *one.headers) if unit else one.headers,
             one.body if body is None else body,

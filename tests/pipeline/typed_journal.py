@@ -17,7 +17,7 @@ from maxam.avro.source import read_source
 from maxam.content import pack
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
-from maxam.records import UNJUDGED, Change, Headers, Identity, Judgement, Record
+from maxam.records import UNJUDGED, Change, Headers, Identity, Record, Validation
 
 DAY_US = 86_400_000_000
 START_US = 1_790_812_800_000_000  # 2026-10-01
@@ -38,10 +38,10 @@ class Minor:
         return parse_schema(read_source("t", json.dumps(self.document).encode())).text
 
     @property
-    def judgement(self) -> Judgement:
-        """The judgement of a body of this version."""
+    def validation(self) -> Validation:
+        """The validation of a body of this version."""
         canonical = parse_schema(read_source("t", self.text)).canonical
-        return Judgement("datum", self.name, self.version, crc_64_avro(canonical))
+        return Validation("datum", self.name, self.version, crc_64_avro(canonical))
 
     def encode(self, value: Any) -> bytes:
         """Make a datum."""
@@ -65,14 +65,14 @@ def value_change(revision: int, minor: Minor, body: bytes, at_us: int | None = N
     """Make a change whose body is a bare datum."""
     at = START_US + revision * 1_000_000 if at_us is None else at_us
     destination = f"X/T.{revision % 7}.{minor.name}".encode()
-    return Change(revision, at, destination, False, PUBLISHER, minor.judgement, *pack(headers, body))
+    return Change(revision, at, destination, False, PUBLISHER, minor.validation, *pack(headers, body))
 
 
 def delete_change(revision: int, name: str, at_us: int | None = None) -> Change:
     """Make a deletion as the broker journals it."""
     at = START_US + revision * 1_000_000 if at_us is None else at_us
-    judgement = Judgement("datum", name, "", b"") if name else UNJUDGED
-    return Change(revision, at, b"X/T.1.gone", True, PUBLISHER, judgement, *pack((), b""))
+    validation = Validation("datum", name, "", b"") if name else UNJUDGED
+    return Change(revision, at, b"X/T.1.gone", True, PUBLISHER, validation, *pack((), b""))
 
 
 def write_journal(

@@ -3,7 +3,7 @@
 import random
 
 from maxam.stomp.frames import Frame
-from tests.sans_io import Client, World
+from tests.support.sans_io import Client, World
 
 _TOPICS = ("X/a", "X/b", "X/c:d", "X/e")
 _GLOBS = ("X/*", "X/*", "X/?")

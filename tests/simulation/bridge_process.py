@@ -25,9 +25,9 @@ from maxam.stomp import encoder
 from maxam.stomp.answers import SESSION_TAKEN_OVER
 from maxam.stomp.events import VERSION_1_2, SubscribeOptions
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.sans_io import fingerprint_of
 from tests.simulation.bridge_site import Site
 from tests.simulation.model import Violation
+from tests.support.sans_io import fingerprint_of
 
 RECONNECT_S: Final = 1.0
 SOCKET_BYTES: Final = 3000  # that the network takes without being read

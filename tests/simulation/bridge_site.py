@@ -15,12 +15,12 @@ from maxam.journal import backup
 from maxam.records import Change
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.sans_io import fingerprint_of
 from tests.simulation import files
 from tests.simulation.disk import File, PowerCut, SimulatedDisk
 from tests.simulation.loop import Loop
 from tests.simulation.machine import FOLDER, Machine
 from tests.simulation.model import Violation
+from tests.support.sans_io import fingerprint_of
 
 PUBLISHER: Final = "pub"
 BACKUPS: Final = "/backups"

@@ -13,7 +13,6 @@ from maxam.avro.registry import Registry
 from maxam.bridge.wishes import Plan
 from maxam.broker.policy import Policy
 from maxam.records import Change
-from tests.sans_io import policy
 from tests.simulation.bridge_model import SETTLED_S, Promises, Way, expected, forwarded
 from tests.simulation.bridge_process import Process
 from tests.simulation.bridge_routes import is_paused, link_complete, plan_of, wanted
@@ -21,6 +20,7 @@ from tests.simulation.bridge_site import PUBLISHER, Site, registry_of
 from tests.simulation.driver import cheap_globs
 from tests.simulation.loop import Loop
 from tests.simulation.model import Violation
+from tests.support.sans_io import policy
 
 CENTRE: Final = "C"
 DAY_S: Final = 86_400

@@ -17,8 +17,8 @@ from maxam.config import Limits
 from maxam.globs import compile_glob
 from maxam.records import Headers, Identity, Record
 from maxam.stomp.events import VERSION_1_2, Ack, Condition, Connect, Send, Subscribe, Unsubscribe
-from tests.sans_io import UNCHECKED, fingerprint_of, forget_target, policy
 from tests.simulation import model
+from tests.support.sans_io import UNCHECKED, fingerprint_of, forget_target, policy
 
 REGISTRY = load_registry(UNCHECKED)
 LIMITS = Limits(

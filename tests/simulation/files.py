@@ -17,8 +17,8 @@ from maxam.gateway.loaded_config import CRL, POLICY, SCHEMAS, LoadedConfig
 from maxam.gateway.revocation import Chain, Revocations, facts_of, load_revocations
 from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context
 from maxam.pki.certificates import Authority
-from tests.sans_io import UNCHECKED, policy
 from tests.simulation.loop import EPOCH_S
+from tests.support.sans_io import UNCHECKED, policy
 
 CLIENTS = ("anna", "bert", "cleo", "dora")
 TOPICS = tuple(f"X/{store}.{n}" for store in "ab" for n in range(4))

@@ -63,7 +63,7 @@ class Machine:
         self.broker = Broker(settings.limits, sources.policy, sources.registry)
         for record in self.journal.recover():
             self.broker.replay(record)
-            if type(record) is Change and record.judgement.schema_version:
+            if type(record) is Change and record.validation.schema_version:
                 self.judged.append(record)
         self.broker.recovered(loop.now_s, self.journal.head, self.journal.accepted_at_us, self.journal.floor)
         self.broker.incarnation = self.journal.incarnation

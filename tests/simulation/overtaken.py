@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from tests.sans_io import World, policy
 from tests.simulation.model import Violation
+from tests.support.sans_io import World, policy
 
 _TOPICS = tuple(f"X/{n}" for n in range(5))
 _GRANTS = (_TOPICS, _TOPICS, _TOPICS[:3], _TOPICS[2:], _TOPICS[:1])

@@ -20,9 +20,9 @@ from maxam.config import Limits
 from maxam.globs import compile_glob
 from maxam.records import Change
 from maxam.stomp.frames import Frame
-from tests.sans_io import UNCHECKED, Client, World, forget_target, policy
 from tests.simulation import selected
 from tests.simulation.model import Violation
+from tests.support.sans_io import UNCHECKED, Client, World, forget_target, policy
 
 TOPICS = ("X/a", "X/b", "X/c")
 GLOB = "X/*"

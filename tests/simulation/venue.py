@@ -28,7 +28,6 @@ from maxam.records import Change, Headers, Identity, Rejection
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2, Send, SubscribeOptions
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.sans_io import fingerprint_of
 from tests.simulation import files
 from tests.simulation.attendance import HEART_BEAT_S, Attendance
 from tests.simulation.disk import Killed, PowerCut, SimulatedDisk
@@ -37,6 +36,7 @@ from tests.simulation.files import ALL, CLIENTS, FORMS, NOTHING, RULES, TOPICS, 
 from tests.simulation.loop import Loop
 from tests.simulation.machine import FAULTS, FOLDER, Machine, build
 from tests.simulation.model import Violation
+from tests.support.sans_io import fingerprint_of
 
 GLOBS = {"X/*": TOPICS, "X/a.*": TOPICS[:4], "X/b.1": ("X/b.1",)}
 RECEIVE = (ALL, ALL, frozenset(TOPICS[:5]), frozenset(TOPICS[3:]))
@@ -337,7 +337,7 @@ class Venue:
 
     def check_text(self, change: Change) -> None:
         """See that the schema that judged a change is on the disk, whatever happens now."""
-        texts = TEXTS[change.judgement.schema, change.judgement.schema_version]
+        texts = TEXTS[change.validation.schema, change.validation.schema_version]
         for digest, text in texts.items():
             file = self.disk._synced_files.get(f"{FOLDER}/schemas/{digest}.avsc")
             if file is None or file.synced != text:
@@ -355,7 +355,7 @@ class Venue:
             if self.attendance is not None:
                 self.attendance.committed(change)
             if change.body:
-                minor, expected = change.judgement.schema_version, self.minors.get(change.body)
+                minor, expected = change.validation.schema_version, self.minors.get(change.body)
                 if made is not None:
                     expected = made.get((change.revision, change.body), expected)
                 if minor != expected:

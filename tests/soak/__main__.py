@@ -25,9 +25,9 @@ from statistics import mean
 
 import trio
 
-from tests.patience import PATIENCE_S
 from tests.soak.venue import Scale, Venue
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 GROWTH_MAX = 0.05
 _REST_S = 130.0  # by then the gateway has checked twice for what it holds without a use

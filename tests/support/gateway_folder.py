@@ -15,8 +15,8 @@ from maxam.pki.certificates import issue_development_certificates
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import COMMAND, launch, port_of
+from tests.support.patience import PATIENCE_S
 
 RUN = COMMAND
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gateway does
 

@@ -43,8 +43,8 @@ from maxam.pki.certificates import Authority, issue_development_certificates
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import admin_environment, port_of
+from tests.support.patience import PATIENCE_S
 
 NOW = dt.datetime.now(dt.UTC)
 DAY = dt.timedelta(days=1)

@@ -14,8 +14,8 @@ import trio
 
 from maxam.client import connect
 from maxam.pki.certificates import issue_development_certificates
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess, kept_ports
+from tests.support.patience import PATIENCE_S
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
 CLIENTS = ("publisher", "subscriber", "operator", "site-a", "site-b")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from maxam.broker.broker import Broker
 from maxam.broker.operations import Operation
 from maxam.config import Limits
 from maxam.gateway.server_connection import ServerConnection
-from tests.sans_io import EVERYTHING, UNCHECKED, World, fingerprint_of, forget_target, policy
+from tests.support.sans_io import EVERYTHING, UNCHECKED, World, fingerprint_of, forget_target, policy
 
 Step = list[Any]
 """The name of a method of `Player`, then its arguments."""

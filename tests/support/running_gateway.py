@@ -26,9 +26,9 @@ from maxam.config import (
 )
 from maxam.gateway.server import Gateway
 from maxam.pki.certificates import issue_development_certificates
-from tests.patience import PATIENCE_S
 from tests.support.gateway_process import admin_environment, port_of
 from tests.support.living_gateway import serving
+from tests.support.patience import PATIENCE_S
 
 
 @dataclass

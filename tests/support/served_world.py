@@ -11,7 +11,7 @@ from maxam.client import Client
 from maxam.client.connection import converse
 from maxam.client.link import background
 from maxam.gateway.server_connection import ServerConnection
-from tests.sans_io import World, fingerprint_of, policy
+from tests.support.sans_io import World, fingerprint_of, policy
 
 EVER = 2**62
 INCARNATION = "0123456789abcdef"

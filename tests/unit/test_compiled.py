@@ -21,8 +21,8 @@ from maxam.config import Limits
 from maxam.errors import ProtocolError, SchemaError
 from maxam.stomp.frames import CLIENT_COMMANDS, Decoder
 from tests.cores import ONLY
-from tests.journal_process import read_journal, write_journal
-from tests.sans_io import World
+from tests.support.journal_process import read_journal, write_journal
+from tests.support.sans_io import World
 
 EXPECTED = os.environ.get("MAXAM_CORE", "interpreted")
 FOLDER = Path(compiled.__file__).parents[1]
@@ -92,14 +92,14 @@ def test_each_core_reads_the_journal_of_the_other_and_both_write_the_same(tmp_pa
     """Interpreted from the source tree and this run's core: the same bytes, and the same records out of them."""
     other, own = tmp_path / "other", tmp_path / "own"
     env = {**os.environ, "PYTHONPATH": str(TREE)}
-    assert python("-m", "tests.journal_process", "write", str(other), cwd=TREE, env=env) == ["interpreted"]
+    assert python("-m", "tests.support.journal_process", "write", str(other), cwd=TREE, env=env) == ["interpreted"]
     write_journal(str(own))
     contents = [
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.avro")} for folder in (other, own)
     ]
     assert len(contents[0]) > 3
     assert contents[0] == contents[1]
-    read = python("-m", "tests.journal_process", "read", str(own), cwd=TREE, env=env)
+    read = python("-m", "tests.support.journal_process", "read", str(own), cwd=TREE, env=env)
     assert read == ["interpreted", repr(read_journal(str(other)))]
 
 

@@ -30,7 +30,7 @@ from maxam.links import (
     wanted_topic,
 )
 from maxam.pipeline.publish.bodies import read_texts
-from maxam.records import Judgement
+from maxam.records import Validation
 
 SHIPPED = load_registry(read_texts(Path(__file__).parents[2] / "schemas"))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -62,7 +62,7 @@ WANTED = st.builds(Wanted, st.booleans(), TEXTS, st.none() | st.builds(WantedDri
 def judged(destination: bytes, body: bytes) -> bool:
     """Return True if the shipped rule of a topic accepts a body."""
     rule = SHIPPED.rule_for(destination.decode())
-    return rule is not None and type(rule.judge(destination, HEADERS, body)) is Judgement
+    return rule is not None and type(rule.validate(destination, HEADERS, body)) is Validation
 
 
 @given(LINKS, st.binary(max_size=4))

@@ -15,7 +15,7 @@ from maxam.avro.folder import read_schema_texts
 from maxam.config import Limits
 from maxam.errors import ConfigurationError
 from maxam.files import FILE_BYTES_MAX, places_of_file, read_file, read_folder, stamp_file, stamp_folder
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 SUFFIXES = (".avsc", ".toml")
 

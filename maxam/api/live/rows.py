@@ -14,7 +14,7 @@ from maxam.avro.json.decoding import Json, ValueDecodeError, decode_value
 from maxam.avro.json.rows import topic_row
 from maxam.avro.personal import marks_personal
 from maxam.avro.registry import Registry
-from maxam.records import Change, Judgement
+from maxam.records import Change, Validation
 
 DECODED_BYTES_MAX: Final = 8192  # a longer body is not decoded: 0.2 us a byte at worst
 VALUE_BYTES_MAX: Final = 8192  # of a value's JSON text; 7 of the largest a second fit into a stream
@@ -52,7 +52,7 @@ class RowCache:
         return len(self._rows)
 
     def row(
-        self, registry: Registry, schema_text: Callable[[Judgement], bytes | None], change: Change, with_pii: bool
+        self, registry: Registry, schema_text: Callable[[Validation], bytes | None], change: Change, with_pii: bool
     ) -> Row:
         """Return the row of a change with its value, for a reader who may receive it."""
         if registry is not self._registry:  # the schema that decodes a value may have changed
@@ -65,7 +65,7 @@ class RowCache:
             return row
         if row is not None:
             self._remove(key, row)
-        row = make_row(change, _value_fields(change, schema_text(change.judgement), with_pii))
+        row = make_row(change, _value_fields(change, schema_text(change.validation), with_pii))
         self.made += 1
         self._rows[key] = row
         self.bytes += _size(key, row)
@@ -105,8 +105,8 @@ def to_json(value: object) -> bytes:
 
 
 def _value_fields(change: Change, text: bytes | None, with_pii: bool) -> dict[str, object]:
-    judgement = change.judgement
-    if not judgement.schema:  # no schema marks personal fields in it
+    validation = change.validation
+    if not validation.schema:  # no schema marks personal fields in it
         if change.body_bytes > RAW_BYTES_MAX:
             return {
                 "value_state": "undecoded",
@@ -115,13 +115,13 @@ def _value_fields(change: Change, text: bytes | None, with_pii: bool) -> dict[st
         problem = "it was accepted without a schema"
         return {"value_state": "raw", "problem": problem, "body": b64encode(change.body).decode()}
     if text is None:
-        problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it is no longer in force"
+        problem = f"the schema {validation.schema} {validation.schema_version} that judged it is no longer in force"
     elif change.body_bytes > DECODED_BYTES_MAX:
         problem = f"it is longer than {DECODED_BYTES_MAX} bytes"
     else:
         masked = not with_pii and marks_personal(text)
         try:
-            value = _exact(decode_value(text, change.body, judgement, without_pii=masked))
+            value = _exact(decode_value(text, change.body, validation, without_pii=masked))
         except ValueDecodeError as error:
             problem = str(error)
         else:

@@ -91,7 +91,7 @@ async def _history(call: Call) -> Response:
 def _versions(view: View, destination: str) -> dict[str, dict[str, str]]:
     """Return the schema texts of the types of the topic's rule and of its value, by version."""
     rule, change = view.registry.rule_for(destination), view.topic(destination.encode())
-    names = {"" if rule is None else rule.schema, "" if change is None else change.judgement.schema} - {""}
+    names = {"" if rule is None else rule.schema, "" if change is None else change.validation.schema} - {""}
     return {name: {one.minor: one.schema.text.decode() for one in view.registry.versions(name)} for name in names}
 
 

@@ -108,8 +108,8 @@ def _orphan_row(change: Change) -> dict[str, object]:
         "revision": change.revision,
         "accepted_at": iso_time(change.accepted_at_us),
         "publisher": change.publisher.principal,
-        "schema": change.judgement.schema,
-        "schema_version": change.judgement.schema_version,
+        "schema": change.validation.schema,
+        "schema_version": change.validation.schema_version,
     }
 
 

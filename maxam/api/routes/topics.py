@@ -89,7 +89,7 @@ class _Filter:
             return False, 0
         if condition.is_personal(change):
             if not self._call[PII]:
-                problem = f"the condition reads a field that the schema {change.judgement.schema} marks as personal; request personal data"
+                problem = f"the condition reads a field that the schema {change.validation.schema} marks as personal; request personal data"
                 raise ApiError(HTTPStatus.FORBIDDEN, "personal-withheld", problem)
             self.read_personal = True
         return condition.matches(change), condition.cost(change)
@@ -126,7 +126,7 @@ def _value(call: Call, change: Change, as_sent: bool = False) -> tuple[dict[str,
     """Return the value of a topic as far as the caller may receive it, and whether that may hold personal fields."""
     if not call.may_receive(change.destination):
         return WITHHELD, False
-    text = call.view.schema_text(change.judgement)
+    text = call.view.schema_text(change.validation)
     why = "it was asked for as it was sent" if as_sent else ""
     fields = value_fields(change, text, DECODED_BYTES_MAX, "is no longer in force", why, with_pii=call[PII])
     return fields, call[PII] and may_be_personal(change, text)

@@ -28,7 +28,7 @@ from maxam.avro.schema import PII, Type, parse_schema
 from maxam.avro.source import read_source
 from maxam.counting import counted
 from maxam.errors import MaxamError, SchemaError
-from maxam.records import Judgement
+from maxam.records import Validation
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -41,7 +41,7 @@ class ValueDecodeError(MaxamError):
     code = "value-unreadable"
 
 
-def decode_value(schema_text: bytes, body: bytes, judgement: Judgement, *, without_pii: bool = False) -> Json:
+def decode_value(schema_text: bytes, body: bytes, validation: Validation, *, without_pii: bool = False) -> Json:
     """Decode the datum inside `body` by its schema.
 
     The body must be one that the gateway accepted: fastavro does not bound the work that hostile bytes cause. The walker did.
@@ -49,14 +49,14 @@ def decode_value(schema_text: bytes, body: bytes, judgement: Judgement, *, witho
     Args:
         schema_text: Self-contained text of the schema that judged the body.
         body: The whole body.
-        judgement: Where the datum lies in it.
+        validation: Where the datum lies in it.
         without_pii: Leave out the fields that the schema marks as personal, whatever they hold.
 
     Raises:
         ValueDecodeError: Text and datum do not belong together.
     """
-    start = judgement.value_offset
-    datum = body[start:] if judgement.value_length < 0 else body[start : start + judgement.value_length]
+    start = validation.value_offset
+    datum = body[start:] if validation.value_length < 0 else body[start : start + validation.value_length]
     return decode_datum(_parsed(schema_text, without_pii), datum)
 
 

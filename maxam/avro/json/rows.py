@@ -12,17 +12,17 @@ WITHHELD: Final[dict[str, object]] = {"value_state": "withheld"}  # for a reader
 
 def topic_row(change: Change) -> dict[str, object]:
     """Return the part of a change that every reader may see."""
-    judgement = change.judgement
+    validation = change.validation
     return {
         "destination": change.destination.decode(),
         "revision": change.revision,
         "accepted_at": iso_time(change.accepted_at_us),
         "publisher": change.publisher.principal,
         "fingerprint": change.publisher.fingerprint,
-        "encoding": judgement.encoding,
-        "schema": judgement.schema,
-        "schema_version": judgement.schema_version,
-        "schema_fingerprint": judgement.schema_fingerprint.hex(),
+        "encoding": validation.encoding,
+        "schema": validation.schema,
+        "schema_version": validation.schema_version,
+        "schema_fingerprint": validation.schema_fingerprint.hex(),
         "body_bytes": change.body_bytes,
     }
 
@@ -32,7 +32,7 @@ def may_be_personal(change: Change, text: bytes | None) -> bool:
 
     A value that no schema has judged has no marks.
     """
-    return bool(change.judgement.schema) and (text is None or marks_personal(text))
+    return bool(change.validation.schema) and (text is None or marks_personal(text))
 
 
 def value_fields(
@@ -59,16 +59,16 @@ def value_fields(
     masked = not with_pii and may_be_personal(change, text)
     headers = [[name.decode(), value.decode()] for name, value in change.headers]
     problem = "it was accepted without a schema"
-    judgement = change.judgement
+    validation = change.validation
     if as_sent:
         problem = as_sent
-    elif judgement.schema and text is None:
-        problem = f"the schema {judgement.schema} {judgement.schema_version} that judged it {no_text}"
+    elif validation.schema and text is None:
+        problem = f"the schema {validation.schema} {validation.schema_version} that judged it {no_text}"
     elif change.body_bytes > decoded_bytes_max:
         problem = f"it is longer than {decoded_bytes_max} bytes"
     elif text is not None:
         try:
-            value = decode_value(text, change.body, judgement, without_pii=masked)
+            value = decode_value(text, change.body, validation, without_pii=masked)
         except ValueDecodeError as error:
             problem = str(error)
         else:
@@ -81,7 +81,7 @@ def value_fields(
         "value_state": "raw",
         "headers": headers,
         "problem": problem,
-        "value_offset": judgement.value_offset,
-        "value_length": judgement.value_length,
+        "value_offset": validation.value_offset,
+        "value_length": validation.value_length,
         "body": b64encode(change.body).decode(),
     }

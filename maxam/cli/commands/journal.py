@@ -287,12 +287,12 @@ def _value(schemas: SchemaTexts, record: Change | RejectedSend) -> dict[str, Any
     """Return the decoded value of a body, the body in hex where there is none to decode, and why."""
     if not record.body:
         return {}
-    judgement = record.judgement
-    text = schemas.text(judgement.schema, judgement.schema_version, judgement.schema_fingerprint)
+    validation = record.validation
+    text = schemas.text(validation.schema, validation.schema_version, validation.schema_fingerprint)
     if text is None:
         return {"body": record.body.hex(), "problem": "no schema"}
     try:
-        return {"value": decode_value(text, record.body, record.judgement)}
+        return {"value": decode_value(text, record.body, record.validation)}
     except ValueDecodeError as error:
         return {"body": record.body.hex(), "problem": str(error)}
 

@@ -14,8 +14,8 @@ from maxam.cli.options import done, json_option, with_credentials
 from maxam.errors import ConfigurationError
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote, RemoteError, topic_path
-from maxam.schema_tools.judging import EVERYTHING, fetch_registry
 from maxam.schema_tools.trial import BINARY, JSON, bytes_of, form_of, trial
+from maxam.schema_tools.validating import EVERYTHING, fetch_registry
 from maxam.terminal.tables import print_json, print_line
 
 _INVALID: Final = "rejected-invalid"

@@ -17,7 +17,7 @@ from maxam.errors import ConfigurationError
 from maxam.globs import compile_glob
 from maxam.https_client import Credentials, Remote, reject_path
 from maxam.schema_tools.faults import Dissection, Part, dissect
-from maxam.schema_tools.judging import read_version
+from maxam.schema_tools.validating import read_version
 from maxam.terminal.options import RenamedOption
 from maxam.terminal.tables import VALUE, print_json, print_line, print_table
 

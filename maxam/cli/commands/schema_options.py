@@ -10,7 +10,7 @@ from maxam.avro.registry import Registry
 from maxam.cli.options import FOLDER
 from maxam.https_client import Credentials, Remote
 from maxam.schema_tools.folder import load_folder
-from maxam.schema_tools.judging import fetch_registry
+from maxam.schema_tools.validating import fetch_registry
 
 FOLDER_VARIABLE: Final = "MAXAM_SCHEMAS"
 FOLDER_DEFAULT: Final = "schemas"

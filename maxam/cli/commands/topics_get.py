@@ -9,8 +9,8 @@ from maxam.avro.json.decoding import ValueDecodeError, decode_value
 from maxam.cli.completion import destinations
 from maxam.cli.options import json_option, with_credentials
 from maxam.https_client import Credentials, NotFoundError, Remote, topic_path
-from maxam.records import Judgement
-from maxam.schema_tools.judging import read_version
+from maxam.records import Validation
+from maxam.schema_tools.validating import read_version
 from maxam.terminal.tables import print_fields, print_json, print_line, print_value
 
 
@@ -39,12 +39,12 @@ def topics_get(credentials: Credentials, destination: str, as_json: bool) -> Non
 def _decode_here(remote: Remote, topic: dict[str, Any]) -> None:
     """Decode a value that the gateway left to us for its size."""
     name, minor = topic["schema"], topic["schema_version"]
-    judgement = Judgement(topic["encoding"], name, minor, b"", topic["value_offset"], topic["value_length"])
+    validation = Validation(topic["encoding"], name, minor, b"", topic["value_offset"], topic["value_length"])
     try:
         version = read_version(remote, name, minor)
         if topic["schema_fingerprint"] not in (version.crc_64.hex(), version.sha_256.hex()):
             return  # another schema has the name now, see `problem`
-        value = decode_value(version.schema.text, b64decode(topic["body"]), judgement)
+        value = decode_value(version.schema.text, b64decode(topic["body"]), validation)
     except NotFoundError:
         return
     except ValueDecodeError as error:

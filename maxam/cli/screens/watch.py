@@ -16,7 +16,7 @@ from maxam.avro.json.decoding import Json, ValueDecodeError
 from maxam.cli.options import WHOLE
 from maxam.client import ClientError, Kind, Message, ResumingClient, resuming
 from maxam.https_client import Credentials, Remote, RemoteError, split_addresses
-from maxam.schema_tools.judging import Judge
+from maxam.schema_tools.validating import Validator
 from maxam.terminal.escaping import shown
 from maxam.terminal.options import remark
 from maxam.terminal.tables import GAP, VALUE, cell, console, is_cut, make_table, print_json, print_line, tell_cut
@@ -171,7 +171,7 @@ class _Watcher:
     def __init__(self, remote: Remote, glob: str) -> None:
         self._remote: Final = remote
         self._glob: Final = glob
-        self._judge = Judge(remote, glob)
+        self._validator = Validator(remote, glob)
         self._relearn_at_s = 0.0
 
     async def update(self, message: Message) -> Update:
@@ -184,7 +184,7 @@ class _Watcher:
                 if trio.current_time() >= self._relearn_at_s:
                     # the gateway accepted it, so its registry may be another one by now
                     self._relearn_at_s = trio.current_time() + RELEARN_S
-                    self._judge = await trio.to_thread.run_sync(Judge, self._remote, self._glob)
+                    self._validator = await trio.to_thread.run_sync(Validator, self._remote, self._glob)
                     try:
                         schema, value = self._decode(message)
                         problem = ""
@@ -204,7 +204,7 @@ class _Watcher:
 
     def _decode(self, message: Message) -> tuple[str, Json]:
         headers = tuple((name.encode(), text.encode()) for name, text in message.headers.items())
-        return self._judge.decode(message.destination, headers, message.body)
+        return self._validator.decode(message.destination, headers, message.body)
 
 
 def watch(

@@ -308,7 +308,7 @@ class _Run:
         return Spliced(min(self._splicer.revision, self._work.until), place, self._problems)
 
     def _choose(self, schema: str, version: str, fingerprint: bytes, deleted: bool) -> Rows | None:
-        """Find the rows of a judgement."""
+        """Find the rows of a validation."""
         work = self._work
         if work.wanted is not None and schema not in work.wanted:
             return None

@@ -43,7 +43,7 @@ def with_values(frame: "DataFrame", catalogue: "Catalogue", *, without_pii: bool
 def json_values(batch: pa.RecordBatch, catalogue: "Catalogue", *, without_pii: bool = False) -> list[str | None]:
     """Return the datum of each row as JSON text, or None; see `with_values`."""
     from maxam.avro.json.decoding import ValueDecodeError, decode_value  # noqa: PLC0415  # likewise
-    from maxam.records import Judgement  # noqa: PLC0415  # likewise
+    from maxam.records import Validation  # noqa: PLC0415  # likewise
     from maxam.terminal.escaping import json_line  # noqa: PLC0415  # the driver has no use for fastavro
 
     texts: dict[tuple[str, str, bytes], bytes | None] = {}
@@ -63,8 +63,8 @@ def json_values(batch: pa.RecordBatch, catalogue: "Catalogue", *, without_pii: b
             values.append(None)
             continue
         try:
-            judgement = Judgement(encoding, name, version, fingerprint, offset, length)
-            value = decode_value(text_bytes, body, judgement, without_pii=without_pii)
+            validation = Validation(encoding, name, version, fingerprint, offset, length)
+            value = decode_value(text_bytes, body, validation, without_pii=without_pii)
         except ValueDecodeError:
             values.append(None)
         else:

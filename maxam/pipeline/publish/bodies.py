@@ -63,7 +63,7 @@ class BodyEncoder:
         if not body:
             return None
         pairs: Headers = tuple([(name.encode(), text.encode()) for name, text in headers.items()])
-        judged = rule.judge(destination.encode(), pairs, body)
+        judged = rule.validate(destination.encode(), pairs, body)
         return judged if isinstance(judged, Rejection) else None
 
     def rule(self, destination: str) -> Rule | None:

@@ -130,7 +130,7 @@ def send_batches(blocks: Iterable[Block], first: int, last: int) -> Iterator[pa.
 def _send_batch(sends: list[Change | RejectedSend]) -> pa.RecordBatch:
     """Return changes, or rejected SENDs, but not both, as a batch."""
     publishers = [one.publisher for one in sends]
-    judgements = [one.judgement for one in sends]
+    validations = [one.validation for one in sends]
     columns: list[list[object]] = [
         [one.revision for one in sends],
         [one.accepted_at_us if isinstance(one, Change) else one.rejected_at_us for one in sends],
@@ -138,14 +138,14 @@ def _send_batch(sends: list[Change | RejectedSend]) -> pa.RecordBatch:
         [one.destination for one in sends],
         [one.principal for one in publishers],
         [one.fingerprint for one in publishers],
-        [one.encoding for one in judgements],
-        [one.schema for one in judgements],
-        [one.schema_version for one in judgements],
-        [one.schema_fingerprint for one in judgements],
-        [one.value_offset for one in judgements],
+        [one.encoding for one in validations],
+        [one.schema for one in validations],
+        [one.schema_version for one in validations],
+        [one.schema_fingerprint for one in validations],
+        [one.value_offset for one in validations],
         [
             one.value_length if one.value_length >= 0 else max(0, len(send.body) - one.value_offset)
-            for send, one in zip(sends, judgements, strict=True)
+            for send, one in zip(sends, validations, strict=True)
         ],
         [one.headers for one in sends],
         [one.body for one in sends],
