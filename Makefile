@@ -33,6 +33,10 @@ run: $(INSTALLED) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:616
 demo: $(INSTALLED) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber, after `make run` (DEMO_ARGS="--machines 50")
 	$(FROM_WHEEL) $(BIN)/python -m maxam.demo $(DEMO_ARGS)
 
+.PHONY: demo-estate
+demo-estate: $(INSTALLED) ## three venues, a centre and the bridges between them; a line is cut for a while (ESTATE_ARGS="--cut-s 60")
+	$(FROM_WHEEL) $(BIN)/python -m maxam.demo.estate $(ESTATE_ARGS)
+
 check: $(DEV) ## lint, unit and property tests without the slow ones, interpreted: below a minute
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint check-tests
 

@@ -18,7 +18,7 @@ from maxam.stomp.answers import MARKER, SESSION_TAKEN_OVER, Answer, Delivery, Re
 from maxam.stomp.events import SubscribeOptions
 
 PAUSE_MIN_S: Final = 0.25  # before the first attempt to connect again; doubles with each
-PAUSE_MAX_S: Final = 30.0
+PAUSE_MAX_S: Final = 4.0  # short, so that the centre is current soon after the line is back
 BAD_WINDOW: Final = "bad window"  # `message` of the ERROR for a window above the gateway's limit
 STABLE_AFTER_S: Final = 1.0  # after a connection that lived this long, the pauses begin again: it has moved values
 

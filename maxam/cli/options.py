@@ -97,12 +97,23 @@ def print_rows(
     expendable: Sequence[str] = (),
     whole: str = "--json shows it whole",
     shortened: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> None:
-    """Print a listing as one object a line, or as a table with the `cells` of each row. `print_table` has the other arguments."""
+    """Print a listing as one object a line, or as a table with the `cells` of each row.
+
+    Columns of `optional` are left out if all their cells are empty. `print_table` has the other arguments.
+    """
     if as_json:
         for row in islice(rows, limit):
             print_json(row)
-    else:
-        print_table(
-            columns, [cells(row) for row in _first_rows(rows, limit)], expendable, shortened=shortened, whole=whole
-        )
+        return
+    table = [cells(row) for row in _first_rows(rows, limit)]
+    places = [
+        place
+        for place, name in enumerate(columns)
+        if name not in optional or any(row[place] not in ("", None) for row in table)
+    ]
+    shown = [columns[place] for place in places]
+    print_table(
+        shown, [[row[place] for place in places] for row in table], expendable, shortened=shortened, whole=whole
+    )

@@ -13,7 +13,7 @@ from maxam.config import load_settings
 from maxam.demo.bodies import read_registry
 from maxam.demo.venue import Plan, play
 from maxam.errors import ConfigurationError, MaxamError
-from maxam.terminal.groups import Failure, error_line
+from maxam.terminal.groups import Failure, error_line, first_error
 from maxam.terminal.options import RenamedOption
 
 CONFIGURATION: Final = "maxam-dev.toml"
@@ -89,7 +89,7 @@ def main(
     try:
         good = trio.run(play, plan, read_registry(schemas), Console())
     except* MaxamError as group:
-        problem = _first(group)
+        problem = first_error(group)
     if problem is not None:
         click.echo(error_line(problem), err=True)
         if isinstance(problem, UnreachableError):
@@ -108,11 +108,6 @@ def _configured(file: Path) -> str:
     listener = load_settings(text, str(file), file.parent).listener
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener.host, listener.host)  # noqa: S104  # no listener of ours
     return f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
-
-
-def _first(group: BaseExceptionGroup[MaxamError]) -> MaxamError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 if __name__ == "__main__":

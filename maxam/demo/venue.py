@@ -87,7 +87,9 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
                     )
                     for number in range(plan.machines):
                         machine = Machine(number, random.Random(number))  # noqa: S311 - a game, and repeatable
-                        floor_nursery.start_soon(_run, machine, plan, publisher, bodies, published, stopping)
+                        floor_nursery.start_soon(
+                            run_machine, machine, plan.readings_per_s, publisher, bodies, published, stopping
+                        )
                 answered = not floor_nursery.cancel_scope.cancelled_caught
                 if answered:
                     screen.tell("publishing ended; the slow subscriber now takes what it is still owed at full speed")
@@ -147,8 +149,13 @@ async def _dawdle(
                 await stopping.wait()
 
 
-async def _run(
-    machine: Machine, plan: Plan, client: ResumingClient, bodies: Bodies, published: Published, stopping: trio.Event
+async def run_machine(
+    machine: Machine,
+    readings_per_s: float,
+    client: ResumingClient,
+    bodies: Bodies,
+    published: Published,
+    stopping: trio.Event,
 ) -> None:
     """Let a machine play and publish its values, one after the other, until `stopping`."""
     chance = random.Random(machine.gmid)  # noqa: S311 - a game
@@ -157,7 +164,7 @@ async def _run(
         for each in told:
             await _publish(each, client, bodies, published)
         # an exponential pause: machines are not in step, and each has its bursts
-        with trio.move_on_after(min(chance.expovariate(plan.readings_per_s), 10 / plan.readings_per_s)):
+        with trio.move_on_after(min(chance.expovariate(readings_per_s), 10 / readings_per_s)):
             await stopping.wait()
         if stopping.is_set():
             return

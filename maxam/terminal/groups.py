@@ -157,6 +157,12 @@ class Failure(click.ClickException):
         click.echo(self.message, file=file, err=file is None)
 
 
+def first_error(group: BaseExceptionGroup[MaxamError]) -> MaxamError:
+    """Return the first error of a group, which may be within other groups."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
+
+
 def error_line(error: Exception, text: str = "") -> str:
     """Return what a command prints for an error: its code and a text, by default its own."""
     return f"Error [{code_of(error)}]: {shown(text or str(error))}"

@@ -84,6 +84,7 @@ def topics_list(
             ],
             expendable,
             WHOLE,
+            optional=["UNKNOWN SINCE"],
         )
 
 

@@ -1,0 +1,114 @@
+"""The files of the estate demo: certificates, policies, schemas, and the configurations of gateways and bridges."""
+
+import datetime as dt
+import shutil
+import socket
+from pathlib import Path
+from typing import Final
+
+from maxam.errors import ConfigurationError
+from maxam.pki.certificates import issue_development_certificates
+
+CENTRE: Final = "centre"
+CLIENTS: Final = ("publisher", "subscriber", "operator", "bridge")
+LINK_TIMEOUT_S: Final = 3  # the smallest that a bridge allows, so that the demo need not wait
+_MARK: Final = "estate.txt"  # in a folder that the demo may remove
+_NOTE: Final = "maxam demo: this folder is made again at each start\n"
+
+
+def make_estate(folder: Path, schemas: Path, venues: list[str]) -> dict[str, tuple[int, int]]:
+    """Make the folder of an estate, except the configurations of the bridges.
+
+    Args:
+        folder: Where. It must not exist, or be of an earlier demo.
+        schemas: Folder of the shipped schemas.
+        venues: Their names, which are their stores at the centre too.
+
+    Returns:
+        By name of the gateway, the ports of its STOMP and admin listeners.
+
+    Raises:
+        ConfigurationError: The folder has files of somebody else.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / _MARK).exists():
+            raise ConfigurationError(
+                f"{folder} is not empty and not of this demo, so it was not changed; set --folder to another one"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).write_text(_NOTE, encoding="utf-8")
+    fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC), CLIENTS)
+    ports: dict[str, tuple[int, int]] = {}
+    held: list[socket.socket] = []  # until all are chosen, so that they differ
+    for name in (CENTRE, *venues):
+        pair = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        held += pair
+        stomp, admin = (one.getsockname()[1] for one in pair)
+        ports[name] = stomp, admin
+        site = folder / name
+        shutil.copytree(schemas, site / "schemas")
+        if name == CENTRE:
+            registry = site / "schemas" / "registry.toml"
+            text = registry.read_text(encoding="utf-8")
+            registry.write_text(text.replace('destination = "X/', 'destination = "*/'), encoding="utf-8")
+        (site / "policy.toml").write_text(_policy(fingerprints), encoding="utf-8")
+        (site / "maxam.toml").write_text(_gateway(stomp, admin, name != CENTRE), encoding="utf-8")
+    for one in held:
+        one.close()
+    return ports
+
+
+def write_bridge(folder: Path, venue: str, ports: dict[str, tuple[int, int]], line: int) -> None:
+    """Write the configuration of the bridge of a venue, which reaches the centre by a line at a port."""
+    lines = ["[bridge]", f"link_timeout_s = {LINK_TIMEOUT_S}", ""]
+    for section, name, port in (("from", venue, ports[venue][0]), ("to", CENTRE, line)):
+        lines += [f"[{section}]", f'name = "{name}"', f'addresses = ["127.0.0.1:{port}"]']
+        lines += [f'admin = "127.0.0.1:{ports[name][1]}"', 'ca = "../certs/ca.pem"']
+        lines += ['certificate = "../certs/bridge.pem"', 'key = "../certs/bridge.key"', ""]
+    lines += ["[[route]]", 'glob = "X/EGM.**"', f'store = "{venue}"', ""]
+    (folder / venue / "bridge.toml").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _gateway(stomp: int, admin: int, bridge: bool) -> str:
+    text = f"""[listener]
+host = "127.0.0.1"
+port = {stomp}
+
+[tls]
+certificate = "../certs/server.pem"
+key = "../certs/server.key"
+client_ca = "../certs/ca.pem"
+crl = "../certs/crl.pem"
+
+[policy]
+file = "policy.toml"
+
+[schemas]
+folder = "schemas"
+
+[journal]
+folder = "journal"
+
+[admin]
+host = "127.0.0.1"
+port = {admin}
+"""
+    return text + '\n[bridge]\nconfigs = ["bridge.toml"]\n' if bridge else text
+
+
+def _policy(fingerprints: dict[str, str]) -> str:
+    text = """[capabilities.All]
+send = ["**"]
+receive = ["**"]
+
+[capabilities.Operations]
+admin = ["read", "write", "metrics"]
+
+[capabilities.Bridge]
+bridge = true
+"""
+    for name, fingerprint in fingerprints.items():
+        more = {"operator": ', "Operations"', "bridge": ', "Bridge"'}.get(name, "")
+        text += f'\n[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint}"]\ncapabilities = ["All"{more}]\n'
+    return text
