@@ -61,6 +61,16 @@ CODES: Final[dict[str, Entry]] = {
         "An entry of a feed is damaged, or another release wrote it.",
         "Install the same release on both sides. If it is the same, see the log of the gateway that sent it.",
     ),
+    "log-lost": Entry("The log of the cluster gives no answer.", "Check the nodes of etcd and the lines to them."),
+    "log-superseded": Entry("Another member of the cluster leads.", "Nothing: the gateway starts again and follows."),
+    "log-full": Entry(
+        "The log of the cluster has no room.", "Start the members that are away, or give etcd a larger quota."
+    ),
+    "log-trimmed": Entry("The log has forgotten entries that a member needs.", "Nothing: the member copies a journal."),
+    "log-damaged": Entry(
+        "An entry or the head of the log is damaged, or another release wrote it.",
+        "Install the same release on all members. If it is the same, check the nodes of etcd.",
+    ),
     "link-invalid": Entry(
         "A gateway sent something over a link that is no message of this release.",
         "Install the same release on both sides, and check that the address is a link of maxam.",
