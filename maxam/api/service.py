@@ -65,7 +65,7 @@ async def serve_admin(gateway: Gateway, *, task_status: trio.TaskStatus[list[str
             ListenerLimits(handshake_bytes_max=settings.limits.tls_handshake_bytes_max),
             admin_connections=gateway.access.admin_connections,
             refused=gateway.audit.refused,
-            failures=gateway.accept_failures,
+            failures=gateway.clients.accept_failures,
             standing=partial(_standing, gateway),
         )
 
@@ -97,7 +97,7 @@ async def _serve_enrolment(gateway: Gateway, enrolment: Enrolment, *, task_statu
             _Contexts(gateway),
             replace(_ENROLMENT_LIMITS, handshake_bytes_max=gateway.settings.limits.tls_handshake_bytes_max),
             refused=gateway.audit.refused,
-            failures=gateway.accept_failures,
+            failures=gateway.clients.accept_failures,
         )
 
 

@@ -77,15 +77,15 @@ def _resources(gateway: Gateway) -> Iterator[Measure]:
 
 
 def _connections(gateway: Gateway) -> Iterator[Measure]:
-    traffic = gateway.traffic
+    traffic = gateway.clients.traffic
     yield "maxam_connections", ("connected",), traffic.connected
     yield "maxam_connections", ("connecting",), traffic.connecting
     yield "maxam_connections_accepted_total", (), traffic.accepted
     for stage, refused in traffic.refused.items():
         yield "maxam_connections_refused_total", (stage,), refused
-    for over, refused in gateway.connect_rates.refused.items():
+    for over, refused in gateway.clients.connect_rates.refused.items():
         yield "maxam_connects_over_rate_total", (over,), refused
-    yield "maxam_accept_failures_total", (), gateway.accept_failures.count
+    yield "maxam_accept_failures_total", (), gateway.clients.accept_failures.count
     yield "maxam_received_bytes_total", (), traffic.bytes_received
     yield "maxam_sent_bytes_total", (), traffic.bytes_sent
     yield "maxam_frames_received_total", (), traffic.frames
@@ -165,7 +165,7 @@ def _files(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_certificate_expiry_timestamp_seconds", (), loaded.certificate.valid_until.timestamp()
     for authority, valid_until_s in _earliest(loaded.authorities.validity).items():
         yield "maxam_authority_expiry_timestamp_seconds", (authority,), valid_until_s
-    yield "maxam_client_certificate_expiry_timestamp_seconds", (), gateway.traffic.first_expiry_s
+    yield "maxam_client_certificate_expiry_timestamp_seconds", (), gateway.clients.traffic.first_expiry_s
     due = [(one.name, one.expires_at.timestamp()) for one in loaded.revocations.lists if one.expires_at is not None]
     for authority, expires_s in _earliest(due).items():
         yield "maxam_crl_expiry_timestamp_seconds", (authority,), expires_s

@@ -4,7 +4,6 @@ import gc
 import logging
 import os
 import secrets
-import socket
 import ssl
 import sys
 import time
@@ -17,28 +16,27 @@ import trio
 from maxam import __version__
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
-from maxam.broker.outbox import Outbox
 from maxam.broker.policy import Policy
-from maxam.broker.session_table import CROWDED, TAKEOVER
-from maxam.config import LISTENER_PLACES, LinkSettings, Settings
+from maxam.broker.session_table import CROWDED
+from maxam.config import LinkSettings, Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
-from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, STARTED, STOPPED, TAKEN_OVER, Audit, audit_folder
+from maxam.gateway.audit import STARTED, STOPPED, Audit, audit_folder
 from maxam.gateway.backups import Backups
 from maxam.gateway.bridge_links import BridgeLinks
 from maxam.gateway.bridges import Bridges
+from maxam.gateway.clients import Clients
 from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_loop import CommitLoop, exit_at_once
-from maxam.gateway.connect_rates import ConnectRates
 from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max, wanted_bytes
 from maxam.gateway.file_watch import FileWatch
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.holdings_watch import HoldingsWatch
 from maxam.gateway.journal_size import JournalSize
-from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, affordable_connections, listen
+from maxam.gateway.listener import address_text, listen
 from maxam.gateway.loaded_config import LoadedConfig
-from maxam.gateway.log import LogLimit, log_bug, log_event
+from maxam.gateway.log import log_event
 from maxam.gateway.loop_lag import LoopLag
 from maxam.gateway.notify import keep_watchdog
 from maxam.gateway.owed_watch import OwedWatch
@@ -48,18 +46,14 @@ from maxam.gateway.rates import Rates
 from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
-from maxam.gateway.server_connection import ServerConnection
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import Snapshots
 from maxam.gateway.staleness import Staleness
 from maxam.gateway.supervision import Supervisor
-from maxam.gateway.tls import TlsSocket
-from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.transport import Transport
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal
-from maxam.records import Identity
 
 if TYPE_CHECKING:
     from maxam.gateway.links import Links
@@ -94,7 +88,6 @@ class Gateway:
         broker: The state; call `committer.schedule_commit` after anything that may have appended to it.
         committer: Commits what was appended.
         connections: Of clients, oldest first, those in their handshake included.
-        connected: Those of them that are connected, by their place in the broker.
         address: Where clients connect, `(host, port)`.
         started_at_us: Microseconds since the epoch.
         access: Decides which clients may be connected, and ends the others.
@@ -112,9 +105,7 @@ class Gateway:
         bridge_links: Which links to other gateways are up.
         presence: Publishes who is connected, if the configuration has it enabled.
         rates: Rates of the broker, topics and sessions.
-        traffic: Totals of all connections.
-        connect_rates: How often addresses and principals may connect.
-        accept_failures: Accepts that failed because no sockets were left.
+        clients: The connections of clients: admission, and totals.
         loop_lag: How late the event loop is.
         holdings: Bytes of all connections in unfinished frames and pending RECEIPTs.
         holdings_watch: Whether that is much.
@@ -131,7 +122,6 @@ class Gateway:
         self.clock: Final = WallClock(broker.accepted_at_us, settings.limits.clock_jump_s_max, trio.current_time())
         self.committer: Final = CommitLoop(broker, journal, settings.limits, wall_us=self.clock.now_us)
         self.connections: Final[dict[Transport, None]] = {}
-        self.connected: Final[dict[Outbox, Transport]] = {}
         self.access: Final = AccessMonitor(
             settings, broker, self.connections, lambda: self.reloader.loaded, self.committer.schedule_commit
         )
@@ -158,7 +148,6 @@ class Gateway:
         self._segment_bytes_max: Final = segment_bytes_max(settings.journal, disk_bytes(settings.journal.folder))
         self.snapshots: Final = Snapshots(settings.journal, limits, broker, self._disk_nearly_full, self.clock.now_us)
         self.supervisor: Final = Supervisor()
-        self.traffic: Final = Traffic(broker, self.connections)
         self.loop_lag: Final = LoopLag()
         self.holdings: Final = Holdings(limits)
         self.holdings_watch: Final = HoldingsWatch(self.holdings)
@@ -190,13 +179,19 @@ class Gateway:
         broker.subscribing.individual_acks = settings.listener.client_individual == "individual"
         broker.publishing.on_rejected = take_rejected(broker, self.quarantine, self._rejects, self.audit)
         broker.watch_shadows(self.shadows.record)
-        self._unauthenticated: Final[dict[Transport, None]] = {}  # not CONNECTED yet, oldest first
-        others = LISTENER_PLACES * (1 if settings.enrolment.folder is None else 2)
-        self._connections_max: Final = affordable_connections(settings.limits.connections_max, others)
-        self._handshakes: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
-        self._log_limit: Final = LogLimit(settings.limits.log_lines_per_minute_max)
-        self.connect_rates: Final = ConnectRates(settings.limits)
-        self.accept_failures: Final = AcceptFailures(self._log_limit)
+        self.clients: Final = Clients(
+            settings,
+            broker,
+            self.connections,
+            self.committer,
+            self.clock,
+            self.access,
+            lambda: self.reloader.loaded,
+            self.holdings,
+            self.audit,
+            self.presence,
+            self.rates,
+        )
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
@@ -283,19 +278,13 @@ class Gateway:
                 lasting.start_soon(self.supervisor.run, name, task)
             for service in services:
                 addresses += await lasting.start(self.supervisor.serve, service.__name__, partial(service, self))
-            async with trio.open_nursery() as clients:
-                accepting = trio.CancelScope()
-                if listening is not None:
-                    clients.start_soon(self._accept, listening, clients, accepting)
-                ready(addresses)
+            ready(addresses)
+            if listening is None:
                 await self._stopping.wait()
-                accepting.cancel()
-                self._close_clients()
-                clients.cancel_scope.deadline = trio.current_time() + self.settings.limits.stop_timeout_s
-            with trio.move_on_after(
-                0 if self.observer is not None else 1
-            ):  # all that is appended is on its way: one batch, or two
-                await self.committer.drained()
+            else:
+                await self.clients.serve(listening, self._stopping)
+                with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
+                    await self.committer.drained()
             lasting.cancel_scope.cancel()
         if self._rejects is not None:
             await trio.to_thread.run_sync(self._rejects.close)
@@ -347,7 +336,9 @@ class Gateway:
 
     def stop(self) -> None:
         """Begin a graceful stop."""
-        self._stopping.set()
+        if not self._stopping.is_set():
+            log_event(logging.INFO, "stopping", connections=len(self.connections))
+            self._stopping.set()
 
     def denial(self, chain: Chain) -> ProtocolError | None:
         """Return why a client with this verified chain of certificates may not be served (or no longer), or None.
@@ -362,7 +353,7 @@ class Gateway:
         if self.audit.failure:
             reasons.append(f"audit: the audit log cannot be written ({self.audit.failure})")
         reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
-        reasons += self.accept_failures.degraded(trio.current_time()) + self.connect_rates.degraded(trio.current_time())
+        reasons += self.clients.degraded(trio.current_time())
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
         reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
         if self.observer is not None:
@@ -397,160 +388,10 @@ class Gateway:
         return [
             *used,
             ("owed_per_principal_max", self.owed_watch.most, self.owed_watch.limit, self.owed_watch.principal),
-            ("connections_max", len(self.connections), self._connections_max, ""),
+            ("connections_max", len(self.connections), self.clients.connections_max, ""),
             ("frames_unfinished_bytes_max", holdings.frames_bytes, holdings.frames_bytes_max, ""),
             ("receipts_pending_total_bytes_max", holdings.receipts_bytes, holdings.receipts_bytes_max, ""),
         ]
-
-    def _close_clients(self) -> None:
-        log_event(logging.INFO, "stopping", connections=len(self.connections))
-        self.committer.wills_held = self.presence.held = True
-        shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
-        for connection in list(self.connections):
-            connection.expel(shutdown)
-
-    async def _accept(self, listening: socket.socket, clients: trio.Nursery, scope: trio.CancelScope) -> None:
-        acceptor = Acceptor(listening, self.settings.limits, self.accept_failures)
-        with scope:
-            await acceptor.run(partial(self._accepted, clients))
-
-    def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
-        if self._stopping.is_set():
-            connected.close()  # accepted in the pass in which the stop began
-            return
-        now_s = trio.current_time()
-        over = "connections_max" if len(self.connections) >= self._connections_max else ""
-        if not over and not self.connect_rates.admits_address(host, now_s):
-            over = "connects_per_address_per_s"
-        if over:
-            connected.close()
-            self.traffic.refused[ACCEPT] += 1
-            self.audit.record(REFUSED, "refused", address=address_text(host, port), reason=over)
-            if self._log_limit.admit("connection-refused", host, now_s):
-                log_event(logging.WARNING, "connection-refused", address=address_text(host, port), reason=over)
-            return
-        if len(self._unauthenticated) >= self.settings.limits.connections_unauthenticated_max:
-            # A legitimate client is unauthenticated for milliseconds: the oldest one is the least loss.
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            oldest.cut("made room for another that had not connected yet")
-        connection = Transport(
-            TlsSocket(self.tls, connected),
-            address_text(host, port),
-            host,
-            self.settings.limits,
-            self.committer.deliveries,
-            self.clock,
-        )
-        self.connections[connection] = None
-        self._unauthenticated[connection] = None
-        clients.start_soon(self._serve, connection)
-
-    async def _serve(self, connection: Transport) -> None:
-        try:
-            await connection.run(self._handshakes, self._make_peer, self.committer.schedule_commit, self._connected)
-        except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
-            log_bug("internal-error", error, address=connection.address)
-        finally:
-            del self.connections[connection]
-            peer = connection.peer
-            if peer is not None and peer.connection is not None:
-                self.connected.pop(peer.connection, None)
-                now_s = trio.current_time()
-                self.rates.senders.ended(connection.number, peer.sends, peer.connection, now_s)
-                self.presence.ended(peer.principal, peer.client_id, connection.address, peer.heard_at_s, now_s)
-            self.traffic.ended(connection)
-            self._unauthenticated.pop(connection, None)
-            self._report_end(connection)
-            connection.forget()
-
-    def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> ServerConnection:
-        self.access.connects(chain)
-        denial = partial(self._connect_denial, fingerprint, chain)
-        return ServerConnection(
-            self.broker, self.settings, fingerprint, secrets.token_hex(16), wake, now_s, denial, self.holdings
-        )
-
-    def _connect_denial(self, fingerprint: str, chain: Chain) -> ProtocolError | None:
-        """Return why a CONNECT is answered with an ERROR, or None."""
-        denial = self.denial(chain)
-        principal = self.policy.principal_of(fingerprint)
-        if denial is not None or principal is None:
-            return denial
-        if self.connect_rates.admits_principal(principal, trio.current_time()):
-            return None
-        return ProtocolError(
-            "connecting too often",
-            f"principal {principal!r} has connected more often than {self.settings.limits.connects_per_principal_per_s}"
-            " times a second (limit connects_per_principal_per_s); wait longer before connecting again",
-        )
-
-    def _connected(self, connection: Transport) -> None:
-        self._unauthenticated.pop(connection, None)
-        self.traffic.accepted += 1
-        peer = connection.peer
-        if peer is not None and peer.connection is not None:
-            self.connected[peer.connection] = connection
-            self.access.connected(peer, connection.chain)
-            who = Identity(peer.principal, peer.fingerprint)
-            self.audit.record(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
-            self.presence.connected(peer.principal, peer.client_id, connection.address, trio.current_time())
-        if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
-            log_event(
-                logging.INFO,
-                "connection-opened",
-                address=connection.address,
-                principal=peer.principal,
-                session=peer.client_id,
-                stomp=peer.version,
-                tls=connection.tls_version,
-                fingerprint=peer.fingerprint,
-            )
-
-    def _report_end(self, connection: Transport) -> None:
-        """Log the end of a connection, and record it in the audit log."""
-        peer, address, now_s = connection.peer, connection.address, trio.current_time()
-        reason = (peer.end if peer is not None else "") or connection.reason
-        if peer is None or peer.connection is None:
-            who = Identity(self.policy.principal_of(connection.fingerprint) or "", connection.fingerprint)
-            self.audit.record(REFUSED, "refused", who, address, reason)
-            if self._log_limit.admit("connection-failed", connection.host, now_s):
-                log_event(
-                    logging.WARNING,
-                    "connection-failed",
-                    address=address,
-                    reason=reason,
-                    fingerprint=connection.fingerprint or None,
-                    host=None if peer is None else peer.host,
-                )
-            return
-        failure = peer.connection.failure
-        self.audit.record(
-            TAKEN_OVER if failure is not None and failure.message == TAKEOVER else DISCONNECTED,
-            "closed",
-            Identity(peer.principal, peer.fingerprint),
-            address,
-            reason,
-            session=peer.client_id,
-            seconds=round(now_s - connection.opened_at_s, 3),
-            sends=peer.sends,
-            messages=peer.messages,
-        )
-        if self._log_limit.admit("connection-closed", connection.host, now_s):
-            log_event(
-                logging.INFO,
-                "connection-closed",
-                address=address,
-                principal=peer.principal,
-                session=peer.client_id,
-                reason=reason,
-                seconds=f"{now_s - connection.opened_at_s:.3f}",
-                frames=peer.frames,
-                sends=peer.sends,
-                messages=peer.messages,
-                bytes_in=connection.bytes_in,
-                bytes_out=connection.bytes_out,
-            )
 
 
 def _keep_none(_texts: Iterable[tuple[str, bytes]]) -> None:

@@ -194,7 +194,7 @@ async def _health(call: Call) -> Response:
     gateway = call.gateway
     now_s = time.time()
     reasons, degraded = unready_reasons(gateway), degraded_reasons(gateway)
-    await gateway.traffic.gather()
+    await gateway.clients.traffic.gather()
     look = await gateway.staleness.look()
     audit, reloader = gateway.audit, gateway.reloader
     return Answer(
@@ -209,8 +209,8 @@ async def _health(call: Call) -> Response:
             "core": core(),
             "figures": _figures(gateway),
             "connections": {
-                "connected": gateway.traffic.connected,
-                "connecting": gateway.traffic.connecting,
+                "connected": gateway.clients.traffic.connected,
+                "connecting": gateway.clients.traffic.connecting,
                 "operators": len(gateway.access.admin_connections),
             },
             "overdue": gateway.freshness.count,

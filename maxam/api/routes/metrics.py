@@ -331,7 +331,7 @@ def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram) -> 
 async def _metrics(call: Call) -> Response:
     gateway = call.gateway
     families = {declared.name: _family(declared) for declared in METRICS}
-    await gateway.traffic.gather()
+    await gateway.clients.traffic.gather()
     await gateway.staleness.look()
     _add(families["maxam_ready"], (), 0 if unready_reasons(gateway) else 1)
     for name, labels, value in measures(gateway):

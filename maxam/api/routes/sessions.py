@@ -173,7 +173,7 @@ def _found(call: Call, action: str) -> Session:
 
 
 def _client(gateway: Gateway, session: Session) -> Transport | None:
-    return None if session.connection is None else gateway.connected.get(session.connection)
+    return None if session.connection is None else gateway.clients.connected.get(session.connection)
 
 
 def _row(gateway: Gateway, session: Session) -> dict[str, object]:

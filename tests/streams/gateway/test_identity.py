@@ -507,7 +507,7 @@ def test_a_principal_that_connects_too_often_gets_an_error(site: Site) -> None:
             for _ in range(2):
                 async with gateway.client("anna"):
                     pass
-            while gateway.gateway.connect_rates.admits_principal("anna", trio.current_time()):
+            while gateway.gateway.clients.connect_rates.admits_principal("anna", trio.current_time()):
                 pass  # on a slow machine some tokens have come back
             assert (await gateway.refusal("anna"))[0] == b"connecting too often"
             async with gateway.client("ben"):
@@ -527,7 +527,7 @@ def test_an_address_that_connects_too_often_is_closed_unanswered(
         async with living(site) as gateway:
             async with await trio.open_tcp_stream(*gateway.gateway.address) as stream:
                 assert await stream.receive_some() == b""
-            assert gateway.gateway.traffic.refused[ACCEPT] == 1
+            assert gateway.gateway.clients.traffic.refused[ACCEPT] == 1
 
     with caplog.at_level(logging.INFO, "maxam"):
         run(test)

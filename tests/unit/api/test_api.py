@@ -5,6 +5,7 @@ import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote, urlencode, urljoin
 
@@ -128,7 +129,7 @@ class World:
         self.committer = CommitLoop(self.broker)
         self.observer = None
         self.links = None
-        self.connected: dict[Outbox, Any] = {}
+        self.clients = SimpleNamespace(connected={})
         self.address = ("127.0.0.1", 61614)
         self.settings = self
         self.listener = ListenerSettings()
@@ -169,7 +170,7 @@ class World:
         event = Connect(VERSION_1_2, b"MAXVAPI", client_id, None, (0, 0))
         connection = self.broker.connect(event, Identity(principal, SENDER), "-", lambda: None, 0.0)
         if address is not None:
-            self.connected[connection] = _Client(address)
+            self.clients.connected[connection] = _Client(address)
         return connection
 
     def send(self, destination: str, body: bytes) -> None:
@@ -662,7 +663,7 @@ def test_a_session_shows_what_it_owes(world: World) -> None:
         path = "/v1/sessions/admin/" + quote("a b/c", safe="")
         assert await world.json(path) == row | {"subscriptions": [subscription]}
         world.broker.detach(connection, 1.0)
-        world.connected.clear()
+        world.clients.connected.clear()
         detached = await world.json(path)
         assert (detached["connected"], detached["peer"], detached["window"], detached["owed"]) == (
             False,

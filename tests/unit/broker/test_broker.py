@@ -1660,7 +1660,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         broker=world.broker,
         holdings=holdings,
         connections=range(7),
-        _connections_max=10,
+        clients=SimpleNamespace(connections_max=10),
         owed_watch=SimpleNamespace(most=7, limit=10, principal="anna"),
     )
     gateway.limits_used = partial(Gateway.limits_used, gateway)

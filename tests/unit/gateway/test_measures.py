@@ -87,13 +87,13 @@ def test_totals_outlive_what_they_count(tmp_path: Path) -> None:
     """Bytes, frames and conflated changes of connections and subscriptions that are gone stay; refused ones are counted by stage."""
 
     async def totals(gateway: Living) -> tuple[int, int, int, int]:
-        traffic = gateway.gateway.traffic
+        traffic = gateway.gateway.clients.traffic
         await traffic.gather()
         return traffic.bytes_received, traffic.bytes_sent, traffic.frames, traffic.conflated
 
     async def test() -> None:
         async with living(Site(tmp_path, "anna", "bert")) as gateway:
-            traffic = gateway.gateway.traffic
+            traffic = gateway.gateway.clients.traffic
             async with gateway.client("anna") as anna:
                 async with gateway.client("bert", "b") as bert:
                     await bert.subscribe("X/a", ack=b"client", durable=True)

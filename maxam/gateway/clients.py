@@ -1,0 +1,262 @@
+"""Clients of the gateway, from the accept of a connection to its end: limits, admission, log and audit."""
+
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.broker.outbox import Outbox
+from maxam.broker.session_table import TAKEOVER
+from maxam.config import LISTENER_PLACES, Settings
+from maxam.errors import ProtocolError
+from maxam.gateway.access import AccessMonitor
+from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, TAKEN_OVER, Audit
+from maxam.gateway.clock import WallClock
+from maxam.gateway.commit_loop import CommitLoop
+from maxam.gateway.connect_rates import ConnectRates
+from maxam.gateway.holdings import Holdings
+from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, affordable_connections
+from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.log import LogLimit, log_bug, log_event
+from maxam.gateway.presence import Presence
+from maxam.gateway.rates import Rates
+from maxam.gateway.revocation import Chain
+from maxam.gateway.server_connection import ServerConnection
+from maxam.gateway.tls import TlsSocket
+from maxam.gateway.traffic import ACCEPT, Traffic
+from maxam.gateway.transport import Transport
+from maxam.records import Identity
+
+
+@final
+class Clients:
+    """Accepts clients, serves each connection in a task of its own, and records how it began and ended.
+
+    Attributes:
+        connected: Connections whose CONNECT was answered with CONNECTED, by their place in the broker.
+        connections_max: Limit of connections, as far as the limit of open files allows it.
+        traffic: Totals of all connections.
+        connect_rates: How often addresses and principals may connect.
+        accept_failures: Accepts that failed because no sockets were left.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        broker: Broker,
+        connections: dict[Transport, None],
+        committer: CommitLoop,
+        clock: WallClock,
+        access: AccessMonitor,
+        loaded: Callable[[], LoadedConfig],
+        holdings: Holdings,
+        audit: Audit,
+        presence: Presence,
+        rates: Rates,
+    ) -> None:
+        """Begin without clients; `serve` accepts them.
+
+        Args:
+            settings: Fixed.
+            broker: Serves their requests.
+            connections: Open connections, oldest first, those in their handshake included. Only this object changes it.
+            committer: Commits what they append.
+            clock: The gateway's time.
+            access: Decides which clients may be connected.
+            loaded: Returns the configuration in force.
+            holdings: Bytes of all connections in unfinished frames and pending RECEIPTs.
+            audit: Log of the connections of clients.
+            presence: Publishes who is connected.
+            rates: Rates of the senders.
+        """
+        self.connected: Final[dict[Outbox, Transport]] = {}
+        others = LISTENER_PLACES * (1 if settings.enrolment.folder is None else 2)
+        self.connections_max: Final = affordable_connections(settings.limits.connections_max, others)
+        self.traffic: Final = Traffic(broker, connections)
+        self.connect_rates: Final = ConnectRates(settings.limits)
+        self._log_limit: Final = LogLimit(settings.limits.log_lines_per_minute_max)
+        self.accept_failures: Final = AcceptFailures(self._log_limit)
+        self._settings: Final = settings
+        self._broker: Final = broker
+        self._connections: Final = connections
+        self._committer: Final = committer
+        self._clock: Final = clock
+        self._access: Final = access
+        self._loaded: Final = loaded
+        self._holdings: Final = holdings
+        self._audit: Final = audit
+        self._presence: Final = presence
+        self._rates: Final = rates
+        self._unauthenticated: Final[dict[Transport, None]] = {}  # not CONNECTED yet, oldest first
+        self._handshakes: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
+        self._closing = False
+
+    async def serve(self, listening: socket.socket, stopping: trio.Event) -> None:
+        """Accept clients until `stopping` is set. Then send each one the shutdown message, and wait until all have left.
+
+        Connections that last longer than `limits.stop_timeout_s` after that are cut off. No will is fired for a connection that
+        ends here, and presence shows it as connected: the clients will connect again.
+        """
+        accepting = trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._accept, listening, nursery, accepting)
+            await stopping.wait()
+            self._closing = True
+            accepting.cancel()
+            self._committer.wills_held = self._presence.held = True
+            shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
+            for connection in list(self._connections):
+                connection.expel(shutdown)
+            nursery.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
+
+    def degraded(self, now_s: float) -> list[str]:
+        """Return lines for health: accepts that failed, addresses and principals that connect too often."""
+        return self.accept_failures.degraded(now_s) + self.connect_rates.degraded(now_s)
+
+    async def _accept(self, listening: socket.socket, clients: trio.Nursery, scope: trio.CancelScope) -> None:
+        acceptor = Acceptor(listening, self._settings.limits, self.accept_failures)
+        with scope:
+            await acceptor.run(partial(self._accepted, clients))
+
+    def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        if self._closing:
+            connected.close()  # accepted in the pass in which the stop began
+            return
+        now_s = trio.current_time()
+        over = "connections_max" if len(self._connections) >= self.connections_max else ""
+        if not over and not self.connect_rates.admits_address(host, now_s):
+            over = "connects_per_address_per_s"
+        if over:
+            connected.close()
+            self.traffic.refused[ACCEPT] += 1
+            self._audit.record(REFUSED, "refused", address=address_text(host, port), reason=over)
+            if self._log_limit.admit("connection-refused", host, now_s):
+                log_event(logging.WARNING, "connection-refused", address=address_text(host, port), reason=over)
+            return
+        if len(self._unauthenticated) >= self._settings.limits.connections_unauthenticated_max:
+            # A legitimate client is unauthenticated for milliseconds: the oldest one is the least loss.
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            oldest.cut("made room for another that had not connected yet")
+        connection = Transport(
+            TlsSocket(self._loaded().tls, connected),
+            address_text(host, port),
+            host,
+            self._settings.limits,
+            self._committer.deliveries,
+            self._clock,
+        )
+        self._connections[connection] = None
+        self._unauthenticated[connection] = None
+        clients.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Transport) -> None:
+        try:
+            await connection.run(self._handshakes, self._make_peer, self._committer.schedule_commit, self._connected)
+        except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
+            log_bug("internal-error", error, address=connection.address)
+        finally:
+            del self._connections[connection]
+            peer = connection.peer
+            if peer is not None and peer.connection is not None:
+                self.connected.pop(peer.connection, None)
+                now_s = trio.current_time()
+                self._rates.senders.ended(connection.number, peer.sends, peer.connection, now_s)
+                self._presence.ended(peer.principal, peer.client_id, connection.address, peer.heard_at_s, now_s)
+            self.traffic.ended(connection)
+            self._unauthenticated.pop(connection, None)
+            self._report_end(connection)
+            connection.forget()
+
+    def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> ServerConnection:
+        self._access.connects(chain)
+        denial = partial(self._connect_denial, fingerprint, chain)
+        return ServerConnection(
+            self._broker, self._settings, fingerprint, secrets.token_hex(16), wake, now_s, denial, self._holdings
+        )
+
+    def _connect_denial(self, fingerprint: str, chain: Chain) -> ProtocolError | None:
+        """Return why a CONNECT is answered with an ERROR, or None."""
+        denial = self._access.denial(chain)
+        principal = self._broker.policy.principal_of(fingerprint)
+        if denial is not None or principal is None:
+            return denial
+        if self.connect_rates.admits_principal(principal, trio.current_time()):
+            return None
+        return ProtocolError(
+            "connecting too often",
+            f"principal {principal!r} has connected more often than {self._settings.limits.connects_per_principal_per_s}"
+            " times a second (limit connects_per_principal_per_s); wait longer before connecting again",
+        )
+
+    def _connected(self, connection: Transport) -> None:
+        self._unauthenticated.pop(connection, None)
+        self.traffic.accepted += 1
+        peer = connection.peer
+        if peer is not None and peer.connection is not None:
+            self.connected[peer.connection] = connection
+            self._access.connected(peer, connection.chain)
+            who = Identity(peer.principal, peer.fingerprint)
+            self._audit.record(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
+            self._presence.connected(peer.principal, peer.client_id, connection.address, trio.current_time())
+        if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
+            log_event(
+                logging.INFO,
+                "connection-opened",
+                address=connection.address,
+                principal=peer.principal,
+                session=peer.client_id,
+                stomp=peer.version,
+                tls=connection.tls_version,
+                fingerprint=peer.fingerprint,
+            )
+
+    def _report_end(self, connection: Transport) -> None:
+        """Log the end of a connection, and record it in the audit log."""
+        peer, address, now_s = connection.peer, connection.address, trio.current_time()
+        reason = (peer.end if peer is not None else "") or connection.reason
+        if peer is None or peer.connection is None:
+            who = Identity(self._broker.policy.principal_of(connection.fingerprint) or "", connection.fingerprint)
+            self._audit.record(REFUSED, "refused", who, address, reason)
+            if self._log_limit.admit("connection-failed", connection.host, now_s):
+                log_event(
+                    logging.WARNING,
+                    "connection-failed",
+                    address=address,
+                    reason=reason,
+                    fingerprint=connection.fingerprint or None,
+                    host=None if peer is None else peer.host,
+                )
+            return
+        failure = peer.connection.failure
+        self._audit.record(
+            TAKEN_OVER if failure is not None and failure.message == TAKEOVER else DISCONNECTED,
+            "closed",
+            Identity(peer.principal, peer.fingerprint),
+            address,
+            reason,
+            session=peer.client_id,
+            seconds=round(now_s - connection.opened_at_s, 3),
+            sends=peer.sends,
+            messages=peer.messages,
+        )
+        if self._log_limit.admit("connection-closed", connection.host, now_s):
+            log_event(
+                logging.INFO,
+                "connection-closed",
+                address=address,
+                principal=peer.principal,
+                session=peer.client_id,
+                reason=reason,
+                seconds=f"{now_s - connection.opened_at_s:.3f}",
+                frames=peer.frames,
+                sends=peer.sends,
+                messages=peer.messages,
+                bytes_in=connection.bytes_in,
+                bytes_out=connection.bytes_out,
+            )
