@@ -11,6 +11,8 @@ import pytest
 
 from tests.deployment.conftest import renamed
 
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+
 
 def run(
     script: Path, root: Path | None, *arguments: str, python: str = sys.executable
@@ -61,6 +63,9 @@ def test_install_upgrade_rollback_uninstall(unpacked: Path, bundle_copy: Path, t
         [root / "usr/local/bin/maxam-gateway", "--version"], capture_output=True, text=True, check=True
     )
     assert version.stdout.startswith(f"maxam {first.partition('-')[0]} ")
+    commands, units = root / "usr/local/bin", root / "usr/local/lib/systemd/system"
+    assert {one.name for one in units.iterdir()} == {one.name for one in UNITS.iterdir()}
+    assert {one.name for one in commands.iterdir()} == {"maxam-gateway", "maxam-admin", "maxam-bridge"}
 
     renamed(bundle_copy, "9.9.9-upgrade")
     # as an attempt before left it, complete: what makes it so is what made the first
@@ -79,12 +84,14 @@ def test_install_upgrade_rollback_uninstall(unpacked: Path, bundle_copy: Path, t
     assert current.resolve().name == "9.9.9-upgrade"
     (root / "etc/maxam/tls/gateway.pem").unlink()
     (root / f"opt/maxam/releases/{first}/share/systemd/maxam-crl.timer").unlink()  # the first one knows nothing of it
+    (root / f"opt/maxam/releases/{first}/bin/maxam-bridge").unlink()
     assert run(current / "share/install", None, "--rollback").returncode == 0
+    assert {one.name for one in commands.iterdir()} == {"maxam-gateway", "maxam-admin"}
     assert (current.resolve().name, (root / "opt/maxam/previous").resolve().name) == (first, "9.9.9-upgrade")
 
     assert run(current / "share/install", None, "--uninstall").returncode == 0
     assert not (root / "opt/maxam").exists()
-    assert list((root / "usr/local/bin").iterdir()) == list((root / "usr/local/lib/systemd/system").iterdir()) == []
+    assert list(commands.iterdir()) == list(units.iterdir()) == []
     assert configuration.read_text() == "mine"
     assert (root / "var/lib/maxam").is_dir()
 
