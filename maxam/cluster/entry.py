@@ -1,7 +1,7 @@
 """An entry: one step of a journal's history, as bytes that prove themselves.
 
-A feed is a sequence of entries. Each entry carries the positions before and after it. So its reader finds each gap, repetition and
-fork. A `block` carries the block of the journal without its sync marker. Its bytes are never encoded
+A feed is a sequence of entries, and so is the log of a cluster. Each entry carries the positions before and after it. So its reader
+finds each gap, repetition and fork. A `block` carries the block of the journal without its sync marker. Its bytes are never encoded
 again, so the sealed segments of a follower equal those of its source.
 
 All numbers are big-endian and sizes are in bytes:
@@ -12,7 +12,8 @@ All numbers are big-endian and sizes are in bytes:
 | 4 | 1 | kind |
 | 5 | 1 | flags: 1 = a new segment begins with this block |
 | 6 | 2 | format of the records in the block: 1 |
-| 8 | 16 | index and term, both 0 on the feed of a gateway |
+| 8 | 8 | index in the log of a cluster, from 1 without gaps; 0 on a feed |
+| 16 | 8 | term of the leader that appended it; 0 on a feed, and before the first leader |
 | 24 | 20 | position before: revision (8), `accepted_at` in microseconds (8), chain (4) |
 | 44 | 20 | position after, likewise |
 | 64 | 16 | sync marker of the segment |
@@ -23,14 +24,22 @@ All numbers are big-endian and sizes are in bytes:
 | kind | payload | what a reader does |
 |---|---|---|
 | 1 `block` | count, size and records of an Avro block | checks, journals and applies it |
+| 2 `term` | names of the leader and of its release, each after its length (1) | notes who leads |
 | 3 `seal` | nothing | seals the open segment, if it holds a change |
 | 4 `schemas` | repeated: SHA-256 (32), size (4), text | stores the texts before it journals any later entry |
+| 5 `file` | name after its length (1), contents | replaces the file |
+| 6 `format` | number (2) | writes records in this format from here on |
+| 7 `handover` | name of the successor | claims the lead at once, if the name is its own |
+| 8 `genesis` | identifier of the cluster (16) | takes the position for that at which the journals begin |
+| 9 `proof` | nothing | nothing: it proves who leads |
 | 10 `incarnation` | 16 hex digits, or nothing | writes it into the headers of the segments that begin from here on |
 
-The numbers 2 and 5 to 9 are reserved. Index, term and origins are for gateways that share a log.
+The kinds 2 and 5 to 9 occur only in the log of a cluster. `genesis` is its first entry. It has term 0, and so has an `incarnation` that
+follows before the first leader.
 """
 
 import zlib
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, final
 
@@ -40,17 +49,28 @@ from maxam.journal.encoding import CHECK_BYTES, SYNC_BYTES, Position
 
 MAGIC: Final = b"MXE1"
 BLOCK: Final = 1
+TERM: Final = 2
 SEAL: Final = 3
 SCHEMAS: Final = 4
+FILE: Final = 5
+RECORD_FORMAT: Final = 6
+HANDOVER: Final = 7
+GENESIS: Final = 8
+PROOF: Final = 9
 INCARNATION: Final = 10
 FORMAT: Final = 1  # of the records in a block: the journal's schema
 ENTRY_BYTES_MAX: Final = 16_777_216  # the largest block of the default limits is a third of it
+FILE_BYTES_MAX: Final = 1_048_576  # contents of a `file`
+FILES: Final = frozenset({"policy-enrolled.toml"})  # names that a `file` may have
+CLUSTER_ID_BYTES: Final = 16
+NAME_BYTES_MAX: Final = 255  # of a leader, successor or release
 
-_KINDS: Final = frozenset({BLOCK, SEAL, SCHEMAS, INCARNATION})
+_KINDS: Final = frozenset(range(BLOCK, INCARNATION + 1))
+_OF_FEEDS: Final = frozenset({BLOCK, SEAL, SCHEMAS, INCARNATION})  # the others are only in the log of a cluster
+_BEFORE_LEADERS: Final = frozenset({GENESIS, INCARNATION})  # have term 0
 _BEGINS: Final = 1  # flag
 _PAYLOAD_AT: Final = 88
 _FRAME_BYTES: Final = _PAYLOAD_AT + 4  # of an entry without payload
-_NO_ORDER: Final = bytes(16)  # index and term
 _NO_ORIGINS: Final = bytes(4)
 _DIGEST_BYTES: Final = 32
 _LONG_MAX: Final = (1 << 63) - 1
@@ -68,18 +88,28 @@ class Entry:
     """One step of a journal's history.
 
     Attributes:
-        kind: BLOCK, SEAL, SCHEMAS or INCARNATION.
+        kind: BLOCK, TERM, SEAL, SCHEMAS, FILE, RECORD_FORMAT, HANDOVER, GENESIS, PROOF or INCARNATION.
         begins: A new segment begins with this block.
         before: Position of the journal before it.
         after: Position after it. Only a block moves the position.
         marker: Sync marker of the segment that the position is in.
         payload: Contents, as the kind has them.
+        index: Place in the log of a cluster, from 1; 0 on a feed.
+        term: Reign of the leader that appended it; 0 on a feed and before the first leader.
     """
 
-    __slots__ = ("after", "before", "begins", "kind", "marker", "payload")
+    __slots__ = ("after", "before", "begins", "index", "kind", "marker", "payload", "term")
 
     def __init__(
-        self, kind: int, begins: bool, before: Position, after: Position, marker: bytes, payload: bytes
+        self,
+        kind: int,
+        begins: bool,
+        before: Position,
+        after: Position,
+        marker: bytes,
+        payload: bytes,
+        index: int = 0,
+        term: int = 0,
     ) -> None:
         self.kind: Final = kind
         self.begins: Final = begins
@@ -87,6 +117,8 @@ class Entry:
         self.after: Final = after
         self.marker: Final = marker
         self.payload: Final = payload
+        self.index: Final = index
+        self.term: Final = term
 
     def encode(self) -> bytes:
         """Return the entry's bytes."""
@@ -95,7 +127,8 @@ class Entry:
                 MAGIC,
                 bytes((self.kind, _BEGINS if self.begins else 0)),
                 FORMAT.to_bytes(2, "big"),
-                _NO_ORDER,
+                self.index.to_bytes(8, "big"),
+                self.term.to_bytes(8, "big"),
                 encode_position(self.before),
                 encode_position(self.after),
                 self.marker,
@@ -116,8 +149,26 @@ class Entry:
         """Return the lower-case hex SHA-256 and the text of each schema."""
         return read_texts(self.payload)
 
+    def reign(self) -> tuple[str, str]:
+        """Return the names of the leader and of its release, of a `term`."""
+        end = 1 + self.payload[0]
+        return self.payload[1:end].decode(), self.payload[end + 1 :].decode()
 
-def block_entry(data: bytes, before: Position, after: Position, begins: bool) -> Entry:
+    def file(self) -> tuple[str, bytes]:
+        """Return the name and the contents of a `file`."""
+        end = 1 + self.payload[0]
+        return self.payload[1:end].decode(), self.payload[end:]
+
+    def number(self) -> int:
+        """Return the format that a `format` puts into force."""
+        return int.from_bytes(self.payload, "big")
+
+    def successor(self) -> str:
+        """Return the name of the member that a `handover` makes the next leader."""
+        return self.payload.decode()
+
+
+def block_entry(data: bytes, before: Position, after: Position, begins: bool, index: int = 0, term: int = 0) -> Entry:
     """Return the entry of a block of the journal.
 
     Args:
@@ -125,8 +176,25 @@ def block_entry(data: bytes, before: Position, after: Position, begins: bool) ->
         before: Where it belongs.
         after: Position after it.
         begins: It is the first block of its segment.
+        index: Place in the log; 0 on a feed.
+        term: Reign of the leader; 0 on a feed.
     """
-    return Entry(BLOCK, begins, before, after, data[-SYNC_BYTES:], data[:-SYNC_BYTES])
+    return Entry(BLOCK, begins, before, after, data[-SYNC_BYTES:], data[:-SYNC_BYTES], index, term)
+
+
+def term_payload(leader: str, release: str) -> bytes:
+    """Return the payload of a `term` entry. Each name has at most 255 bytes."""
+    return _short_text(leader) + _short_text(release)
+
+
+def file_payload(name: str, contents: bytes) -> bytes:
+    """Return the payload of a `file` entry."""
+    return _short_text(name) + contents
+
+
+def _short_text(text: str) -> bytes:
+    data = text.encode()
+    return bytes((len(data),)) + data
 
 
 def texts_payload(texts: list[tuple[str, bytes]]) -> bytes:
@@ -152,12 +220,14 @@ def read_entry(data: bytes) -> Entry:
         raise EntryError(f"an entry of kind {kind} with flags {flags}: another release wrote it. Install that release")
     if data[6:8] != FORMAT.to_bytes(2, "big"):
         raise EntryError(f"records of format {int.from_bytes(data[6:8], 'big')}: install the release that wrote them")
-    if data[8:24] != _NO_ORDER or data[80:84] != _NO_ORIGINS:
-        raise EntryError("an entry with index, term or origins: another release wrote it. Install that release")
+    if data[80:84] != _NO_ORIGINS:
+        raise EntryError("an entry with origins: another release wrote it. Install that release")
     if int.from_bytes(data[84:88], "big") != len(data) - _FRAME_BYTES:
         raise EntryError("the size of the payload is wrong")
     before, after = read_position(data, 24), read_position(data, 44)
-    entry = Entry(kind, flags == _BEGINS, before, after, data[64:80], data[_PAYLOAD_AT:-4])
+    index, term = int.from_bytes(data[8:16], "big"), int.from_bytes(data[16:24], "big")
+    entry = Entry(kind, flags == _BEGINS, before, after, data[64:80], data[_PAYLOAD_AT:-4], index, term)
+    _check_place(entry)
     _check(entry)
     return entry
 
@@ -215,14 +285,77 @@ def _check(entry: Entry) -> None:
         return
     if not same_position(entry.before, entry.after):
         raise EntryError("an entry without a block moves the position")
-    if entry.kind == SCHEMAS:
-        if not read_texts(entry.payload):
-            raise EntryError("an entry of schemas without a schema")
-    elif entry.kind == SEAL:
-        if entry.payload:
-            raise EntryError("a seal with a payload")
-    elif entry.payload and (len(entry.payload) != 16 or entry.payload.strip(b"0123456789abcdef")):
-        raise EntryError("an incarnation that is not 16 hex digits")
+    _check_payload(entry.kind, entry.payload)
+
+
+def _check_place(entry: Entry) -> None:
+    """Raise EntryError unless index and term fit each other and the kind."""
+    kind, index, term = entry.kind, entry.index, entry.term
+    if index > _LONG_MAX or term > _LONG_MAX:
+        raise EntryError("an index or term is out of range")
+    if not index:
+        if term or kind not in _OF_FEEDS:
+            raise EntryError("an entry of the log of a cluster without an index")
+    elif (kind == GENESIS) != (index == 1):
+        raise EntryError("the first entry of a log, and no other one, is its genesis")
+    elif (not term and kind not in _BEFORE_LEADERS) or (term and kind == GENESIS):
+        raise EntryError(f"an entry of kind {kind} with term {term}")
+
+
+def _is_name(data: bytes) -> bool:
+    """Return True if bytes are a text of 1 to 255 bytes."""
+    try:
+        return 0 < len(data) <= NAME_BYTES_MAX and bool(data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _are_names(payload: bytes) -> bool:
+    """Return True if a payload is two names, each after its length."""
+    first_ends = 1 + payload[0] if payload else 0
+    return (
+        0 < first_ends < len(payload)
+        and payload[first_ends] == len(payload) - first_ends - 1
+        and _is_name(payload[1:first_ends])
+        and _is_name(payload[first_ends + 1 :])
+    )
+
+
+def _is_file(payload: bytes) -> bool:
+    """Return True if a payload is the name of a file of a cluster, after its length, and contents of a size that is allowed."""
+    end = 1 + payload[0] if payload else 0
+    return (
+        0 < end <= len(payload) <= end + FILE_BYTES_MAX
+        and _is_name(payload[1:end])
+        and payload[1:end].decode() in FILES
+    )
+
+
+def _is_incarnation(payload: bytes) -> bool:
+    return not payload or (len(payload) == 16 and not payload.strip(b"0123456789abcdef"))
+
+
+_PAYLOADS: Final[dict[int, tuple[Callable[[bytes], bool], str]]] = {
+    TERM: (_are_names, "a term without the names of leader and release"),
+    SEAL: (lambda payload: not payload, "a seal with a payload"),
+    SCHEMAS: (lambda payload: bool(read_texts(payload)), "an entry of schemas without a schema"),
+    FILE: (_is_file, f"a file that is not one of {', '.join(sorted(FILES))}, or is over {FILE_BYTES_MAX} bytes"),
+    RECORD_FORMAT: (
+        lambda payload: len(payload) == 2 and any(payload),
+        "a format that is not a number from 1 to 65535",
+    ),
+    HANDOVER: (_is_name, "a handover without the name of a successor"),
+    GENESIS: (lambda payload: len(payload) == CLUSTER_ID_BYTES, "an identifier of a cluster that has not 16 bytes"),
+    PROOF: (lambda payload: not payload, "a proof with a payload"),
+    INCARNATION: (_is_incarnation, "an incarnation that is not 16 hex digits"),
+}
+
+
+def _check_payload(kind: int, payload: bytes) -> None:
+    """Raise EntryError if the payload of an entry that is no block is not as the kind has it."""
+    is_valid, problem = _PAYLOADS[kind]
+    if not is_valid(payload):
+        raise EntryError(problem)
 
 
 def _check_block(entry: Entry) -> None:

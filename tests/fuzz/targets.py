@@ -25,8 +25,21 @@ from maxam.avro.walker import Walker
 from maxam.broker.policy import load_policy
 from maxam.broker.producer_sequences import ProducerSequences, mark_of
 from maxam.cluster import wire
+from maxam.cluster.entry import (
+    FILE,
+    GENESIS,
+    HANDOVER,
+    SEAL,
+    TERM,
+    Entry,
+    EntryError,
+    block_entry,
+    file_payload,
+    read_entry,
+    term_payload,
+    texts_payload,
+)
 from maxam.cluster.entry import SCHEMAS as SCHEMAS_ENTRY
-from maxam.cluster.entry import SEAL, Entry, EntryError, block_entry, read_entry, texts_payload
 from maxam.config import Limits, load_settings
 from maxam.content import pack, unpack_headers
 from maxam.errors import ConfigurationError, GlobError, JournalDamagedError, PolicyError, ProtocolError, SchemaError
@@ -752,6 +765,12 @@ def check_entry(data: bytes) -> None:
         if entry.after.chain != entry.before.chain:
             with contextlib.suppress(ValueError, IndexError):
                 RecordDecoder(entry.before.revision, entry.before.accepted_at_us).decode(*entry.records())
+        elif entry.kind == TERM:
+            _must(term_payload(*entry.reign()) == entry.payload, "the names of a term make another payload")
+        elif entry.kind == FILE:
+            _must(file_payload(*entry.file()) == entry.payload, "a file makes another payload")
+        elif entry.kind == HANDOVER:
+            _must(bool(entry.successor()), "a handover to nobody")
 
 
 _MESSAGES: Final[dict[int, Callable[[bytes], object]]] = {
@@ -788,6 +807,10 @@ def _entry_seeds() -> list[bytes]:
         block_entry(made.data, made.before, made.after, begins=True).encode(),
         Entry(SEAL, False, made.after, made.after, SYNC, b"").encode(),
         Entry(SCHEMAS_ENTRY, False, made.after, made.after, SYNC, schemas).encode(),
+        block_entry(made.data, made.before, made.after, begins=True, index=5, term=2).encode(),
+        Entry(TERM, False, START, START, SYNC, term_payload("gateway-a", "0.2.0"), 3, 1).encode(),
+        Entry(FILE, False, START, START, SYNC, file_payload("policy-enrolled.toml", b"x"), 4, 1).encode(),
+        Entry(GENESIS, False, START, START, SYNC, bytes(16), 1).encode(),
     ]
 
 

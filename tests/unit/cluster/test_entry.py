@@ -11,14 +11,23 @@ from hypothesis import strategies as st
 from maxam.cluster import wire
 from maxam.cluster.entry import (
     BLOCK,
+    FILE,
+    FILE_BYTES_MAX,
+    GENESIS,
+    HANDOVER,
     INCARNATION,
+    PROOF,
+    RECORD_FORMAT,
     SCHEMAS,
     SEAL,
+    TERM,
     Entry,
     EntryError,
     block_entry,
+    file_payload,
     read_entry,
     same_position,
+    term_payload,
     texts_payload,
 )
 from maxam.journal.decoding import Decoder
@@ -52,13 +61,34 @@ def entries() -> list[Entry]:
         Entry(SCHEMAS, False, AT, AT, SYNC, texts_payload(TEXTS)),
         Entry(INCARNATION, False, AT, AT, SYNC, b"0123456789abcdef"),
         Entry(INCARNATION, False, AT, AT, SYNC, b""),
+        *logged(),
+    ]
+
+
+ENROLLED = "policy-enrolled.toml"
+
+
+def logged() -> list[Entry]:
+    """Return an entry of each kind as it is in the log of a cluster."""
+    made = Encoder(START, SYNC).encode([change(1, body=b"")])
+    return [
+        Entry(GENESIS, False, START, START, SYNC, bytes(range(16)), 1),
+        Entry(INCARNATION, False, START, START, SYNC, b"0123456789abcdef", 2),
+        Entry(TERM, False, AT, AT, SYNC, term_payload("gateway-a", "0.2.0"), 3, 1),
+        block_entry(made.data, made.before, made.after, True, 4, 1),
+        Entry(SEAL, False, AT, AT, SYNC, b"", 5, 1),
+        Entry(SCHEMAS, False, AT, AT, SYNC, texts_payload(TEXTS), 6, 1),
+        Entry(FILE, False, AT, AT, SYNC, file_payload(ENROLLED, b"# \xff"), 7, 1),
+        Entry(RECORD_FORMAT, False, AT, AT, SYNC, b"\0\2", 8, 2**63 - 1),
+        Entry(HANDOVER, False, AT, AT, SYNC, "gateway-\u00e4".encode(), 9, 1),
+        Entry(PROOF, False, AT, AT, SYNC, b"", 2**63 - 1, 1),
     ]
 
 
 def fields(entry: Entry) -> tuple[object, ...]:
     """Return what an entry is made of."""
     places = [(one.revision, one.accepted_at_us, one.chain) for one in (entry.before, entry.after)]
-    return entry.kind, entry.begins, *places, entry.marker, entry.payload
+    return entry.kind, entry.begins, entry.index, entry.term, *places, entry.marker, entry.payload
 
 
 @pytest.mark.parametrize("entry", entries())
@@ -85,6 +115,37 @@ def test_texts_of_schemas_are_read_back() -> None:
     assert Entry(SCHEMAS, False, AT, AT, SYNC, texts_payload(TEXTS)).texts() == TEXTS
 
 
+def test_payloads_of_the_log_are_read_back() -> None:
+    """Names, files, formats and successors are those that were written."""
+    found = {one.kind: read_entry(one.encode()) for one in logged()}
+    assert found[TERM].reign() == ("gateway-a", "0.2.0")
+    assert found[FILE].file() == (ENROLLED, b"# \xff")
+    assert found[RECORD_FORMAT].number() == 2
+    assert found[HANDOVER].successor() == "gateway-\u00e4"
+
+
+def test_the_entry_of_a_feed_has_no_place_in_a_log() -> None:
+    """A gateway without a cluster sends index 0 and term 0."""
+    assert block(begins=True).encode()[8:24] == bytes(16)
+
+
+@given(st.integers(0, 4), st.integers(0, 2), st.integers(1, 10))
+def test_index_and_term_fit_the_kind(index: int, term: int, kind: int) -> None:
+    """Genesis is the first entry and has no term. Others have one, except an incarnation. A feed has neither index nor term."""
+    for whole in [*entries()[:2], *logged(), Entry(SEAL, False, AT, AT, SYNC, b"")]:
+        if whole.kind != kind:
+            continue
+        entry = Entry(kind, whole.begins, whole.before, whole.after, whole.marker, whole.payload, index, term)
+        on_feed = (index, term) == (0, 0) and kind in {BLOCK, SEAL, SCHEMAS, INCARNATION}
+        first = (index, term, kind) == (1, 0, GENESIS)
+        later = index > 1 and kind != GENESIS and (term > 0 or kind == INCARNATION)
+        if on_feed or first or later:
+            assert fields(read_entry(entry.encode())) == fields(entry)
+        else:
+            with pytest.raises(EntryError):
+                read_entry(entry.encode())
+
+
 @pytest.mark.parametrize("entry", [*entries()[2:], short_block()])
 def test_no_truncation_and_no_flipped_bit_is_an_entry(entry: Entry) -> None:
     """Each prefix, each flipped bit and each byte more is refused."""
@@ -109,7 +170,24 @@ def sealed(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     "wrong",
     [
-        Entry(2, False, AT, AT, SYNC, b""),
+        Entry(0, False, AT, AT, SYNC, b""),
+        Entry(11, False, AT, AT, SYNC, b"", 5, 1),
+        Entry(TERM, False, AT, AT, SYNC, b"", 5, 1),
+        Entry(TERM, False, AT, AT, SYNC, term_payload("a", ""), 5, 1),
+        Entry(TERM, False, AT, AT, SYNC, term_payload("a", "1") + b"x", 5, 1),
+        Entry(TERM, False, AT, AT, SYNC, b"\1\xff\1a", 5, 1),
+        Entry(FILE, False, AT, AT, SYNC, b"", 5, 1),
+        Entry(FILE, False, AT, AT, SYNC, file_payload("maxam.toml", b""), 5, 1),
+        Entry(FILE, False, AT, AT, SYNC, file_payload(ENROLLED, bytes(FILE_BYTES_MAX + 1)), 5, 1),
+        Entry(FILE, False, AT, AT, SYNC, file_payload(ENROLLED, b"")[:-1], 5, 1),
+        Entry(RECORD_FORMAT, False, AT, AT, SYNC, b"\0\0", 5, 1),
+        Entry(RECORD_FORMAT, False, AT, AT, SYNC, b"\1", 5, 1),
+        Entry(HANDOVER, False, AT, AT, SYNC, b"", 5, 1),
+        Entry(HANDOVER, False, AT, AT, SYNC, b"\xff", 5, 1),
+        Entry(GENESIS, False, AT, AT, SYNC, bytes(15), 1),
+        Entry(PROOF, False, AT, AT, SYNC, b"x", 5, 1),
+        Entry(TERM, False, START, AT, SYNC, term_payload("a", "1"), 5, 1),
+        Entry(SEAL, False, AT, AT, SYNC, b"", 2**63, 1),
         Entry(SEAL, True, AT, AT, SYNC, b""),
         Entry(SEAL, False, AT, START, SYNC, b""),
         Entry(SEAL, False, AT, AT, SYNC, b"x"),
@@ -134,7 +212,7 @@ def test_a_checksum_does_not_make_an_entry(wrong: Entry) -> None:
 
 @pytest.mark.parametrize("at", [6, 8, 23, 24, 44, 80, 83, 84])
 def test_fields_of_other_releases_are_refused(at: int) -> None:
-    """Another format, an index, a term, origins and numbers out of range are refused."""
+    """Another format, an index or term alone, origins and numbers out of range are refused."""
     data = bytearray(entries()[2].encode())
     data[at] = 0x80
     with pytest.raises(EntryError):
