@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from maxam.errors import DiskFullError, JournalDamagedError, JournalError
-from maxam.journal.disk import Disk, write_file
+from maxam.journal.disk import Disk
 from maxam.journal.encoding import START, Block, Encoder, Position
-from maxam.journal.names import RENEW, RESTORING
+from maxam.journal.folder import lock_folder
+from maxam.journal.kept_schemas import KeptSchemas
+from maxam.journal.names import RENEW
 from maxam.journal.replay import Replay
-from maxam.journal.segments import NOT_BEGUN, SegmentFiles, follows
+from maxam.journal.segments import NOT_BEGUN, SegmentFiles, TornTail, follows
 from maxam.journal.syncing import Reserve, Syncs
 from maxam.records import Record
 
@@ -44,25 +46,6 @@ class JournalSettings:
     segment_age_s_max: float = 3600.0
     durable: bool = True
     reserve_bytes: int = 262_144
-
-
-@dataclass(frozen=True, slots=True)
-class TornTail:
-    """The remains of an uncommitted write after a crash, cut off when the journal was recovered.
-
-    Attributes:
-        path: The segment.
-        kept: File to which the bytes were moved, empty if the disk had no room for them.
-        offset: Place of their first byte.
-        length: Number of the bytes.
-        revision: The last that was kept. The bytes were of later revisions, for which no RECEIPT was written.
-    """
-
-    path: str
-    kept: str
-    offset: int
-    length: int
-    revision: int
 
 
 class Watcher(Protocol):
@@ -99,19 +82,18 @@ class Journal:
     ) -> None:
         """Hold a locked folder; use `open`."""
         self._folder: Final = folder
-        self._segments: Final = f"{folder}/segments"
         self._disk: Final = disk
         self._settings: Final = settings
         self._lock: Final = lock
         self._encoder = Encoder(START, sync_marker)
         self._committed = START
         self._syncs: Final = Syncs(disk, settings.durable)
-        self._files: Final = SegmentFiles(self._segments, disk, self._syncs)
+        self._files: Final = SegmentFiles(f"{folder}/segments", disk, self._syncs)
         self._reserve: Final = Reserve(folder, disk, self._syncs, settings.reserve_bytes)
         self._recovered = False
         self._failed = False
         self._lacking = ""  # what there was no room of, in the system's words
-        self._unsynced_schemas: Final[set[str]] = set()  # file names that `keep_schemas` has not synced yet
+        self._schemas: Final = KeptSchemas(folder, disk)
         self._unsynced = False  # `put` has stored something since the last sync
         self._new_incarnation: Final = incarnation
         self.incarnation = ""
@@ -139,36 +121,10 @@ class Journal:
             incarnation: 16 random hex digits, for a journal that has none or has to get a new one. Empty keeps the present one.
 
         Raises:
-            JournalError: Another process has it.
+            JournalError: Another process has it, or a backup was not restored to its end.
             OSError: It cannot be made or read.
         """
-        root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
-        parts = root.split("/")
-        for depth in range(2, len(parts) + 1):
-            path = "/".join(parts[:depth])
-            made = disk.make_folder(path)
-            try:  # one that is there may have been made by a process that was killed before it could sync
-                disk.fsync_folder("/".join(parts[: depth - 1]) or "/")
-            except PermissionError:
-                if made:
-                    raise
-        try:
-            lock = disk.lock(f"{root}/lock")
-        except BlockingIOError as error:
-            holder = disk.read(f"{root}/lock", 0, 20).decode("ascii", "replace").strip()
-            raise JournalError(
-                f"the journal folder {root} is in use by another process{f' (pid {holder})' if holder.isdigit() else ''}; "
-                "stop that one, or give this one a folder of its own"
-            ) from error
-        if RESTORING in disk.names(root):
-            disk.close(lock)
-            raise JournalError(
-                f"{root} holds a journal that was not restored to its end (file {RESTORING}); "
-                "remove the folder and restore the backup again"
-            )
-        for name in ("segments", "snapshots", "schemas"):
-            disk.make_folder(f"{root}/{name}")
-        disk.fsync_folder(root)
+        root, lock = lock_folder(folder, disk)
         return cls(root, disk, settings, sync_marker, lock, incarnation)
 
     @property
@@ -217,9 +173,9 @@ class Journal:
         self._committed = replay.position
         found = replay.open_end
         if found is not None:
-            if found.end < found.size:
-                self._keep_torn(found.segment.path, found.end, found.size - found.end)
-            self._files.proceed(found, self._committed.revision)
+            torn = self._files.proceed(found, self._committed.revision)
+            if torn is not None:
+                self.torn_tails.append(torn)
         self._files.hold()
         marker = self._encoder.sync_marker if found is None or found.scanner is None else found.scanner.sync_marker
         self._encoder = Encoder(self._committed, marker)
@@ -398,16 +354,7 @@ class Journal:
             OSError: Some may be missing; the next call stores again what may not be durable.
         """
         self._require_usable()
-        folder = f"{self._folder}/schemas"
-        there = set(self._disk.names(folder)) - self._unsynced_schemas
-        for digest, text in texts:
-            name = f"{digest}.avsc"
-            path = f"{folder}/{name}"
-            if name not in there or self._disk.read(path, 0, len(text) + 1) != text:
-                self._unsynced_schemas.add(name)
-                write_file(self._disk, path, [text])
-        self._disk.fsync_folder(folder)
-        self._unsynced_schemas.clear()
+        self._schemas.keep(texts)
 
     def close(self, seal: bool = True) -> None:
         """Let go of the folder; with `seal`, seal the open segment before if it holds a change and there is room."""
@@ -423,16 +370,6 @@ class Journal:
             self._files.close()
             self._reserve.close()
             self._disk.close(self._lock)
-
-    def _keep_torn(self, path: str, offset: int, length: int) -> None:
-        """Copy the torn end of a segment beside it, durably, and list it in `torn_tails`."""
-        kept = f"{path}.torn-{offset}"
-        try:
-            write_file(self._disk, kept, [self._disk.read(path, offset, length)])
-            self._syncs.folder(self._segments)
-        except DiskFullError:
-            kept = ""  # nothing of it was promised: starting matters more
-        self.torn_tails.append(TornTail(path, kept, offset, length, self._committed.revision))
 
     def _settle_incarnation(self) -> None:
         """Set a new incarnation, durably, if the journal has none or has to get another one.

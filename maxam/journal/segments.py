@@ -5,8 +5,10 @@ the same blocks and begin their segments before the same blocks have equal files
 """
 
 import errno
+from dataclasses import dataclass
 from typing import Final, final
 
+from maxam.errors import DiskFullError
 from maxam.journal.disk import Disk, write_at, write_file
 from maxam.journal.encoding import Position, end_block, header
 from maxam.journal.names import segment_path
@@ -25,6 +27,25 @@ def follows(before: Position, end: Position, begins: bool) -> bool:
     if begins and not (before.chain and end.chain):
         return before.revision == end.revision
     return (before.revision, before.accepted_at_us, before.chain) == (end.revision, end.accepted_at_us, end.chain)
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """The remains of an uncommitted write after a crash, cut off when the journal was recovered.
+
+    Attributes:
+        path: The segment.
+        kept: File to which the bytes were moved, empty if the disk had no room for them.
+        offset: Place of their first byte.
+        length: Number of the bytes.
+        revision: The last that was kept. The bytes were of later revisions, for which no RECEIPT was written.
+    """
+
+    path: str
+    kept: str
+    offset: int
+    length: int
+    revision: int
 
 
 @final
@@ -111,13 +132,17 @@ class SegmentFiles:
         self._held = self._disk.hold_folder(self._folder)
         self._syncs.folder(self._folder)  # a killed process may have made names that it did not sync
 
-    def proceed(self, found: OpenEnd, revision: int) -> None:
-        """Go on after the whole blocks of an open segment that was read; `revision` is the last one. The rest is cut off."""
+    def proceed(self, found: OpenEnd, revision: int) -> TornTail | None:
+        """Go on after the whole blocks of an open segment that was read; `revision` is the last one.
+
+        The rest is moved aside, durably, and returned.
+        """
         segment, scanner = found.segment, found.scanner
+        torn = self._set_aside(found, revision) if found.end < found.size else None
         if scanner is None:
             self._disk.unlink(segment.path)
             self._syncs.folder(self._folder)
-            return
+            return torn
         handle = self._disk.open(segment.path)
         begun_us = scanner.start.accepted_at_us if found.end > scanner.first_offset else NOT_BEGUN
         self.opened = OpenSegment(
@@ -130,6 +155,7 @@ class SegmentFiles:
         self._syncs.folder(self._folder)
         if scanner.ended:  # killed between the end mark and the new name
             self._name_sealed(self.opened, revision)
+        return torn
 
     def begin(self, position: Position, sync_marker: bytes, incarnation: str, now_us: int) -> OpenSegment:
         """Begin a segment at a position, durable with its header before any block is in it."""
@@ -220,6 +246,17 @@ class SegmentFiles:
         self._close_spare()
         if self._held >= 0:
             self._disk.close(self._held)
+
+    def _set_aside(self, found: OpenEnd, revision: int) -> TornTail:
+        """Copy the torn end of a segment beside it, durably."""
+        path, length = found.segment.path, found.size - found.end
+        kept = f"{path}.torn-{found.end}"
+        try:
+            write_file(self._disk, kept, [self._disk.read(path, found.end, length)])
+            self._syncs.folder(self._folder)
+        except DiskFullError:
+            kept = ""  # no RECEIPT was written for any of it, so the start matters more
+        return TornTail(path, kept, found.end, length, revision)
 
     def _name_sealed(self, segment: OpenSegment, last: int) -> None:
         self._disk.rename(segment.path, segment_path(self._folder, segment.first, last))

@@ -28,7 +28,7 @@ from maxam.broker import (
     wire_cache,
 )
 from maxam.gateway import access, clock, commit, commit_loop, orphans, reload, server_connection
-from maxam.journal import disk, files, replay, retention, segments, snapshots
+from maxam.journal import disk, files, kept_schemas, replay, retention, segments, snapshots
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ MUTANTS = (
     Mutant("orphans among newcomers", orphans, "            self._check(self._newcomers(self._late))\n            self._check(dict", "            self._check(dict", venue=True, first=3390),
     Mutant("orphans not asked about", reload, "if orphans and not allow_orphans:", "if False:", venue=True, first=16),
     Mutant("schemas in force before they are kept", reload, "await trio.to_thread.run_sync(self._keep_schemas, after.registry.texts())", "await trio.lowlevel.checkpoint()", venue=True),
-    Mutant("schemas kept, their names not", files, "        self._disk.fsync_folder(folder)\n        self._unsynced_schemas", "        self._unsynced_schemas", venue=True),
+    Mutant("schemas kept, their names not", kept_schemas, "        self._disk.fsync_folder(self._folder)\n        self._unsynced", "        self._unsynced", venue=True),
     Mutant("refused schemas in force", reload, "after = replace(after, registry=before.registry, digests=digests)", "after = replace(after, digests=digests)", venue=True),
     Mutant("revoked clients go on", access, "                connection.expel(failure)\n", "                pass\n", venue=True),
     Mutant("strangers to a new policy go on", access, "        principal = self._broker.policy.principal_of(peer.fingerprint)\n", "        return None\n", venue=True),
