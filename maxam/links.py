@@ -30,6 +30,14 @@ VENUE: Final = "VENUE"
 CENTRE: Final = "CENTRE"
 SIDES: Final = ("UNKNOWN", VENUE, CENTRE)
 
+# Bounds on values, which any client with the right to send them makes. Those of a bridge are within them.
+BYTES_MAX: Final = 262_144  # of a value
+ROUTES_MAX: Final = 256
+TIMEOUT_S_MAX: Final = 3600
+DRILL_S_MAX: Final = 3600
+REASON_CHARACTERS_MAX: Final = 1000
+_DRILL_ID_CHARACTERS_MAX: Final = 64
+
 _LINK: Final = b".Link"
 _BITS: Final = 64  # of an Avro long
 
@@ -113,6 +121,11 @@ class Link:
     drill: LinkDrill | None = None
 
     @property
+    def timeout_s(self) -> int:
+        """The age in seconds at which this value counts as silence, within bounds."""
+        return min(max(self.link_timeout_s, 1), TIMEOUT_S_MAX)
+
+    @property
     def globs_here(self) -> tuple[str, ...]:
         """Globs of the topics that the bridge publishes at the side of this value."""
         direction = {CENTRE: UP, VENUE: DOWN}.get(self.side)
@@ -182,10 +195,12 @@ class Wanted:
 
 
 def decode_link(datum: bytes) -> Link | None:
-    """Return the value of a topic `B/<venue>.Link`, None if it is none."""
+    """Return the value of a topic `B/<venue>.Link`, None if it is none, or larger than any that a bridge publishes."""
+    if len(datum) > BYTES_MAX:
+        return None
     reader = _Reader(datum)
     try:
-        return Link(
+        link = Link(
             venue=reader.text(),
             centre=reader.text(),
             side=reader.choice(SIDES),
@@ -206,16 +221,25 @@ def decode_link(datum: bytes) -> Link | None:
         )
     except (IndexError, ValueError):
         return None
+    return link if len(link.routes) <= ROUTES_MAX else None
 
 
 def decode_wanted(datum: bytes) -> Wanted | None:
-    """Return the value of a topic `B/<venue>.Wanted`, None if it is none."""
+    """Return the value of a topic `B/<venue>.Wanted`, None if it is none.
+
+    A reason that is too long is cut. A drill with an impossible length, or with an identifier that is too long, is left out.
+    """
+    if len(datum) > BYTES_MAX:
+        return None
     reader = _Reader(datum)
     try:
         paused, because = reader.flag(), reader.text()
-        return Wanted(paused, because, WantedDrill(reader.text(), reader.number()) if reader.number() else None)
+        drill = WantedDrill(reader.text(), reader.number()) if reader.number() else None
     except (IndexError, ValueError):
         return None
+    if drill is not None and not (1 <= drill.seconds <= DRILL_S_MAX and len(drill.id) <= _DRILL_ID_CHARACTERS_MAX):
+        drill = None
+    return Wanted(paused, because[:REASON_CHARACTERS_MAX], drill)
 
 
 def link_topic(venue: str) -> bytes:

@@ -63,6 +63,9 @@ def _array_mismatch(schema: Mapping[str, Any], value: object, where: str) -> str
 def _text_mismatch(schema: Mapping[str, Any], value: object, where: str) -> str:
     if not isinstance(value, str) or len(value) < schema.get("minLength", 0):
         return f"{where} must be a text"
+    most = schema.get("maxLength")
+    if most is not None and len(value) > most:
+        return f"{where} has {len(value)} characters, at most {most} are possible"
     try:
         value.encode()
     except UnicodeEncodeError:  # JSON can hold it, and neither a frame nor a file can

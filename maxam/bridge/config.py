@@ -13,7 +13,7 @@ from maxam.files import read_file
 from maxam.glob_sets import find_destination
 from maxam.globs import Glob, compile_glob, destination_problem
 from maxam.https_client import RemoteError, split_address
-from maxam.links import DOWN, STORE, UP, LinkRoute
+from maxam.links import DOWN, ROUTES_MAX, STORE, TIMEOUT_S_MAX, UP, LinkRoute
 from maxam.stomp.events import INTERVAL_MS_MAX, INTERVAL_MS_MIN
 
 SECTIONS: Final = ("from", "to", "bridge", "route")
@@ -45,7 +45,7 @@ class BridgeSettings:
 
     # SENDs to one side without RECEIPT. They grow old on a thin line
     window: int = bounded(256, 1, 100_000, "more under way only makes values stale")
-    link_timeout_s: int = bounded(30, 3, 3600, "the bridge publishes its state three times in this time")
+    link_timeout_s: int = bounded(30, 3, TIMEOUT_S_MAX, "the bridge publishes its state three times in this time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,10 @@ def _check_routes(configuration: Configuration) -> None:
     here: list[Glob] = []
     there: list[Glob] = []
     routes = configuration.routes
+    if len(routes) > ROUTES_MAX:
+        raise MistakeError(
+            "route", f"there are {len(routes)} [[route]], at most {ROUTES_MAX} are possible; use wider globs"
+        )
     for index, route in enumerate(routes):
         place = f"route[{index}]"
         if not _STORE.fullmatch(route.store) or route.store == STORE[:-1].decode():

@@ -10,6 +10,7 @@ from maxam.bridge.drills import Drills
 from maxam.bridge.flow import Flow, Item, Taken
 from maxam.bridge.provenance import VIA, digest, forwarded
 from maxam.bridge.quarantine import Quarantine
+from maxam.bridge.refusals import Refusals
 from maxam.bridge.wishes import CENTRE, Ack, Plan, PlannedRoute, Send
 from maxam.links import UP, LinkRoute, mapped
 
@@ -48,6 +49,7 @@ class Forwarding:
         self._acks: Final[dict[int, int]] = {}
         self._held: Final[list[Item]] = []  # rejected ones, acknowledged once `warned`
         self._proven: Final[dict[LinkRoute, int]] = {}  # positions at the end of the last run
+        self._refusals: Final = Refusals()
 
     def target(self, route: LinkRoute) -> int:
         """Return the lane to which a route's values go."""
@@ -131,10 +133,25 @@ class Forwarding:
         self.changed |= self.quarantine.pop(lane, topic_there)
         source = f"{sender}-{self._asks.lanes[taken.lane]}", revision
         priority, now_s = taken.planned.priority, self._asks.now_s
+        item = Item(topic_there, body, onward, source, None, taken, entry, priority, now_s, found, self.taking)
+        problem = self._refusals.problem(lane, item)
+        if problem:
+            self._reject(lane, item, problem)
+            return
         self.outstanding += self.taking
-        self._flows[lane].put(
-            Item(topic_there, body, onward, source, None, taken, entry, priority, now_s, found, self.taking)
-        )
+        self._flows[lane].put(item)
+
+    def refused(self, ticket: int, message: str) -> None:
+        """Record the SEND for which a gateway ends the connection. Its message comes again on the next one."""
+        for lane, flow in self._flows.items():
+            item = flow.flying.get(ticket)
+            if item is not None:
+                self._asks.tell("bridge-refused", topic=item.topic, reason=message)
+                self._refusals.learn(lane, item, message)
+
+    def lost(self, lane: int) -> None:
+        """Record the end of a connection."""
+        self._refusals.lost(lane)
 
     def receipt(self, ticket: int, disposition: str, result: str, reason: str) -> None:
         """Acknowledge, repeat or keep the value that a RECEIPT is about."""
@@ -173,6 +190,8 @@ class Forwarding:
     def send_quarantine(self) -> None:
         """Send all values of the quarantine again."""
         for lane, item, reason in list(self.quarantine):
+            if self._refusals.problem(lane, item):
+                continue
             again = replace(item, taken=None, entry=None, found=None, inventory=False, since_s=self._asks.now_s)
             self.quarantine.put(lane, again, reason)
             self._flows[lane].put(again)

@@ -144,6 +144,8 @@ class Lane:
             finally:
                 self._link = None
         if known:
+            if isinstance(reason, GatewayError) and reason.receipt_id is not None and reason.receipt_id[:1] == b"t":
+                self._relay.refused(self._now(), int(reason.receipt_id[1:]), reason.message)
             self._relay.lost(self._now(), self.number)
             self._pump()
         return reason

@@ -11,7 +11,7 @@ to do, in order. Wishes for one lane are carried out in their order, and their e
   markers lead to `position`. A notice that a topic may no longer be received leads to `left`.
 * `Unsubscribe` leads to `unsubscribed`. `known` is True if the session had a durable subscription of this id. It goes on collecting
   unless `for_good` is set. No message of it follows.
-* `Send` leads to `receipt`, unless the lane is lost before. `Ack` leads to nothing.
+* `Send` leads to `receipt`, or to `refused` if the gateway ends the connection for it, unless the lane is lost before. `Ack` leads to nothing.
 
 Facts about handles and tickets that the relay has forgotten are ignored, so the driver need not cancel anything.
 
@@ -41,7 +41,7 @@ from maxam.bridge.asks import Asks
 from maxam.bridge.drills import Drills, Step
 from maxam.bridge.forwarding import Forwarding
 from maxam.bridge.provenance import digest, written_by
-from maxam.bridge.quarantine import RETRY_S, Quarantine
+from maxam.bridge.quarantine import Quarantine
 from maxam.bridge.wishes import (
     CENTRE,
     GUEST,
@@ -57,8 +57,12 @@ from maxam.bridge.wishes import (
     Wish,
     lane_of,
 )
+from maxam.config import Limits
+from maxam.errors import GlobError
+from maxam.globs import compile_glob
 from maxam.links import CENTRE as CENTRE_SIDE
 from maxam.links import (
+    DOWN,
     DRILL,
     HEADERS,
     PAUSED,
@@ -75,6 +79,7 @@ from maxam.links import (
 from maxam.links import VENUE as VENUE_SIDE
 
 PUBLISH_S: Final = 1.0  # between two Links that only figures make necessary
+_LIMITS: Final = Limits()
 AGAIN_S: Final = 10.0  # before another attempt after a fault that only people can repair
 REACT_S: Final = 5.0  # longer than a value takes from bridge to bridge
 _LINK_HEADERS: Final = {name.decode(): value.decode() for name, value in HEADERS}
@@ -100,7 +105,17 @@ def subscription_id(route: LinkRoute) -> str:
 
 
 def _routes_of(link: Link | None) -> tuple[LinkRoute, ...]:
-    return () if link is None else link.routes
+    """Return the routes of a Link without those that no gateway would accept: their topics cannot exist."""
+    return () if link is None else tuple([route for route in link.routes if _possible(route)])
+
+
+def _possible(route: LinkRoute) -> bool:
+    try:
+        compile_glob(route.glob, _LIMITS)
+        compile_glob(route.mapped, _LIMITS)
+    except GlobError:
+        return False
+    return route.direction in (UP, DOWN)
 
 
 @final
@@ -192,6 +207,7 @@ class Relay:
         """Record that the connection of a lane has ended, and end the run."""
         self._asks.now_s = now_s
         self._asks.lost(lane)
+        self._values.lost(lane)
         if lane != GUEST:
             self._home_known = self._home_known and lane != self._home
             self._stop()
@@ -278,6 +294,11 @@ class Relay:
         if self.phase is Phase.DELETING and not values.outstanding:
             self._end_inventory()
 
+    def refused(self, now_s: float, ticket: int, message: str) -> None:
+        """Record the ERROR that refuses a Send, by its `message`. `lost` follows."""
+        self._asks.now_s = now_s
+        self._values.refused(ticket, message)
+
     def tick(self, now_s: float) -> None:
         """Do what is due."""
         self._asks.now_s = now_s
@@ -307,7 +328,7 @@ class Relay:
             self._seen_home = link
         elif link is not None and link.state in (UP, SYNCING) and link.venue_incarnation != asks.lanes.get(self._home):
             if self._guest_until_s is None:  # this may be our own past; a bridge that is alive sends it again
-                self._guest_until_s = asks.now_s + link.link_timeout_s / 3 + REACT_S
+                self._guest_until_s = asks.now_s + link.timeout_s / 3 + REACT_S
             else:
                 self._guest_until_s = float("inf")
                 asks.wishes.append(End(link.venue_incarnation))
@@ -442,12 +463,13 @@ class Relay:
 
     def _run(self) -> None:
         self.phase = Phase.RUNNING
-        self._quarantine_at_s = self._asks.now_s + RETRY_S
+        self._quarantine_at_s = self._asks.now_s + self.quarantine.pause_s
         self._drills.ask(self._wanted.values())
         self._publish()
 
     def _send_quarantine(self) -> None:
-        self._quarantine_at_s = self._asks.now_s + RETRY_S
+        self.quarantine.due()
+        self._quarantine_at_s = self._asks.now_s + self.quarantine.pause_s
         if self.quarantine.whole:
             self._values.send_quarantine()
         else:

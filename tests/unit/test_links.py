@@ -11,9 +11,13 @@ from maxam.links import (
     CENTRE,
     DIRECTIONS,
     DOWN,
+    DRILL_S_MAX,
     HEADERS,
+    REASON_CHARACTERS_MAX,
+    ROUTES_MAX,
     SIDES,
     STATES,
+    TIMEOUT_S_MAX,
     UP,
     VENUE,
     Link,
@@ -56,7 +60,7 @@ LINKS = st.builds(
     LONGS,
     st.none() | st.builds(LinkDrill, TEXTS, INTS, st.booleans(), LONGS, LONGS, LONGS),
 )
-WANTED = st.builds(Wanted, st.booleans(), TEXTS, st.none() | st.builds(WantedDrill, TEXTS, INTS))
+WANTED = st.builds(Wanted, st.booleans(), TEXTS, st.none() | st.builds(WantedDrill, TEXTS, st.integers(1, DRILL_S_MAX)))
 
 
 def judged(destination: bytes, body: bytes) -> bool:
@@ -94,6 +98,40 @@ def test_a_link_that_is_cut_off_is_none() -> None:
     route = LinkRoute(UP, "X/EGM.**", "V1")
     datum = Link("V1", "c", CENTRE, UP, "", 1, 2, "h", 30, "a", "b", (route,), drill=None).encoded()
     assert [decode_link(datum[:size]) for size in range(len(datum))] == [None] * len(datum)
+
+
+@pytest.mark.parametrize("routes", [ROUTES_MAX, ROUTES_MAX + 1])
+@pytest.mark.parametrize("because", ["", "b" * 300_000])
+def test_a_link_above_its_bounds_is_none(routes: int, because: str) -> None:
+    """No bridge publishes such a value, and each of its routes costs every gateway that reads it."""
+    all_routes = tuple(LinkRoute(UP, f"X/{number}", "V1") for number in range(routes))
+    link = Link("V1", "c", CENTRE, UP, because, 1, 2, "h", 30, "a", "b", all_routes)
+    assert (decode_link(link.encoded()) is not None) == (routes == ROUTES_MAX and not because)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "counts"),
+    [(-(2**63), 1), (0, 1), (1, 1), (30, 30), (TIMEOUT_S_MAX, TIMEOUT_S_MAX), (2**31, TIMEOUT_S_MAX)],
+)
+def test_a_timeout_is_bounded(claimed: int, counts: int) -> None:
+    """A link cannot make its silence count as life for ever."""
+    assert Link("V1", "c", CENTRE, UP, "", 1, 2, "h", claimed, "a", "b", ()).timeout_s == counts
+
+
+@pytest.mark.parametrize(
+    "drill",
+    [
+        WantedDrill("d", 0),
+        WantedDrill("d", -1),
+        WantedDrill("d", DRILL_S_MAX + 1),
+        WantedDrill("d", 2**62),
+        WantedDrill("d" * 65, 1),
+    ],
+)
+def test_an_impossible_drill_is_left_out(drill: WantedDrill) -> None:
+    """The rest of the request holds, with a reason that a Link can repeat."""
+    found = decode_wanted(Wanted(True, "w" * 5000, drill).encoded())
+    assert found == Wanted(True, "w" * REASON_CHARACTERS_MAX, None)
 
 
 @pytest.mark.parametrize(("side", "globs"), [(CENTRE, ("V1/EGM.**",)), (VENUE, ("X/Config.*",)), ("UNKNOWN", ())])

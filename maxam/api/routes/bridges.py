@@ -30,11 +30,21 @@ from maxam.api.parameters import AFTER, LIMIT, flag
 from maxam.api.routing import Call, Description, RouteSpec, not_found
 from maxam.avro.json.decoding import iso_time
 from maxam.gateway.bridge_links import BridgeLink
-from maxam.links import HEADERS, UP, Link, LinkDrill, Wanted, WantedDrill, decode_wanted, wanted_topic
+from maxam.links import (
+    DRILL_S_MAX,
+    HEADERS,
+    REASON_CHARACTERS_MAX,
+    UP,
+    Link,
+    LinkDrill,
+    Wanted,
+    WantedDrill,
+    decode_wanted,
+    wanted_topic,
+)
 from maxam.stomp.events import NUMBER_MAX, Condition, Send
 
 ROWS_PER_SLICE: Final = 50
-DRILL_S_MAX: Final = 3600
 DRILL_S_DEFAULT: Final = 60
 _TIME_MS_MAX: Final = 253_402_300_799_000  # the last second of the year 9999
 _TRIES: Final = 5  # of a request that another one overtakes
@@ -83,7 +93,7 @@ _REQUESTED: Final = record(
     drill=nullable(described(TEXT, "identifier of the drill")),
     revision=described({"type": "integer", "minimum": 1, "maximum": NUMBER_MAX}, "of the request"),
 )
-_BECAUSE: Final = {"type": "string", "minLength": 1}
+_BECAUSE: Final = {"type": "string", "minLength": 1, "maxLength": REASON_CHARACTERS_MAX}
 _PAUSE_WISH: Final = record("BridgePauseWish", because=_BECAUSE)
 _DRILL_WISH: Final = record(
     "BridgeDrillWish",

@@ -13,7 +13,7 @@ from maxam.bridge.main import bridge
 from maxam.exit_codes import ExitCode
 from maxam.journal import backup as journal
 from maxam.journal.disk import OsDisk
-from maxam.links import DRILL, Wanted, WantedDrill
+from maxam.links import DRILL, UP, Wanted, WantedDrill
 from tests.interop.bridge.estate import RULES, BridgeProcess, Estate, estate, until
 from tests.interop.bridge.line import Line
 from tests.support.gateway_process import GatewayProcess
@@ -116,6 +116,30 @@ def test_bad_types_do_not_block(tmp_path: Path, certificates: Path) -> None:
         world.until_equal()
         until(lambda: (link := world.link(world.centre)) is not None and link.quarantined == 0)
         assert checked(world) == {("ok", "connected"), ("ok", "rights"), ("ok", "schemas")}
+
+
+def test_values_above_a_limit_of_the_centre_do_not_block(tmp_path: Path, certificates: Path) -> None:
+    """A body or headers for which the centre ends the connection are quarantined, and everything else passes."""
+    with estate(tmp_path, certificates) as world:
+        world.centre.stop()
+        path = world.centre.folder / "maxam.toml"
+        limits = "limits.frame_body_bytes_max = 2000\nlimits.frame_headers_max = 20\n"
+        path.write_text(limits + path.read_text("utf-8"), "utf-8")
+        world.centre.start()
+        many = {f"h{number}": "1" for number in range(18)}
+        world.send(world.venue, {"X/many": b"1"}, many)
+        world.send(world.venue, {"X/large": b"1" * 2001, "X/a": b"1"})
+        world.bridge.start()
+        until(lambda: (link := world.link(world.centre)) is not None and link.quarantined == 2 and link.state == UP)
+        until(lambda: world.values(world.centre, "V/**") == {"V/a": b"1"})
+        connections = world.bridge.log.read_text().count("bridge-connected")
+        for size in (2002, 3000):
+            world.send(world.venue, {"X/many": b"2"}, many)
+            world.send(world.venue, {"X/large": b"2" * size, "X/a": b"%d" % size})
+            until(lambda size=size: world.values(world.centre, "V/**") == {"V/a": b"%d" % size})  # type: ignore[misc]
+        assert world.bridge.log.read_text().count("bridge-connected") == connections
+        world.send(world.venue, {"X/large": b"3", "X/many": b"3"})
+        world.until_equal()
 
 
 def test_pause_and_drill(tmp_path: Path, certificates: Path) -> None:

@@ -77,6 +77,7 @@ class Gateway:
         self.sessions: dict[str, dict[str, Durable]] = {}
         self.connections: list[Connection] = []
         self.rejects: Callable[[str, bytes], str] = lambda _topic, _body: ""
+        self.refuses: Callable[[Send], str] = lambda _send: ""  # with an ERROR of this `message`
 
     @property
     def values(self) -> dict[str, bytes]:
@@ -148,6 +149,7 @@ class Connection:
         self.requests: deque[Any] = deque()
         self.facts: deque[tuple[str, tuple[Any, ...]]] = deque([("connected", (gateway.incarnation,))])
         self.live: dict[str, Live] = {}
+        self.refused = False
         gateway.connections.append(self)
 
     def end(self) -> None:
@@ -158,6 +160,8 @@ class Connection:
 
     def step(self) -> bool:
         """Process one request, or deliver one message or marker. Return False if there is nothing to do."""
+        if self.refused:
+            return False
         if self.requests:
             self._process(self.requests.popleft())
             return True
@@ -185,6 +189,9 @@ class Connection:
     def _process(self, wish: Any) -> None:
         gateway = self.gateway
         match wish:
+            case Send() if gateway.refuses(wish):
+                self.refused = True
+                self.facts.append(("refused", (wish.ticket, gateway.refuses(wish))))
             case Send():
                 answer = gateway.send(wish.topic, wish.body, wish.headers, wish.source, wish.if_revision)
                 self.facts.append(("receipt", (wish.ticket, *answer, "")))
@@ -238,6 +245,7 @@ class World:
         self.counter = 0
         self.told: list[str] = []
         self.ended = False
+        self.refusals = 0
         self.begin()
 
     def begin(self) -> None:
@@ -302,6 +310,9 @@ class World:
                 given = (lane, *fields) if kind == "connected" else fields
                 getattr(self.relay, kind)(self.now_s, *given)
                 self._carry_out()
+                if kind == "refused":
+                    self.refusals += 1
+                    self.cut(lane)
                 return
         self.now_s += 0.5
         self.relay.tick(self.now_s)

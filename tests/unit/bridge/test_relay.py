@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from maxam.bridge import quarantine
+from maxam.bridge.flow import Item
 from maxam.bridge.relay import Phase
-from maxam.bridge.wishes import CENTRE, Plan, PlannedRoute
+from maxam.bridge.wishes import CENTRE, Plan, PlannedRoute, Send
 from maxam.links import CENTRE as CENTRE_SIDE
 from maxam.links import DOWN, DRILL, PAUSED, UP, Link, LinkDrill, LinkRoute, Wanted, WantedDrill
 from tests.unit.bridge.small_world import PLAN, VENUE, World
@@ -203,6 +205,101 @@ def test_a_rejected_value_survives_a_kill_at_any_step() -> None:
         world.centre.rejects = lambda _topic, _body: ""
         world.kill()
         world.settled()
+
+
+def too_large(send: Send) -> str:
+    """Refuse a value of more than three bytes, as a gateway does with a frame above its limit."""
+    return "body too long" if len(send.body) > 3 and send.topic.startswith("V/") else ""
+
+
+def test_a_value_above_a_limit_of_frames_does_not_block() -> None:
+    """It ends the connection once, however often it is published. Others arrive, and it does too once it is small enough."""
+    world = steady()
+    world.centre.refuses = too_large
+    world.counter = 1000
+    for _ in range(5):
+        world.change("X/a")
+    world.settle()
+    for _ in range(5):
+        world.change("X/a")
+        world.settle()
+    world.counter = 100
+    world.change("X/c")
+    world.settle()
+    assert world.centre.values["V/c"] == b"101"
+    assert world.refusals == 1
+    assert (link := world.link(world.centre)) is not None
+    assert (link.quarantined, link.rejections[0].topic) == (1, "V/a")
+    world.change("X/a")
+    world.settled()
+    assert (link := world.link(world.centre)) is not None
+    assert link.quarantined == 0
+
+
+@pytest.mark.parametrize("again", [World.kill, lambda world: world.cut(CENTRE), lambda world: world.cut(VENUE)])
+def test_a_limit_is_learned_again(again: Callable[[World], None]) -> None:
+    """A restarted gateway may have another limit. If it has the same, it refuses once more, also within an inventory."""
+    world = steady()
+    world.counter = 1000
+    world.centre.refuses = too_large
+    world.change("X/a")
+    world.settle()
+    for _ in range(3):
+        before = world.refusals
+        again(world)
+        world.settle()
+        assert world.refusals <= before + 2
+    assert (link := world.link(world.centre)) is not None
+    assert link.quarantined == 1
+    world.centre.refuses = lambda _send: ""
+    world.cut(CENTRE)
+    world.settled()
+
+
+def test_a_quarantine_without_room_makes_ever_fewer_inventories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each makes all topics of the venue unknown for its time, so a bad type must not cause many of them."""
+    monkeypatch.setattr(quarantine, "TOPICS_MAX", 1)
+    world = steady()
+    world.centre.rejects = lambda topic, _: "rejected-invalid" if topic in ("V/a", "V/b") else ""
+    world.change("X/a")
+    world.change("X/b")
+    world.settle()
+    began_s, inventories, phase = world.now_s, 0, world.relay.phase
+    while world.now_s < began_s + 4 * 3600:
+        world.step()
+        inventories += world.relay.phase is Phase.READING is not phase
+        phase = world.relay.phase
+    assert 3 <= inventories <= 6
+    world.centre.rejects = lambda _topic, _body: ""
+    world.kill()
+    world.settled()
+
+
+def test_headers_count_in_the_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small bodies with large headers do not make it large."""
+    monkeypatch.setattr(quarantine, "BYTES_MAX", 1000)
+    found = quarantine.Quarantine()
+    for number in range(20):
+        found.put(CENTRE, Item(f"V/{number}", b"1", {"h": "h" * 100}, None, None, None, None, 0, 0.0), "")
+    assert len(found) == 9
+    for number in range(20):
+        found.pop(CENTRE, f"V/{number}")
+    found.put(CENTRE, Item("V/1", b"1" * 900, {}, None, None, None, None, 0, 0.0), "")
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "route", [LinkRoute(UP, "X/[", "V"), LinkRoute(UP, "X/a", "no store"), LinkRoute("UNKNOWN", "X/a", "V")]
+)
+def test_impossible_routes_of_a_former_link_do_not_block(route: LinkRoute) -> None:
+    """A Link that another client has published, or another release, costs an inventory at most."""
+    world = steady()
+    link = world.link(world.centre)
+    assert link is not None
+    forged = replace(link, routes=(route,))
+    world.centre.send("B/V.Link", forged.encoded(), {})
+    world.kill()
+    world.settled()
 
 
 def test_unavailable_is_tried_again() -> None:
