@@ -98,7 +98,7 @@ class Member:
         head: The newest head that it knows; None before the first.
         applied: Index of the last entry that the broker has applied.
         journalled: Index of the last entry that was given to the own journal.
-        proof_s: When the last swap began that succeeded: no other member can have led after that.
+        proof_s: When the last successful swap began. No other member has led since.
         suspended: It leads without proof for `lease_s`.
     """
 

@@ -1,0 +1,173 @@
+"""The place of a journal in the log: for all short logs, however trimmed, and all journals."""
+
+from itertools import product
+
+import pytest
+
+from maxam.cluster.entry import BLOCK, PROOF, TERM, Entry, same_position
+from maxam.cluster.log import Head, LogDamagedError, LogFullError, LogLostError, LogTrimmedError
+from maxam.cluster.placing import BEHIND, FOLLOW, FORKED, GAP, KNOWN, NEXT, ForkedError, Place, Sequence, find_place
+from maxam.cluster.swap import PAUSE_S_MAX, settle
+from maxam.cluster.trimming import Trimming
+from maxam.journal.encoding import START, Position
+
+MARKER = bytes(16)
+STEPS = ("change", "acks", "proof")  # a block with a change, a block without, an entry without block
+
+
+def log_of(steps: tuple[str, ...], base: Position = START) -> list[Entry]:
+    """Return the entries of a log; that of index 1 first."""
+    entries: list[Entry] = []
+    position = base
+    for index, step in enumerate(("proof", *steps), 1):
+        after = position
+        if step != "proof":
+            after = Position(position.revision + (step == "change"), index, index * 1000)
+        entries.append(Entry(PROOF if step == "proof" else BLOCK, False, position, after, MARKER, b"", index, 1))
+        position = after
+    return entries
+
+
+class Held:
+    """A log that has forgotten its first entries."""
+
+    def __init__(self, entries: list[Entry], trimmed: int) -> None:
+        self.entries = entries
+        self.trimmed = trimmed
+        self.head = Head(bytes(16), 1, len(entries), "a", entries[-1].after, 1, 0, bytes(8), 9)
+
+    def at(self, index: int) -> Entry:
+        """Return an entry."""
+        assert 1 <= index <= len(self.entries)
+        if index <= self.trimmed:
+            raise LogTrimmedError(self.trimmed + 1)
+        return self.entries[index - 1]
+
+    def place(self, position: Position, hint: int = 0) -> Place:
+        """Return the place of a journal."""
+        return find_place(position, hint, self.head, self.at)
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_a_journal_that_is_a_beginning_of_the_log_goes_on_without_gap_and_repetition(length: int) -> None:
+    """Wherever the log was trimmed, and whatever the hint is."""
+    for steps in product(STEPS, repeat=length):
+        entries = log_of(steps)
+        for trimmed, had, hint in product(range(length + 2), range(length + 2), range(length + 2)):
+            log = Held(entries, trimmed)
+            position = entries[had - 1].after if had else START
+            place = log.place(position, min(hint, had))
+            missing = [e.index for e in entries[had:] if not same_position(e.before, e.after)]
+            if place.outcome == BEHIND:
+                assert any(index <= trimmed for index in missing) or had < trimmed
+                continue
+            assert place.outcome == FOLLOW
+            assert place.first > trimmed
+            repeated = entries[place.first - 1 : had]
+            assert all(same_position(e.before, e.after) for e in repeated)
+            assert not missing or place.first <= missing[0]
+
+
+@pytest.mark.parametrize("length", range(5))
+def test_a_journal_that_is_no_beginning_of_the_log_is_forked(length: int) -> None:
+    """It is behind only where the log cannot know."""
+    for steps in product(STEPS, repeat=length):
+        entries = log_of(steps)
+        for trimmed, revision in product(range(length + 2), range(length + 3)):
+            place = Held(entries, trimmed).place(Position(revision, 5, 77))
+            begins = entries[trimmed].before.revision if trimmed < len(entries) else entries[-1].after.revision
+            unknown = trimmed and revision <= begins
+            assert place == Place(BEHIND if unknown else FORKED)
+
+
+def test_an_empty_journal_is_behind_a_log_that_begins_elsewhere() -> None:
+    """The log of a cluster that was made from a journal begins at its end."""
+    assert Held(log_of(("change",), Position(90, 1, 1)), 0).place(START) == Place(BEHIND)
+    assert Held(log_of(("change",)), 0).place(START) == Place(FOLLOW, 1)
+
+
+def test_a_journal_ahead_of_the_log_is_forked() -> None:
+    """Whether by a change or by ACKs."""
+    entries = log_of(("change", "acks", "change"))
+    short = Held(entries[:3], 0)
+    assert short.place(entries[3].after) == Place(FORKED)
+    assert Held(entries[:2], 0).place(entries[2].after) == Place(FORKED)
+
+
+def test_a_sequence_takes_each_entry_once_and_in_order() -> None:
+    """A watch may repeat entries and drop them."""
+    entries = log_of(("change", "proof", "acks"))
+    for order in product(range(4), repeat=5):
+        sequence = Sequence(0, 0, START)
+        for number in order:
+            had = sequence.index
+            found = sequence.take(entries[number])
+            assert found == (NEXT if number == had else KNOWN if number < had else GAP)
+            assert sequence.index == (had + 1 if found == NEXT else had)
+
+
+def test_a_sequence_refuses_another_history() -> None:
+    """The next entry by its index may be that of another history."""
+    ours, other = log_of(("change", "change")), log_of(("acks", "change"))
+    sequence = Sequence(2, 1, ours[1].after)
+    with pytest.raises(ForkedError):
+        sequence.take(other[2])
+    assert sequence.index == 2
+
+
+def test_a_term_begins_with_its_entry() -> None:
+    """Only a `term` entry raises the term, and nothing lowers it."""
+    position = Position(3, 3, 3)
+
+    def entry(kind: int, term: int) -> Entry:
+        return Entry(kind, False, position, position, MARKER, b"", 8, term)
+
+    for kind, term in ((PROOF, 5), (TERM, 3), (PROOF, 3)):
+        with pytest.raises(LogDamagedError):
+            Sequence(7, 4, position).take(entry(kind, term))
+    for kind, term in ((PROOF, 4), (TERM, 5), (TERM, 7)):
+        assert Sequence(7, 4, position).take(entry(kind, term)) == NEXT
+    assert Sequence(7, 0, position).take(entry(PROOF, 9)) == NEXT
+
+
+def test_the_log_forgets_what_is_old_and_synced_in_enough_journals() -> None:
+    """Neither what is young, nor what too few have."""
+    for copies, a, b, c in product((1, 2, 3), range(0, 12, 3), range(0, 12, 3), range(0, 12, 3)):
+        trimming = Trimming(copies, 60.0)
+        for index in range(1, 11):
+            trimming.seen(index * 10.0, index)
+        last = trimming.due(115.0, {"a": a, "b": b, "c": c})
+        assert last == min(5, sorted((a, b, c))[-copies])
+        assert trimming.due(115.0, {"a": a, "b": b, "c": c}) == 0
+    assert Trimming(2, 60.0).due(1e9, {"a": 100, "b": 100}) == 0
+
+
+def test_the_log_forgets_nothing_while_members_are_missing() -> None:
+    """Two copies need two members."""
+    trimming = Trimming(2, 0.0)
+    trimming.seen(1.0, 1)
+    assert trimming.due(9.0, {"a": 5}) == 0
+    assert trimming.due(9.0, {"a": 5, "b": 1}) == 1
+
+
+def test_a_swap_is_repeated_until_its_outcome_is_known() -> None:
+    """An unknown outcome is no success and no refusal, and pauses grow."""
+    head = Held(log_of(()), 0).head
+    for end in (None, LogFullError("full")):
+        answers: list[Exception | None] = [*[LogLostError("lost")] * 7, end]
+        pauses: list[float] = []
+
+        def swap(answers: list[Exception | None] = answers) -> Head:
+            answer = answers.pop(0)
+            if answer is not None:
+                raise answer
+            return head
+
+        if end is None:
+            assert settle(swap, pauses.append) is head
+        else:
+            with pytest.raises(LogFullError):
+                settle(swap, pauses.append)
+        assert len(pauses) == 7
+        assert pauses == sorted(pauses)
+        assert pauses[-1] == PAUSE_S_MAX
