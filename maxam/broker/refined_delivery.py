@@ -79,7 +79,9 @@ class RefinedDelivery:
             if topic.freshness == OVERDUE_TOPIC:
                 stale = refinement.gone_stale(change.destination, OVERDUE)
             else:
-                stale = refinement.markers and self._unknown.link_of(change.destination) != ""
+                stale = (
+                    refinement.markers and self._unknown.link_of(change.destination, change.publisher.principal) != ""
+                )
                 stale = stale and refinement.gone_stale(change.destination, LINK_DOWN)
             if stale:
                 self._marking[subscription] = None

@@ -20,6 +20,7 @@ import trio
 
 from maxam.avro.json.decoding import iso_time
 from maxam.broker.broker import Broker
+from maxam.broker.policy import Rights
 from maxam.broker.session import OVERDUE
 from maxam.errors import GlobError
 from maxam.gateway.freshness import Freshness
@@ -33,6 +34,7 @@ SEARCH_INTERVAL_S: Final = 1.0  # between two searches for links
 GONE_INTERVAL_S: Final = 60.0  # between two sweeps of the topics of a deleted link
 _SEARCHED_AT_ONCE: Final = 1000
 _CHANGE_COST: Final = 10  # topics of a batch that one link takes which goes down or up
+_GLOBS_AT_ONCE: Final = 8  # with which a topic is compared for the price of one
 _IDLE_S: Final = 0.25
 _REST: Final = 2.0  # times the duration of a batch, until the next
 _LISTED_MAX: Final = 20  # lines of health
@@ -57,6 +59,8 @@ class BridgeLink:
         down: Why the link is down; empty if it is up.
         unknown_since_us: Since when its topics are unknown; 0 if they are known.
         globs: Globs of its topics.
+        publisher: Principal that has published the newest value.
+        rights: Of that principal.
         sweeping: Globs of the sweep that goes on. Empty for none.
         prefixes: Prefixes of destinations that the sweep has not finished.
         cursor: Place within the last of these.
@@ -68,6 +72,8 @@ class BridgeLink:
     venue: str
     topic: bytes
     change: Change
+    publisher: str
+    rights: Rights
     link: Link | None = None
     readable: bool = False
     heard_us: int = 0
@@ -126,7 +132,11 @@ class BridgeLinks:
 
     def unknown_since_us(self, destination: bytes) -> int:
         """Return since when a topic is unknown, 0 if it is not; microseconds since the epoch."""
-        found = self.links.get(self._broker.notices.unknown.link_of(destination))
+        topic = self._broker.store.topics.get(destination)
+        if topic is None:
+            return 0
+        link = self._broker.notices.unknown.link_of(destination, topic.change.publisher.principal)
+        found = self.links.get(link)
         return 0 if found is None else found.unknown_since_us
 
     def degraded(self) -> list[str]:
@@ -182,7 +192,8 @@ class BridgeLinks:
             venue = venue_of(name)
             change = store.topics[name].change
             if venue and venue not in self.links and not change.deleted:
-                self.links[venue] = BridgeLink(venue, name, change)
+                publisher = change.publisher.principal
+                self.links[venue] = BridgeLink(venue, name, change, publisher, self._broker.policy.rights(publisher))
                 self._take(self.links[venue], change)
         self._cursor = names[-1] if len(names) == _SEARCHED_AT_ONCE else None
         if self._cursor is None:
@@ -194,9 +205,10 @@ class BridgeLinks:
         if change.deleted:
             return
         one.heard_us = change.accepted_at_us
+        one.publisher = change.publisher.principal
         link = decode_link(change.body)
         one.readable = link is not None
-        timeout_us = 0 if link is None else link.link_timeout_s * 1_000_000
+        timeout_us = 0 if link is None else link.timeout_s * 1_000_000
         if change.accepted_at_us <= self._stopped_us <= change.accepted_at_us + timeout_us:
             one.heard_us = max(one.heard_us, self._started_us)  # no bridge could be heard while the gateway was stopped
         if link is None:
@@ -219,13 +231,16 @@ class BridgeLinks:
         if topic is not None and topic.change is not one.change:
             self._take(one, topic.change)
         why, since_us = self._why_down(one, topic is None or topic.change.deleted, now_us)
-        changed = bool(why) != bool(one.down) or (why and one.globs != before)
+        rights = self._broker.policy.rights(one.publisher)
+        others = not rights.grants_the_same_as(one.rights)
+        one.rights = rights
+        changed = bool(why) != bool(one.down) or (why and (one.globs != before or others))
         if why != one.down:
             self._log(one, why, since_us)
             one.unknown_since_us = min(one.unknown_since_us or since_us, since_us) if why else 0
             one.down = why
         if changed:
-            self._broker.notices.unknown.set(one.venue, one.globs if why else ())
+            self._broker.notices.unknown.set(one.venue, one.globs if why else (), one.publisher, rights)
             self._begin_sweep(one, tuple(dict.fromkeys((*one.globs, *before, *one.sweeping))))
         elif not one.sweeping and (one.wanted or (one.down == DELETED and now_s >= one.again_s)):
             self._begin_sweep(one, one.globs)
@@ -240,10 +255,10 @@ class BridgeLinks:
             return DELETED, at_us
         if link is None or not one.readable:
             return UNREADABLE, at_us
-        if now_us > one.heard_us + link.link_timeout_s * 1_000_000:
+        if now_us > one.heard_us + link.timeout_s * 1_000_000:
             return SILENT, at_us
         if link.state != UP:
-            return link.state.lower(), max(0, min(at_us, link.since_ms * 1000))
+            return link.state.lower(), max(1, min(at_us, link.since_ms * 1000))  # 0 is that of known topics
         return "", 0
 
     def _log(self, one: BridgeLink, why: str, since_us: int) -> None:
@@ -267,18 +282,20 @@ class BridgeLinks:
     def _sweep(self, one: BridgeLink, left: int, now_s: float) -> int:
         """Go on with the sweep of a link, for at most this number of topics; return how many others the batch may still have."""
         store = self._broker.store
+        cost = 1 + len(one.sweeping) // _GLOBS_AT_ONCE
         while left > 0 and one.prefixes:
-            names = store.names_slice(one.prefixes[-1], one.cursor, left)
+            wanted = -(-left // cost)
+            names = store.names_slice(one.prefixes[-1], one.cursor, wanted)
             for name in names:
                 text = name.decode()
                 if any(glob.matches(text) for glob in one.sweeping):
                     one.found += self._reconcile(name)
-            if len(names) < left:
+            if len(names) < wanted:
                 one.prefixes.pop()
                 one.cursor = None
             else:
                 one.cursor = names[-1]
-            left -= max(1, len(names))
+            left -= max(1, len(names)) * cost
         if not one.prefixes:
             one.sweeping = ()
             one.again_s = now_s + GONE_INTERVAL_S
@@ -286,7 +303,9 @@ class BridgeLinks:
             if one.down == DELETED and one.venue not in unknown.links:
                 del self.links[one.venue]
             elif one.down == DELETED and not one.found:
-                unknown.set(one.venue, ())  # one more sweep, for topics that have come meanwhile
+                unknown.set(
+                    one.venue, (), one.publisher, one.rights
+                )  # one more sweep, for topics that have come meanwhile
                 self._begin_sweep(one, one.globs)
         return left
 
@@ -297,7 +316,7 @@ class BridgeLinks:
         if topic.change.deleted:
             return False
         self._freshness.recheck(topic)
-        if broker.notices.unknown.link_of(name):
+        if broker.notices.unknown.link_of(name, topic.change.publisher.principal):
             broker.notices.link_down(topic)
         elif topic.freshness != OVERDUE:
             broker.notices.link_up(topic)

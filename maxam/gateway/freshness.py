@@ -365,7 +365,7 @@ class Freshness:
         if limit_s is not None and due_us < now_us:
             if expire_us >= 0 and topic not in self._late:
                 self._late[topic] = self._enter(topic, expire_us)
-            if self._broker.notices.unknown.link_of(topic.destination):
+            if self._broker.notices.unknown.link_of(topic.destination, topic.change.publisher.principal):
                 if overdue:
                     self._excuse(topic)
                 return  # without an entry: `recheck` is called when the link is up

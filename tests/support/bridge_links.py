@@ -29,6 +29,7 @@ encoding = "none"
     }
 )
 RIGHTS: Final = {"send": ["**"], "receive": ["V?/**"]}
+OTHERS: Final = {"send": ["B/2.Link", "V2/**"], "receive": []}
 
 
 def link(venue: str, *globs: str, state: str = UP, since_s: float = 0, timeout_s: int = TIMEOUT_S) -> Link:
@@ -79,7 +80,7 @@ class Centre:
     """A gateway's broker with its freshness and its watch of links."""
 
     def __init__(self) -> None:
-        self.world = World.make(limits=Limits(), bridge=RIGHTS)
+        self.world = World.make(limits=Limits(), bridge=RIGHTS, other=OTHERS)
         self.world.broker.replace_registry(REGISTRY)
         self.world.broker.incarnation = "0123456789abcdef"
         self.readers: list[Reader] = []
@@ -177,7 +178,7 @@ class Centre:
             if value is None:
                 continue
             self.deleted.pop(value.venue, None)
-            timeout_us = value.link_timeout_s * 1_000_000
+            timeout_us = value.timeout_s * 1_000_000
             heard_us = topic.change.accepted_at_us
             if heard_us <= self.stopped_us <= heard_us + timeout_us:
                 heard_us = self.started_us

@@ -5,10 +5,11 @@ import pytest
 from maxam.broker.unknown import UnknownTopics
 from maxam.config import Limits
 from maxam.gateway import bridge_links
-from maxam.gateway.bridge_links import DELETED, GONE_INTERVAL_S, SILENT, UNREADABLE
+from maxam.gateway.bridge_links import DELETED, GONE_INTERVAL_S, SILENT, UNREADABLE, BridgeLinks
 from maxam.globs import compile_glob
-from maxam.links import DRILL, PAUSED, SYNCING, UP, VENUE, Link, LinkRoute, link_topic
-from tests.support.bridge_links import FRESH_S, TIMEOUT_S, Centre, link
+from maxam.links import DRILL, PAUSED, ROUTES_MAX, SYNCING, TIMEOUT_S_MAX, UP, VENUE, Link, LinkRoute, link_topic
+from tests.support.bridge_links import FRESH_S, RIGHTS, TIMEOUT_S, Centre, link
+from tests.support.sans_io import policy
 
 ALL = "V1/**"
 
@@ -30,13 +31,73 @@ def down(centre: Centre, name: str = "1") -> str:
 def test_globs_find_their_topics() -> None:
     """By store, or if they leave the store open; each topic has one link at a time."""
     unknown = UnknownTopics()
-    assert not unknown.link_of(b"V1/a")
+    rights = policy(bridge=RIGHTS).rights("bridge")
+    assert not unknown.link_of(b"V1/a", "bridge")
     for name, *globs in (("1", "V1/a.*", "V1/b.*"), ("2", "V*/c.*"), ("3", "V1/a.x*")):
-        unknown.set(name, tuple(compile_glob(glob, Limits()) for glob in globs))
-    found = [unknown.link_of(name) for name in (b"V1/a.1", b"V1/b.1", b"V1/c.1", b"V2/c.1", b"V2/a.1", b"V1/a.xy", b"")]
+        unknown.set(name, tuple(compile_glob(glob, Limits()) for glob in globs), "bridge", rights)
+    names = (b"V1/a.1", b"V1/b.1", b"V1/c.1", b"V2/c.1", b"V2/a.1", b"V1/a.xy", b"")
+    found = [unknown.link_of(name, "bridge") for name in names]
     assert found == ["1", "1", "2", "2", "", "1", ""]
-    unknown.set("1", ())
-    assert [unknown.link_of(name) for name in (b"V1/a.1", b"V1/a.xy", b"V1/c.1")] == ["", "3", "2"]
+    unknown.set("1", (), "bridge", rights)
+    assert [unknown.link_of(name, "x") for name in (b"V1/a.1", b"V1/a.xy", b"V1/c.1")] == ["", "3", "2"]
+
+
+def test_a_link_concerns_only_topics_of_its_publisher() -> None:
+    """Whatever routes a venue claims, topics of others stay known. What it has written is unknown, also without rights."""
+    centre = venue()
+    others = centre.world.client("other")
+    everything = link("2", "V1/**", "V2/**", "B/**", state=PAUSED)
+    others.send(link_topic("2").decode(), everything.encoded())
+    others.send("V2/a", b"1")
+    centre.world.settle()
+    centre.settle()
+    assert down(centre, "2") == "paused"
+    topics = (b"V1/a.Meter", b"V2/a", b"B/1.Link")
+    assert [centre.links.unknown_since_us(topic) > 0 for topic in topics] == [False, True, False]
+    centre.send("V2/b", b"1")
+    assert centre.links.unknown_since_us(b"V2/b") > 0
+    reader = centre.subscribe()
+    centre.world.broker.replace_policy(policy(bridge=RIGHTS))
+    centre.settle()
+    assert [centre.links.unknown_since_us(name) > 0 for name in (b"V2/a", b"V2/b", b"V1/a.Meter")] == [
+        True,
+        False,
+        False,
+    ]
+    assert reader.stale == {"V2/a"}
+
+
+def test_a_link_with_absurd_figures_is_silent_in_time() -> None:
+    """Its timeout is bounded, so a venue cannot hide its silence for ever."""
+    centre = venue()
+    centre.publish(link("1", ALL, timeout_s=2**31 - 1))
+    centre.pass_time(TIMEOUT_S_MAX + 1)
+    centre.step()
+    assert down(centre) == SILENT
+
+
+def test_many_routes_make_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep compares each topic with each route, so the number of comparisons of one batch is bounded."""
+    centre = venue()
+    for number in range(300):
+        centre.send(f"V1/{number}", b"1")
+    compared: list[bytes] = []
+    reconcile = BridgeLinks._reconcile
+
+    def counted(self: BridgeLinks, name: bytes) -> bool:
+        compared.append(name)
+        return reconcile(self, name)
+
+    monkeypatch.setattr(BridgeLinks, "_reconcile", counted)
+    centre.publish(link("1", ALL, *(f"V1/x{number}" for number in range(ROUTES_MAX - 1)), state=PAUSED))
+    centre.pass_time(1)
+    while down(centre) == "":
+        centre.step()
+    before = len(compared)
+    centre.step()
+    assert 0 < len(compared) - before <= 10
+    centre.settle()
+    assert set(compared) == {f"V1/{number}".encode() for number in range(300)} | {b"V1/a.Meter"}
 
 
 @pytest.mark.parametrize("state", [PAUSED, DRILL, SYNCING, "UNKNOWN"])
