@@ -43,7 +43,7 @@ def test_globs_find_their_topics() -> None:
 
 
 def test_a_link_concerns_only_topics_of_its_publisher() -> None:
-    """Whatever routes a venue claims, topics of others stay known. What it has written is unknown, also without rights."""
+    """Topics of others stay known, for all routes that a venue claims. Those that it has written are unknown, also without rights."""
     centre = venue()
     others = centre.world.client("other")
     everything = link("2", "V1/**", "V2/**", "B/**", state=PAUSED)
