@@ -2,7 +2,7 @@
 
 They are known by the globs of the link. No topic has a mark of it, so nothing is kept for each of them, and a SEND costs nothing.
 
-A link names its globs itself. So of these, only topics count that its publisher has written, or may write: no venue can make the
+A link lists its globs itself. So of these, only topics count that its publisher has written, or may write: no venue can make the
 topics of another one unknown.
 """
 
