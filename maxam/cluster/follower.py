@@ -34,16 +34,12 @@ from maxam.cluster.entry import BLOCK, INCARNATION, SCHEMAS, SEAL, Entry, EntryE
 from maxam.cluster.feed import FeedRefusedError, names_digest, schema_names
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.link import Link, connect
+from maxam.cluster.steps import Step, Steps
 from maxam.errors import JournalError, MaxamError
-from maxam.journal.decoding import Decoder
 from maxam.journal.disk import Disk
 from maxam.journal.encoding import Position
 from maxam.journal.identity import end_chain
-from maxam.journal.segments import follows
-from maxam.records import Record
 
-_WAITING_BYTES_MAX: Final = 16_777_216  # of blocks that wait for the event loop
-_BATCH_BYTES: Final = 1_048_576  # of blocks in one call of `apply`
 _HOLD_S: Final = 0.02  # between two checks whether the disk or the event loop has caught up
 _PAUSE_S_MIN: Final = 0.5  # before all addresses are tried again; doubled each time
 _PAUSE_S_MAX: Final = 15.0
@@ -54,24 +50,6 @@ class CopiedError(MaxamError):
     """The journal of the source was copied, because the source no longer has what follows the own one. The process must start again."""
 
     code = "journal-copied"
-
-
-@final
-class Step:
-    """One block of the source.
-
-    Attributes:
-        records: Its records, in order.
-        position: Position of the journal after them.
-        size: Bytes of the block.
-    """
-
-    __slots__ = ("position", "records", "size")
-
-    def __init__(self, records: list[Record], position: Position, size: int) -> None:
-        self.records: Final = records
-        self.position: Final = position
-        self.size: Final = size
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +89,7 @@ class Follower:
 
     Attributes:
         status: The newest state of the link.
-        position: After the last entry that was received and checked.
-        applied: After the last block that `apply` has taken.
+        steps: The entries that were received and checked, on their way to the journal and the broker.
         entries: Number of entries received.
         bytes: Received on all links.
         restarts: Links that ended, or could not be made.
@@ -144,23 +121,16 @@ class Follower:
         if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
             chain = end_chain(folder, "changes", position.revision)
             position = Position(position.revision, position.accepted_at_us, chain)
-        self.position = position
-        self.applied = position
+        self.steps: Final = Steps(keeper, position)
         self.entries = 0
         self.bytes = 0
         self.restarts = 0
         self._addresses: Final = list(addresses)
         self._context: Final = context
-        self._keeper: Final = keeper
         self._folder: Final = folder
         self._disk: Final = disk
         self._incarnation = incarnation
-        self._decoder = Decoder(0, 0)
         self._stopping: Final = threading.Event()
-        self._steps: Final[deque[Step]] = deque()
-        self._waiting_bytes = 0
-        self._lock: Final = threading.Lock()
-        self._arrived = trio.Event()
         self._unreached: Final[deque[tuple[Position, float]]] = (
             deque()
         )  # heads of the source, and when they were heard of
@@ -174,11 +144,10 @@ class Follower:
         Raises:
             CopiedError: The process must start again.
         """
-        token = trio.lowlevel.current_trio_token()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._apply, apply)
-                copied = await trio.to_thread.run_sync(self._run, token, abandon_on_cancel=True)
+                nursery.start_soon(self.steps.run, apply)
+                copied = await trio.to_thread.run_sync(self._run, abandon_on_cancel=True)
                 nursery.cancel_scope.cancel()
         finally:
             self._stopping.set()
@@ -192,7 +161,7 @@ class Follower:
         """
         now_s = time.monotonic()
         unreached = self._unreached
-        applied = self.applied
+        applied = self.steps.applied
         while unreached and unreached[0][0].revision <= applied.revision:
             unreached.popleft()
         since_s = unreached[0][1] if unreached else None
@@ -201,36 +170,13 @@ class Follower:
         return 0.0 if since_s is None else now_s - since_s
 
     @property
-    def waiting_bytes(self) -> int:
-        """Bytes of blocks that wait for the event loop."""
-        return self._waiting_bytes
-
-    @property
     def head(self) -> wire.Beat | None:
         """The newest sign of life of the source: its position, and its time."""
         return self._beat
 
-    async def _apply(self, apply: Callable[[list[Step]], Awaitable[None]]) -> None:
-        while True:
-            await self._arrived.wait()
-            self._arrived = trio.Event()
-            while self._steps:
-                steps: list[Step] = []
-                size = 0
-                while self._steps and size < _BATCH_BYTES:
-                    steps.append(self._steps.popleft())
-                    size += steps[-1].size
-                await apply(steps)
-                self.applied = steps[-1].position
-                with self._lock:
-                    self._waiting_bytes -= size
-
-    def _wake(self) -> None:
-        self._arrived.set()
-
     # the thread
 
-    def _run(self, token: trio.lowlevel.TrioToken) -> CopiedError | None:
+    def _run(self) -> CopiedError | None:
         """Follow until the end of this; return what `run` must raise."""
         pause_s = _PAUSE_S_MIN
         while not self._stopping.is_set():
@@ -239,7 +185,7 @@ class Follower:
                 address = f"{host}:{port}"
                 self.status = replace(self.status, address=address)
                 try:
-                    self._follow(host, port, token)
+                    self._follow(host, port)
                 except CopiedError as error:
                     return error
                 except FeedRefusedError as error:
@@ -259,7 +205,7 @@ class Follower:
         state = "refused" if refused else "connecting"
         self.status = replace(self.status, state=state, problem=problem, refused=refused, linked_at_s=None)
 
-    def _follow(self, host: str, port: int, token: trio.lowlevel.TrioToken) -> None:
+    def _follow(self, host: str, port: int) -> None:
         """Follow one source until its link ends, which raises."""
         link = self._connect(host, port, wire.FEED)
         try:
@@ -270,7 +216,7 @@ class Follower:
                     raise
                 link.close()
                 self._copy(host, port)
-            self._decoder = Decoder(self.position.revision, self.position.accepted_at_us)
+            self.steps.begin()
             while True:
                 frame = link.receive(wire.BEAT_S)
                 self._hear(link)
@@ -280,17 +226,17 @@ class Follower:
                     raise refusal(frame.body)
                 if frame.type != wire.ENTRY:
                     raise wire.WireError(f"a frame of type {frame.type} on a feed")
-                self._take(read_entry(frame.body), token)
-                while self._waiting_bytes > _WAITING_BYTES_MAX or self._keeper.full:
+                self._take(read_entry(frame.body))
+                while self.steps.full:
                     link.pause(_HOLD_S)
         finally:
             self.bytes += link.received_bytes
             link.close()
 
     def _connect(self, host: str, port: int, wish: int) -> Link:
-        link = connect(host, port, self._context(), lambda: self.position, self._must_end)
+        link = connect(host, port, self._context(), lambda: self.steps.position, self._must_end)
         digest = names_digest(schema_names(f"{self._folder}/schemas"))
-        hello = wire.Hello(wish, socket.gethostname(), __version__, self._incarnation, self.position, digest)
+        hello = wire.Hello(wish, socket.gethostname(), __version__, self._incarnation, self.steps.position, digest)
         try:
             link.send(wire.encode_hello(hello))
         except MaxamError:
@@ -323,47 +269,19 @@ class Follower:
             self._beat = beat
             self._heard_at_s = now_s = time.monotonic()
             self.heard_at_us = time.time_ns() // 1000
-            if beat.position.revision > self.applied.revision:
+            if beat.position.revision > self.steps.applied.revision:
                 self._unreached.append((beat.position, now_s))
                 if len(self._unreached) > 1000:  # the oldest one shows the lag
                     self._unreached.pop()
 
-    def _take(self, entry: Entry, token: trio.lowlevel.TrioToken) -> None:
+    def _take(self, entry: Entry) -> None:
         """Check an entry against the position, and hand it on."""
         self.entries += 1
-        if entry.kind == BLOCK:
-            step = self._step(entry)
-            self._keeper.offer(entry)
-            self.position = entry.after
-            with self._lock:
-                self._waiting_bytes += step.size
-            self._steps.append(step)
-            token.run_sync_soon(self._wake, idempotent=True)
-            return
+        if entry.index or entry.kind not in {BLOCK, SEAL, SCHEMAS, INCARNATION}:
+            raise EntryError(f"an entry of kind {entry.kind} with index {entry.index} on a feed")
+        self.steps.take(entry)
         if entry.kind == INCARNATION:
             self._incarnation = entry.payload.decode()
-        elif entry.kind == SEAL and entry.before.revision != self.position.revision:
-            raise EntryError(f"a seal at revision {entry.before.revision} where {self.position.revision} was reached")
-        elif entry.kind not in {SEAL, SCHEMAS}:
-            raise EntryError(f"an entry of kind {entry.kind} on a feed")
-        self._keeper.offer(entry)
-
-    def _step(self, entry: Entry) -> Step:
-        """Return the records of a block, after checking that it follows."""
-        if not follows(entry.before, self.position, entry.begins):
-            raise EntryError(
-                f"the block that begins after revision {entry.before.revision} does not follow what was received up to"
-                f" {self.position.revision}"
-            )
-        decoder = self._decoder
-        decoder.accepted_at_us = max(decoder.accepted_at_us, entry.before.accepted_at_us)
-        try:
-            records = decoder.decode(*entry.records())
-        except (ValueError, IndexError) as error:
-            raise EntryError(f"the records of a block are wrong: {error}") from error
-        if decoder.revision != entry.after.revision or decoder.accepted_at_us != entry.after.accepted_at_us:
-            raise EntryError("the records of a block do not lead to its position")
-        return Step(records, entry.after, len(entry.payload))
 
     def _copy(self, host: str, port: int) -> None:
         """Copy the journal of a source, which raises CopiedError at the end."""

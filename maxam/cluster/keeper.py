@@ -25,19 +25,30 @@ class Keeper:
 
     Attributes:
         synced: Position up to which the journal is durable.
+        synced_index: Index of the last entry of a log that is durable; 0 on a feed.
         disk_full: The disk has no room for the next entry. It is tried again every second.
         ring: Buffer of durable blocks, for gateways that follow this one. None for none. To be set before `start`.
     """
 
-    def __init__(self, journal: Journal, position: Position, die: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        position: Position,
+        die: Callable[[BaseException], None],
+        gather_s: float = 0.0,
+    ) -> None:
         """Take a recovered journal.
 
         Args:
             journal: Belongs to the keeper until it is closed.
             position: Where it ends.
             die: Called on the keeper's thread with an error after which it is not known what the disk holds. Must end the process.
+            gather_s: How long a stored block waits for its sync while no entry follows, so that others share that sync.
         """
         self.synced = position
+        self.synced_index = 0
+        self._stored_index = 0
+        self._gather_s: Final = gather_s
         self.disk_full = False
         self.ring: Ring | None = None
         self._journal: Final = journal
@@ -97,6 +108,9 @@ class Keeper:
     def _next(self) -> Entry | None:
         """Return the next entry, None at the end. Sync before waiting for one."""
         try:
+            if self._gather_s and self._unsynced_bytes:
+                waits_s = self._unsynced_s + self._gather_s - time.monotonic()
+                return self._entries.get(timeout=max(0.0, waits_s))
             return self._entries.get_nowait()
         except queue.Empty:
             self._sync()
@@ -107,6 +121,7 @@ class Keeper:
             self._journal.sync()
             self._unsynced_bytes = 0
             self.synced = self._stored
+        self.synced_index = self._stored_index
         ring = self.ring
         if ring is not None:
             for entry in self._unshown:
@@ -151,6 +166,7 @@ class Keeper:
             journal.adopt(incarnation)
             if self.ring is not None:
                 self.ring.renew(incarnation)
+        self._stored_index = entry.index
 
 
 def _block(entry: Entry) -> Block:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -22,12 +22,11 @@ from maxam.config import Limits
 from maxam.errors import DiskFullError
 from maxam.gateway.auto_reset_event import AutoResetEvent
 from maxam.gateway.calls import Calls
-from maxam.gateway.commit import GroupCommit
+from maxam.gateway.commit import GroupCommit, Stored
 from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.delivery_scheduler import DeliveryScheduler
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.journal.encoding import Block
-from maxam.journal.files import Journal
 
 # How often the pump checks whether the broker has something due: below half of the shortest delay that it keeps.
 _TICK_S: Final = 0.05
@@ -42,6 +41,19 @@ _SCAN_LOOK_S: Final = 0.005  # the same while a scan rests until its subscriber 
 # sees nothing of a value now. Interpreted, it sees the value. After this many changes it has little to visit.
 COLLECT_CHANGES: Final = 500
 EXIT_DISK: Final = 74  # EX_IOERR of sysexits.h
+
+
+class Written(Stored, Protocol):
+    """A journal as the loop of commits writes it; `Journal` is one. These methods belong to the thread of commits."""
+
+    def write(self, block: Block) -> None:
+        """Store a block; when this returns it is durable. Raises DiskFullError if nothing of it is left."""
+
+    def has_room(self, size: int) -> bool:
+        """Return True if a block of `size` bytes would fit now."""
+
+    def seal_aged(self, now_us: int) -> None:
+        """Seal the open segment if it holds a change and is old enough at a time, microseconds since the epoch."""
 
 
 @final
@@ -79,20 +91,22 @@ class CommitLoop:
     def __init__(
         self,
         broker: Broker,
-        journal: Journal,
+        journal: Written,
         limits: Limits,
         die: Callable[[BaseException], None] = exit_at_once,
         wall_us: Callable[[], int] = _wall_us,
     ) -> None:
         self.group: Final = GroupCommit(broker, journal)
         self._broker: Final = broker
-        self._journal: Final = journal
+        self._journal: Final[Written] = journal
         self._limits: Final = limits
         self._die: Final = die
         self._wall_us: Final = wall_us  # microseconds since the epoch, on the clock of `accepted_at`
         self._wakeup: Final = AutoResetEvent()
         self.deliveries: Final = DeliveryScheduler(self._wakeup.set)
-        self._blocks: Final[queue.SimpleQueue[Block | _RoomAsked | int | None]] = queue.SimpleQueue()
+        self._blocks: Final[queue.SimpleQueue[Block | _RoomAsked | Callable[[], None] | int | None]] = (
+            queue.SimpleQueue()
+        )
         self._seal_look_s = 0.0
         self._room_look_s = 0.0
         self._writing_bytes = 0  # of the newest block; written by the thread
@@ -115,6 +129,10 @@ class CommitLoop:
     def schedule_commit(self) -> None:
         """Hand what was appended to the disk: at once, or when the disk is done with what it is writing."""
         self._advance(trio.current_time())
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Make a call on the thread that writes blocks, after the blocks that wait there. DiskFullError is ignored."""
+        self._blocks.put(work)
 
     async def drained(self) -> None:
         """Wait until everything appended so far and until then is committed or refused; acknowledgements included."""
@@ -243,7 +261,7 @@ class CommitLoop:
             log_event(logging.WARNING, "disk-has-room")
 
     def _write_blocks(self, calls: Calls) -> None:
-        """Do what the committer thread is handed: write a block, seal an old segment, or check for room."""
+        """Do what the committer thread is handed: write a block, seal an old segment, check for room, or make a call."""
         while (work := self._blocks.get()) is not None:
             try:
                 if not isinstance(work, Block):
@@ -268,10 +286,12 @@ class CommitLoop:
         self.times.add(begun_s, time.perf_counter())
         return True
 
-    def _check(self, work: "_RoomAsked | int", calls: Calls) -> None:
-        """Seal the open segment if it is old at this time, or check for room."""
+    def _check(self, work: "_RoomAsked | Callable[[], None] | int", calls: Calls) -> None:
+        """Seal the open segment if it is old at this time, check for room, or make a call."""
         with suppress(DiskFullError):  # of no block: the next check asks again
             if isinstance(work, int):
                 self._journal.seal_aged(work)
+            elif not isinstance(work, _RoomAsked):
+                work()
             elif self._journal.has_room(work.size):
                 calls.run_sync_soon(self._room_found)

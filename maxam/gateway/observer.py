@@ -1,12 +1,11 @@
 """A gateway that follows another one: its journal gets the blocks of the source, its broker is a replica, and no client connects.
 
 Theory of operation. `cluster.follower` receives and checks the blocks on a thread. `cluster.keeper` stores them on another one. Here,
-on the event loop, the broker applies their records in batches, and forgets what is no longer needed. Nothing is appended, so the
+on the event loop, the broker applies their records in batches, and forgets what is no longer needed (`gateway.replica`). Nothing is appended, so the
 journal stays equal to that of the source. Only a person makes an observer serve clients (`maxam-admin cluster promote`).
 """
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
@@ -14,7 +13,7 @@ from typing import Final, final
 import trio
 
 from maxam.broker.broker import Broker
-from maxam.cluster.follower import CopiedError, Follower, FollowStatus, Step
+from maxam.cluster.follower import CopiedError, Follower, FollowStatus
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.promotion import Followed, write_followed
 from maxam.config import LinkSettings, Settings, link_address
@@ -22,14 +21,12 @@ from maxam.gateway.audit import FOLLOWING, Audit
 from maxam.gateway.links import LinkCredentials
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
+from maxam.gateway.replica import Replica
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal
 
-_SLICE_S: Final = 0.002  # of records, before the event loop runs other tasks
-_SLICE_RECORDS: Final = 64  # between two readings of the clock
-_TICK_S: Final = 0.05  # between two parts of a scan or a sweep
-_HOUSEKEEPING_S: Final = 1.0
 _NOTE_S: Final = 5.0  # between two notes of what was heard of the source
+_NOTE_LOOK_S: Final = 0.05  # between two checks whether there is a link
 
 
 @final
@@ -69,7 +66,7 @@ class Observer:
         self._journal: Final = journal
         self._audit: Final = audit
         self._folder: Final = str(Path(settings.journal.folder).absolute())
-        self._scan_topics: Final = settings.limits.scan_topics_per_pass_max
+        self._replica: Final = Replica(broker, journal, settings.limits.scan_topics_per_pass_max, self._report)
         self._status = FollowStatus()
         self.keeper: Final = Keeper(journal, journal.position, die)
         follow = () if settings.follow is None else settings.follow.from_
@@ -89,7 +86,7 @@ class Observer:
     def as_of_us(self) -> int:
         """The time of the source's state that is shown here, microseconds since the epoch."""
         head = self.follower.head
-        if head is not None and self.follower.applied.revision >= head.position.revision:
+        if head is not None and self.follower.steps.applied.revision >= head.position.revision:
             return max(head.at_us, self._broker.accepted_at_us)
         return self._broker.accepted_at_us
 
@@ -102,11 +99,11 @@ class Observer:
     def lag_changes(self) -> int:
         """Return the number of changes that the source has and that are not applied here, as of its last sign of life."""
         head = self.follower.head
-        return 0 if head is None else max(0, head.position.revision - self.follower.applied.revision)
+        return 0 if head is None else max(0, head.position.revision - self.follower.steps.applied.revision)
 
     def lag_bytes(self) -> int:
         """Return the bytes that were received, and are not applied or not stored yet."""
-        return self.follower.waiting_bytes + self.keeper.waiting_bytes
+        return self.follower.steps.waiting_bytes + self.keeper.waiting_bytes
 
     def unready(self) -> list[str]:
         """Return why no client is served."""
@@ -135,9 +132,10 @@ class Observer:
         self.keeper.start()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_house)
+                nursery.start_soon(self._replica.keep_house)
+                nursery.start_soon(self._keep_note)
                 try:
-                    await self.follower.run(self._apply)
+                    await self.follower.run(self._replica.apply)
                 except CopiedError as error:
                     log_event(logging.WARNING, "journal-copied", result=error, action="the gateway starts again")
                     self._audit.record(FOLLOWING, "copied", reason=str(error))
@@ -150,36 +148,14 @@ class Observer:
         if self.copied:
             copied()
 
-    async def _apply(self, steps: list[Step]) -> None:
-        """Apply the records of blocks, in batches of bounded time."""
-        follow = self._broker.follow
-        self._broker.incarnation = self._journal.incarnation
-        slice_ends_s = time.perf_counter() + _SLICE_S
-        for step in steps:
-            for count, record in enumerate(step.records):
-                follow(record)
-                if count % _SLICE_RECORDS == 0 and time.perf_counter() >= slice_ends_s:
-                    await trio.lowlevel.checkpoint()
-                    slice_ends_s = time.perf_counter() + _SLICE_S
-
-    async def _keep_house(self) -> None:
-        """Do in time what a broker without clients needs, and report the link."""
-        broker = self._broker
-        due_s = note_s = 0.0
+    async def _keep_note(self) -> None:
+        """Note at intervals what was heard of the source."""
         while True:
-            now_s = trio.current_time()
-            if broker.store.sweeping or now_s >= due_s:
-                broker.housekeep(now_s)
-            if now_s >= due_s:
-                due_s = now_s + _HOUSEKEEPING_S
-                broker.tidy()
-                broker.incarnation = self._journal.incarnation
-                self._report()
-            if now_s >= note_s and self.follower.status.linked_at_s is not None and self.follower.head is not None:
-                note_s = now_s + _NOTE_S
+            if self.follower.status.linked_at_s is not None and self.follower.head is not None:
                 await trio.to_thread.run_sync(self._write_note)
-            broker.scan(self._scan_topics)
-            await trio.sleep(_TICK_S)
+                await trio.sleep(_NOTE_S)
+            else:
+                await trio.sleep(_NOTE_LOOK_S)
 
     def _report(self) -> None:
         """Log what has changed about the link."""

@@ -26,7 +26,7 @@ from maxam.journal.folder import lock_folder
 from maxam.journal.kept_schemas import KeptSchemas
 from maxam.journal.names import RENEW
 from maxam.journal.replay import Replay
-from maxam.journal.segments import NOT_BEGUN, SegmentFiles, TornTail, follows
+from maxam.journal.segments import NOT_BEGUN, SegmentExtent, SegmentFiles, TornTail, follows
 from maxam.journal.syncing import Reserve, Syncs
 from maxam.records import Record
 
@@ -141,6 +141,19 @@ class Journal:
     def position(self) -> Position:
         """The position after the last block that was written."""
         return self._committed
+
+    @property
+    def extent(self) -> SegmentExtent | None:
+        """How far the open segment goes, as a copy; None without one."""
+        segment = self._files.opened
+        if segment is None:
+            return None
+        return SegmentExtent(segment.first, segment.size, segment.started_at_us, segment.sync_marker, segment.outdated)
+
+    @property
+    def settings(self) -> JournalSettings:
+        """How it stores."""
+        return self._settings
 
     @property
     def head(self) -> int:
@@ -340,6 +353,10 @@ class Journal:
             self._seal_if_room()
             if self.watcher is not None and self._files.opened is None:
                 self.watcher.sealed(segment.sync_marker)
+
+    def schema_names(self) -> list[str]:
+        """Return the file names of the schemas that are stored."""
+        return [name for name in self._disk.names(f"{self._folder}/schemas") if name.endswith(".avsc")]
 
     def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
         """Store schemas, durably, unless they are there.

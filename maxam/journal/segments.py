@@ -48,13 +48,10 @@ class TornTail:
     revision: int
 
 
-@final
-class OpenSegment:
-    """The open segment.
+class SegmentExtent:
+    """How far a segment goes: enough to decide whether the next block begins another one.
 
     Attributes:
-        path: The file.
-        handle: Its descriptor.
         first: Revision of its first change, which may not be in it yet.
         size: Bytes that are stored whole; 0 while even the header is not.
         started_at_us: When its first record was accepted, NOT_BEGUN if it has none. Its age counts from then.
@@ -62,20 +59,9 @@ class OpenSegment:
         outdated: Its schema is that of an older release, which may lack kinds of records.
     """
 
-    __slots__ = ("first", "handle", "outdated", "path", "size", "started_at_us", "sync_marker")
+    __slots__ = ("first", "outdated", "size", "started_at_us", "sync_marker")
 
-    def __init__(
-        self,
-        path: str,
-        handle: int,
-        first: int,
-        size: int,
-        started_at_us: int,
-        sync_marker: bytes,
-        outdated: bool = False,
-    ) -> None:
-        self.path: Final = path
-        self.handle: Final = handle
+    def __init__(self, first: int, size: int, started_at_us: int, sync_marker: bytes, outdated: bool = False) -> None:
         self.first: Final = first
         self.size = size
         self.started_at_us = started_at_us
@@ -99,6 +85,38 @@ class OpenSegment:
         if position.revision < self.first:
             return False  # it holds no change, so another one would have its name
         return self.outdated or self.size + size > bytes_max or self.aged(at_us, age_s_max)
+
+    def grow(self, size: int, at_us: int) -> None:
+        """Record that a block of a size, accepted at a time, was added."""
+        self.size += size
+        if self.started_at_us == NOT_BEGUN:
+            self.started_at_us = at_us
+
+
+@final
+class OpenSegment(SegmentExtent):
+    """The open segment.
+
+    Attributes:
+        path: The file.
+        handle: Its descriptor.
+    """
+
+    __slots__ = ("handle", "path")
+
+    def __init__(
+        self,
+        path: str,
+        handle: int,
+        first: int,
+        size: int,
+        started_at_us: int,
+        sync_marker: bytes,
+        outdated: bool = False,
+    ) -> None:
+        super().__init__(first, size, started_at_us, sync_marker, outdated)
+        self.path: Final = path
+        self.handle: Final = handle
 
 
 @final
@@ -175,9 +193,7 @@ class SegmentFiles:
         write_at(self._disk, segment.handle, data, segment.size)
         if sync:
             self._syncs.file(segment.handle, data_only=True)
-        segment.size += len(data)
-        if segment.started_at_us == NOT_BEGUN:
-            segment.started_at_us = at_us
+        segment.grow(len(data), at_us)
 
     def sync(self) -> None:
         """Make durable what `grow` wrote."""

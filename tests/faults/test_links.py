@@ -224,7 +224,7 @@ def test_a_journal_is_copied_when_the_archive_begins_later(tmp_path: Path, certi
         assert place_copy(here, OsDisk())
         assert not place_copy(here, OsDisk())
         with FollowedJournal(Path(here), certificates, [port]) as followed:
-            assert 1000 < followed.follower.position.revision <= 2000
+            assert 1000 < followed.follower.steps.position.revision <= 2000
             trio.run(follow_until, followed, 2010)
         there = segments(journal)
         copied = segments(Path(here))

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Self
 
-from maxam.cluster.follower import Follower, Step
+from maxam.cluster.follower import Follower
 from maxam.cluster.keeper import Keeper
+from maxam.cluster.steps import Step
 from maxam.config import JournalSettings as ConfiguredJournal
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import Position

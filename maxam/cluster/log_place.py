@@ -1,0 +1,141 @@
+"""The place that a member has reached in the log of its cluster, and what follows from the entries up to there.
+
+Each member computes the same from the same entries: where the next block belongs, when the open segment rolls, and how much the log
+holds. So each one can go on where the leader stopped.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, final
+
+from maxam.cluster.entry import BLOCK, FORMAT, INCARNATION, RECORD_FORMAT, SEAL, Entry, EntryError
+from maxam.journal.encoding import SYNC_BYTES, Block, Position, header
+from maxam.journal.files import JournalSettings
+from maxam.journal.segments import NOT_BEGUN, SegmentExtent, follows
+
+
+@final
+class LogPlace:
+    """The end of the entries that one member has taken. It belongs to one thread at a time, except what the log holds.
+
+    Attributes:
+        index: Of the last entry.
+        term: Its term.
+        position: Position of the journal after it.
+        segment: How far the open segment goes, as the entries have it; None if the next block begins one.
+        format: Format of the records in force.
+        incarnation: Of the journal.
+        held_bytes: Size of the entries that the log holds, as far as this member has taken them.
+    """
+
+    def __init__(self, position: Position, segment: SegmentExtent | None, incarnation: str) -> None:
+        """Begin where a recovered journal ends; `start` sets the index.
+
+        Args:
+            position: Where the journal ends.
+            segment: How far its open segment goes; None without one.
+            incarnation: Of the journal.
+        """
+        self.index = 0
+        self.term = 0
+        self.position = position
+        self.segment = segment
+        self.format = FORMAT
+        self.incarnation = incarnation
+        self.held_bytes = 0
+        self._held: Final[deque[tuple[int, int, float]]] = deque()  # index, bytes and time of each entry
+        self._lock: Final = threading.Lock()  # of the two above
+
+    def start(self, first: int) -> None:
+        """Go on with the entry of an index."""
+        self.index = first - 1
+
+    def check(self, entry: Entry) -> None:
+        """Raise EntryError unless an entry is the next one."""
+        if entry.index != self.index + 1:
+            raise EntryError(f"entry {entry.index} where {self.index + 1} was due")
+        if entry.term < self.term:
+            raise EntryError(f"entry {entry.index} has term {entry.term}, and the one before it {self.term}")
+        if not follows(entry.before, self.position, entry.begins):
+            raise EntryError(
+                f"entry {entry.index} begins after revision {entry.before.revision}, and the one before it ends with"
+                f" {self.position.revision}"
+            )
+
+    def take(self, entry: Entry, size: int, now_s: float) -> None:
+        """Go on by an entry of `size` bytes that the log holds, at a time of a monotonic clock."""
+        self.index, self.term, self.position = entry.index, entry.term, entry.after
+        with self._lock:
+            self._held.append((entry.index, size, now_s))
+            self.held_bytes += size
+        if entry.kind == BLOCK:
+            if entry.begins or self.segment is None:
+                start = header(entry.before, entry.marker, snapshot=False, incarnation=self.incarnation)
+                first = entry.before.revision + 1
+                self.segment = SegmentExtent(first, len(start), NOT_BEGUN, entry.marker)
+            self.segment.grow(len(entry.payload) + SYNC_BYTES, entry.after.accepted_at_us)
+        elif entry.kind == SEAL:
+            if self.sealable:
+                self.segment = None
+        elif entry.kind == INCARNATION:
+            self.incarnation = entry.payload.decode()
+        elif entry.kind == RECORD_FORMAT:
+            self.format = entry.number()
+
+    @property
+    def marker(self) -> bytes:
+        """Sync marker of the open segment; zeros without one."""
+        return bytes(SYNC_BYTES) if self.segment is None else self.segment.sync_marker
+
+    @property
+    def sealable(self) -> bool:
+        """Whether the open segment holds a change."""
+        return self.segment is not None and self.position.revision >= self.segment.first
+
+    def rolls(self, block: Block, settings: JournalSettings) -> bool:
+        """Return True if a new segment begins with a block that follows."""
+        segment = self.segment
+        return (
+            segment is None
+            or segment.started_at_us == NOT_BEGUN
+            or segment.rolls(
+                self.position,
+                len(block.data),
+                block.after.accepted_at_us,
+                settings.segment_bytes_max,
+                settings.segment_age_s_max,
+            )
+        )
+
+    def seals(self, now_us: int, settings: JournalSettings) -> bool:
+        """Return True if the open segment is to be sealed at a time, though no block follows."""
+        return self.sealable and self.segment is not None and self.segment.aged(now_us, settings.segment_age_s_max)
+
+    def forgettable(self, now_s: float, keep_s: float, synced: Sequence[int], copies_min: int) -> int:
+        """Return the index up to which the log need not hold entries; 0 for none.
+
+        Args:
+            now_s: The time, on the clock of `take`.
+            keep_s: Age that an entry must have.
+            synced: For each member that counts, the index up to which its journal is synced.
+            copies_min: Number of journals that must have an entry.
+        """
+        copies = sorted(synced, reverse=True)
+        if len(copies) < copies_min:
+            return 0
+        limit = copies[copies_min - 1]
+        last = 0
+        with self._lock:
+            for index, _, taken_s in self._held:
+                if index > limit or now_s - taken_s < keep_s:
+                    break
+                last = index
+        return last
+
+    def forgot(self, last: int) -> None:
+        """Record that the log has forgotten the entries up to an index."""
+        held = self._held
+        with self._lock:
+            while held and held[0][0] <= last:
+                self.held_bytes -= held.popleft()[1]

@@ -1,0 +1,362 @@
+"""The journal of a leader: blocks go to the log of the cluster, and from there into the own journal.
+
+`LoggedJournal` takes the place of `Journal` in the loop of commits. A block is committed once the log has it. The own journal gets it
+after that, as each follower's does, on the thread of the keeper. So a journal never holds an entry that the log did not accept.
+
+Each write to the log is a *swap*: it compares the head with the one that this leader wrote last, and replaces it. One swap is under
+way at a time. Its outcome may be unknown; the same swap is tried again then, until it is known.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, final
+
+from maxam.cluster.entry import BLOCK, HANDOVER, SCHEMAS, SEAL, TERM, Entry, term_payload, texts_payload
+from maxam.cluster.keeper import Keeper
+from maxam.cluster.log import NONCE_BYTES, Head, Log, LogFullError, LogLostError, SupersededError
+from maxam.cluster.log_place import LogPlace
+from maxam.cluster.steps import Steps
+from maxam.errors import DiskFullError, JournalError
+from maxam.journal.encoding import SYNC_BYTES, Block, Encoder, Position
+from maxam.journal.files import Journal
+from maxam.records import Record
+
+_RETRY_S: Final = 0.05  # before a swap of unknown outcome is tried again
+_KEEPER_S: Final = 0.02  # between two checks whether the own disk has caught up
+_TEXTS_BYTES: Final = 262_144  # of schemas in one entry
+_SETTLING_SHARE: Final = 1.1  # of the limit on the log: blocks that only shrink what is owed may use a tenth more
+
+
+class Swaps(Protocol):
+    """Learns of each swap of the head, in order and on the thread that makes it."""
+
+    def began(self, at_s: float) -> None:
+        """Record that the first try of a swap begins, at a time of the monotonic clock."""
+
+    def succeeded(self, head: Head) -> None:
+        """Record that the swap is in the log."""
+
+    def superseded(self, head: Head | None) -> None:
+        """Record that the swap failed because the head is another one."""
+
+    def refused(self) -> None:
+        """Record that the swap failed because the log is full."""
+
+
+@final
+class LoggedJournal:
+    """What the loop of commits of a leader writes to.
+
+    `encode` belongs to the event loop. `write`, `beat`, `has_room` and `seal_aged` belong to the thread of commits, `keep_schemas` to
+    any other. A lock makes swaps of both follow one another.
+
+    Attributes:
+        place: The end of the log, as far as this member has taken it.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        name: str,
+        journal: Journal,
+        keeper: Keeper,
+        place: LogPlace,
+        swaps: Swaps,
+        block_bytes_max: int,
+        log_bytes_max: int,
+        monotonic: Callable[[], float] = time.monotonic,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        """Prepare to lead; `claim` does.
+
+        Args:
+            log: Of the cluster.
+            name: Of this member.
+            journal: Its own, which `keeper` writes.
+            keeper: Stores entries after the log has them.
+            place: Follows the log until `claim`, and this object from then on.
+            swaps: Learns of swaps.
+            block_bytes_max: Size from which on a block takes no further operation.
+            log_bytes_max: Limit on what the log holds.
+            monotonic: Clock of `swaps`, seconds.
+            random_bytes: Source of nonces and sync markers.
+        """
+        self.place: Final = place
+        self._log: Final = log
+        self._name: Final = name
+        self._journal: Final = journal
+        self._keeper: Final = keeper
+        self._swaps: Final = swaps
+        self._block_bytes_max: Final = block_bytes_max
+        self._log_bytes_max: Final = log_bytes_max
+        self._monotonic: Final = monotonic
+        self._random_bytes: Final = random_bytes
+        self._lock: Final = threading.Lock()
+        self._ending: Final = threading.Event()
+        self._encoder = Encoder(place.position, random_bytes(SYNC_BYTES))
+        self._head: Head | None = None
+        self._term = 0
+        self._full = False  # the engine had no room for the last swap
+        self._texts: set[str] | None = None  # file names of the schemas that the cluster has
+
+    # what the loop of commits asks for
+
+    @property
+    def block_bytes_max(self) -> int:
+        """Size from which on a block takes no further operation."""
+        return self._block_bytes_max
+
+    @property
+    def proves(self) -> bool:
+        """Whether operations without a record need a block too: an empty one proves that this member leads."""
+        return True
+
+    @property
+    def head(self) -> Head | None:
+        """The head that this leader wrote last. None before it leads."""
+        return self._head
+
+    def encode(self, records: list[Record]) -> Block:
+        """Return one block of records that follow those encoded before; an empty one for none.
+
+        Raises:
+            ValueError: A revision is not the next one, or time runs backwards.
+        """
+        if records:
+            return self._encoder.encode(records)
+        position = self._encoder.position
+        return Block(b"", position, position, settling=True)
+
+    def write(self, block: Block) -> None:
+        """Append a block to the log; when this returns it is durable there. An empty one is a sign of life.
+
+        Raises:
+            DiskFullError: The log or the own disk has no room. The next `encode` continues after the last block that was written.
+            SupersededError: Another member leads.
+            LogLostError: The journal is being closed.
+        """
+        if not block.data:
+            self.beat()
+            return
+        self._await_keeper()
+        with self._lock:
+            place = self.place
+            try:
+                self._require_room(len(block.data), block.settling)
+                begins = place.rolls(block, self._journal.settings)
+                marker = self._random_bytes(SYNC_BYTES) if begins else place.marker
+                payload = block.data[:-SYNC_BYTES]
+                entry = Entry(BLOCK, begins, block.before, block.after, marker, payload, place.index + 1, self._term)
+                self._append(entry)
+            except (LogFullError, DiskFullError) as error:
+                self._encoder.position = place.position
+                raise DiskFullError(f"no room for {len(block.data)} bytes: {error}") from error
+
+    def beat(self) -> None:
+        """Prove that this member leads, with a sign of life. Raises as `write`."""
+        with self._lock:
+            place = self.place
+            try:
+                self._swap(None, self._leading(), place.index, place.position)
+            except LogFullError as error:
+                raise DiskFullError(f"no room for a sign of life: {error}") from error
+
+    def has_room(self, size: int) -> bool:
+        """Return True if a block of `size` bytes would fit now, into the log and onto the own disk."""
+        if self._keeper.disk_full or self.place.held_bytes + size > self._log_bytes_max:
+            return False
+        if not self._full:
+            return True
+        try:
+            found = self._log.size()
+        except LogLostError:
+            return False
+        return not found.quota or found.in_use + 2 * size < found.quota
+
+    def seal_aged(self, now_us: int) -> None:
+        """Seal the open segment if it holds a change and is old enough, though nothing is to be written."""
+        with self._lock:
+            place = self.place
+            if place.seals(now_us, self._journal.settings):
+                try:
+                    self._append(self._entry(SEAL, b""))
+                except LogFullError as error:
+                    raise DiskFullError(f"no room for a seal: {error}") from error
+
+    # of the reloader
+
+    def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
+        """Store schemas in the log and in the own journal, unless the cluster has them. Does nothing while this member does not lead.
+
+        Args:
+            texts: Lower-case hex SHA-256 and self-contained text of each.
+
+        Raises:
+            DiskFullError: Some may be missing.
+            OSError: Some may be missing.
+        """
+        new = list(texts)
+        with self._lock:
+            if self._head is None:
+                return
+            known = self._texts
+            if known is None:
+                known = self._texts = set(self._journal.schema_names())
+            new = [one for one in new if f"{one[0]}.avsc" not in known]
+            for some in _portions(new):
+                try:
+                    self._append(self._entry(SCHEMAS, texts_payload(some)))
+                except LogFullError as error:
+                    raise DiskFullError(f"no room for schemas: {error}") from error
+                self._journal.keep_schemas(some)
+                known.update(f"{digest}.avsc" for digest, _ in some)
+
+    # of the member
+
+    def follow(self, entry: Entry, size: int, steps: Steps) -> bool:
+        """Hand the next entry of another leader to `steps`; return False for one that was taken before.
+
+        Raises:
+            EntryError: It is not the next one.
+        """
+        with self._lock:
+            if self._head is not None or entry.index <= self.place.index:
+                return False
+            self.place.check(entry)
+            steps.take(entry)
+            self.place.take(entry, size, self._monotonic())
+            return True
+
+    def claim(self, before: Head, release: str, steps: Steps) -> None:
+        """Append the own `term` entry. If that succeeds, this member leads, and the entry goes to `steps`.
+
+        Raises:
+            SupersededError: Another member was first.
+            LogFullError: The log is full.
+            LogLostError: The journal is being closed.
+        """
+        with self._lock:
+            self._term = before.term + 1
+            payload = term_payload(self._name, release)
+            at, index = before.position, before.index + 1
+            entry = Entry(TERM, False, at, at, self.place.marker, payload, index, self._term)
+            try:
+                size = self._swap(entry, before, index, at)
+            except BaseException:
+                self._head = None
+                raise
+            self._encoder = Encoder(self.place.position, self.place.marker)
+            self.place.take(entry, size, self._monotonic())
+            steps.take(entry)
+
+    def hand_over(self, successor: str) -> None:
+        """Append a `handover` to a member. Raises as `claim`."""
+        with self._lock:
+            self._append(self._entry(HANDOVER, successor.encode()))
+
+    def trim(self, keep_s: float, synced: Sequence[int], copies_min: int) -> int:
+        """Have the log forget the entries that it need not hold; return the last one of them, 0 for none.
+
+        A member that does not lead only records that they are forgotten.
+
+        Args:
+            keep_s: Age that an entry must have.
+            synced: For each member, the index up to which its journal is synced.
+            copies_min: Number of journals that must have an entry.
+
+        Raises:
+            LogLostError: The engine gave no answer.
+        """
+        last = self.place.forgettable(self._monotonic(), keep_s, synced, copies_min)
+        if last:
+            if self._head is not None:
+                self._log.trim(last)
+            self.place.forgot(last)
+        return last
+
+    def end(self) -> None:
+        """End all waiting: calls that are under way raise LogLostError or DiskFullError."""
+        self._ending.set()
+
+    # swaps; the lock is held
+
+    def _entry(self, kind: int, payload: bytes) -> Entry:
+        at = self.place.position
+        return Entry(kind, False, at, at, self.place.marker, payload, self.place.index + 1, self._term)
+
+    def _append(self, entry: Entry) -> None:
+        """Append an entry, and hand it to the keeper."""
+        size = self._swap(entry, self._leading(), entry.index, entry.after)
+        self.place.take(entry, size, self._monotonic())
+        self._keeper.offer(entry)
+
+    def _leading(self) -> Head:
+        """Return the head that this leader wrote last."""
+        if self._head is None:
+            raise JournalError("this member does not lead")
+        return self._head
+
+    def _swap(self, entry: Entry | None, before: Head, index: int, position: Position) -> int:
+        """Replace the head, with an entry or without; return the entry's size."""
+        data = b"" if entry is None else entry.encode()
+        beat = 0 if before.term != self._term else before.beat + (entry is None)
+        head = Head(
+            before.cluster,
+            self._term,
+            index,
+            self._name,
+            position,
+            self.place.format,
+            beat,
+            self._random_bytes(NONCE_BYTES),
+        )
+        self._swaps.began(self._monotonic())
+        while True:
+            try:
+                self._head = self._log.append(data, head, before) if entry is not None else self._log.beat(head, before)
+            except LogLostError:
+                if self._ending.wait(_RETRY_S):
+                    raise
+            except LogFullError:
+                self._full = True
+                self._swaps.refused()
+                raise
+            except SupersededError as error:
+                self._swaps.superseded(error.head)
+                raise
+            else:
+                self._full = False
+                self._swaps.succeeded(self._head)
+                return len(data)
+
+    def _require_room(self, size: int, settling: bool) -> None:
+        held = self.place.held_bytes
+        if held + size > self._log_bytes_max * (_SETTLING_SHARE if settling else 1):
+            raise DiskFullError(
+                f"the log of the cluster holds {held} bytes ([cluster] log_bytes_max {self._log_bytes_max}): too few members have them"
+            )
+        if self._keeper.disk_full and not settling:
+            raise DiskFullError("the disk of the journal is full")
+
+    def _await_keeper(self) -> None:
+        """Wait until the own disk has caught up; signs of life go on."""
+        while self._keeper.full and not self._keeper.disk_full:
+            self.beat()
+            if self._ending.wait(_KEEPER_S):
+                raise LogLostError("the gateway ends")
+
+
+def _portions(texts: list[tuple[str, bytes]]) -> Iterable[list[tuple[str, bytes]]]:
+    """Yield the texts in lists whose size fits one entry."""
+    some: list[tuple[str, bytes]] = []
+    size = 0
+    for one in texts:
+        if some and size + len(one[1]) > _TEXTS_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(one)
+        size += len(one[1])
+    if some:
+        yield some
