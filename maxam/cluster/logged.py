@@ -47,7 +47,7 @@ class Swaps(Protocol):
 
 @final
 class LoggedJournal:
-    """What the loop of commits of a leader writes to.
+    """The journal that the loop of commits of a leader writes.
 
     `encode` belongs to the event loop. `write`, `beat`, `has_room` and `seal_aged` belong to the thread of commits, `keep_schemas` to
     any other. A lock makes swaps of both follow one another.
@@ -195,7 +195,6 @@ class LoggedJournal:
 
         Raises:
             DiskFullError: Some may be missing.
-            OSError: Some may be missing.
         """
         new = list(texts)
         with self._lock:
@@ -210,8 +209,14 @@ class LoggedJournal:
                     self._append(self._entry(SCHEMAS, texts_payload(some)))
                 except LogFullError as error:
                     raise DiskFullError(f"no room for schemas: {error}") from error
-                self._journal.keep_schemas(some)
                 known.update(f"{digest}.avsc" for digest, _ in some)
+            index = self.place.index if new else 0
+        while self._keeper.synced_index < index:
+            if self._keeper.disk_full or not self._keeper.alive:
+                raise DiskFullError(
+                    "the disk of the journal has no room for schemas yet; it gets them as soon as it has"
+                )
+            self._ending.wait(_KEEPER_S)
 
     # of the member
 

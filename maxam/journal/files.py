@@ -356,7 +356,7 @@ class Journal:
 
     def schema_names(self) -> list[str]:
         """Return the file names of the schemas that are stored."""
-        return [name for name in self._disk.names(f"{self._folder}/schemas") if name.endswith(".avsc")]
+        return self._schemas.names()
 
     def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
         """Store schemas, durably, unless they are there.

@@ -16,6 +16,10 @@ class KeptSchemas:
         self._disk: Final = disk
         self._unsynced: Final[set[str]] = set()  # file names of texts that `keep` has not synced yet
 
+    def names(self) -> list[str]:
+        """Return the file names of the texts that are stored."""
+        return [name for name in self._disk.names(self._folder) if name.endswith(".avsc")]
+
     def keep(self, texts: Iterable[tuple[str, bytes]]) -> None:
         """Store texts, durably, unless they are there.
 
