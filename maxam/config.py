@@ -269,6 +269,7 @@ class LinkSettings:
     certificate: Path | None = None  # None takes that of [tls]
     key: Path | None = None  # likewise
     ca: Path | None = None  # signed the certificates of the other gateways. None takes client_ca of [tls]
+    crl: Path | None = None  # of that CA
     # Links at the same time. Each feed keeps a thread
     links_max: int = bounded(16, 1, 256, "each has a thread of its own")
     # Rate at which a journal is copied to another gateway
@@ -474,6 +475,8 @@ def _check_links(settings: Settings) -> None:
         raise MistakeError(
             f"link.{there}", f"[link] {there} needs [link] {missing} too; add it, or remove both to use those of [tls]"
         )
+    if link is not None and link.crl is not None and link.ca is None:
+        raise MistakeError("link.crl", "[link] crl needs [link] ca too. Without it, client_ca and crl of [tls] apply")
     for text in () if settings.follow is None else settings.follow.from_:
         if link_address(text) is None:
             raise MistakeError(

@@ -10,7 +10,7 @@ from maxam.gateway.main import command
 def _check_links(settings: Settings, loaded: LoadedConfig) -> None:
     """Raise ConfigurationError for a file of `[link]` that cannot be used."""
     if settings.link is not None:
-        from maxam.gateway.links import LinkCredentials  # noqa: PLC0415  # loaded only where it is wanted
+        from maxam.gateway.link_credentials import LinkCredentials  # noqa: PLC0415  # loaded only where it is wanted
 
         LinkCredentials(settings.tls, settings.link, lambda: loaded)
 

@@ -105,6 +105,7 @@ class Follower:
         disk: Disk,
         position: Position,
         incarnation: str,
+        judge: Callable[[ssl.SSLSocket], Callable[[], str]] = lambda _: lambda: "",
     ) -> None:
         """Prepare to follow.
 
@@ -116,6 +117,7 @@ class Follower:
             disk: Where it is.
             position: Where it ends.
             incarnation: Of the own journal; empty for none.
+            judge: Called for each link. Returns a function that returns why the source's certificate is not valid now; empty if it is.
         """
         self.status = FollowStatus()
         if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
@@ -130,6 +132,7 @@ class Follower:
         self._folder: Final = folder
         self._disk: Final = disk
         self._incarnation = incarnation
+        self._judge: Final = judge
         self._stopping: Final = threading.Event()
         self._unreached: Final[deque[tuple[Position, float]]] = (
             deque()
@@ -238,8 +241,10 @@ class Follower:
         digest = names_digest(schema_names(f"{self._folder}/schemas"))
         hello = wire.Hello(wish, socket.gethostname(), __version__, self._incarnation, self.steps.position, digest)
         try:
+            judged = self._judge(link.tls)
+            link.denied = lambda: self._must_end() or judged()
             link.send(wire.encode_hello(hello))
-        except MaxamError:
+        except BaseException:
             link.close()
             raise
         return link

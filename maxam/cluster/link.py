@@ -37,6 +37,7 @@ class Link:
     """One end of a link.
 
     Attributes:
+        tls: Its socket.
         beat: The newest BEAT of the peer; None before the first.
         denied: Called before each sign of life. Returns why the link must end; empty if it may go on.
         received_bytes: Received in all.
@@ -58,7 +59,7 @@ class Link:
             now_us: Returns the time, for the signs of life.
             denied: See the attribute.
         """
-        self._tls: Final = tls
+        self.tls: Final = tls
         self._position: Final = position
         self._now_us: Final = now_us
         self.denied = denied
@@ -78,7 +79,7 @@ class Link:
 
     def close(self) -> None:
         """End the link."""
-        self._tls.close()
+        self.tls.close()
 
     def send(self, data: bytes) -> None:
         """Send frames. Waits while the peer takes nothing and much is unsent.
@@ -146,7 +147,7 @@ class Link:
                 self._heard_s = time.monotonic()
                 return
             if wants != self._registered:
-                self._poll.register(self._tls, wants)
+                self._poll.register(self.tls, wants)
                 self._registered = wants
             self._poll.poll(max(0.0, until_s - time.monotonic()) * 1000)
             if self._unsent:
@@ -165,7 +166,7 @@ class Link:
         try:
             while unsent:
                 part = unsent[0]
-                sent = self._tls.send(part[:_SEND_BYTES])
+                sent = self.tls.send(part[:_SEND_BYTES])
                 self._unsent_bytes -= sent
                 self.sent_bytes += sent
                 if sent == len(part):
@@ -184,7 +185,7 @@ class Link:
         size = 0
         try:
             while size < _RECEIVE_BYTES:
-                data = self._tls.recv(_RECEIVE_BYTES)
+                data = self.tls.recv(_RECEIVE_BYTES)
                 if not data:
                     if parts:
                         break

@@ -24,8 +24,9 @@ from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
-from maxam.gateway.revocation import Chain, RevocationList
+from maxam.gateway.revocation import Chain, RevocationList, Revocations
 from maxam.gateway.server_connection import ServerConnection, unknown_principal
+from maxam.gateway.tls_credentials import Authorities
 from maxam.gateway.transport import Transport, opening_number
 from maxam.records import WillRecord
 
@@ -60,6 +61,29 @@ class AdminConnection:
     number: int = field(default_factory=opening_number)
     opened_at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     opened_at_s: float = field(default_factory=trio.current_time)
+
+
+def chain_problem(
+    chain: Chain, authorities: Authorities, revocations: Revocations, now_s: float, refuse_expired: bool
+) -> ProtocolError | None:
+    """Return why a verified chain of certificates does not count (any longer), or None.
+
+    Args:
+        chain: Of the peer.
+        authorities: Those that are trusted now.
+        revocations: Their CRLs.
+        now_s: Seconds since the epoch.
+        refuse_expired: A CRL whose successor is overdue does not count as one.
+    """
+    if not authorities.trusts(chain):
+        return ProtocolError(
+            "certificate not trusted", "the CA of this certificate is no longer trusted. Renew the certificate"
+        )
+    until_s, ends = authorities.validity_of(chain)
+    if until_s < now_s:
+        whose = "the certificate" if ends is chain[0] else f"that of a CA above it, issued by {ends.issuer_name},"
+        return ProtocolError("certificate expired", f"{whose} was valid until {_shown_time(until_s)}; renew it")
+    return revocations.problem(chain, now_s, refuse_expired)
 
 
 @final
@@ -105,17 +129,8 @@ class AccessMonitor:
     def denial(self, chain: Chain) -> ProtocolError | None:
         """Return why a client with this verified chain of certificates may not be served (or no longer), or None."""
         loaded = self._loaded()
-        if not loaded.authorities.trusts(chain):
-            return ProtocolError(
-                "certificate not trusted", "the CA of this certificate is no longer trusted. Renew the certificate"
-            )
-        now_s = time.time()
-        until_s, ends = loaded.authorities.validity_of(chain)
-        if until_s < now_s:
-            whose = "the certificate" if ends is chain[0] else f"that of a CA above it, issued by {ends.issuer_name},"
-            return ProtocolError("certificate expired", f"{whose} was valid until {_shown_time(until_s)}; renew it")
         refuse_expired = self._settings.tls.crl_expired == "refuse"
-        return loaded.revocations.problem(chain, now_s, refuse_expired)
+        return chain_problem(chain, loaded.authorities, loaded.revocations, time.time(), refuse_expired)
 
     def connects(self, chain: Chain) -> None:
         """Record the certificates of a new connection, so that their end is checked."""

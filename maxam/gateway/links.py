@@ -22,17 +22,14 @@ from maxam.cluster.copying import give_copy
 from maxam.cluster.feed import FeedRefusedError, JournalFeed, SchemaTexts, serve_feed
 from maxam.cluster.link import Link, LinkLostError
 from maxam.cluster.ring import Ring
-from maxam.config import LinkSettings, ListenerSettings, Settings, TlsSettings
-from maxam.errors import ConfigurationError, MaxamError, ProtocolError
-from maxam.files import read_file
+from maxam.config import LinkSettings, ListenerSettings, Settings
+from maxam.errors import MaxamError
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, Audit
 from maxam.gateway.clock import WallClock
+from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, listen
-from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import LogLimit, log_bug, log_event
-from maxam.gateway.revocation import Chain, read_chain
-from maxam.gateway.tls import fingerprint, handshake_problem, verified_chain
-from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context
+from maxam.gateway.tls import fingerprint, handshake_problem
 from maxam.journal.disk import Disk
 from maxam.journal.encoding import Position
 from maxam.records import Identity
@@ -40,64 +37,6 @@ from maxam.records import Identity
 RIGHT: Final = "replicate"
 _HANDSHAKES_MAX: Final = 16  # links whose peer is not known yet
 _SEND_BUFFER_BYTES: Final = 4_194_304
-_REMEDY: Final = "correct the path (relative to the configuration file)"
-
-
-@final
-class LinkCredentials:
-    """The TLS contexts of links, made of the files of `[link]`, or of those of `[tls]`."""
-
-    def __init__(self, tls: TlsSettings, link: LinkSettings, loaded: Callable[[], LoadedConfig]) -> None:
-        """Read the files once, to find mistakes.
-
-        Args:
-            tls: Settings of the clients' listener.
-            link: Settings of links.
-            loaded: Returns the configuration in force.
-
-        Raises:
-            ConfigurationError: A file cannot be used.
-        """
-        self._minimum: Final = tls.minimum
-        self._link: Final = link
-        self._loaded: Final = loaded
-        self.server()
-
-    @property
-    def own_ca(self) -> bool:
-        """Whether the peers' certificates are of another CA than those of clients."""
-        return self._link.ca is not None
-
-    def server(self) -> ssl.SSLContext:
-        """Return the context of a link that another gateway makes. Raises ConfigurationError."""
-        return server_context(self._certificate(), self._authorities(), "1.3")
-
-    def client(self) -> ssl.SSLContext:
-        """Return the context of a link to another gateway. Raises ConfigurationError."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._certificate().load_into(context)
-        self._authorities().load_into(context)
-        return context
-
-    def _certificate(self) -> ServerCertificate:
-        link = self._link
-        if link.certificate is None or link.key is None:
-            return self._loaded().certificate
-        chain = read_file(link.certificate, "[link] certificate", _REMEDY)
-        key = read_file(link.key, "[link] key", _REMEDY)
-        try:
-            return ServerCertificate(chain, key, f"certificate {link.certificate} and key {link.key}")
-        except ConfigurationError as error:
-            raise ConfigurationError(str(error).replace("[tls]", "[link]", 1)) from error
-
-    def _authorities(self) -> Authorities:
-        if self._link.ca is None:
-            return self._loaded().authorities
-        try:
-            return Authorities(read_file(self._link.ca, "[link] ca", _REMEDY), str(self._link.ca))
-        except ConfigurationError as error:
-            raise ConfigurationError(str(error).replace("[tls] client_ca", "[link] ca", 1)) from error
 
 
 @dataclass(slots=True)
@@ -148,7 +87,6 @@ class Links:
         ring: Ring,
         disk: Disk,
         policy: Callable[[], Policy],
-        denial: Callable[[Chain], ProtocolError | None],
         clock: WallClock,
         audit: Audit,
     ) -> None:
@@ -163,7 +101,6 @@ class Links:
         self._credentials: Final = credentials
         self._disk: Final = disk
         self._policy: Final = policy
-        self._denial: Final = denial
         self._clock: Final = clock
         self._audit: Final = audit
         self._log_limit: Final = LogLimit(gateway.limits.log_lines_per_minute_max)
@@ -227,15 +164,19 @@ class Links:
         except ssl.SSLError as error:
             raise LinkLostError(f"TLS failed: {handshake_problem(error)}") from error
         certificate = tls.getpeercert(binary_form=True)
-        chain = read_chain(verified_chain(tls))
-        check = partial(self._check, fingerprint(certificate or b""), chain)
+        of, denial = fingerprint(certificate or b""), self._credentials.judge(tls)
+
+        def check() -> tuple[str, str]:
+            principal, denied = trio.from_thread.run_sync(self._check, of)
+            return principal, denied or denial()
+
         link = Link(tls, lambda: self.ring.end, lambda: trio.from_thread.run_sync(self._clock.now_us))
         try:
-            principal, denied = trio.from_thread.run_sync(check)
+            principal, denied = check()
             if denied:  # before anything is read of the peer
                 trio.from_thread.run_sync(self._refused, principal, address, denied)
                 self._refuse(link, wire.UNAUTHORISED, denied)
-            link.denied = lambda: trio.from_thread.run_sync(check)[1]
+            link.denied = lambda: check()[1]
             hello = self._hello(link)
             state = LinkState(
                 principal,
@@ -295,16 +236,15 @@ class Links:
 
     # on the event loop
 
-    def _check(self, of: str, chain: Chain) -> tuple[str, str]:
-        """Return the principal of a certificate, and why it may not replicate; empty if it may."""
+    def _check(self, of: str) -> tuple[str, str]:
+        """Return the principal of a certificate, and why the policy does not let it replicate; empty if it does."""
         policy = self._policy()
         principal = policy.principal_of(of) or ""
         if not principal:
             return "", "the policy does not list this certificate"
         if RIGHT not in policy.rights(principal).admin:
             return principal, f"the principal {principal} lacks the admin right {RIGHT}"
-        denial = None if self._credentials.own_ca else self._denial(chain)
-        return principal, "" if denial is None else denial.detail
+        return principal, ""
 
     def _begun(self, handle: socket.socket, state: LinkState) -> None:
         self._unknown.pop(handle, None)

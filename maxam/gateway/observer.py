@@ -18,7 +18,7 @@ from maxam.cluster.keeper import Keeper
 from maxam.cluster.promotion import Followed, write_followed
 from maxam.config import LinkSettings, Settings, link_address
 from maxam.gateway.audit import FOLLOWING, Audit
-from maxam.gateway.links import LinkCredentials
+from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
 from maxam.gateway.replica import Replica
@@ -69,15 +69,17 @@ class Observer:
         self._replica: Final = Replica(broker, journal, settings.limits.scan_topics_per_pass_max, self._report)
         self._status = FollowStatus()
         self.keeper: Final = Keeper(journal, journal.position, die)
+        credentials = LinkCredentials(settings.tls, settings.link or LinkSettings(), loaded)
         follow = () if settings.follow is None else settings.follow.from_
         self.follower: Final = Follower(
             [address for text in follow if (address := link_address(text)) is not None],
-            LinkCredentials(settings.tls, settings.link or LinkSettings(), loaded).client,
+            credentials.client,
             self.keeper,
             self._folder,
             OsDisk(),
             journal.position,
             journal.incarnation,
+            credentials.judge,
         )
 
     # For operators.

@@ -212,7 +212,8 @@ class Gateway:
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
         from maxam.cluster.ring import Ring  # noqa: PLC0415
-        from maxam.gateway.links import LinkCredentials, Links  # noqa: PLC0415
+        from maxam.gateway.link_credentials import LinkCredentials  # noqa: PLC0415
+        from maxam.gateway.links import Links  # noqa: PLC0415
 
         journal = self._journal
         journal.watcher = ring = Ring(journal.position, journal.incarnation)
@@ -224,7 +225,6 @@ class Gateway:
             ring,
             OsDisk(),
             lambda: self.policy,
-            self.denial,
             self.clock,
             self.audit,
         )

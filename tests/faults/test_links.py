@@ -1,6 +1,7 @@
 """Links between real processes: what a follower keeps equals its source, through cuts, refusals, damage and slow lines."""
 
 import contextlib
+import datetime as dt
 import shutil
 import socket
 import ssl
@@ -29,7 +30,7 @@ from maxam.pki.certificates import Authority, fingerprint
 from tests.faults.network import Relay
 from tests.support.journal_records import SYNC, change
 from tests.support.linked import FollowedJournal, client_context, linked_gateway, policy_of, segments
-from tests.support.observed_site import Site
+from tests.support.observed_site import Site, until
 from tests.support.patience import PATIENCE_S
 from tests.support.raw_client import RawClient
 
@@ -187,6 +188,72 @@ def test_only_a_principal_with_the_right_may_follow(tmp_path: Path, certificates
                     nursery.cancel_scope.cancel()
 
             trio.run(run)
+
+
+def revoke(certificates: Path, crl: Path, name: str) -> None:
+    """Replace a CRL by a newer one, with one certificate on it."""
+    revoked = x509.load_pem_x509_certificate((certificates / f"{name}.pem").read_bytes())
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+    new = crl.with_suffix(".new")
+    new.write_bytes(Authority.read(certificates).revocation_list_pem([revoked], later))
+    new.replace(crl)
+
+
+@pytest.mark.parametrize("section", ["tls", "link"])
+def test_a_link_ends_when_its_certificate_is_revoked(tmp_path: Path, certificates: Path, section: str) -> None:
+    """Within 5 s, by the CRL of `[link]` or of `[tls]`. A CRL that cannot be used changes nothing."""
+    crl = tmp_path / "crl.pem"
+    shutil.copy(certificates / "crl.pem", crl)
+    source, port = linked_gateway(tmp_path / "a", certificates, policy_of(certificates))
+    text = (source.folder / "maxam.toml").read_text("utf-8")
+    if section == "tls":
+        text = text.replace(f"{certificates}/crl.pem", str(crl))
+    else:
+        text = "\n".join([f'link.ca = "{certificates}/ca.pem"', f'link.crl = "{crl}"', text])
+    (source.folder / "maxam.toml").write_text(text, "utf-8")
+    with source, RawClient(source, "operator") as client:
+        send(client, 0, 10)
+        with FollowedJournal(tmp_path / "b", certificates, [port]) as followed:
+
+            async def run() -> None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(followed.run)
+                    await reaches(followed, 10)
+                    crl.write_bytes(b"no CRL")
+                    await trio.to_thread.run_sync(send, client, 10, 10)
+                    await reaches(followed, 20)
+                    revoke(certificates, crl, "operator")
+                    with trio.fail_after(5):
+                        while followed.follower.status.refused != "unauthorised":  # noqa: ASYNC110  # a thread's
+                            await trio.sleep(0.01)
+                    nursery.cancel_scope.cancel()
+
+            trio.run(run)
+
+
+def test_an_observer_leaves_a_source_whose_certificate_is_revoked(tmp_path: Path) -> None:
+    """Also one that it follows already."""
+    site = Site(tmp_path)
+    crl = tmp_path / "crl.pem"
+    shutil.copy(site.certificates / "crl.pem", crl)
+    port = f"port = {site.ports[1]}\n"
+    site.reconfigure(site.observer, port, f'{port}ca = "{site.certificates}/ca.pem"\ncrl = "{crl}"\n')
+    try:
+        site.source.start()
+        site.observer.start()
+        site.send({"X/A.1": b"1"})
+        site.caught_up()
+        revoke(site.certificates, crl, "server")
+        found = {}
+
+        def left() -> bool:
+            found.update(site.ask(site.observer, "/v1/cluster").json["source"])
+            return "is on the CRL" in found["problem"]
+
+        until(left, site.observer, within_s=5)
+        assert found["linked_s"] is None
+    finally:
+        site.stop()
 
 
 def test_other_histories_are_refused(tmp_path: Path, certificates: Path) -> None:

@@ -159,9 +159,9 @@ async def _send(client: Any, destination: str, body: bytes) -> None:
     assert (await client.send(destination, body)).accepted
 
 
-def until(holds: Callable[[], bool], gateway: GatewayProcess) -> None:
+def until(holds: Callable[[], bool], gateway: GatewayProcess, within_s: float = PATIENCE_S) -> None:
     """Wait until something holds."""
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s, gateway.log()
         time.sleep(0.02)  # processes that are waited for have no clock to share
