@@ -12,9 +12,10 @@ UNSUBSCRIBE acts on delivery when it is read.
 A SEND with a *condition* is compared, when it is admitted, with the newest change in that order, committed or not (`conditions`). If what
 decided is not committed yet, its RECEIPT waits for that, and shares its fate.
 
-Each part of the broker owns its state and does not know the broker. `operations` keeps the order. `publishing` takes SENDs, `subscribing`
-SUBSCRIBEs and UNSUBSCRIBEs. `routing` finds the subscriptions of a change. `scans` finds current values for eager subscriptions and new
-rights. `session_table` has the sessions and the lives of subscriptions. `recovery` replays records and makes snapshots.
+Each part of the broker owns its state and does not know the broker. `operations` keeps the order. `connecting` takes CONNECTs, `publishing`
+SENDs, `subscribing` SUBSCRIBEs and UNSUBSCRIBEs. `routing` finds the subscriptions of a change. `scans` finds current values for eager
+subscriptions and new rights. `session_table` has the sessions and the lives of subscriptions. `upkeep` ends sessions and frees memory as
+time passes. `recovery` replays records and makes snapshots.
 
 Invariants:
 * revisions of applied changes are gapless and only grow, and no change above `committed_revision`, the newest applied, is visible;
@@ -32,6 +33,7 @@ from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.admission import Admission, OnShadowed
 from maxam.broker.backfill import Backfills
 from maxam.broker.conditions import Conditions
+from maxam.broker.connecting import Connecting
 from maxam.broker.expiry import Expiry
 from maxam.broker.following import Following
 from maxam.broker.last_wills import LastWills, expel_setter
@@ -50,10 +52,10 @@ from maxam.broker.scans import SCAN_TOPICS, Scan, Scanner
 from maxam.broker.selected_routes import SelectedRoutes
 from maxam.broker.session import Session, Subscription, Topic
 from maxam.broker.session_table import SessionTable
-from maxam.broker.store import TOMBSTONE_SWEEP_MIN, Store
+from maxam.broker.store import Store
 from maxam.broker.subscribing import Subscribing
+from maxam.broker.upkeep import Upkeep
 from maxam.broker.wills import Wills
-from maxam.broker.window import Window
 from maxam.broker.wire_cache import WireCache
 from maxam.config import Limits
 from maxam.errors import ProtocolError
@@ -63,20 +65,10 @@ from maxam.records import (
     Identity,
     Record,
     Rejection,
-    SessionEndRecord,
     SubscriptionRecord,
-    UnsubscriptionRecord,
 )
 from maxam.stomp.events import Ack, Connect, Send, SkippedSend, Subscribe, Unsubscribe
 
-_EXPIRED_PER_TICK: Final = 1000  # subscriptions of expired sessions that one tick ends: 6 ms
-_SESSIONS_PER_TOMBSTONE: Final = 16  # checking this many sessions costs about as much as deleting one tombstone
-
-_HOLDS_DELETES: Final = ProtocolError(
-    "too much owed",
-    "the client reads too slowly what has changed since its position. The broker had to keep too many deletes for it. "
-    "Connect again, and read faster",
-)
 _IGNORED: Final = ((b"result", b"ignored"),)
 
 
@@ -134,6 +126,19 @@ class Broker:
         )
         self.expiry: Final = Expiry(self._conditions, self._admission, self.publishing, self.counters)
         self.subscribing: Final = Subscribing(limits, self._log, self._table, self._scanner, self._acknowledgements)
+        self._connecting: Final = Connecting(
+            limits, self._log, self._table, self._wires, self._acknowledgements, self.last_wills, self.counters
+        )
+        self._upkeep: Final = Upkeep(
+            limits.deletes_retained_max,
+            self._log,
+            self.store,
+            self._table,
+            self._scanner,
+            self._acknowledgements,
+            self._admission,
+            self.counters,
+        )
         self._following: Final = Following(self._log, self._table, self._scanner, self._recovery)
 
     @property
@@ -209,37 +214,9 @@ class Broker:
             now_s: Monotonic seconds.
 
         Raises:
-            ProtocolError: Too many takeovers or sessions; nothing has changed.
+            ProtocolError: Too many takeovers or sessions, or the will is refused; nothing has changed.
         """
-        principal = identity.principal
-        client_id = event.client_id or session_id
-        if event.will is not None:
-            self.last_wills.check((principal, client_id), identity, event.will)
-        session = self.sessions.get((principal, client_id))
-        if session is not None and session.connection is not None:
-            self._table.take_over(session, session.connection, now_s)
-        elif session is None:
-            self._table.quotas.check_session(principal)
-            session = self._table.open(principal, client_id)
-        limit = self.limits.window
-        window = Window(limit, False, now_s) if event.window is None else Window(min(event.window, limit), True, now_s)
-        connection = Outbox(
-            self._log,
-            self._wires,
-            self._acknowledgements,
-            self.counters,
-            identity,
-            session,
-            event.version,
-            window,
-            wake,
-            event.rejections_end,
-        )
-        session.connection = connection
-        session.connected_at_s = now_s
-        self._table.attached(session)
-        self.last_wills.connected(connection, event.will)
-        return connection
+        return self._connecting.connect(event, identity, session_id, wake, now_s)
 
     def send(self, connection: Outbox, event: Send, wall_us: int) -> None:
         """Admit a SEND, and append it if it is accepted.
@@ -295,14 +272,7 @@ class Broker:
 
     def detach(self, connection: Outbox, now_s: float) -> None:
         """Detach a connection that is gone: transient subscriptions end, durable ones owe again what is un-acked."""
-        session = connection.session
-        connection.quiet = True
-        connection.lost()
-        if session.connection is connection:
-            session.connection = None
-            self._table.release_all(session)
-            self._table.detach(session, now_s)
-        self.last_wills.detached(self.sessions.get(session.key), session.key, now_s)
+        self._connecting.detach(connection, now_s)
 
     # From admitted to applied.
 
@@ -440,33 +410,15 @@ class Broker:
     @property
     def next_due_s(self) -> float | None:
         """When `tick` has something to do, or None."""
-        dues_s = (self._acknowledgements.due_s, self._table.next_expiry_s)
-        return min([due_s for due_s in dues_s if due_s is not None], default=None)
+        return self._upkeep.next_due_s
 
     def tick(self, now_s: float) -> None:
         """Append what has waited long enough: acknowledgements without receipt, the end of expired sessions."""
-        due_s = self._acknowledgements.due_s
-        if due_s is not None and now_s >= due_s:
-            self._acknowledgements.record_all()
-        ended = 0
-        while ended < _EXPIRED_PER_TICK:
-            session = self._table.next_expired(now_s)
-            if session is None:
-                break
-            self.counters.sessions_expired += 1
-            ended += len(session.subscriptions)
-            self.end_session(session)
-        for subscription in self._table.find_unused(now_s):
-            self.counters.subscriptions_expired += 1
-            self.end_subscription(subscription)
-        self.housekeep(now_s)
+        self._upkeep.tick(now_s)
 
     def housekeep(self, now_s: float) -> None:
         """Forget what is no longer needed; it appends nothing, so a broker that follows another one does it too."""
-        self._admission.sweep_if_full(now_s)
-        self.store.retire(self._log.accepted_at_us)
-        if self.store.sweep_due():
-            self._sweep()
+        self._upkeep.housekeep(now_s)
 
     def scan(self, topics: int = SCAN_TOPICS) -> bool:
         """Do the next part of the scans under way, with `topics` topics at most; return whether more is to do now."""
@@ -497,26 +449,11 @@ class Broker:
 
     def end_session(self, session: Session, error: ProtocolError | None = None) -> None:
         """End a session and all that it owes; its connection, if any, is expelled with the error, by default an operator's."""
-        if session.connection is not None:
-            session.connection.expel(error or ProtocolError("session dropped", "an operator ended this session"))
-            session.connection = None
-        durable = session.durable
-        self._table.end(session)
-        if durable:
-            record = SessionEndRecord(self._log.accepted_at_us, session.principal, session.client_id)
-            record.target = session
-            self._log.append(record)
+        self._upkeep.end_session(session, error)
 
     def end_subscription(self, subscription: Subscription) -> None:
         """End a durable subscription that no connection uses, and all that it owes."""
-        session = subscription.session
-        record = UnsubscriptionRecord(self._log.accepted_at_us, session.principal, session.client_id, subscription.id)
-        record.target = subscription
-        del session.subscriptions[subscription.id]
-        self._table.remove(subscription)
-        self._log.append(record)
-        if session.connection is None and not session.durable:
-            self._table.close(session)
+        self._upkeep.end_subscription(subscription)
 
     def uncommitted_values(self) -> Iterator[bytes]:
         """Iterate over the destinations of values that are accepted and not yet applied."""
@@ -556,14 +493,3 @@ class Broker:
             wall_us: When it came into force, microseconds since the epoch; 0 for the time of the newest change.
         """
         self._scanner.replace_policy(policy, self.sessions.values(), max(wall_us, self._log.accepted_at_us))
-
-    def _sweep(self) -> None:
-        checked = self.store.to_sweep(len(self.sessions) // _SESSIONS_PER_TOMBSTONE)
-        owed = self._table.needed_of(checked)
-        needed = self._scanner.needed_of(checked)
-        self.store.sweep(checked, owed | needed)
-        self._table.forget_topics({topic.destination for topic in checked - owed - needed})
-        if needed - owed and len(self.store.tombstones) > max(self.limits.deletes_retained_max, TOMBSTONE_SWEEP_MIN):
-            for session in self._scanner.resting_sessions():
-                if session.connection is not None:
-                    session.connection.expel(_HOLDS_DELETES)

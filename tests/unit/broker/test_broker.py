@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from maxam.broker import acknowledgements, admission, outbox
-from maxam.broker import broker as broker_module
+from maxam.broker import acknowledgements, admission, outbox, upkeep
 from maxam.broker.policy import Rights
 from maxam.broker.scans import SCAN_TOPICS
 from maxam.broker.session import SCAN_READY_MAX
@@ -1429,7 +1428,7 @@ def test_a_restart_counts_no_replayed_changes() -> None:
 @pytest.mark.interpreted
 def test_expired_sessions_end_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that all expire at one moment do not end in one pass of the loop; what is left is due at once."""
-    monkeypatch.setattr(broker_module, "_EXPIRED_PER_TICK", 2)
+    monkeypatch.setattr(upkeep, "_EXPIRED_PER_TICK", 2)
     world = World.make(limits=Limits(session_expiry_s=10))
     for n in range(5):
         client = world.client(client_id=f"d{n}")
