@@ -16,7 +16,7 @@ from maxam.broker.policy import Policy
 from maxam.broker.window import Window
 from maxam.config import Limits
 from maxam.content import pack
-from maxam.gateway.server import Gateway
+from maxam.gateway.clients import Clients
 from maxam.gateway.server_connection import ServerConnection
 from maxam.records import UNJUDGED, Change, Identity
 from maxam.stomp import encoder
@@ -671,17 +671,17 @@ class TestConnect:
     def test_a_session_without_a_name_gets_128_random_bits(self) -> None:
         """Spec: MaXaM "Populated with a the session identifier that may be used by a client in a CONNECT client-id header"."""
         world = World.make()
-        gateway = SimpleNamespace(
-            broker=world.broker,
-            settings=world.settings,
+        clients = SimpleNamespace(
+            _broker=world.broker,
+            _settings=world.settings,
             _connect_denial=lambda *_: None,
-            access=SimpleNamespace(connects=lambda _: None),
-            holdings=None,
+            _access=SimpleNamespace(connects=lambda _: None),
+            _holdings=None,
         )
         sessions = []
         for _ in range(2):
-            peer: ServerConnection = vars(Gateway)["_make_peer"](
-                gateway, fingerprint_of("anna"), (), lambda: None, world.now_s
+            peer: ServerConnection = vars(Clients)["_make_peer"](
+                clients, fingerprint_of("anna"), (), lambda: None, world.now_s
             )
             peer.receive_data(CONNECT + b"\n\0", world.now_s, 0)
             found = re.search(rb"\nsession:([0-9a-f]{32})\n", b"".join(peer.data_to_send(world.now_s)))
