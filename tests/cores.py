@@ -10,6 +10,7 @@ from typing import Final, Literal
 # Files, folders, and single tests by their ids; the longest one that fits counts.
 ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/alerts/": "interpreted",  # Prometheus and its rules
+    "tests/cluster/": "interpreted",  # etcd and its client
     "tests/console/": "interpreted",
     "tests/console/test_console_topics.py": "compiled",  # topics under load
     "tests/deployment/": "interpreted",

@@ -21,7 +21,8 @@ PROGRAMS = {
     "pipeline": ["maxam.pipeline"],
 }
 packages_distributions = cache(metadata.packages_distributions)  # it reads the files of every distribution
-ROLES = {"": ["maxam.client", "maxam.programs"], **PROGRAMS}
+ROLES = {"": ["maxam.client", "maxam.programs"], **PROGRAMS, "cluster": ["maxam.cluster.etcd"]}
+LATER = {"maxam.cluster.etcd"}  # loaded only where [cluster] is configured, with an error that shows the extra
 HIDE = """
 import sys
 
@@ -93,7 +94,7 @@ def graph() -> grimp.ImportGraph:
 def test_a_role_imports_what_its_extra_brings(graph: grimp.ImportGraph, extra: str) -> None:
     """No module that a role can reach imports a package of another role, at its top or inside a function."""
     own = {name for root in ROLES[extra] for name in {root, *graph.find_descendants(root)}}
-    reached: set[str] = set()
+    reached = LATER - own
     waiting = list(own)
     packages: dict[str, str] = {}
     while waiting:
@@ -120,6 +121,19 @@ def test_all_is_every_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     assert Requirement(extras["all"][0]).extras == set(extras) - {"all"}
+
+
+def test_the_engine_of_a_cluster_shows_its_extra() -> None:
+    """Without `maxam[cluster]` the gateway is not importing it, and `open_log` fails with what to install."""
+    code = (
+        "from pathlib import Path\nimport maxam.main\nfrom maxam.cluster.engine import open_log\n"
+        "from maxam.errors import ConfigurationError\nassert 'maxam.cluster.etcd' not in sys.modules\n"
+        "try:\n    open_log('x', [], Path(), Path(), Path())\nexcept ConfigurationError as error:\n    print(error)"
+    )
+    command = [sys.executable, "-c", HIDE + code, "grpc"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "maxam[gateway,cluster]" in done.stdout
 
 
 @pytest.mark.slow

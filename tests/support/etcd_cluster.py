@@ -1,0 +1,272 @@
+"""Real nodes of etcd on loopback with mutual TLS, each of which can be killed, frozen and started again."""
+
+import datetime as dt
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import grpc
+import pytest
+
+from maxam.cluster.etcd import EtcdLog
+from maxam.cluster.etcd_messages import STATUS, STATUS_REQUEST, StatusAnswer, status_answer
+from maxam.pki.certificates import CLOCK_TOLERANCE, VALIDITY, Authority
+from tests.support.gateway_process import kept_ports
+from tests.support.patience import PATIENCE_S
+
+T = TypeVar("T")
+ROOT: Final = Path(__file__).parents[2]
+QUOTA_BYTES: Final = 8_589_934_592
+FLAGS: Final = (
+    "--max-request-bytes=8388608",
+    "--snapshot-catchup-entries=500",
+    "--auto-compaction-retention=0",
+    "--heartbeat-interval=100",
+    "--election-timeout=1000",
+    "--feature-gates=InitialCorruptCheck=true,CompactHashCheck=true",
+    "--log-level=warn",
+    "--log-outputs=stderr",
+)
+_DEFRAGMENT: Final = "/etcdserverpb.Maintenance/Defragment"
+_ALARM: Final = "/etcdserverpb.Maintenance/Alarm"
+_DISARM_NO_SPACE: Final = b"\x08\x02\x18\x01"  # DEACTIVATE at all members, NOSPACE
+
+
+@cache
+def find_etcd() -> str | None:
+    """Return the path of etcd, or None. It is $ETCD, or the one of the path, or the one that `make test-deps` builds."""
+    if "ETCD" in os.environ:
+        return os.environ["ETCD"]
+    if found := shutil.which("etcd"):
+        return found
+    done = subprocess.run([ROOT / "deploy/build-etcd", "--check"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def require_etcd() -> str:
+    """Return the path of etcd. Skip the test where it is missing; fail where that may not be (CI=true)."""
+    found = find_etcd()
+    if found is not None:
+        return found
+    text = "etcd is not installed (make test-deps): no $ETCD, none on the path, none in the cache"
+    if os.environ.get("CI") == "true":
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+class EtcdNode:
+    """One node. It keeps its data over restarts.
+
+    Attributes:
+        name: Name of the node.
+        address: `https://127.0.0.1:port` for clients.
+        folder: Data, log and nothing else.
+    """
+
+    def __init__(self, name: str, address: str, folder: Path, command: Sequence[str], certificates: Path) -> None:
+        self.name: Final = name
+        self.address: Final = address
+        self.folder: Final = folder
+        self._command: Final = command
+        self._process: subprocess.Popen[bytes] | None = None
+        credentials = grpc.ssl_channel_credentials(
+            *((certificates / file).read_bytes() for file in ("ca.pem", "client.key", "client.pem"))
+        )
+        options = (("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 100))
+        self._channel: Final = grpc.secure_channel(address.removeprefix("https://"), credentials, options=options)
+
+    @property
+    def pid(self) -> int:
+        """Return the id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it; it is not ready yet."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to stop, and wait for its end."""
+        self._end(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """Stop it in the middle of what it does; its connections stay open."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Have it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def status(self) -> StatusAnswer | None:
+        """Return its state; None if it gives no answer, or knows no leader."""
+        try:
+            answer = status_answer(self._channel.unary_unary(STATUS)(STATUS_REQUEST, timeout=1))
+        except grpc.RpcError:
+            return None
+        return answer if answer.has_leader else None
+
+    def call(self, method: str, request: bytes) -> None:
+        """Send a request that is for operators."""
+        self._channel.unary_unary(method)(request, timeout=PATIENCE_S)
+
+    def log(self) -> str:
+        """Return all that it has logged."""
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def close(self) -> None:
+        """Kill it, if it runs, and end the connection."""
+        self._channel.close()
+        if self._process is not None:
+            self.kill()
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(number)
+        process.wait(PATIENCE_S)
+
+
+class EtcdCluster:
+    """Nodes of etcd with an authority of their own. A context manager: entering starts them, leaving kills them.
+
+    Attributes:
+        nodes: The nodes.
+        certificates: `ca.pem`, `client.pem` and `client.key` for clients; `server.*` of the nodes.
+    """
+
+    def __init__(self, folder: Path, count: int = 3, quota_bytes: int = QUOTA_BYTES) -> None:
+        """Issue certificates; nothing runs yet.
+
+        Args:
+            folder: An empty folder.
+            count: Number of nodes.
+            quota_bytes: Their quota.
+        """
+        self.certificates: Final = folder / "certificates"
+        self.certificates.mkdir()
+        _issue(self.certificates)
+        program = require_etcd()
+        ports = kept_ports(2 * count)
+        peers = [f"https://127.0.0.1:{port}" for port in ports[count:]]
+        initial = ",".join(f"n{number}={peer}" for number, peer in enumerate(peers))
+        self.nodes: Final[list[EtcdNode]] = []
+        for number in range(count):
+            own = folder / f"n{number}"
+            own.mkdir()
+            client = f"https://127.0.0.1:{ports[number]}"
+            command = [
+                program,
+                f"--name=n{number}",
+                f"--data-dir={own}/data",
+                f"--listen-client-urls={client}",
+                f"--advertise-client-urls={client}",
+                f"--listen-peer-urls={peers[number]}",
+                f"--initial-advertise-peer-urls={peers[number]}",
+                f"--initial-cluster={initial}",
+                f"--quota-backend-bytes={quota_bytes}",
+                *FLAGS,
+                *_tls_flags(self.certificates),
+            ]
+            self.nodes.append(EtcdNode(f"n{number}", client, own, command, self.certificates))
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Return the addresses of all nodes."""
+        return [node.address for node in self.nodes]
+
+    def log(self, name: str, endpoints: Sequence[str] | None = None) -> EtcdLog:
+        """Return a new client of the log of a cluster.
+
+        Args:
+            name: Name of the cluster.
+            endpoints: Addresses of the nodes; None for their own.
+        """
+        folder = self.certificates
+        return EtcdLog(
+            name, endpoints or self.endpoints, folder / "ca.pem", folder / "client.pem", folder / "client.key"
+        )
+
+    def leader(self) -> EtcdNode:
+        """Return the node that leads, once there is one."""
+        return self._wait(self._leader, "no leader")
+
+    def wait(self) -> None:
+        """Wait until all nodes know a leader."""
+        self._wait(lambda: all(node.status() is not None for node in self.nodes) or None, "not all nodes answer")
+
+    def disarm(self) -> None:
+        """Give back the room that compaction freed, and end the alarm of the quota."""
+        for node in self.nodes:
+            node.call(_DEFRAGMENT, b"")
+        self.nodes[0].call(_ALARM, _DISARM_NO_SPACE)
+
+    def __enter__(self) -> Self:
+        try:
+            for node in self.nodes:
+                node.start()
+            self.wait()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _leader(self) -> EtcdNode | None:
+        for node in self.nodes:
+            state = node.status()
+            if state is not None and state.leads:
+                return node
+        return None
+
+    def _wait(self, look: Callable[[], T | None], problem: str) -> T:
+        ends = time.monotonic() + PATIENCE_S
+        while (found := look()) is None:
+            if time.monotonic() > ends:
+                raise AssertionError(f"etcd: {problem}\n" + "\n".join(node.log()[-2000:] for node in self.nodes))
+            time.sleep(0.02)
+        return found
+
+    def _close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+
+def _issue(folder: Path) -> None:
+    """Issue the certificates of an authority for etcd alone."""
+    now = dt.datetime.now(dt.UTC)
+    valid = (now - CLOCK_TOLERANCE, now + VALIDITY)
+    authority = Authority.create("etcd of the tests", now)
+    authority.issued.write(folder, "ca")
+    authority.issue("etcd", *valid, ["127.0.0.1", "localhost"]).write(folder, "server")
+    authority.issue("gateway", *valid).write(folder, "client")
+
+
+def _tls_flags(folder: Path) -> list[str]:
+    """Return the flags of mutual TLS, for clients and between the nodes."""
+    flags = []
+    for prefix in ("", "peer-"):
+        flags += [
+            f"--{prefix}cert-file={folder}/server.pem",
+            f"--{prefix}key-file={folder}/server.key",
+            f"--{prefix}trusted-ca-file={folder}/ca.pem",
+            f"--{prefix}client-cert-auth",
+        ]
+    for prefix in ("", "peer-"):
+        flags += [f"--{prefix}client-cert-file={folder}/client.pem", f"--{prefix}client-key-file={folder}/client.key"]
+    return flags
