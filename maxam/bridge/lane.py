@@ -20,7 +20,7 @@ from maxam.stomp.events import SubscribeOptions
 PAUSE_MIN_S: Final = 0.25  # before the first attempt to connect again; doubles with each
 PAUSE_MAX_S: Final = 4.0  # short, so that the centre is current soon after the line is back
 BAD_WINDOW: Final = "bad window"  # `message` of the ERROR for a window above the gateway's limit
-STABLE_AFTER_S: Final = 1.0  # after a connection that lived this long, the pauses begin again: it has moved values
+STABLE_AFTER_S: Final = 1.0  # after a connection that lived this long, the pauses begin again
 
 
 @final
@@ -59,6 +59,7 @@ class Lane:
         self._scope: trio.CancelScope | None = None
         self._closed = False  # for good
         self._wait_s: float | None = None  # that the relay asked for
+        self._useful = False  # the gateway has accepted a SEND of this connection
         self._turn = 0
         self._window: int | None = None if client_id is None else relay.plan.window
         self._handles: Final[dict[bytes, int]] = {}  # of subscriptions, by id
@@ -83,7 +84,8 @@ class Lane:
                 continue
             if self._over():
                 return
-            if trio.current_time() - began_s > STABLE_AFTER_S:
+            cut = self._useful and not isinstance(reason, GatewayError)  # by the line, and not by the gateway
+            if cut or trio.current_time() - began_s > STABLE_AFTER_S:
                 pause_s = PAUSE_MIN_S
             wait_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311  # so that the bridges of a restarted centre do not come all at once
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
@@ -104,7 +106,7 @@ class Lane:
         host, port = addresses[self._turn % len(addresses)]
         self._turn += 1
         reason: ClientError | None = None
-        known = False
+        known = self._useful = False
         with trio.CancelScope() as self._scope:
             try:
                 async with connect(
@@ -221,6 +223,7 @@ class Lane:
             case Receipt():
                 kind, number = answer.receipt_id[:1], answer.receipt_id[1:]
                 if kind == b"t":
+                    self._useful |= answer.disposition == "accepted"
                     relay.receipt(self._now(), int(number), answer.disposition, answer.result, answer.reason)
                 elif kind == b"s":
                     relay.subscribed(self._now(), int(number), answer.result == "resumed", answer.filtered)

@@ -218,6 +218,11 @@ class Estate:
             gateway.stop()
 
 
+def sent(world: Estate) -> int:
+    """Return the number of values that the bridge has sent, as its log has it."""
+    return int(world.bridge.log.read_text().rpartition("sent=")[2].split()[0])
+
+
 def until(condition: Callable[[], bool]) -> float:
     """Ask again until something is so. Return the seconds that it took."""
     began_s = time.monotonic()

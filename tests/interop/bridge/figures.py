@@ -15,7 +15,7 @@ import trio
 
 from maxam.links import Wanted
 from maxam.pki.certificates import issue_development_certificates
-from tests.interop.bridge.estate import Estate, estate, until
+from tests.interop.bridge.estate import Estate, estate, sent, until
 from tests.interop.bridge.line import Line
 
 TOPICS = 1800
@@ -98,11 +98,6 @@ def cpu_s(world: Estate) -> list[float]:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         found.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
     return found
-
-
-def sent(world: Estate) -> int:
-    """Return the number of values that the bridge has sent, as its log has it."""
-    return int(world.bridge.log.read_text().rpartition("sent=")[2].split()[0])
 
 
 def watch(world: Estate, final: dict[str, bytes], began_s: float, wanted: bytes) -> float:
