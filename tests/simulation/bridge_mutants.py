@@ -2,7 +2,7 @@
 
 import types
 
-from maxam.bridge import flow, forwarding, provenance, relay
+from maxam.bridge import drills, flow, forwarding, provenance, relay
 from tests.simulation.mutants import Mutant
 
 
@@ -44,6 +44,10 @@ BRIDGE_MUTANTS = (
     _mutant("quarantined is acknowledged and forgotten", forwarding, "        self.quarantine.put(lane, item, reason)\n        if item.taken is None", "        self._settle(lane, item)\n        return\n        if item.taken is None"),
     _mutant("quarantine is not sent again", relay, "            if len(values.quarantine) and now_s >= self._quarantine_at_s:\n", "            if False:\n"),
     _mutant("quarantine in Link ignored", relay, "(link.quarantined == 0 or (link in self._own and self.quarantine.whole))", "True", first=177),
+    # Of drills.
+    _mutant("a drill counts no difference", forwarding, "                self._drills.differ(1)\n", "                pass\n"),
+    _mutant("a drill counts topics that are equal", forwarding, "            self._acknowledge(taken, entry)\n            return\n        found = None\n", "            self._drills.differ(1)\n            self._acknowledge(taken, entry)\n            return\n        found = None\n"),
+    _mutant("a drill counts what it has moved twice", drills, "moved=sent - self._sent", "moved=2 * (sent - self._sent) + 1"),
     # Of two bridges.
     _mutant("a doubled venue is not refused", relay, "link.venue_incarnation != asks.lanes.get(self._home):", "False:"),
 )  # fmt: skip

@@ -10,9 +10,11 @@ from itertools import count
 from typing import Final
 
 from maxam.avro.registry import Registry
+from maxam.bridge.relay import Phase
 from maxam.bridge.wishes import Plan
 from maxam.broker.policy import Policy
 from maxam.records import Change
+from tests.simulation.bridge_drills import drill
 from tests.simulation.bridge_model import SETTLED_S, Promises, Way, expected, forwarded
 from tests.simulation.bridge_process import Process
 from tests.simulation.bridge_routes import is_paused, link_complete, plan_of, wanted
@@ -459,6 +461,15 @@ class Estate:
                 found.append(f"topics of others at {site.name}: {has}, not {self.promises.own[self.machines[site]]}")
         return found
 
+    def calm(self, process: Process) -> None:
+        """Let time pass until the run of a bridge has sent all that was collected, and its ACKs are durable."""
+        rounds = 0
+        while rounds < QUIET_ROUNDS:
+            sent = process.sent
+            self.advance(0.3)
+            self.move(lambda: 100_000, healthy=True)
+            rounds = rounds + 1 if process.sent == sent and process.relay.phase is Phase.RUNNING else 0
+
     def outage(self) -> None:
         """Have a plain outage, after which only what changed may move.
 
@@ -469,9 +480,7 @@ class Estate:
         venue = rng.choice(self.venues)
         process = venue.process
         assert process is not None
-        for _ in range(4):  # ACKs are durable
-            self.advance(0.3)
-            self.move(lambda: 100_000, healthy=True)
+        self.calm(process)
         before, inventories = process.sent, process.inventories
         kind = rng.randrange(4)
         if kind == 0:
@@ -588,6 +597,7 @@ class Estate:
         if self.rng.random() < 0.5:
             self.reject_a_type()
         self.double_by_mistake()
+        drill(self)
         for site in self.sites():
             site.machine.end()
 
