@@ -85,12 +85,15 @@ soak: $(INSTALLED) $(DEV) ## 1,000 connections come and go for as long as you li
 flood: $(DEV) ## 500 hostile strangers, 100 subscribers that never read: what good clients notice of them
 	$(BIN)/python -m tests.faults.flood
 
-.PHONY: bridge-test bridge-figures
+.PHONY: bridge-test bridge-figures bridge-thin-line
 bridge-test: $(DEV) ## a bridge between real gateways whose line is cut again and again under load (CUTS=100 takes some minutes)
 	CUTS=$(or $(CUTS),100) $(BIN)/python -m pytest -q tests/interop/bridge/test_process.py
 
 bridge-figures: $(DEV) ## how fast a bridge makes good an outage of an hour, and its rate over a line of 50 ms
 	$(BIN)/python -m tests.interop.bridge.figures
+
+bridge-thin-line: $(DEV) ## a bridge over a line of 1 Mbit/s that loses 2 % of all packets (LINE_ARGS="--seconds 60 --window 20")
+	$(BIN)/python -m tests.interop.bridge.thin_line $(LINE_ARGS)
 
 .PHONY: insider-search
 insider-search: $(DEV) ## frames of one principal that cost the broker most, found by search (MINUTES=60)

@@ -31,7 +31,7 @@ BRIDGE_MUTANTS = (
     _mutant("old routes at the centre forgotten", relay, "(*_routes_of(link), *_routes_of(self._seen_home))", "_routes_of(self._seen_home)", first=5),
     _mutant("old routes at the venue forgotten", relay, "(*_routes_of(link), *_routes_of(self._seen_home))", "_routes_of(link)", first=1),
     _mutant("paused is not resumed", relay, "        if self._paused() != (self.phase is Phase.PAUSED):\n", "        if self._paused() and self.phase is not Phase.PAUSED:\n"),
-    _mutant("Link not marked before an inventory", relay, "            self._publish()\n        else:\n            self.quarantine.whole = True\n", "            self._publish() if self._paused() else self._read()\n        else:\n            self.quarantine.whole = True\n", first=54),
+    _mutant("Link not marked before an inventory", relay, "            self._publish()\n        else:\n            self.quarantine.whole = True\n", "            self._publish() if self._paused() else self._read()\n        else:\n            self.quarantine.whole = True\n", first=302),
     _mutant("Link complete before the deletes", relay, "                    if not self._values.outstanding:\n", "                    if True:\n", first=10),
     # Of an inventory.
     _mutant("ghosts stay", forwarding, "            for topic, (_, revision) in table.items():\n", "            for topic, (_, revision) in ():\n"),
