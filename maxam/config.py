@@ -260,6 +260,9 @@ class PresenceSettings:
     away_kept_s: float = 604_800.0
 
 
+LINKED_BODY_BYTES_MAX: Final = 67_108_864  # half of the largest entry of a link
+
+
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
     """Where gateways that follow this one connect, and what this one shows to the gateways that it follows."""
@@ -477,6 +480,11 @@ def _check_links(settings: Settings) -> None:
         )
     if link is not None and link.crl is not None and link.ca is None:
         raise MistakeError("link.crl", "[link] crl needs [link] ca too. Without it, client_ca and crl of [tls] apply")
+    if link is not None and settings.limits.frame_body_bytes_max > LINKED_BODY_BYTES_MAX:
+        raise MistakeError(
+            "limits.frame_body_bytes_max",
+            f"[limits] frame_body_bytes_max: with [link] at most {LINKED_BODY_BYTES_MAX} are possible, as a link carries a SEND as a whole",
+        )
     for text in () if settings.follow is None else settings.follow.from_:
         if link_address(text) is None:
             raise MistakeError(

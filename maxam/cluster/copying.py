@@ -95,6 +95,8 @@ def _give_file(link: Link, folder: str, piece: wire.Piece, bytes_per_s_max: int)
         link.send(wire.encode_refused(wire.Refused(wire.CHANGED, f"{piece.path} is gone: list the files again")))
         return
     try:
+        if piece.offset > file.size:
+            raise wire.WireError(f"{piece.path!r} was asked for from byte {piece.offset} on, but ends at {file.size}")
         digest = sha256()
         begun_s, sent, offset = time.monotonic(), 0, piece.offset
         while data := file.read(offset, min(wire.PIECE_BYTES, bytes_per_s_max)):

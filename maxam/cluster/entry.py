@@ -59,7 +59,9 @@ GENESIS: Final = 8
 PROOF: Final = 9
 INCARNATION: Final = 10
 FORMAT: Final = 1  # of the records in a block: the journal's schema
-ENTRY_BYTES_MAX: Final = 16_777_216  # the largest block of the default limits is a third of it
+ENTRY_BYTES_MAX: Final = (
+    134_217_728  # a source with [link] makes blocks of 4 MiB and one SEND; older blocks may be larger
+)
 FILE_BYTES_MAX: Final = 1_048_576  # contents of a `file`
 FILES: Final = frozenset({"policy-enrolled.toml"})  # names that a `file` may have
 CLUSTER_ID_BYTES: Final = 16

@@ -137,7 +137,7 @@ class Follower:
         self._unreached: Final[deque[tuple[Position, float]]] = (
             deque()
         )  # heads of the source, and when they were heard of
-        self._heard_at_s: float | None = None  # the last sign of life
+        self._fresh_at_s: float | None = None  # the last sign of life with a new time of the serving gateway
         self._beat: wire.Beat | None = None
         self.heard_at_us = 0
 
@@ -160,7 +160,8 @@ class Follower:
     def lag_s(self) -> float:
         """Return for how many seconds the source has had something that is not applied here; 0 if all that it reported is applied.
 
-        Without a link it is the time since the last sign of life. It is exact to half a second.
+        Without a sign of life, it is the time since the last one. None is read without a link, or while the own disk is full. Those
+        of an observer count if it heard from its own source meanwhile. It is exact to half a second.
         """
         now_s = time.monotonic()
         unreached = self._unreached
@@ -168,8 +169,10 @@ class Follower:
         while unreached and unreached[0][0].revision <= applied.revision:
             unreached.popleft()
         since_s = unreached[0][1] if unreached else None
-        if since_s is None and self.status.linked_at_s is None:
-            since_s = self._heard_at_s
+        fresh_at_s = self._fresh_at_s
+        silent = fresh_at_s is not None and now_s - fresh_at_s > wire.SILENCE_S
+        if since_s is None and (silent or self.status.linked_at_s is None):
+            since_s = fresh_at_s
         return 0.0 if since_s is None else now_s - since_s
 
     @property
@@ -271,8 +274,10 @@ class Follower:
         """Record a new sign of life."""
         beat = link.beat
         if beat is not None and beat is not self._beat:
-            self._beat = beat
-            self._heard_at_s = now_s = time.monotonic()
+            former, self._beat = self._beat, beat
+            now_s = time.monotonic()
+            if former is None or self.status.role != "following" or beat.at_us != former.at_us:
+                self._fresh_at_s = now_s
             self.heard_at_us = time.time_ns() // 1000
             if beat.position.revision > self.steps.applied.revision:
                 self._unreached.append((beat.position, now_s))

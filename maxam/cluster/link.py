@@ -50,6 +50,7 @@ class Link:
         position: Callable[[], Position] = lambda: START,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         denied: Callable[[], str] = lambda: "",
+        large: bool = True,
     ) -> None:
         """Take a socket whose handshake is complete.
 
@@ -58,12 +59,13 @@ class Link:
             position: Returns the newest committed position, for the signs of life.
             now_us: Returns the time, for the signs of life.
             denied: See the attribute.
+            large: The peer is a source, which sends entries and files. All frames of others are small.
         """
         self.tls: Final = tls
         self._position: Final = position
         self._now_us: Final = now_us
         self.denied = denied
-        self._reader: Final = FrameReader()
+        self._reader: Final = FrameReader(large)
         self._frames: Final[deque[Frame]] = deque()
         self._frames_bytes = 0
         self._unsent: Final[deque[memoryview]] = deque()

@@ -21,14 +21,14 @@ on which nothing arrives for `SILENCE_S` seconds ends.
 
 from typing import Final, final
 
-from maxam.cluster.entry import EntryError, encode_position, read_position
+from maxam.cluster.entry import ENTRY_BYTES_MAX, EntryError, encode_position, read_position
 from maxam.errors import MaxamError
 from maxam.journal.encoding import Position
 
 VERSION: Final = 1
 BEAT_S: Final = 0.5
 SILENCE_S: Final = 2.0
-FRAME_BYTES_MAX: Final = 16_777_216  # body of one frame
+FRAME_BYTES_MAX: Final = 16_777_216  # body of one frame but an entry
 PIECE_BYTES: Final = 1_048_576  # of a file in one DATA
 
 HELLO: Final = 1
@@ -56,6 +56,8 @@ OTHER_VERSION: Final = "other-version"  # the link's version or a wish is unknow
 _HEAD_BYTES: Final = 5
 _TYPES: Final = frozenset({HELLO, WELCOME, REFUSED, ENTRY, BEAT, LIST, FILES, DATA, DONE})
 _SMALL_BYTES_MAX: Final = 65_536  # of all messages that carry neither an entry nor a file
+_LARGE: Final = {ENTRY: ENTRY_BYTES_MAX, FILES: FRAME_BYTES_MAX, DATA: FRAME_BYTES_MAX}
+AT_US_MAX: Final = 253_402_300_799_999_999  # the last moment of the year 9999
 _FILES_MAX: Final = 1_000_000
 DIGEST_BYTES: Final = 32
 
@@ -177,10 +179,12 @@ class Piece:
 class FrameReader:
     """Cuts received bytes into frames."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "_large")
 
-    def __init__(self) -> None:
+    def __init__(self, large: bool = True) -> None:
+        """Begin with nothing. With `large`, the peer is a source, which sends entries and files."""
         self._buffer = bytearray()
+        self._large: Final = large
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that are whole with these further bytes.
@@ -197,7 +201,7 @@ class FrameReader:
             kind = buffer[place + 4]
             if kind not in _TYPES:
                 raise WireError(f"a frame of type {kind}: the peer runs another release. Install the same on both")
-            if size > (FRAME_BYTES_MAX if kind in {ENTRY, FILES, DATA} else _SMALL_BYTES_MAX):
+            if size > (_LARGE.get(kind, _SMALL_BYTES_MAX) if self._large else _SMALL_BYTES_MAX):
                 raise WireError(f"a frame of type {kind} with {size} bytes: the peer runs another release, or no maxam")
             end = place + _HEAD_BYTES + size
             if end > len(buffer):
@@ -276,6 +280,8 @@ def read_beat(body: bytes) -> Beat:
     fields = _Fields(body)
     beat = Beat(fields.position(), fields.number(8))
     fields.end()
+    if beat.at_us > AT_US_MAX:
+        raise WireError("a sign of life with a time after the year 9999")
     return beat
 
 

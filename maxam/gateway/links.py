@@ -77,6 +77,7 @@ class Links:
         states: The links that are served.
         address: Where it listens, `(host, port)`; None before that.
         role: Shown to peers: `serving` or `following`.
+        now_us: Returns the time of the state that peers are shown: of an observer, that of its source.
     """
 
     def __init__(
@@ -95,13 +96,13 @@ class Links:
         self.states: Final[dict[Link, LinkState]] = {}
         self.address: tuple[str, int] | None = None
         self.role = "serving"
+        self.now_us: Callable[[], int] = clock.now_us
         self._settings: Final = settings
         self._limits: Final = gateway.limits
         self._folder: Final = str(gateway.journal.folder)
         self._credentials: Final = credentials
         self._disk: Final = disk
         self._policy: Final = policy
-        self._clock: Final = clock
         self._audit: Final = audit
         self._log_limit: Final = LogLimit(gateway.limits.log_lines_per_minute_max)
         self._failures: Final = AcceptFailures(self._log_limit)
@@ -170,7 +171,7 @@ class Links:
             principal, denied = trio.from_thread.run_sync(self._check, of)
             return principal, denied or denial()
 
-        link = Link(tls, lambda: self.ring.end, lambda: trio.from_thread.run_sync(self._clock.now_us))
+        link = Link(tls, lambda: self.ring.end, lambda: trio.from_thread.run_sync(self.now_us), large=False)
         try:
             principal, denied = check()
             if denied:  # before anything is read of the peer

@@ -28,6 +28,7 @@ from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.names import PROMOTION, RENEW
 
+_LINKED_BLOCK_BYTES: Final = 4_194_304  # without a limit, a slow disk makes blocks that are too large for an entry
 _RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
 
 
@@ -47,6 +48,7 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
         stored.segment_age_s_max,
         stored.durability == "fsync",
         stored.reserve_bytes,
+        0 if settings.link is None else _LINKED_BLOCK_BYTES,
     )
     journal = Journal.open(
         stored.folder, OsDisk(), how, secrets.token_bytes(16), "" if following else secrets.token_hex(8)

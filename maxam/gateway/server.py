@@ -207,6 +207,7 @@ class Gateway:
         if self.links is not None:
             observer.keeper.ring = self.links.ring
             self.links.role = "following"
+            self.links.now_us = lambda: observer.as_of_us
         return observer
 
     def _make_links(self, settings: LinkSettings) -> "Links":

@@ -40,12 +40,14 @@ class JournalSettings:
         segment_age_s_max: Age of its first record, in seconds, at which the next write or `seal_aged` rolls a segment.
         durable: Sync before a write returns. False is for benchmarks and throw-away use only.
         reserve_bytes: Room kept for acknowledgements on a full disk, 0 for none.
+        block_bytes_max: Size from which on a block takes no further operation; 0 for no limit.
     """
 
     segment_bytes_max: int = 67_108_864
     segment_age_s_max: float = 3600.0
     durable: bool = True
     reserve_bytes: int = 262_144
+    block_bytes_max: int = 0
 
 
 class Watcher(Protocol):
@@ -130,7 +132,7 @@ class Journal:
     @property
     def block_bytes_max(self) -> int:
         """Size from which on a block takes no further operation; 0 for no limit."""
-        return 0
+        return self._settings.block_bytes_max
 
     @property
     def proves(self) -> bool:

@@ -6,6 +6,8 @@ import shutil
 import socket
 import ssl
 import threading
+import time
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from maxam.cluster import wire
+from maxam.cluster import keeper, wire
 from maxam.cluster.copying import place_copy
 from maxam.cluster.entry import block_entry, read_entry
 from maxam.cluster.follower import CopiedError
@@ -24,6 +26,7 @@ from maxam.config import Limits
 from maxam.gateway.snapshot import build_snapshot
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import START, Encoder
+from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.retention import Rules, expire
 from maxam.journal.verify import verify
 from maxam.pki.certificates import Authority, fingerprint
@@ -334,6 +337,149 @@ def test_a_damaged_entry_is_not_applied(tmp_path: Path, certificates: Path) -> N
         thread.join()
     (name,) = segments(tmp_path / "b")
     assert segments(tmp_path / "b")[name].endswith(b"".join(block.data for block in blocks))
+
+
+@contextlib.contextmanager
+def pretended_source(certificates: Path, role: str, now_us: Callable[[], int]) -> Iterator[int]:
+    """Serve one link with one block, with signs of life of a given time; yield its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    block = Encoder(START, SYNC).encode([change(1)])
+
+    def serve(listening: socket.socket) -> None:
+        connected, _ = listening.accept()
+        link = Link(context.wrap_socket(connected, server_side=True), lambda: block.after, now_us)
+        with contextlib.suppress(LinkLostError):
+            link.expect()
+            link.send(wire.encode_welcome(wire.Welcome("a", "1", role, "", block.after)))
+            link.send(wire.frame(wire.ENTRY, block_entry(block.data, block.before, block.after, True).encode()))
+            link.expect()
+        link.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join()
+
+
+async def lag(followed: FollowedJournal, over_s: float) -> None:
+    """Follow until the lag is above a time, on a link that lasts."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(followed.run)
+        with trio.fail_after(PATIENCE_S):
+            while followed.revision < 1 or followed.follower.lag_s() <= over_s:  # noqa: ASYNC110  # a thread's
+                await trio.sleep(0.01)
+        assert followed.follower.status.linked_at_s is not None
+        nursery.cancel_scope.cancel()
+
+
+def test_a_source_without_a_source_of_its_own_is_no_sign_of_life(tmp_path: Path, certificates: Path) -> None:
+    """Of an observer whose time stands still, the follower knows that it is behind: two that follow each other know nothing."""
+    with (
+        pretended_source(certificates, "following", lambda: 1_700_000_000_000_000) as port,
+        FollowedJournal(tmp_path / "b", certificates, [port]) as followed,
+    ):
+        trio.run(lag, followed, wire.SILENCE_S)
+
+
+def test_a_full_disk_shows_as_lag(tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the link waits for the own disk, it reads no sign of life. So the lag is unknown, and not 0."""
+    monkeypatch.setattr(keeper, "QUEUE_BYTES_MAX", -1)
+    with (
+        pretended_source(certificates, "serving", lambda: time.time_ns() // 1000) as port,
+        FollowedJournal(tmp_path / "b", certificates, [port]) as followed,
+    ):
+        trio.run(lag, followed, wire.SILENCE_S)
+
+
+def test_a_source_with_a_wrong_clock_shows_no_lag(tmp_path: Path, certificates: Path) -> None:
+    """The time of a gateway that serves may stand still or go back: it is not compared."""
+    times = iter(range(1_700_000_000_000_000, 0, -1))
+    with (
+        pretended_source(certificates, "serving", lambda: next(times)) as port,
+        FollowedJournal(tmp_path / "b", certificates, [port]) as followed,
+    ):
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(followed.run)
+                await reaches(followed, 1)
+                beats: set[int] = set()
+                while len(beats) < 8:
+                    beats.add(followed.follower.heard_at_us)
+                    assert followed.follower.lag_s() < wire.SILENCE_S
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+
+        trio.run(run)
+
+
+def test_a_block_of_a_slow_disk_passes(tmp_path: Path, certificates: Path) -> None:
+    """A journal that was written without a link may have blocks of any size that arrived within one fsync."""
+    source, port = linked_gateway(tmp_path / "a", certificates, policy_of(certificates))
+    journal = Journal.open(source.folder / "journal", OsDisk(), JournalSettings(reserve_bytes=0), SYNC, "0" * 16)
+    assert not list(journal.recover())
+    journal.write(journal.encode([change(number, body=b"v" * 1_000_000) for number in range(1, 33)]))
+    journal.close()
+    with source, FollowedJournal(tmp_path / "b", certificates, [port]) as followed:
+        trio.run(follow_until, followed, 32)
+
+
+def _read_on(link: Link) -> None:
+    while True:
+        link.expect()
+
+
+HOSTILE = [
+    wire.frame(wire.ENTRY, bytes(70_000)),
+    (2**32 - 1).to_bytes(4, "big") + bytes((wire.DATA,)),
+    (70_000).to_bytes(4, "big") + bytes((wire.ENTRY,)),
+    bytes((0, 0, 0, 0, 255)),
+    wire.encode_hello(wire.Hello(wire.FEED, "again", "1", "", START)),
+    wire.encode_beat(wire.Beat(START, 2**64 - 1)),
+    wire.encode_piece(wire.Piece("../maxam.toml", 0, b"")),
+    wire.encode_piece(wire.Piece("segments/none", 2**64 - 1, b"")),
+    wire.encode_done("", bytes(32)),
+]
+
+
+@pytest.mark.parametrize("wish", [wire.FEED, wire.COPY])
+def test_a_hostile_follower_ends_its_own_link_only(tmp_path: Path, certificates: Path, wish: int) -> None:
+    """Even with the right `replicate`: its link ends, without a bug in the log, and others go on."""
+    source, port = linked_gateway(tmp_path / "a", certificates, policy_of(certificates))
+    with source, RawClient(source, "operator") as client:
+        send(client, 0, 10)
+        for frame in HOSTILE:
+            link = connect("127.0.0.1", port, client_context(certificates), lambda: START, lambda: "")
+            link.send(wire.encode_hello(wire.Hello(wish, "hostile", "1", "", START)))
+            assert link.expect().type == wire.WELCOME
+            link.send(frame)
+            with pytest.raises(LinkLostError):
+                _read_on(link)
+            link.close()
+        with FollowedJournal(tmp_path / "b", certificates, [port]) as followed:
+            trio.run(follow_until, followed, 10)
+        assert "internal-error" not in source.log()
+
+
+def test_an_offset_after_the_end_of_a_file_ends_the_link(tmp_path: Path, certificates: Path) -> None:
+    """Also one that no file can have."""
+    source, port = linked_gateway(
+        tmp_path / "a", certificates, policy_of(certificates), "journal.segment_bytes_max = 65536"
+    )
+    with source, RawClient(source, "operator") as client:
+        send(client, 0, 2000)
+        for beyond in (1, 2**62):
+            link = connect("127.0.0.1", port, client_context(certificates), lambda: START, lambda: "")
+            link.send(wire.encode_hello(wire.Hello(wire.COPY, "hostile", "1", "", START)) + wire.frame(wire.LIST, b""))
+            assert link.expect().type == wire.WELCOME
+            path, size = wire.read_files(link.expect().body)[0]
+            link.send(wire.encode_piece(wire.Piece(path, size + beyond, b"")))
+            with pytest.raises(LinkLostError):
+                link.expect()
+            link.close()
+        assert "internal-error" not in source.log()
 
 
 def test_a_follower_that_does_not_read_holds_nobody_up(tmp_path: Path, certificates: Path) -> None:

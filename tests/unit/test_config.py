@@ -256,6 +256,8 @@ def test_links_are_off_unless_their_sections_are_there() -> None:
             for one in ("a", "a:", ":1", "a:0", "a:65536", "::1:1", " a:1", "[::1]", "[a:1")
         ),
         "[link]\nkey = 'k.pem'\n",
+        "[link]\ncrl = 'crl.pem'\n",
+        "[link]\n[limits]\nframe_body_bytes_max = 67108865\n",
         "[link]\ncertificate = 'c.pem'\n",
         "[link]\ncopy_bytes_per_s_max = 1\n",
     ],

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
+from maxam.config import LinkSettings
 from maxam.errors import DiskFullError
 from maxam.gateway.commit import REFUSED_DELAY_S, GroupCommit
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from tests.simulation.disk import SimulatedDisk
+from tests.support.living_gateway import Site, living, run
 from tests.support.sans_io import World, receipts
 
 
@@ -39,6 +43,38 @@ def test_one_block_at_a_time_and_what_came_meanwhile_is_the_next(tmp_path: Path)
     assert receipts(client.read()) == [("2", "accepted"), ("3", "accepted")]
     assert group.idle
     journal.close()
+
+
+@pytest.mark.parametrize(("bytes_max", "blocks"), [(0, 1), (10_000, 5)])
+def test_blocks_are_bounded_if_they_go_over_a_link(tmp_path: Path, bytes_max: int, blocks: int) -> None:
+    """Operations that gathered while the disk was slow are written in several blocks."""
+    world = World.make()
+    how = JournalSettings(durable=False, block_bytes_max=bytes_max)
+    journal = Journal.open(tmp_path, OsDisk(), how, bytes(16))
+    assert list(journal.recover()) == []
+    group, client = GroupCommit(world.broker, journal), world.client()
+    for number in range(40):
+        client.send(f"X/{number}", b"v" * 900)
+    count = 0
+    while (block := group.next_block(0.0)) is not None:
+        count += 1
+        journal.write(block)
+        group.written()
+    assert count == blocks
+    journal.close()
+
+
+def test_a_gateway_with_a_link_bounds_its_blocks(tmp_path: Path) -> None:
+    """Those of one without a link are as large as ever."""
+
+    async def test() -> None:
+        for name, link in (("a", None), ("b", LinkSettings("127.0.0.1", 0))):
+            (tmp_path / name).mkdir()
+            async with living(Site(tmp_path / name), link=link) as gateway:
+                group = gateway.gateway.committer.group
+                assert (group._block_bytes_max > 0) == (link is not None)
+
+    run(test)
 
 
 def test_what_leaves_nothing_in_the_journal_needs_no_block(tmp_path: Path) -> None:
