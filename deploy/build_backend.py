@@ -80,7 +80,7 @@ def build_wheel(
     if missing is not None and wanted == "compiled":
         raise SystemExit(f"MAXAM_CORE=compiled, but the core cannot be compiled here: {missing}")
     if missing is not None:
-        sys.stderr.write(f"WARNING: the core is NOT compiled, so maxam will be several times slower: {missing}\n")
+        sys.stderr.write(f"WARNING: the core is NOT compiled ({missing}), so maxam will be several times slower\n")
     Path(ROOT / "build").mkdir(exist_ok=True)
     # In a folder of an earlier build the wheel would hold modules that were deleted since. Setuptools wants a relative path.
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=ROOT / "build") as name:

@@ -1,1 +1,1 @@
-"""All tests; the folders say what they need: nothing, a clock, a process, a network."""
+"""All tests, in folders by what they need, such as nothing, a process or a network."""

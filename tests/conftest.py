@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an answer of the admin API takes is the machine's business too; tests of the limit set their own.
 patch.object(application, "REQUEST_TIMEOUT_S", PATIENCE_S).start()
-# How long an example takes, or to make one, is the machine's business, which may be busy; all else as Hypothesis would have it, here and in CI.
+# A busy machine may take any time for an example, or to generate one. All else is as Hypothesis has it, here and in CI.
 _PROFILE = settings.get_profile(settings.get_current_profile_name())
 _UNHURRIED = {*_PROFILE.suppress_health_check, HealthCheck.too_slow}
 settings.register_profile("any time", parent=_PROFILE, deadline=None, suppress_health_check=list(_UNHURRIED))
@@ -32,7 +32,7 @@ settings.load_profile("any time")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to the other run what it tests alone, and what replaces functions of the core: machine code does not look them up."""
+    """Leave to the other run what it tests alone, and tests that replace functions of the core: machine code does not see the replacement."""
     own = core()
     left_out = [
         item

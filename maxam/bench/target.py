@@ -140,7 +140,7 @@ class Target:
             connected.connect(found[4])
         except OSError as error:
             raise UnreachableError(
-                f"cannot connect to {self.host}:{self.port}: {error.strerror or error}; is the broker running there?"
+                f"cannot connect to {self.host}:{self.port}: {error.strerror or error}. Check that the broker is running there"
             ) from error
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -376,4 +376,4 @@ def _refusal(error: ssl.SSLError) -> str:
         return f"its certificate is not signed by this CA: {error.verify_message}"
     if "alert" in text:
         return f"it refuses our certificate: {text}"
-    return f"TLS failed: {text}; does it speak TLS on this port?"
+    return f"TLS failed: {text}. Check that it speaks TLS on this port"

@@ -111,8 +111,8 @@ class Screen:
         published, eager, slow = self._published, self._eager, self._slow
         return (
             f"{self._clock()}  sent {published.sent} (rejected {published.rejected})"
-            f"  |  eager: received {eager.messages}, age {_milliseconds(share(eager.ages_s, 0.5))}"
-            f"  |  slow: received {slow.messages}, skipped {slow.skipped}, age {_milliseconds(share(slow.ages_s, 0.5))},"
+            f"  |  eager received {eager.messages}, age {_milliseconds(share(eager.ages_s, 0.5))}"
+            f"  |  slow received {slow.messages}, skipped {slow.skipped}, age {_milliseconds(share(slow.ages_s, 0.5))},"
             f" overtaken by {slow.behind} (a queue: {self._queue_s:.0f} s late)"
         )
 

@@ -126,7 +126,7 @@ def _candidate_warnings(registry: Registry) -> Iterator[Finding]:
             told = {str(one.incompatibility): one.remedy for one in found if one.minor is candidate}
             for what, remedy in list(told.items())[:1]:
                 more = f" (and {counted(len(told) - 1, 'further reason')})" if len(told) > 1 else ""
-                problem = f"could not become a version as it is, as {registry.compatibility(name)} forbids it: {what}; {remedy}{more}"
+                problem = f"could not become a version as it is, as {registry.compatibility(name)} forbids it ({what}); {remedy}{more}"
                 yield Finding("warning", candidate.path, None, "", problem)
 
 

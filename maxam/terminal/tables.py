@@ -110,7 +110,7 @@ def print_table(
 def tell_cut(titles: Collection[str], whole: str) -> None:
     """Report on standard error in which columns texts end in an ellipsis, and how to see them whole. Nothing if there is none."""
     if titles:
-        remark(f"cut where it ends in {TRUNCATION_MARK}: {', '.join(sorted(titles))}; {whole}")
+        remark(f"{', '.join(sorted(titles))}: cut where it ends in {TRUNCATION_MARK}; {whole}")
 
 
 def _print_whole(out: Console, table: Table) -> None:

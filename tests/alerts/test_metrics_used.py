@@ -84,7 +84,7 @@ def test_what_is_asked_for_is_there(scraped: tuple[str, Samples], expression: st
 
 
 def test_alerts_and_legends_name_labels_that_are_there(scraped: tuple[str, Samples]) -> None:
-    """What a summary or a legend puts into its text is a label of what was asked."""
+    """Each label in the text of a summary or a legend is a label of the metrics in its expression."""
     samples = scraped[1]
     for name, fields in alerts().items():
         known = GIVEN.union(*(samples.get(metric, ()) for metric in names_in(fields["expr"])))

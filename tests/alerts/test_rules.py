@@ -15,12 +15,12 @@ from tests.alerts.prometheus import CONFIGURATION, RULES, alerts, minutes_of, pa
 
 DOCS = RULES.parents[2] / "docs" / "operate"
 
-# Minutes: a healthy stretch, a bad one, and a healthy one that outlasts every window of the rules.
+# Minutes: a healthy stretch, an unhealthy one, and a healthy one that outlasts every window of the rules.
 BAD, GOOD_AGAIN, END = 20, 110, 200
 GIB = 2.0**30
 DAY_S = 86_400.0
 
-Value = Callable[[int], float]  # of a minute since the beginning of its stretch; counters: how much they grow
+Value = Callable[[int], float]  # of a minute since the beginning of its stretch; of a counter, its growth
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def test_an_audit_log_that_lost_lines_alerts_though_it_works_again(tmp_path: Pat
 
 
 def test_rules_and_configuration_are_as_prometheus_wants_them(tmp_path: Path) -> None:
-    """Nothing is to be said by promtool about the rules, nor about the configuration beside them and a client's certificate."""
+    """Promtool reports nothing about the rules, nor about the configuration beside them with a client's certificate."""
     checked = promtool("check", "rules", RULES)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     for file in (RULES, CONFIGURATION):
@@ -248,7 +248,7 @@ def test_every_alert_says_what_to_do(name: str) -> None:
 
 
 def test_the_page_has_no_section_without_an_alert() -> None:
-    """What is not an alert any more is not explained."""
+    """Each section of the page explains an alert that exists."""
     assert set(re.findall(r"^### (Maxam\w+)$", (DOCS / "alerts.md").read_text(), re.MULTILINE)) == set(alerts())
 
 

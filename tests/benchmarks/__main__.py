@@ -1,7 +1,7 @@
 """Measure this project: `python -m tests.benchmarks COMMAND` for the source tree, `make bench` and its relatives for the wheel.
 
-Started by its path with PYTHONSAFEPATH, as the Makefile does, this file finds the installed maxam: the tree comes last on the path,
-and only for `tests`. Processes of the load get the same path.
+The Makefile starts this file by its path with PYTHONSAFEPATH. Then the file finds the installed maxam, because the tree comes last on
+the path, and only for `tests`. Processes of the load get the same path.
 """
 
 import sys

@@ -46,7 +46,7 @@ def worker_command(master: str, memory: str) -> list[str]:
 
 @contextmanager
 def standalone(folder: Path, workers: int, memory: str = "1g") -> Iterator[str]:
-    """Run a master and N workers of one core each, which are cores of their own as far as there are some; end them on leaving.
+    """Run a master and N workers of one core each, on different cores if there are enough. End them on leaving.
 
     Args:
         folder: An empty one, for their logs and what the workers unpack.

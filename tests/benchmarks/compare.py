@@ -1,7 +1,7 @@
 """The gateway and its peers in one run: each on one core alone, in turn, with the load on the other cores.
 
-All have mutual TLS, a receipt on every SEND and the same bodies. Only the gateway checks rights and schemas, syncs its journal
-before it answers, and has company beside the load: 100 globs, a durable subscription, a subscriber that takes 2 ms a message.
+All have mutual TLS, a receipt on every SEND and the same bodies. Only the gateway checks rights and schemas, and syncs its journal
+before it answers. Only the gateway has 100 globs, a durable subscription and a subscriber that takes 2 ms a message beside the load.
 """
 
 import json
@@ -46,7 +46,7 @@ FRESHNESS_TOPICS: Final = 100
 _BODIES: Final = 1000
 _FRESHNESS_SECONDS: Final = 6  # times as long as the others
 _SETTLE_S: Final = 30.0  # one that lets its consumers fall behind would need ten times as long as it was loaded
-_FIRST: Final = 20  # connections that come and go before memory is looked at, for what is made once
+_FIRST: Final = 20  # connections that come and go before memory is measured, so that what is made once exists
 _HELD: Final = 1000
 _CPU: Final = "broker: % of its core"
 _CHURNERS: Final = 4  # processes that come and go, so that the broker always has one to serve

@@ -1,9 +1,9 @@
 """Costs and speed of the console: `make console-bench`.
 
-A real gateway with many topics. First a publisher as fast as receipts come, while ten tabs of the console and a scraper come and go
-in turns: the ratio of SENDs accepted with and without them, of one run. Then updates at a fixed rate: how soon a tab has its first rows,
-how soon a filter that matches little shows what it finds and all of it, how many bytes each tab takes. What a browser does with the
-rows is not in these figures.
+A real gateway has many topics. First a publisher sends as fast as receipts come, while ten tabs of the console and a scraper come and
+go periodically. The result is the ratio of SENDs accepted with and without them, of one run. Then updates come at a fixed rate. The
+results are the time until a tab has its first rows, and the bytes of each tab. For a filter that matches little, they are the times
+until it shows its first row and all rows. The work of a browser with the rows is not in these figures.
 """
 
 import http.client
@@ -33,8 +33,8 @@ _READ_BYTES: Final = 65_536
 _SCRAPE_INTERVAL_S: Final = 5.0
 _TABS: Final = 10
 _ROWS: Final = 50
-_CHECK_S: Final = 20.0  # of updates at a fixed rate, in which the tabs are looked at
-_SETTLED_S: Final = 1.0  # of each turn that is not counted: what was under way is of the turn before
+_CHECK_S: Final = 20.0  # of updates at a fixed rate, in which the tabs are measured
+_SETTLED_S: Final = 1.0  # of each interval that are not counted, because work of the interval before ends in them
 
 
 class _Tab:

@@ -1,8 +1,8 @@
 """How long requests of the admin API hold the event loop at a time: each listing of a gateway with many topics, sessions and subscriptions.
 
-The gateway runs in this process and this event loop, and so does whoever asks: there is no other thread of Python that could take the
-interpreter in the middle of a step. A step is what a task does between two of its waits; those of the asking task do not count. Of each the
-time on the clock and the thread's own processor time are taken: on a machine that does other things too only the second is the gateway's.
+The gateway and the client run in this process and this event loop. So no other thread of Python can take the interpreter in the middle
+of a step. A step is the work of a task between two of its waits. Steps of the client's task do not count. The elapsed time and the
+processor time of the thread are measured for each step. On a machine that does other work too, only the second is the gateway's.
 """
 
 import json
@@ -132,7 +132,7 @@ def counted_steps() -> Iterator[Steps]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one listing took.
+    """Times of one listing.
 
     Attributes:
         path: As it was asked for.
@@ -140,7 +140,7 @@ class Held:
         pages: In each round.
         wall_ms: The longest step of each round.
         processor_ms: The same in processor time.
-        page_ms: What a page took in all, the median.
+        page_ms: Median time of a page.
     """
 
     path: str

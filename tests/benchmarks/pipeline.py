@@ -1,7 +1,7 @@
 """Measure the pipeline's jobs on archives of N and 2N changes: `make pipeline-bench`.
 
-Each measurement runs in a process of its own, whose memory is sampled until it ends: that of Java and that of the Python processes,
-each as the sum of what the processes hold. A scan needs Spark, which has started before the clock does; the other jobs take no Java.
+Each measurement runs in a process of its own. The memory of Java and that of the Python processes are sampled until it ends, each as
+the sum over the processes. A scan needs Spark, which has started before the clock does. The other jobs take no Java.
 """
 
 import datetime as dt
@@ -37,7 +37,7 @@ from tests.benchmarks.cluster import spark_home, standalone
 
 DAYS: Final = 3.0  # of an archive; `latest` asks for their middle
 _LOOK_S: Final = 0.1  # between two samples of memory
-_ERROR_BYTES: Final = 4000  # of what a failed measurement said
+_ERROR_BYTES: Final = 4000  # of the output of a failed measurement
 CLUSTER: Final = "cluster"
 WORKER_MEMORY: Final = "1g"
 
@@ -53,7 +53,7 @@ class Result:
         core: `compiled` or `interpreted`.
         took_s: From the call of the job to its end; Spark had started.
         cpu_s: Processor time that the driver, its Java and its Python workers used meanwhile; of `cluster` the driver's only.
-            It tells on a machine that does other things too.
+            It is the figure to compare on a machine that does other work too.
         java_mib: Most memory that Java held.
         python_mib: Most memory that the driver and its Python workers held together.
     """

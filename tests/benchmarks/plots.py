@@ -80,7 +80,7 @@ def draw(path: Path, title: str, x_label: str, panels: Sequence[Panel]) -> None:
         LoadError: The file cannot be written.
     """
     drawing = pyplot()
-    # the same figures give the same file: no date, no random names; text stays text
+    # The same figures give the same file, without a date or random names. Text stays text.
     with drawing.rc_context({"svg.hashsalt": "maxam", "svg.fonttype": "none", "font.size": 10}):
         rows = -(-len(panels) // _COLUMNS)
         size = (_PANEL_INCHES * _COLUMNS, _HEIGHT_INCHES * rows)

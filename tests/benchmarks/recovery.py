@@ -1,7 +1,7 @@
 """Measure how long a gateway takes to be ready again with many topics: `python -m tests.benchmarks recovery`.
 
-The journal is written by its own writer, without a broker; then the gateway is started on it several times, first from the
-segments alone, then from a snapshot as the gateway's own process builds it. Some durable subscriptions are in it.
+The journal is written by its own writer, without a broker. It has some durable subscriptions. Then the gateway is started on it several
+times: first from the segments alone, then from a snapshot as the gateway's own process builds it.
 """
 
 import os

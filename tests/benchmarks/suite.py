@@ -373,8 +373,8 @@ def suite_command(
 ) -> None:
     """Start gateways on one core and measure them with the load on the other cores, as docs/develop/performance.md reports it.
 
-    Each run has a gateway of its own. Beside the load of one-to-one, one-to-twenty and latency stand 100 globs that match
-    nothing, a durable subscription on part of the topics, and a subscriber that takes 2 ms for each message.
+    Each run has a gateway of its own. One-to-one, one-to-twenty and latency have more subscriptions beside the load. 100 globs
+    match nothing, a durable subscription is on part of the topics, and one subscriber takes 2 ms for each message.
     """
     good = Suite(seconds, runs, durability, as_json, broker_core).run(only or tuple(MEASUREMENTS))
     if not good:

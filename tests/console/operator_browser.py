@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
-# Debian's package, as root, without a screen; nothing of it may look for anything outside.
+# Debian's package, as root, without a screen. No part of it may connect to another machine.
 FLAGS: Final = (
     "--no-sandbox",
     "--disable-gpu",

@@ -345,7 +345,7 @@ def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
     """A certificate without admin rights gets a page with its owner, the missing right and the remedy."""
     for name, known in (("reader", "principal 'reader'"), ("stranger", "the policy does not know this certificate")):
         with operator(browser, floor.origin, floor.gateway.certificates, name=name) as tab:
-            tab.allowed.extend(["status of 403", "status of 404"])  # the page, and the icon that a browser looks for
+            tab.allowed.extend(["status of 403", "status of 404"])  # the page, and the icon that a browser requests
             answer = tab.page.goto(f"{floor.origin}/console/")
             assert answer is not None
             assert answer.status == 403

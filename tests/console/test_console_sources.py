@@ -1,4 +1,4 @@
-"""What can be said of the console's sources without a browser."""
+"""The console's sources, checked without a browser."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from tests.console.operator_browser import require
 HERE = Path(__file__).parent
 FOLDER = Path(maxam.api.__file__).parent / "console"
 TSC = HERE / "node_modules" / ".bin" / "tsc"
-# Functions that would make markup or code of a text. The browser refuses most of it, too: the policy for content names no trusted types.
+# Functions that would make markup or code of a text. The browser refuses most of it, too: the policy for content allows no trusted types.
 SINKS = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|\beval\(|new Function"
     r"|setAttribute\([\"']on|javascript:|[\"']style[\"']\s*[:,]"
@@ -41,7 +41,7 @@ def test_each_code_has_a_text() -> None:
 
 
 def test_no_script_makes_markup_of_text() -> None:
-    """None of the scripts names a way to make markup or code out of a text, and the page has no inline script or style."""
+    """None of the scripts has a call that makes markup or code out of a text, and the page has no inline script or style."""
     for path in FOLDER.rglob("*.js"):
         assert not (found := SINKS.findall(path.read_text(encoding="utf-8"))), (path, found)
     page = (FOLDER / "index.html").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_no_script_makes_markup_of_text() -> None:
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
-    """No file names an address of another host, but the names of XML's vocabularies."""
+    """No file has an address of another host, except the namespaces of XML vocabularies."""
     for path in FOLDER.rglob("*.*"):
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|url\(|@import|\bsrc=[\"']//", text), path

@@ -1,7 +1,7 @@
 """A service manager in one file, for units below a folder: `service_manager.py ROOT VERB [OPTION] UNIT`, as systemctl is called.
 
-It runs what a unit's ExecStart says, with its environment and credentials, waits for READY=1, and knows a service by its process. It confines nothing:
-that is systemd's part.
+It runs the command of a unit's ExecStart, with its environment and credentials, waits for READY=1, and knows a service by its process.
+It confines nothing, which is systemd's part.
 """
 
 import os

@@ -75,9 +75,7 @@ def test_install_upgrade_rollback_uninstall(unpacked: Path, bundle_copy: Path, t
     assert "systemctl restart maxam-gateway" in upgraded.stdout
     assert (current.resolve().name, configuration.read_text()) == ("9.9.9-upgrade", "mine")
 
-    (
-        root / "etc/maxam/tls/gateway.pem"
-    ).touch()  # from now on there is a configuration that can be asked about: a bad one
+    (root / "etc/maxam/tls/gateway.pem").touch()  # from now on there is a configuration to check, an invalid one
     refused = run(current / "share/install", None, "--rollback")
     assert refused.returncode == 1
     assert "does not take" in refused.stderr
@@ -144,7 +142,7 @@ def test_what_the_documents_of_a_bundle_lead_to_is_in_it(unpacked: Path) -> None
 
 
 def test_the_samples_of_an_image_are_those_of_an_installation(unpacked: Path, tmp_path: Path) -> None:
-    """What docs/operate/deployment.md has a container copy for who has only the image: all that `install` puts into /etc/maxam."""
+    """With only the image, docs/operate/deployment.md has a container copy the samples: all that `install` puts into /etc/maxam."""
     root = tmp_path / "root"
     assert run(unpacked / "install", root).returncode == 0
     guide = (Path(__file__).parents[2] / "docs/operate/deployment.md").read_text(encoding="utf-8")

@@ -153,7 +153,7 @@ def _next_bundle_comes(operator: Operator) -> None:
         archive.add(new, new.name)
 
 
-# What has happened when somebody opens the guide at a section, each time.
+# Events before an operator opens the guide at a section, each time.
 HAPPENS: dict[str, tuple[Callable[[Operator], None], ...]] = {
     "Restore drill": (_backup_fails,),
     "Restore": (_gateway_dies, _disk_goes),
@@ -162,7 +162,7 @@ HAPPENS: dict[str, tuple[Callable[[Operator], None], ...]] = {
 
 
 def test_the_guide_is_true(operator: Operator) -> None:
-    """Every command of the guide does what it promises, from a bundle to its removal, and prints what is shown; each section in a shell of its own."""
+    """Every command of the guide, from a bundle to its removal, works and prints what is shown. Each section has a shell of its own."""
     steps: list[str] = []
     found: list[str] = []
     text = GUIDE.read_text(encoding="utf-8")

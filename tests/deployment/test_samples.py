@@ -1,4 +1,4 @@
-"""The sample configuration is one that a gateway takes, and says what the gateway does."""
+"""A gateway accepts the sample configuration, and its comments are true."""
 
 import re
 import shutil
@@ -72,15 +72,15 @@ def test_each_key_of_the_sample_is_known(tmp_path: Path) -> None:
 
 
 def test_the_client_sample_names_no_key() -> None:
-    """A key is a person's: the machine's file says only which gateway, and whom to trust."""
+    """A key is a person's: the machine's file has only the gateway's address and the CA to trust."""
     assert set(tomllib.loads((SAMPLES / "client.toml").read_text())) == {"gateway", "ca"}
 
 
 def test_who_asks_the_gateway_on_its_own_machine_finds_it() -> None:
-    """Whatever the sample has or advises as `[admin] host`: there the machine's `maxam-admin` and the nightly backup, which may go nowhere else, ask."""
+    """With each `[admin] host` of the sample, the machine's `maxam-admin` and the nightly backup reach the gateway at 127.0.0.1."""
     text = (SAMPLES / "maxam.toml").read_text()
     admin = text[text.index("[admin]") : text.index("backups =")]
-    assert set(re.findall(r'"([\d.]+)"', admin)) == {"127.0.0.1", "0.0.0.0"}  # noqa: S104 - what it says, nothing is bound
+    assert set(re.findall(r'"([\d.]+)"', admin)) == {"127.0.0.1", "0.0.0.0"}  # noqa: S104 - text of the sample, nothing is bound
     asked = f"127.0.0.1:{tomllib.loads(text)['admin']['port']}"
     assert tomllib.loads((SAMPLES / "client.toml").read_text())["gateway"] == asked
     unit = settings_of(ROOT / "deploy/systemd/maxam-gateway-backup.service")

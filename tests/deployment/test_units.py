@@ -15,7 +15,7 @@ from tests.deployment.service_manager import settings_of
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = DEPLOY / "systemd"
 SERVICES = ("maxam-gateway.service", "maxam-gateway-backup.service", "maxam-crl.service", "maxam-bridge.service")
-EXPOSURE_MAX = 13  # tenths, of 100 at most; docs/operate/deployment.md tells what is left
+EXPOSURE_MAX = 13  # tenths, of 100 at most; docs/operate/deployment.md lists what is left
 
 TOO_OLD = 77
 # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN: stays with a process for good, and goes over to those that it starts
@@ -45,7 +45,7 @@ def analyze() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def test_units_are_understood(analyze: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    """`systemd-analyze verify` has nothing to say about any of them, where the commands that they start are."""
+    """`systemd-analyze verify` reports nothing about any of them, where the commands that they start are."""
     folder = tmp_path / "usr/local/lib/systemd/system"
     folder.mkdir(parents=True)
     for unit in UNITS.iterdir():

@@ -1,4 +1,4 @@
-"""docs/operate/admin.md says what the admin listener and `maxam-admin` do: what of that can be held to the code is."""
+"""docs/operate/admin.md describes the admin listener and `maxam-admin`, and is compared with the code as far as possible."""
 
 import ast
 import os

@@ -28,7 +28,7 @@ def followed(*lines: str) -> list[str]:
 
 
 def test_a_command_that_fails_is_a_fault_unless_the_guide_shows_its_code() -> None:
-    """Whatever it printed; and the code must be the one that is shown."""
+    """Its output does not matter, and the code must be the one that is shown."""
     assert followed("$ echo a", "a", "$ true") == []
     (fault,) = followed("$ echo a; exit 3", "a")
     assert fault.startswith("line 2: echo a; exit 3: ends with 3")

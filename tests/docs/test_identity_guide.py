@@ -1,4 +1,4 @@
-"""docs/operate/identity.md and docs/operate/enrolment.md are true: an operator who pastes its commands has what it says, with a real gateway, openssl and our commands."""
+"""The commands of docs/operate/identity.md and docs/operate/enrolment.md work when pasted, with a real gateway, openssl and our commands."""
 
 import re
 import shlex

@@ -25,7 +25,7 @@ def named_in(path: str) -> frozenset[str]:
 
 @pytest.mark.parametrize(("path", "name"), sorted(set(REFERENCE.findall(PAGE))))
 def test_each_test_that_is_named_exists(path: str, name: str) -> None:
-    """A row of the page names a test that is there."""
+    """Each test in a row of the page exists."""
     assert name in named_in(path)
 
 

@@ -17,8 +17,8 @@ MINUTE = 60 * SECOND
 HOUR_US = 60 * MINUTE
 DAY_US = 24 * HOUR_US
 
-# Zones, and a day around which something happens to their clocks: nothing, an hour, half an hour, at midnight, back over midnight,
-# by five hours and three quarters, a whole date left out, negative daylight saving.
+# Zones, and a day around which their clocks change. One does not change at all. Others change by an hour, by half an hour, at midnight,
+# back over midnight, or by five hours and three quarters. One leaves out a whole date, and one has negative daylight saving.
 CHANGES = [
     ("UTC", "2026-06-01"),
     ("Australia/Brisbane", "2026-06-01"),

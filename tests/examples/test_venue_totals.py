@@ -125,7 +125,7 @@ def test_venues_that_only_fail_do_not_pile_up() -> None:
 
 
 def test_made_up_venues_find_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine that names a new venue each time fills the limit, not more; venues known before go on, also after a restart."""
+    """A machine that sends a new venue each time fills the limit, not more; venues known before go on, also after a restart."""
     monkeypatch.setattr(venue_module, "VENUES_MAX", 10)
     totals = VenueTotals(HOURS)
     totals.take(table([("1", [(1, FIRST)])]), 1)
@@ -214,7 +214,7 @@ def test_state_of_other_periods_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_published_fits_the_schema() -> None:
-    """The body names its schema, is accepted by the rule of its topic, and means the same to fastavro."""
+    """The body refers to its schema, is accepted by the rule of its topic, and means the same to fastavro."""
     for periods in (HOURS, DAYS):
         totals = VenueTotals(periods)
         totals.take(table([("1", [(1, FIRST), (2, later(FIRST, HOUR_US))]), ("2", [(3, FIRST)])]), 12)

@@ -76,7 +76,7 @@ COUNTER_MAX: Final = 10**13  # cents; sums of meters up to this limit fit 64 bit
 CREDIT_CENTS_MAX: Final = 10**6
 VENUE_BYTES_MAX: Final = 128  # of UTF-8: its topic has room for it, however it is escaped
 
-UNKNOWN_WRITER: Final = "nobody has kept the schema that judged it"  # the problem of a reading whose schema is missing
+UNKNOWN_WRITER: Final = "the schema that judged it was not kept"  # the problem of a reading whose schema is missing
 
 # By protocol, which meters of the reading make each of METERS. The others are not common to all protocols.
 _COUNTERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {

@@ -150,7 +150,7 @@ class Splicing:
             except UnfitError as error:
                 if checked:
                     paths = [self.stretches[at].segment.path for at in self.tasks[number]]
-                    raise PipelineError(f"{paths[0]} to {paths[-1]}: a value was not found: {error}") from error
+                    raise PipelineError(f"a value was not found in {paths[0]} to {paths[-1]}: {error}") from error
                 checked = True  # each value is checked
             shutil.rmtree(folder, ignore_errors=True)
 

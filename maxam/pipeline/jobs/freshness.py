@@ -44,7 +44,7 @@ def freshness(changes: DataFrame, limits: Limits, end: datetime) -> DataFrame:
     Returns:
         A row for each topic with a limit, the longest time in breach first. Columns are `destination`, `publisher` (of the last
         value), `fresh_within_s`, `values`, `longest_gap_s`, `longest_gap_from` and `breaches`. `breach_s` is the total time in
-        breach, `open` is True if it was in breach at the end of observation, and `last_at` is the time of the last value.
+        breach. `open` is True if the topic was in breach at the end of observation. `last_at` is the time of the last value.
     """
     limit: Column | None = None
     for glob, limit_s in limits:

@@ -153,7 +153,7 @@ class Job:
         named = [f"{first}-{last}" if first < last else f"{first}" for first, last in stretches[:MISSING_NAMED_MAX]]
         more = f" and {len(stretches) - len(named):,} stretches more" if len(stretches) > len(named) else ""
         what = "revision is" if count == 1 else "revisions are"
-        self._bar.say(f"problem: {count:,} {what} missing from this table: {', '.join(named)}{more}")
+        self._bar.say(f"problem: {count:,} {what} missing from this table ({', '.join(named)}{more})")
 
     def emit(self, frame: "DataFrame | Result", expendable: tuple[str, ...] = ()) -> None:
         """Write a result in the format and to the place of the options.

@@ -62,7 +62,7 @@ _ENCODED: Final = pa.schema(
 )
 _ENCODED_SQL: Final = (
     "source_revision long, file string, row long, destination string, body binary,"
-    " headers array<struct<name: string, value: string>>, result string, reason string"
+    " headers array<struct<name:string,value:string>>, result string, reason string"
 )
 _Encoded = tuple[str | None, bytes | None, dict[str, str], str | None, str | None]
 

@@ -17,8 +17,10 @@ _BAR_CHARACTERS_MAX: Final = 38  # of what stands beside a bar, so that the bars
 _TICKS_MAX: Final = 5  # of a chart half as wide as the page
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 # A page of figures from other people's names runs only its own scripts and makes no request.
-_POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-_STYLE: Final = """
+_POLICY: Final = "; ".join(
+    ("default-src 'none'", "script-src 'unsafe-inline'", "style-src 'unsafe-inline'", "img-src data: blob:")
+)
+_STYLE: Final = """<style>
 :root { --ink: #1f1f1f; --faint: #5f6368; --line: #e3e3e3; --paper: #fff; --page: #f6f8fb; --bad: #b3261e; --accent: #0b57d0 }
 * { box-sizing: border-box }
 body { margin: 0; font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--page) }
@@ -35,13 +37,13 @@ section.wide { grid-column: 1 / -1 } .chart { min-height: 300px }
 .problems { border-left: 5px solid var(--bad); margin-bottom: 16px } .problems li { overflow-wrap: anywhere; margin: 4px 0 }
 .none { color: var(--faint); padding: 36px 0; text-align: center }
 @media print { body { background: #fff } section { break-inside: avoid } }
-"""
-_DRAW: Final = """
+</style>"""
+_DRAW: Final = """<script>
 for (const chart of document.querySelectorAll(".chart")) {
   const figure = JSON.parse(document.getElementById(chart.id + "-data").textContent);
   Plotly.newPlot(chart, figure.data, figure.layout, {responsive: true, displayModeBar: false});
 }
-"""
+</script>"""
 
 
 def render(figures: Figures) -> str:
@@ -58,11 +60,11 @@ def render(figures: Figures) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>maxam: {_safe(figures.folder)}</title>
-<style>{_STYLE}</style></head><body><main>
+{_STYLE}</head><body><main>
 <h1>What the broker accepted</h1><p class="faint">{_span(figures)}</p>
 <div class="tiles">{_tiles(figures)}</div>{_problems(figures)}
 <div class="charts">{sections}</div>
-</main>{data}<script>{plotly_script}</script><script>{_DRAW}</script></body></html>
+</main>{data}<script>{plotly_script}</script>{_DRAW}</body></html>
 """
 
 

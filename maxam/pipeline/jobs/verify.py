@@ -485,8 +485,8 @@ def verify_command(
     elif absent:
         named = ", ".join(one.destination for one in absent[:NAMED_MAX])
         job.warn(
-            f"of {len(absent)} topics no value was delivered. They are missing, or this certificate may not receive them; --policy decides:"
-            f" {named}{', ...' if len(absent) > NAMED_MAX else ''}"
+            f"of {len(absent)} topics no value was delivered. They are missing, or this certificate may not receive them (--policy"
+            f" decides): {named}{', ...' if len(absent) > NAMED_MAX else ''}"
         )
     if received.filtered:
         job.warn(f"this certificate may receive no topic that matches {glob.text}")

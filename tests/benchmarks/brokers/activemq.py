@@ -69,8 +69,8 @@ def activemq(cores: Collection[int], *, last_value_topics: int = 0) -> Iterator[
 
     Args:
         cores: Numbers of the cores that it may use.
-        last_value_topics: How many topics the load has, to make of each subscription a last-value queue over them all:
-            a SEND needs its topic in a header, and one message is in flight. 0: every message is for every subscriber.
+        last_value_topics: Number of topics of the load. Each subscription becomes a last-value queue over all of them. A SEND
+            needs its topic in a header, and one message is in flight. With 0, every subscriber gets every message.
 
     Raises:
         LoadError: It is not installed or does not start.

@@ -24,7 +24,7 @@ class Broker:
     send_headers: Headers = ()  # of each SEND, where `{destination}` stands for its own
     subscribe_headers: Headers = ()  # of each SUBSCRIBE
     each_topic: bool = False  # subscribe to each topic by itself, not to a glob
-    admin_port: int = 0  # of its admin listener, where the subscriber's certificate may read; 0: none that we know
+    admin_port: int = 0  # of its admin listener, where the subscriber's certificate may read; 0 if none is known
 
     def cpu_s(self) -> float:
         """Return the processor time that it and the processes it started have used."""

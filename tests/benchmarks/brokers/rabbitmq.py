@@ -46,8 +46,8 @@ def rabbitmq(cores: Collection[int], *, last_value: bool = False) -> Iterator[Br
 
     Args:
         cores: Numbers of the cores that it may use.
-        last_value: Keep one message for each topic and subscriber: the load subscribes to each topic by itself, which gives
-            each a queue of its own that holds one message and drops its head for the next; one message of each topic is in flight.
+        last_value: Keep one message for each topic and subscriber. The load subscribes to each topic by itself. So each topic
+            has a queue of its own, which holds one message and drops it for the next. One message of each topic is in flight.
 
     Raises:
         LoadError: It is not installed or does not start.

@@ -182,7 +182,7 @@ def test_a_long_value_is_whole_when_asked_for(running: Running, arguments: tuple
     assert cut.exit_code == 0
     assert "ab" * 150 in cut.stdout
     assert "ab" * 210 not in cut.stdout
-    assert cut.stderr.endswith("cut where it ends in \N{HORIZONTAL ELLIPSIS}: VALUE; --full shows all of it\n")
+    assert cut.stderr.endswith("VALUE: cut where it ends in \N{HORIZONTAL ELLIPSIS}; --full shows all of it\n")
     whole = running.cli("topics", *arguments, "--full")
     assert (whole.exit_code, whole.stderr) == (0, "")
     assert "ab" * 500 in whole.stdout

@@ -81,7 +81,7 @@ def test_a_shortened_column_takes_one_line(
     _, _, short, long = captured.out.splitlines()
     assert short.split() == ["X/a", "1", "short"]
     assert long.rstrip().endswith("v" if width == 200 else "\N{HORIZONTAL ELLIPSIS}")
-    told = "" if width == 200 else "cut where it ends in \N{HORIZONTAL ELLIPSIS}: VALUE; --json shows it whole\n"
+    told = "" if width == 200 else "VALUE: cut where it ends in \N{HORIZONTAL ELLIPSIS}; --json shows it whole\n"
     assert captured.err == told
     assert len(long.rstrip()) == (width if width < 200 else len("DESTINATION") + len("REVISION") + 2 * 3 + 120)
 
@@ -102,7 +102,7 @@ def test_what_goes_into_a_pipe_is_whole_without_blanks_at_the_end(capsys: pytest
 def test_what_is_cut_is_said_to_be(capsys: pytest.CaptureFixture[str], character: str) -> None:
     """A text that is longer than a cell ends in an ellipsis, and standard error shows its column and the way to see it; a cell made whole is."""
     most = output.CELL_CHARACTERS_MAX // len(shown(character))
-    for length, told in ((most, ""), (most + 1, "cut where it ends in \N{HORIZONTAL ELLIPSIS}: NOTE; ask for it\n")):
+    for length, told in ((most, ""), (most + 1, "NOTE: cut where it ends in \N{HORIZONTAL ELLIPSIS}; ask for it\n")):
         output.print_table(["DESTINATION", "NOTE"], [["X/a", character * length]], whole="ask for it")
         captured = capsys.readouterr()
         assert captured.err == told
