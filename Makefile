@@ -22,7 +22,7 @@ BENCHMARKS := $(FROM_WHEEL) $(BIN)/python tests/benchmarks/__main__.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reference console-bench refined-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate simulate-bridges lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help reference console-bench refined-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate simulate-bridges simulate-cluster lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -121,6 +121,9 @@ simulate: $(DEV) ## the whole broker on a simulated disk, clock and network, on 
 
 simulate-bridges: $(DEV) ## the same of venues, a centre and the bridges between them (SEEDS=10000; JOBS=1)
 	$(BIN)/python -m tests.simulation --kinds bridges --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
+
+simulate-cluster: $(DEV) ## the same of the members of a cluster and their log (SEEDS=10000; JOBS=1)
+	$(BIN)/python -m tests.simulation --kinds cluster --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
 reference: $(DEV) ## write docs/reference/ from the commands and the admin API
 	$(BIN)/python -m tests.docs.reference

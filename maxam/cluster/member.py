@@ -118,6 +118,7 @@ class Member:
         "_peers",
         "_priority",
         "_ranks_later",
+        "_read_after",
         "_reading",
         "_silent_since_s",
         "_successor",
@@ -155,6 +156,7 @@ class Member:
         self._ranks_later = 0
         self._peers: dict[str, tuple[Peer, float]] = {}  # and when it changed
         self._reading = False  # of the head is under way
+        self._read_after = 0  # version of the head that was known when the read began
         self._silent_since_s = 0.0
         self._handover_at = 0  # index of the last handover to this member
         self._own: Head | None = None  # of the claim that succeeded
@@ -168,7 +170,11 @@ class Member:
 
     def serves(self, now_s: float) -> bool:
         """Return True if the member leads and has a proof. Only then it may take connections."""
-        return self.role in _SERVING and now_s - self.proof_s < self._lease_s
+        return self.role in _SERVING and not self._handed_over and now_s - self.proof_s < self._lease_s
+
+    def live(self, now_s: float) -> dict[str, Peer]:
+        """Return the other members that announce themselves."""
+        return {name: peer for name, (peer, changed_s) in self._peers.items() if now_s - changed_s < SILENT_S}
 
     @property
     def patience_s(self) -> float:
@@ -224,12 +230,12 @@ class Member:
             return [FindPlace(head)]
         if self.role is not Role.FOLLOWING or self.head is None:
             return []
-        if head.version < self.head.version or head.term < self.head.term or head.index < self.applied:
+        if head.version < self._read_after:
             return self._end(RESTART, "set-back")  # the next start finds out whether the own journal is forked
-        if head.version != self.head.version:
+        same = head.version == self.head.version and head.nonce == self.head.nonce  # a restored log repeats versions
+        if not same and head.version >= self.head.version:
             self._saw(now_s, head)
-            return []
-        if not self._may_claim(now_s):
+        if not same or not self._may_claim(now_s):
             return []
         self.role = Role.CLAIMING
         return [Claim(head)]
@@ -326,7 +332,7 @@ class Member:
         """
         if self.role is not Role.LEADING or self.suspended:
             return [ReadAgain("the member does not lead")]
-        live = self._live(now_s)
+        live = self.live(now_s)
         ready = [name for name in self._ranked(live) if live[name].ready]
         if successor not in live if successor else not ready:
             return [ReadAgain("no other member follows closely and may lead")]
@@ -363,6 +369,7 @@ class Member:
 
     def _read(self) -> list[Wish]:
         self._reading = True
+        self._read_after = self.head.version if self.head is not None else 0
         return [ReadHead()]
 
     def _saw(self, now_s: float, head: Head) -> None:
@@ -388,14 +395,10 @@ class Member:
     def _rank(self, now_s: float) -> int:
         """Return the number of members that claim before this one. The silent leader is none of them."""
         leader = self.head.leader if self.head is not None else ""
-        live = {name: peer for name, peer in self._live(now_s).items() if name != leader}
+        live = {name: peer for name, peer in self.live(now_s).items() if name != leader}
         return sum(
             (-peer.priority, name) < (-self._priority, self.name) for name, peer in live.items() if peer.priority
         )
-
-    def _live(self, now_s: float) -> dict[str, Peer]:
-        """Return the peers that announce themselves."""
-        return {name: peer for name, (peer, changed_s) in self._peers.items() if now_s - changed_s < SILENT_S}
 
     def _ranked(self, peers: Mapping[str, Peer]) -> list[str]:
         """Return the names of peers that may lead, the first in rank first."""

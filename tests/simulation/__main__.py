@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 
-from tests.simulation import bridges
+from tests.simulation import bridges, cluster
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import refined, selective
 from tests.simulation.venue import simulate
@@ -39,8 +39,9 @@ KINDS: dict[str, Callable[[int], Mapping[str, int] | None]] = {
     "selective": _seeded(selective),
     "venue": _venue,
     "bridges": lambda seed: bridges.simulate(seed).counted,
+    "cluster": lambda seed: cluster.simulate(seed).counted,
 }
-ONE_BROKER = [kind for kind in KINDS if kind != "bridges"]
+ONE_BROKER = [kind for kind in KINDS if kind not in {"bridges", "cluster"}]
 COUNTED = ("crashes", "faults", "refusals", "reloads", "snapshots", "expiries", "committed", "messages")
 
 
@@ -100,7 +101,9 @@ def turn(kinds: Sequence[str], seeds: range) -> tuple[Counter[str], str]:
 def said(counted: Counter[str]) -> str:
     """Return the counts in words."""
     return ", ".join(
-        f"{counted[name]:,} {name}" for name in dict.fromkeys(("seeds", *COUNTED, *bridges.COUNTED)) if counted[name]
+        f"{counted[name]:,} {name}"
+        for name in dict.fromkeys(("seeds", *COUNTED, *bridges.COUNTED, *cluster.COUNTED))
+        if counted[name]
     )
 
 

@@ -1,9 +1,15 @@
 """Members of a cluster: two never lead at once, and one leads when nothing fails, in all short histories."""
 
+import os
 import random
+import subprocess
+import sys
+from unittest.mock import patch
 
 import pytest
 
+from tests.simulation.__main__ import main
+from tests.simulation.cluster import COUNTED, simulate
 from tests.simulation.roles import World, explore, leading_world
 
 SETTLED = 15  # worlds at the ends of histories, from which one must come to lead
@@ -21,3 +27,36 @@ def test_roles_in_all_short_histories(names: str, leading: bool, depth: int) -> 
     assert pictures > 1000
     for end in random.Random(depth).sample(ends, SETTLED):  # noqa: S311  # a sample, not a secret
         end.settle()
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_what_a_cluster_promises_holds_whatever_fails(first: int) -> None:
+    """Cuts, kills, power cuts, freezes, slow loops, handovers, a full log, empty machines, and a log that was set back."""
+    for seed in range(first, first + 15):
+        simulate(seed)
+
+
+def test_simulated_clusters_are_not_idle() -> None:
+    """Seeds do fail, hand over, copy, refuse and accept."""
+    clusters = [simulate(seed) for seed in range(60, 72)]
+    for name in COUNTED:
+        assert sum(cluster.counted[name] for cluster in clusters) > 0, name
+
+
+def test_one_seed_repeats_exactly() -> None:
+    """Two runs of one seed do the same, whatever hashes strings have."""
+    code = "from tests.simulation.cluster import simulate; c = simulate(7); print(sorted(c.counted.items()))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--kinds cluster` selects this simulation."""
+    with patch.object(sys, "argv", ["simulation", "--kinds", "cluster", "--seeds", "2", "--jobs", "1"]):
+        assert main() == 0
+    assert capsys.readouterr().out.startswith("2 seeds, ")

@@ -1,0 +1,525 @@
+"""One member of a simulated cluster: its machine, which lasts, and its process, which each start replaces.
+
+The process drives the real `Member`, `find_place`, `Sequence`, `settle` and `Trimming` with real entries, as the gateway does. Only what
+it serves is small: values are numbers, applied to a list.
+"""
+
+import json
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from maxam.cluster import placing
+from maxam.cluster.entry import (
+    BLOCK,
+    HANDOVER,
+    PROOF,
+    TERM,
+    Entry,
+    EntryError,
+    block_entry,
+    read_entry,
+    same_position,
+    term_payload,
+)
+from maxam.cluster.log import (
+    Head,
+    LogDamagedError,
+    LogError,
+    LogFullError,
+    LogLostError,
+    LogTrimmedError,
+    SupersededError,
+)
+from maxam.cluster.member import Member, Peer, Role
+from maxam.cluster.swap import settle
+from maxam.cluster.trimming import Trimming
+from maxam.cluster.wishes import (
+    Beat,
+    Claim,
+    Copy,
+    End,
+    FindPlace,
+    Follow,
+    HandOver,
+    Lead,
+    ReadAgain,
+    ReadHead,
+    Resume,
+    StopReading,
+    Suspend,
+    Wish,
+)
+from maxam.journal.encoding import START, Encoder, Position
+from maxam.records import AcknowledgementRecord, Record
+from tests.simulation import fibers
+from tests.simulation.fibers import Fiber
+from tests.simulation.model import Violation
+from tests.simulation.simulated_log import SimulatedLog
+from tests.support.journal_records import NOW_US, change
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+LEASE_S: Final = 3.0
+CUT_OFF_S: Final = 10.0
+KEEP_S: Final = 12.0
+TICK_S: Final = 0.05
+ANNOUNCE_S: Final = 1.0
+MARKER: Final = bytes(16)
+PAGE_BYTES: Final = 4_194_304
+
+
+@dataclass
+class Site:
+    """A machine.
+
+    Attributes:
+        name: Of the member.
+        priority: To lead.
+        rate: Of its clock.
+        blocks: Of its journal.
+        position: Where the journal ends.
+        synced: Number of blocks that survive a power cut.
+        hint: Index of an entry that was synced, perhaps an old one.
+        number: Of its last announcement.
+        process: That runs; None between an end and a start.
+        forked: The member has refused to follow.
+    """
+
+    name: str
+    priority: int
+    rate: float
+    blocks: list[Entry] = field(default_factory=list)
+    synced: int = 0
+    hint: int = 0
+    number: int = 0
+    process: "Process | None" = None
+    forked: bool = False
+
+    @property
+    def position(self) -> Position:
+        """Where the journal ends."""
+        return self.blocks[-1].after if self.blocks else START
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Keep what is synced, and perhaps some of the rest."""
+        del self.blocks[rng.randint(self.synced, len(self.blocks)) :]
+        self.synced = len(self.blocks)
+
+
+class Process:
+    """A run of a member.
+
+    Attributes:
+        site: Its machine.
+        member: The machine of roles.
+        log: Its view of the log.
+        frozen: It stands still, as after SIGSTOP.
+        ended: It is over.
+        leading: A wish made it lead.
+        open: It accepts connections, as far as its wishes go.
+        reading: It reads from clients.
+        pending: Values of clients that wait for the next block.
+        asks: Requests that wait for a proof: when they came, and the newest revision that was answered to anybody then.
+        applied: Index of the last entry.
+    """
+
+    def __init__(self, cluster: "Cluster", site: Site) -> None:
+        self.cluster = cluster
+        self.site = site
+        self.rng = cluster.rng
+        self.member = Member(site.name, site.priority, LEASE_S, CUT_OFF_S, cluster.id)
+        self.log = SimulatedLog(cluster.engine, self, cluster.rng, cluster.faults)
+        self.trimming = Trimming(cluster.copies_min, KEEP_S)
+        self.frozen = self.ended = False
+        self.leading = self.open = False
+        self.reading = True
+        self.stalls_s = 0.0  # of the event loop, at most, each time
+        self.pending: list[int] = []
+        self.asks: list[tuple[float, int, int]] = []
+        self.applied = 0
+        self.synced_index = 0
+        self.position = site.position
+        self.proof_s = -1e9  # of the cluster's time; what the oracle knows about the lease
+        self.claimed: Head | None = None
+        self._encoder = Encoder(START, MARKER)
+        self._facts: deque[Callable[[], list[Wish] | None]] = deque()
+        self._held: list[Callable[[], None]] = []
+        self._fibers: list[Fiber] = []
+        self._swapping = self._syncing = False
+        self._wants_beat = self._drains = False
+        self._successor = ""
+        self._peers: dict[str, tuple[int, float]] = {}
+        self.post(self.member.recovered)
+        self._after(0.0, self._tick)
+        self._after(0.0, self._announce)
+
+    # Time, threads and the event loop.
+
+    @property
+    def local_s(self) -> float:
+        """The monotonic clock of the machine."""
+        return self.cluster.now_s * self.site.rate
+
+    def now(self) -> float:
+        """The time for calls of the log."""
+        return self.cluster.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in a thread."""
+        fiber = self._fiber
+        self._after(seconds, lambda: self._go(fiber))
+        fibers.wait()
+
+    def changed(self, seconds: float) -> None:
+        """Wait in a thread for a change of the log."""
+        fiber, woken = self._fiber, [False]
+
+        def wake() -> None:
+            if not woken[0]:
+                woken[0] = True
+                self.cluster.engine.watchers.remove(watcher)
+                self._go(fiber)
+
+        def watcher() -> None:
+            self._after(0.0, wake)
+
+        self.cluster.engine.watchers.append(watcher)
+        self._after(seconds, wake)
+        fibers.wait()
+
+    def _go(self, fiber: Fiber) -> None:
+        self._fiber = fiber
+        fiber.go()
+
+    def _spawn(self, body: Callable[[], None]) -> None:
+        fiber = Fiber(body)
+        self._fibers.append(fiber)
+        self._after(0.0, lambda: self._go(fiber))
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        self.cluster.after(seconds, partial(self._run, call))
+
+    def _run(self, call: Callable[[], None]) -> None:
+        if self.frozen:
+            self._held.append(call)
+        elif not self.ended:
+            call()
+
+    def post(self, fact: Callable[[], list[Wish] | None]) -> None:
+        """Have the event loop take a fact, after those before it."""
+        self._facts.append(fact)
+        self._after(self.rng.random() * (0.002 + self.stalls_s), self._drain)
+
+    def _drain(self) -> None:
+        while self._facts and not self.ended:
+            self._fulfil(self._facts.popleft()() or [])
+        self._pump()
+
+    def _tick(self) -> None:
+        if self.ended:
+            return
+        self._fulfil(self.member.tick(self.local_s))
+        self._pump()
+        self.cluster.check_tick(self)
+        self._after(TICK_S + self.rng.random() * (0.01 + self.stalls_s), self._tick)
+
+    def freeze(self) -> None:
+        """Stop the process."""
+        self.frozen = True
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self.frozen = False
+        held, self._held = self._held, []
+        if not self.ended:
+            self._fulfil(self.member.tick(self.local_s))
+        for call in held:
+            self._run(call)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.ended = True
+        for fiber in self._fibers:
+            fiber.end()
+        self._facts.clear()
+
+    # Wishes.
+
+    def _fulfil(self, wishes: list[Wish]) -> None:
+        for wish in wishes:
+            self._do(wish)
+
+    def _do(self, wish: Wish) -> None:
+        match wish:
+            case ReadHead():
+                self._spawn(self._read_head)
+            case FindPlace(head):
+                self._spawn(lambda: self._find_place(head))
+            case Follow(first):
+                self.applied = first - 1
+                self._spawn(lambda: self._read(first))
+            case Copy():
+                self.cluster.copy(self)
+            case Claim(before):
+                self.cluster.check_claim(self, before)
+                self._claim(before)
+            case Lead(head):
+                self._lead(head)
+            case Beat():
+                self._wants_beat = True
+            case Suspend() | Resume():
+                self.open = isinstance(wish, Resume)
+            case StopReading() | ReadAgain():
+                self.reading = isinstance(wish, ReadAgain)
+                self._drains = not self.reading
+            case HandOver(successor):
+                self._drains = False
+                self._successor = successor
+            case End(status, code):
+                self.cluster.end(self, status, code)
+
+    def _lead(self, head: Head) -> None:
+        if self.applied != head.index or not same_position(self.position, head.position):
+            raise Violation(f"{self.site.name} leads from index {self.applied}, its term begins at {head.index}")
+        self.leading = self.open = True
+        self._encoder = Encoder(self.position, MARKER)
+        self.cluster.counted["terms"] += 1
+
+    def _pump(self) -> None:
+        """Begin the next swap, if something waits for it."""
+        if not self.leading or self._swapping or self.ended:
+            return
+        if self._successor:
+            successor, self._successor = self._successor, ""
+            self._append(HANDOVER, successor.encode(), [])
+        elif self.pending:
+            values = self.pending[:1] if self.pending[0] % 2 else [v for v in self.pending if v % 2 == 0]
+            self.pending = [v for v in self.pending if v not in values]
+            self._append(BLOCK, b"", values)
+        elif self._drains:
+            self._drains = False
+            self._fulfil(self.member.drained(self.local_s))
+            self._pump()
+        elif self._wants_beat and self.rng.random() < 0.2:
+            self._append(PROOF, b"", [])
+        elif self._wants_beat or self.asks:
+            self._beat()
+
+    # The thread that reads.
+
+    def _read_head(self) -> None:
+        try:
+            head = self.log.head()
+        except LogError:
+            self._failed()
+        else:
+            self.post(lambda: self.member.head_read(self.local_s, head))
+
+    def _failed(self) -> None:
+        self.post(lambda: self.member.engine_failed(self.local_s))
+
+    def _find_place(self, head: Head) -> None:
+        def entry_at(index: int) -> Entry:
+            return read_entry(self.log.read(index, 1)[0])
+
+        try:
+            place = placing.find_place(self.site.position, self.site.hint, head, entry_at)
+        except (LogError, EntryError, IndexError):
+            self._failed()
+        else:
+            self.cluster.check_place(self, place)
+            self.post(lambda: self.member.placed(place))
+
+    def _read(self, first: int) -> None:
+        sequence = placing.Sequence(first - 1, 0, self.site.position)
+        while True:
+            try:
+                for item in self.log.follow(sequence.index + 1):
+                    if isinstance(item, Head):
+                        self._see(sequence, item)
+                    elif item is not None:
+                        self._take(sequence, read_entry(item))
+            except LogTrimmedError:
+                self.post(self.member.fell_behind)
+                return
+            except placing.ForkedError:
+                self.post(lambda: [End(1, "forked")])
+                return
+            except (EntryError, LogDamagedError, LogLostError):
+                self._failed()
+                self.sleep(0.2)
+
+    def _see(self, sequence: placing.Sequence, head: Head) -> None:
+        if head.index > sequence.index:
+            self._fill(sequence)
+        self.post(lambda: self.member.head_seen(self.local_s, head))
+
+    def _take(self, sequence: placing.Sequence, entry: Entry) -> None:
+        found = sequence.take(entry)
+        if found == placing.GAP:
+            self._fill(sequence)
+        elif found == placing.NEXT:
+            self.post(lambda: self._received(entry))
+
+    def _fill(self, sequence: placing.Sequence) -> None:
+        for data in self.log.read(sequence.index + 1, PAGE_BYTES):
+            entry = read_entry(data)
+            if sequence.take(entry) == placing.NEXT:
+                self.post(partial(self._received, entry))
+
+    def _received(self, entry: Entry) -> list[Wish]:
+        if self.leading or self.member.role is Role.COPYING:
+            return []  # a leader applies what it appended itself
+        self._apply(entry)
+        wishes: list[Wish] = []
+        if entry.kind == HANDOVER:
+            wishes = self.member.handed(self.local_s, entry.index, entry.payload.decode())
+        return wishes + self.member.progressed(self.local_s, entry.index, entry.index)
+
+    def _apply(self, entry: Entry) -> None:
+        """Apply an entry, and keep it in the journal."""
+        self.cluster.check_apply(self, entry)
+        self.applied = entry.index
+        self.position = entry.after
+        if entry.kind == BLOCK:
+            self.site.blocks.append(entry)
+        self.trimming.seen(self.local_s, entry.index)
+        if not self._syncing:
+            self._syncing = True
+            self._after(self.rng.uniform(0.02, 0.4), self._sync)
+
+    def _sync(self) -> None:
+        self._syncing = False
+        self.site.synced = len(self.site.blocks)
+        self.synced_index = self.applied
+        if self.rng.random() < 0.7:
+            self.site.hint = self.applied
+
+    # Swaps.
+
+    def _head(self, before: Head, entries: int, position: Position, term: int = 0) -> Head:
+        nonce = self.rng.randbytes(8)
+        beat = 0 if entries else before.beat + 1
+        return Head(
+            before.cluster, term or before.term, before.index + entries, self.site.name, position, 1, beat, nonce
+        )
+
+    def _claim(self, before: Head) -> None:
+        head = self._head(before, 1, before.position, before.term + 1)
+        payload = term_payload(self.site.name, "1.0")
+        entry = Entry(TERM, False, before.position, before.position, MARKER, payload, head.index, head.term)
+        self.claimed = head
+        self._swap(entry, head, before, [])
+
+    def _append(self, kind: int, payload: bytes, values: list[int]) -> None:
+        before = self.member.head
+        assert before is not None
+        at = self.position
+        if kind == BLOCK:
+            block = self._encoder.encode(self._records(values))
+            entry = block_entry(block.data, block.before, block.after, False, before.index + 1, before.term)
+        else:
+            entry = Entry(kind, False, at, at, MARKER, payload, before.index + 1, before.term)
+        self._swap(entry, self._head(before, 1, entry.after), before, values)
+
+    def _records(self, values: list[int]) -> list[Record]:
+        """Return a change for each value. Odd ones, which come alone, are ACKs: a block with the revision of the one before."""
+        at = self.position
+        at_us = max(at.accepted_at_us, NOW_US + int(self.cluster.now_s * 1e6))
+        if values[0] % 2:
+            return [AcknowledgementRecord(at_us, "anna", "a", b"s", ((b"X/a", values[0]),))]
+        return [change(at.revision + n, body=b"%d" % value, at_us=at_us) for n, value in enumerate(values, 1)]
+
+    def _beat(self) -> None:
+        before = self.member.head
+        assert before is not None
+        self._swap(None, self._head(before, 0, before.position), before, [])
+
+    def _swap(self, entry: Entry | None, head: Head, before: Head, values: list[int]) -> None:
+        self._swapping = True
+        self._wants_beat = False
+        began_s = self.cluster.now_s
+        self.member.swap_began(self.local_s)
+        data = entry.encode() if entry is not None else b""
+
+        def swap() -> None:
+            try:
+                new = settle(
+                    lambda: self.log.append(data, head, before) if data else self.log.beat(head, before), self.sleep
+                )
+            except SupersededError as error:
+                found = error.head
+                self.post(lambda: self._answered(self.member.superseded(self.local_s, found)))
+            except LogFullError:
+                self.post(lambda: self._refused(values))
+            else:
+                self.post(lambda: self._succeeded(entry, new, began_s, values))
+
+        self._spawn(swap)
+
+    def _answered(self, wishes: list[Wish]) -> list[Wish]:
+        self._swapping = False
+        return wishes
+
+    def _refused(self, values: list[int]) -> list[Wish]:
+        self._encoder = Encoder(self.position, MARKER)
+        for value in values:
+            self.cluster.answer_refused(value)
+        return self._answered(self.member.refused(self.local_s))
+
+    def _succeeded(self, entry: Entry | None, head: Head, began_s: float, values: list[int]) -> list[Wish]:
+        self.proof_s = began_s
+        wishes = self._answered(self.member.swap_succeeded(self.local_s, head))
+        if self.member.role is Role.ENDED or not self.leading:
+            return wishes
+        if entry is not None:
+            self._apply(entry)
+            wishes = [*wishes, *self.member.progressed(self.local_s, entry.index, entry.index)]
+        for value in values:
+            self.cluster.answer_accepted(self, value)
+        for ask in [ask for ask in self.asks if ask[0] <= began_s]:
+            self.asks.remove(ask)
+            self.cluster.answer_ask(self, ask)
+        return wishes
+
+    # Announcements and trimming.
+
+    def _announce(self) -> None:
+        self._after(ANNOUNCE_S, self._announce)
+        site, member = self.site, self.member
+        site.number += 1
+        head = member.head
+        ready = member.role is Role.FOLLOWING and head is not None and self.applied >= head.index - 3
+        text = {"number": site.number, "priority": site.priority, "ready": ready, "synced": self.synced_index}
+        self._spawn(lambda: self._exchange(json.dumps(text).encode()))
+
+    def _exchange(self, text: bytes) -> None:
+        try:
+            self.log.announce(self.site.name, text)
+            found = {name: json.loads(one) for name, one in self.log.announced().items()}
+        except LogLostError:
+            return
+        self.post(lambda: self._announced(found))
+
+    def _announced(self, found: dict[str, dict[str, int]]) -> list[Wish]:
+        now_s = self.local_s
+        peers = {name: Peer(one["number"], one["priority"], bool(one["ready"])) for name, one in found.items()}
+        self.member.announced(now_s, peers)
+        if self.leading:
+            synced = {name: found[name]["synced"] for name in self.member.live(now_s)}
+            last = self.trimming.due(now_s, synced | {self.site.name: self.synced_index})
+            if last:
+                self._spawn(lambda: self._trim(last))
+        return []
+
+    def _trim(self, last: int) -> None:
+        try:
+            self.cluster.check_trim(last)
+            self.log.trim(last)
+        except LogLostError:
+            pass
