@@ -172,6 +172,10 @@ bundle: wheel ## dist/maxam-*-bundle.tar.gz: installs a gateway on machines with
 
 # A release insists on a compiled core; MAXAM_CORE=interpreted makes one for machines without a C compiler.
 .PHONY: release release-check
+.PHONY: etcd-archive
+etcd-archive: ## dist/maxam-etcd-*.tar.gz: installs one node of the etcd of a cluster (needs Go)
+	deploy/make-etcd-archive
+
 release: $(RUNTIME) ## dist/maxam-<version>/ of the last commit: wheel, sdist, bundle, bill of materials, checksums
 	$(if $(filter command environment,$(origin MAXAM_CORE)),MAXAM_CORE=$(MAXAM_CORE),MAXAM_CORE=compiled) $(BIN)/python deploy/make_release.py dist
 

@@ -1,9 +1,14 @@
-"""A bundle, made once for all tests here as `make bundle` makes it, except the core, which is interpreted: compiling takes too long."""
+"""A bundle, made once for all tests here as `make bundle` makes it, except the core, which is interpreted: compiling takes too long.
+
+And `systemd-analyze`.
+"""
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +33,20 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no bundle can be made here: {made.stderr[-300:]}")
     assert made.returncode == 0, made.stderr
     return Path(made.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def analyze() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `systemd-analyze`."""
+    command = shutil.which("systemd-analyze")
+    if command is None:
+        assert not os.environ.get("CI"), "systemd-analyze is missing: make test-deps"
+        pytest.skip("systemd-analyze is missing: make test-deps")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
+
+    return run
 
 
 def renamed(bundle: Path, release: str) -> None:

@@ -1,7 +1,5 @@
 """The units are ones that systemd understands, let the gateway do no more than it needs, and agree with the gateway."""
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,20 +26,6 @@ if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):
 with GatewayProcess(Path(sys.argv[1]), Path(sys.argv[2]), "", {{"registry.toml": ""}}) as gateway:
     assert gateway.port
 """
-
-
-@pytest.fixture(scope="session")
-def analyze() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `systemd-analyze`."""
-    command = shutil.which("systemd-analyze")
-    if command is None:
-        assert not os.environ.get("CI"), "systemd-analyze is missing: make test-deps"
-        pytest.skip("systemd-analyze is missing: make test-deps")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
-
-    return run
 
 
 def test_units_are_understood(analyze: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:

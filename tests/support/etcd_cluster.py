@@ -156,7 +156,7 @@ class EtcdCluster:
         """
         self.certificates: Final = folder / "certificates"
         self.certificates.mkdir()
-        _issue(self.certificates)
+        issue_certificates(self.certificates)
         program = require_etcd()
         ports = kept_ports(2 * count)
         peers = [f"https://127.0.0.1:{port}" for port in ports[count:]]
@@ -247,7 +247,7 @@ class EtcdCluster:
             node.close()
 
 
-def _issue(folder: Path) -> None:
+def issue_certificates(folder: Path) -> None:
     """Issue the certificates of an authority for etcd alone."""
     now = dt.datetime.now(dt.UTC)
     valid = (now - CLOCK_TOLERANCE, now + VALIDITY)
