@@ -264,5 +264,5 @@ def test_links_are_off_unless_their_sections_are_there() -> None:
 )
 def test_a_mistaken_link_is_refused_with_its_line(text: str) -> None:
     """The place of the mistake is in the error."""
-    with pytest.raises(ConfigurationError, match=r"^maxam\.toml:\d+: (unknown key )?\[(link|follow)\]"):
+    with pytest.raises(ConfigurationError, match=r"^maxam\.toml:\d+: (unknown key )?\[(link|follow|limits)\]"):
         _load(MINIMAL + text)
