@@ -111,13 +111,16 @@ def _give_file(link: Link, folder: str, piece: wire.Piece, bytes_per_s_max: int)
     link.send(wire.encode_done(piece.path, digest.digest()))
 
 
-def take_copy(link: Link, folder: str, disk: Disk, report: Callable[[int, int], None]) -> int:
+def take_copy(link: Link, folder: str, disk: Disk, incarnation: str, report: Callable[[int, int], None]) -> int:
     """Copy the journal of the peer beside the own one; return the last revision of the copy.
+
+    An earlier try is continued if it has the same incarnation. Files of other histories can have the same names and sizes.
 
     Args:
         link: After WELCOME.
         folder: Of the own journal, without a slash at its end.
         disk: Where it is.
+        incarnation: Of the journal of the peer.
         report: Called with the bytes copied and the bytes in all.
 
     Raises:
@@ -129,7 +132,13 @@ def take_copy(link: Link, folder: str, disk: Disk, report: Callable[[int, int], 
     target = folder + COPYING
     for path in (target, *(f"{target}/{name}" for name in _FOLDERS)):
         disk.make_folder(path)
-    write_file(disk, f"{target}/{RESTORING}", [b"copied from another gateway\n"])
+    mark = f"copied from another gateway, incarnation {incarnation}\n".encode()
+    if RESTORING not in disk.names(target) or disk.read(f"{target}/{RESTORING}", 0, len(mark) + 1) != mark:
+        _clear(target, set(), disk)
+        for name in _FOLDERS:
+            disk.fsync_folder(f"{target}/{name}")
+        write_file(disk, f"{target}/{RESTORING}", [mark])
+        disk.fsync_folder(target)
     link.send(wire.frame(wire.LIST, b""))
     frame = link.expect()
     if frame.type != wire.FILES:
@@ -207,7 +216,7 @@ def _take_file(link: Link, target: str, path: str, length: int, disk: Disk, repo
 
 def _clear(target: str, wanted: set[str], disk: Disk) -> None:
     """Remove the files of an earlier try that are not wanted any longer."""
-    for folder in ("segments", "snapshots", "schemas"):
+    for folder in _FOLDERS:
         for name in disk.names(f"{target}/{folder}"):
             if f"{folder}/{name}" not in wanted:
                 disk.unlink(f"{target}/{folder}/{name}")
@@ -232,6 +241,7 @@ def place_copy(folder: str, disk: Disk) -> bool:
     A journal in that place that holds anything is kept beside it as `<folder>.replaced-<n>`.
 
     Raises:
+        JournalError: Another process has the journal in that place.
         OSError: The folder cannot be renamed, for example because it is a mount point.
     """
     parent, _, name = folder.rpartition("/")
@@ -242,7 +252,14 @@ def place_copy(folder: str, disk: Disk) -> bool:
         numbers = [
             int(one.rpartition("-")[2]) for one in names if re.fullmatch(re.escape(name + REPLACED) + r"-[0-9]+", one)
         ]
-        disk.rename(folder, f"{folder}{REPLACED}-{max(numbers, default=0) + 1}")
+        try:
+            lock = disk.lock(f"{folder}/lock")
+        except BlockingIOError as error:
+            raise JournalError(f"the journal folder {folder} is in use by another process. Stop its gateway") from error
+        try:
+            disk.rename(folder, f"{folder}{REPLACED}-{max(numbers, default=0) + 1}")
+        finally:
+            disk.close(lock)
     disk.rename(folder + COPIED, folder)
     disk.fsync_folder(parent or ".")
     return True

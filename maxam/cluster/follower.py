@@ -302,8 +302,8 @@ class Follower:
             self.status = replace(self.status, copied_bytes=copied, copy_bytes=size)
 
         try:
-            read_answer(link)
-            revision = take_copy(link, self._folder, self._disk, report)
+            welcome = read_answer(link)
+            revision = take_copy(link, self._folder, self._disk, welcome.incarnation, report)
         except OSError as error:
             raise JournalError(f"{self._folder}.copying cannot be written: {error}") from error
         finally:
