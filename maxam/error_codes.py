@@ -75,6 +75,10 @@ CODES: Final[dict[str, Entry]] = {
         "A gateway sent something over a link that is no message of this release.",
         "Install the same release on both sides, and check that the address is a link of maxam.",
     ),
+    "front-diverged": Entry(
+        "The gateway sends a front something that does not continue what the front has.",
+        "The gateway starts another front by itself. If it recurs, report it with the log.",
+    ),
     "link-lost": Entry(
         "A link to another gateway cannot be made, or has ended.", "Check its address, its certificate and the line."
     ),

@@ -36,9 +36,11 @@ from maxam.broker.conditions import Conditions
 from maxam.broker.connecting import Connecting
 from maxam.broker.expiry import Expiry
 from maxam.broker.following import Following
+from maxam.broker.fronting import Fronting
+from maxam.broker.intake import Intake
 from maxam.broker.last_wills import LastWills, expel_setter
 from maxam.broker.notices import Notices
-from maxam.broker.operations import Operation, OperationLog, Proof, TransientSubscribe
+from maxam.broker.operations import Operation, OperationLog, Proof, Refusal, TransientSubscribe
 from maxam.broker.outbox import Outbox, rejection_error
 from maxam.broker.policy import Policy
 from maxam.broker.producer_sequences import ProducerSequences
@@ -89,6 +91,8 @@ class Broker:
         expiry: Deletes of topics that have expired.
         last_wills: Wills of sessions; the gateway has them fired.
         notices: Notices of topics whose values may not be current.
+        fronting: The operations of a front, where another broker keeps the order. None elsewhere.
+        intake: The operations of fronts, where they are ordered. None without fronts.
         sampled: The newest batch committed, once an empty one was put here; None keeps none.
     """
 
@@ -96,6 +100,8 @@ class Broker:
         self.limits: Final = limits
         self.store: Final = Store(limits.delete_retention_s, limits.deletes_retained_max)
         self.counters: Final = Counters()
+        self.fronting: Fronting | None = None
+        self.intake: Intake | None = None
         self.sampled: list[Operation] | None = None
         self._log: Final = OperationLog()
         self._receipt_waits: Final = ReceiptWaits(self._log)
@@ -300,8 +306,8 @@ class Broker:
         self._conditions.finish()
         self._receipt_waits.batch_applied()
 
-    def roll_back_batch(self, batch: list[Operation]) -> None:
-        """Undo the append of a batch for which the disk had no room, and of everything appended after it.
+    def roll_back_batch(self, batch: list[Operation]) -> Refusal:
+        """Undo the append of a batch for which the disk had no room, and of all appended after it. Return what was given back.
 
         Its revisions are given back. SENDs are answered `rejected-unavailable`, and a durable SUBSCRIBE fails its connection. Operations
         that only free room later (ACKs, UNSUBSCRIBEs, ends of sessions) and transient SUBSCRIBEs stay pending, in order.
@@ -329,6 +335,7 @@ class Broker:
             ending = session.connection
             if ending is not None and ending.rejections_end and ending.identity in publishers:
                 ending.expel(rejection_error(headers, None))
+        return refusal
 
     def apply(self, operation: Operation) -> None:
         """Apply an operation that is durable, or leaves nothing in the journal: the one place where durable state changes."""
@@ -342,7 +349,9 @@ class Broker:
             after = -1 if operation.low_water is None else operation.low_water
             self._table.activate(operation.target, operation.eager, after)
         elif type(operation) is not Proof:
-            self._recovery.apply(operation)
+            self._following.apply(operation)  # a record of this broker took effect when it was appended
+        elif operation.on_done is not None:
+            operation.on_done()
 
     def replay(self, record: Record) -> None:
         """Apply the next record that recovery has read back."""
@@ -351,7 +360,7 @@ class Broker:
             if change is not None:
                 self.apply(change)
         else:
-            self.apply(record)
+            self._recovery.apply(record)
         if record.accepted_at_us > self._log.accepted_at_us:
             self._log.accepted_at_us = record.accepted_at_us
 
@@ -416,6 +425,10 @@ class Broker:
         """Append what has waited long enough: acknowledgements without receipt, the end of expired sessions."""
         self._upkeep.tick(now_s)
 
+    def tick_front(self, now_s: float) -> None:
+        """Do what a front does of that: sessions expire where the order is kept."""
+        self._upkeep.tick_front(now_s)
+
     def housekeep(self, now_s: float) -> None:
         """Forget what is no longer needed; it appends nothing, so a broker that follows another one does it too."""
         self._upkeep.housekeep(now_s)
@@ -427,6 +440,19 @@ class Broker:
     def record_acknowledgements(self) -> None:
         """Append every acknowledgement that the journal does not hold yet."""
         self._acknowledgements.record_all()
+
+    def become_front(self) -> Fronting:
+        """Serve clients of a front from now on, after `recovered`: another broker keeps the order."""
+        places = (self._log, self._table, self._routing, self._scanner, self._following, self._acknowledgements)
+        ways = (self._wires, self._receipt_waits, self.publishing, self.last_wills)
+        self.fronting = self._connecting.fronting = fronting = Fronting(*places, *ways, self.counters)
+        return fronting
+
+    def serve_fronts(self) -> Intake:
+        """Keep the order of operations of fronts from now on."""
+        places = (self._log, self.store, self._routing, self._table, self._conditions)
+        self.intake = intake = Intake(*places, self._admission, self.publishing, self.last_wills)
+        return intake
 
     # For the gateway and the admin listener.
 

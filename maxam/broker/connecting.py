@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from maxam.broker.acknowledgements import Acknowledgements
+from maxam.broker.fronting import Fronting
 from maxam.broker.last_wills import LastWills
 from maxam.broker.operations import OperationLog
 from maxam.broker.outbox import Outbox
@@ -18,9 +19,13 @@ from maxam.stomp.events import Connect
 
 @final
 class Connecting:
-    """Attaches connections to sessions and detaches them."""
+    """Attaches connections to sessions and detaches them.
 
-    __slots__ = ("_acknowledgements", "_counters", "_last_wills", "_limits", "_log", "_table", "_wires")
+    Attributes:
+        fronting: On a front, the way of sessions back to the broker that keeps the order. None elsewhere.
+    """
+
+    __slots__ = ("_acknowledgements", "_counters", "_last_wills", "_limits", "_log", "_table", "_wires", "fronting")
 
     def __init__(
         self,
@@ -32,6 +37,7 @@ class Connecting:
         last_wills: LastWills,
         counters: Counters,
     ) -> None:
+        self.fronting: Fronting | None = None
         self._limits: Final = limits
         self._log: Final = log
         self._table: Final = table
@@ -75,6 +81,8 @@ class Connecting:
         session.connection = connection
         session.connected_at_s = now_s
         self._table.attached(session)
+        if self.fronting is not None:
+            self.fronting.connected(connection)
         self._last_wills.connected(connection, event.will)
         return connection
 
@@ -86,5 +94,7 @@ class Connecting:
         if session.connection is connection:
             session.connection = None
             self._table.release_all(session)
+            if self.fronting is not None:
+                self.fronting.release(session)
             self._table.detach(session, now_s)
         self._last_wills.detached(self._table.sessions.get(session.key), session.key, now_s)

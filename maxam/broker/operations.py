@@ -9,7 +9,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, final
 
 from maxam.broker.session import Subscription
@@ -29,10 +29,57 @@ class TransientSubscribe:
 
 
 @final
-class Proof:
-    """An operation that does nothing: once it is done, the journal was still ours when it was appended."""
+class SessionStep:
+    """A request of a front: to claim a session for a connection, or to give it back.
 
-    __slots__ = ()
+    Attributes:
+        claims: True for a claim.
+        principal: Of the session.
+        client_id: Of the session.
+    """
+
+    __slots__ = ("claims", "client_id", "principal")
+
+    def __init__(self, claims: bool, principal: str, client_id: str) -> None:
+        self.claims: Final = claims
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+
+
+@final
+class Proof:
+    """An operation without a record: once it is done, the journal was still ours when it was appended.
+
+    Attributes:
+        on_done: Called when it is done; None for none. It must not call back into the broker's requests.
+        step: On a front, its request about a session.
+    """
+
+    __slots__ = ("on_done", "step")
+
+    def __init__(self, on_done: Callable[[], None] | None = None, step: SessionStep | None = None) -> None:
+        self.on_done: Final = on_done
+        self.step: Final = step
+
+
+@final
+class Terms:
+    """The part of a SEND that a front leaves to the broker that orders it.
+
+    Attributes:
+        connection: Number of its connection on the front, if a rejected SEND ends that; else 0.
+        expected: Its `if-revision`, or -1.
+        source: Name of its source, or None.
+        number: Its `source-revision`.
+    """
+
+    __slots__ = ("connection", "expected", "number", "source")
+
+    def __init__(self, connection: int, expected: int, source: bytes | None, number: int) -> None:
+        self.connection: Final = connection
+        self.expected: Final = expected
+        self.source: Final = source
+        self.number: Final = number
 
 
 Operation = Record | TransientSubscribe | Proof
@@ -79,6 +126,7 @@ class OperationLog:
     """
 
     __slots__ = (
+        "_finished",
         "_pending_us",
         "_proof",
         "_taken",
@@ -107,6 +155,7 @@ class OperationLog:
         # When the first change was accepted of those that are pending, and of each batch taken; 0 if there is none.
         self._pending_us = 0
         self._taken_us: Final[deque[int]] = deque()
+        self._finished = 0  # operations of the oldest batch that are done, on a front
 
     def append(self, operation: Operation) -> int:
         """Append an operation that has no revision; return its position."""
@@ -151,6 +200,17 @@ class OperationLog:
         self.applied_seq += len(batch)
         self._taken.popleft()
         self._taken_us.popleft()
+
+    def finish_to(self, position: int) -> int:
+        """Count the operations up to a position as done, of batches that were taken; return how many batches ended."""
+        self._finished += position - self.applied_seq
+        self.applied_seq = position
+        ended = 0
+        while self._taken and len(self._taken[0]) <= self._finished:
+            self._finished -= len(self._taken.popleft())
+            self._taken_us.popleft()
+            ended += 1
+        return ended
 
     def roll_back_batch(self, batch: list[Operation]) -> Refusal:
         """Undo the append of the oldest batch taken, and of all operations after it; return what that concerns.

@@ -69,6 +69,7 @@ class Outbox:
         position: Of the last operation that a frame of it appended.
         messages: MESSAGE frames handed out.
         rejections_end: A rejected SEND ends the connection with an ERROR.
+        number: On a front, its number for the broker that orders its SENDs, if rejections end it; else 0.
         rejected: SENDs that were `rejected-invalid` or `rejected-unauthorised`.
         unheard: Those of them that neither a RECEIPT nor an ERROR reported to the client.
     """
@@ -86,6 +87,7 @@ class Outbox:
         "in_flight",
         "journalled",
         "messages",
+        "number",
         "paused_until_s",
         "position",
         "quiet",
@@ -123,6 +125,7 @@ class Outbox:
         self._acknowledgements: Final = acknowledgements
         self._counters: Final = counters
         self.rejections_end: Final = rejections_end
+        self.number = 0
         self.rejected = 0
         self.unheard = 0
         self._wake: Final = wake
@@ -225,6 +228,32 @@ class Outbox:
             self.receipts.append((last, receipt_id, answer))
             self.receipts_bytes += _receipt_bytes(receipt_id, answer)
         self.position = max(self.position, last)
+
+    def answer_send(self, position: int, headers: Headers) -> bytes | None:
+        """Replace the answer to the SEND with a position; return the id of its RECEIPT, None if it has none."""
+        for index, (place, receipt_id, answer) in enumerate(self.receipts):
+            if place > position:
+                break
+            if place == position and (answer is None or type(answer) is ConditionalReceipt):
+                self.receipts_bytes += _receipt_bytes(receipt_id, headers) - _receipt_bytes(receipt_id, answer)
+                self.receipts[index] = (place, receipt_id, headers)
+                return receipt_id
+        return None
+
+    def answer_with_revision(self, position: int, headers: Headers) -> None:
+        """Complete the answer to the SEND with a position, if that has the revision of the change."""
+        for index, (place, receipt_id, answer) in enumerate(self.receipts):
+            if place > position:
+                break
+            if place == position and type(answer) is ConditionalReceipt:
+                self.receipts_bytes += _receipt_bytes(receipt_id, headers) - _receipt_bytes(receipt_id, answer)
+                self.receipts[index] = (place, receipt_id, headers)
+
+    def drop_receipts(self, position: int) -> None:
+        """Drop the answers to the frame with a position and to all later ones: the ERROR takes their place."""
+        while self.receipts and self.receipts[-1][0] >= position:
+            _, receipt_id, answer = self.receipts.pop()
+            self.receipts_bytes -= _receipt_bytes(receipt_id, answer)
 
     def expel(self, failure: ProtocolError) -> None:
         """Have the connection closed with an ERROR; the first reason stands."""

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from maxam.broker.admission import UNAUTHORISED, Admission
 from maxam.broker.conditions import Conditions
-from maxam.broker.operations import OperationLog
+from maxam.broker.operations import Operation, OperationLog, Terms
 from maxam.broker.outbox import ConditionalReceipt, Outbox, rejection_error
 from maxam.broker.policy import Rights
 from maxam.broker.session import Topic
@@ -22,19 +22,67 @@ from maxam.stomp.events import Condition, Send, SkippedSend
 from maxam.token_bucket import TokenBucket, TokenBuckets
 
 _SEND_BURST_S: Final = 10  # seconds of `send_bytes_per_s_max` that a principal may send at once
-_ACCEPTED: Final = ((b"disposition", b"accepted"), (b"content-disposition", b"accepted"))
-_SUPERSEDED: Final = (*_ACCEPTED, (b"result", b"superseded"))
+ACCEPTED: Final = ((b"disposition", b"accepted"), (b"content-disposition", b"accepted"))
+SUPERSEDED: Final = (*ACCEPTED, (b"result", b"superseded"))
 INVALID: Final = b"rejected-invalid"
 _NOT_AUTHORISED: Final = b"rejected-unauthorised"
 UNAVAILABLE: Final = b"rejected-unavailable"
 UNAVAILABLE_RESULTS: Final = frozenset(("memory-low", "too-fast"))  # of rejections that a later try may not get
 _NO_BRIDGE: Final = "origin-gateway, origin-publisher, origin-timestamp and via need a capability with bridge = true"
 _BRIDGE_REQUIRED: Final = Rejection("bridge-required", _NO_BRIDGE)
-_MEMORY_LOW: Final = Rejection("memory-low", "the broker has little memory left; try again later")
+_ENDING_MIN: Final = 100  # connections among which those that have ended are searched
+MEMORY_LOW: Final = Rejection("memory-low", "the broker has little memory left; try again later")
 
 OnRejected = Callable[
     [Identity, Send, bytes, Rejection, int], None
 ]  # sender, SEND, disposition, why, microseconds since the epoch
+
+
+@final
+class Offers:
+    """SENDs of a front that are not settled, and whose answer depends on the order.
+
+    Attributes:
+        connections: Connections of SENDs with terms, by the number of the operation.
+        ending: Connections that a rejected SEND ends, by the identity of their SENDs.
+    """
+
+    __slots__ = ("_ending_max", "_numbers", "_terms", "connections", "ending")
+
+    def __init__(self) -> None:
+        self.connections: Final[dict[int, Outbox]] = {}
+        self.ending: Final[dict[Identity, Outbox]] = {}
+        self._terms: dict[int, Terms] = {}
+        self._numbers = 0
+        self._ending_max = _ENDING_MIN
+
+    def begin(self, connection: Outbox) -> None:
+        """Note a connection that a rejected SEND ends, and forget those that have ended."""
+        if len(self.ending) >= self._ending_max:
+            for identity in [one for one, found in self.ending.items() if found.session.connection is not found]:
+                del self.ending[identity]
+            self._ending_max = max(_ENDING_MIN, 2 * len(self.ending))
+        self._numbers += 1
+        connection.number = self._numbers
+        self.ending[connection.identity] = connection
+
+    def note(self, number: int, condition: Condition, connection: Outbox) -> None:
+        """Note a SEND with a condition that was appended."""
+        self._terms[number] = Terms(connection.number, condition.expected, condition.source, condition.number)
+        self.connections[number] = connection
+
+    def take_terms(self, first: int, operations: list[Operation]) -> dict[int, Terms]:
+        """Return the terms of operations that leave, by their number; `first` is that of the first one."""
+        terms = self._terms
+        self._terms = {}
+        if self.ending:
+            for number, operation in enumerate(operations, first):
+                if type(operation) is Change and number not in terms:
+                    connection = self.ending.get(operation.publisher)
+                    if connection is not None:
+                        terms[number] = Terms(connection.number, -1, None, 0)
+                        self.connections[number] = connection
+        return terms
 
 
 @final
@@ -43,6 +91,7 @@ class Publishing:
 
     Attributes:
         memory_low: Values are rejected, as little memory is left.
+        offers: On a front, the SENDs whose answer depends on the order; None on a broker that keeps the order itself.
         on_rejected: Called for every SEND that is answered, or would be, `rejected-invalid` or `rejected-unauthorised`; it must not call back.
     """
 
@@ -55,6 +104,7 @@ class Publishing:
         "_sending",
         "_store",
         "memory_low",
+        "offers",
         "on_rejected",
     )
 
@@ -69,6 +119,7 @@ class Publishing:
     ) -> None:
         self.memory_low = False
         self.on_rejected: OnRejected | None = None
+        self.offers: Offers | None = None
         self._log: Final = log
         self._store: Final = store
         self._conditions: Final = conditions
@@ -90,7 +141,7 @@ class Publishing:
             return
         deleted = not event.body or verdict.tombstone
         if self.memory_low and not (deleted and topic is not None):  # deletes are the way out
-            self._reject(connection, event, _MEMORY_LOW, wall_us)
+            self._reject(connection, event, MEMORY_LOW, wall_us)
             return
         bucket = None if self._sending is None else self._sending.of(connection.identity.principal, wall_us / 1e6)
         if bucket is not None and bucket.empty(wall_us / 1e6):
@@ -117,14 +168,17 @@ class Publishing:
         position = connection.position = log.append_change(change)
         if bucket is not None:
             bucket.take(len(event.destination) + len(content), wall_us / 1e6)
-        if condition is not None and condition.source is not None:
-            self._conditions.expect(event.destination, condition.source, condition.number, position)
+        if condition is not None:
+            if self.offers is not None:
+                self.offers.note(position, condition, connection)
+            elif condition.source is not None:
+                self._conditions.expect(event.destination, condition.source, condition.number, position)
         if event.receipt is not None:
             if condition is None or condition.expected < 0:
                 connection.promise(event.receipt, None)
             else:  # so that the client can go on from there
                 connection.promise(
-                    event.receipt, ConditionalReceipt((*_ACCEPTED, (b"revision", b"%d" % log.head_revision)), position)
+                    event.receipt, ConditionalReceipt((*ACCEPTED, (b"revision", b"%d" % log.head_revision)), position)
                 )
 
     def publish(self, identity: Identity, rights: Rights, event: Send, wall_us: int) -> Rejection | None:
@@ -142,7 +196,7 @@ class Publishing:
             if not self.memory_low or (deleted and topic is not None):
                 self.append(identity, event, topic, verdict, deleted, wall_us)
                 return None
-            verdict = _MEMORY_LOW
+            verdict = MEMORY_LOW
         self.report(identity, event, verdict, wall_us)
         return verdict
 
@@ -196,6 +250,8 @@ class Publishing:
         if condition.problem:
             self._reject(connection, event, Rejection("bad-condition", condition.problem), wall_us)
             return False
+        if self.offers is not None:
+            return True
         destination = event.destination
         source = condition.source
         if (
@@ -206,15 +262,12 @@ class Publishing:
             if number >= condition.number:
                 self._counters.sends_superseded += 1
                 if event.receipt is not None:
-                    self._promise_compared(connection, event.receipt, _SUPERSEDED, position)
+                    self._promise_compared(connection, event.receipt, SUPERSEDED, position)
                 return False
         if condition.expected >= 0:
             revision, position = self._conditions.newest(destination, topic)
             if revision != condition.expected:
-                reason = "the topic has changed"
-                if connection.rights.may_receive(destination):  # else it is not theirs to know
-                    reason = f"the topic has revision {revision}" if revision else "the topic has no value"
-                rejection = Rejection("conflict", f"{reason}; if-revision is {condition.expected}")
+                rejection = conflict(connection.rights, destination, revision, condition.expected)
                 self._reject(connection, event, rejection, wall_us, position)
                 return False
         if (
@@ -262,19 +315,36 @@ class Publishing:
         if event.receipt is not None:
             self._promise_compared(connection, event.receipt, rejection_headers(disposition, rejection), position)
 
+    def keep(self, change: Change) -> None:
+        """Record the mark of a change that another broker has ordered."""
+        self._conditions.keep(change)
+
     def report(self, identity: Identity, event: Send, rejection: Rejection, wall_us: int) -> bytes:
         """Count and report a rejected SEND; return its disposition."""
-        disposition = disposition_of(rejection)
-        if disposition is _NOT_AUTHORISED:
+        return self.report_as(identity, event, rejection, disposition_of(rejection), wall_us)
+
+    def report_as(
+        self, identity: Identity, event: Send, rejection: Rejection, disposition: bytes, wall_us: int
+    ) -> bytes:
+        """Do the same with a disposition that is known."""
+        if disposition == _NOT_AUTHORISED:
             self._counters.sends_unauthorised += 1
-        elif disposition is UNAVAILABLE:
+        elif disposition == UNAVAILABLE:
             self._counters.sends_unavailable += 1
         else:
             self._counters.sends_invalid += 1
         self._counters.reject(rejection.result)
-        if self.on_rejected is not None and disposition is not UNAVAILABLE:
+        if self.on_rejected is not None and disposition != UNAVAILABLE:
             self.on_rejected(identity, event, disposition, rejection, wall_us)
         return disposition
+
+
+def conflict(rights: Rights, destination: bytes, revision: int, expected: int) -> Rejection:
+    """Return why a SEND is rejected that expects another revision of its topic."""
+    reason = "the topic has changed"
+    if rights.may_receive(destination):  # else it is not theirs to know
+        reason = f"the topic has revision {revision}" if revision else "the topic has no value"
+    return Rejection("conflict", f"{reason}; if-revision is {expected}")
 
 
 def disposition_of(rejection: Rejection) -> bytes:

@@ -5,6 +5,7 @@ from typing import Final, final
 
 from maxam.broker.operations import OperationLog
 from maxam.broker.outbox import Outbox
+from maxam.records import Identity
 
 
 @final
@@ -46,6 +47,22 @@ class ReceiptWaits:
         """Wake the connections that waited for the oldest batch taken."""
         for connection in self._taken.popleft():
             connection.wake_if_due()
+
+    def passed(self, batches: int) -> None:
+        """Wake connections after operations of the oldest batches are done: `batches` of them are done wholly."""
+        for _ in range(batches):
+            self.batch_applied()
+        if self._taken:
+            for connection in self._taken[0]:
+                connection.wake_if_due()
+
+    def of(self, identity: Identity) -> Outbox | None:
+        """Return the connection with an identity, if it waits. One that has lost its session still answers what it had read."""
+        for connections in (*self._taken, self._pending):
+            for connection in connections:
+                if connection.identity is identity:
+                    return connection
+        return None
 
     def batch_refused(self) -> list[Outbox]:
         """Return the connections that wait for the oldest batch taken or a pending operation; none waits after that."""

@@ -138,7 +138,7 @@ class Recovery:
         subscription = session.subscriptions.pop(record.subscription, None) if session is not None else None
         if session is not None and subscription is not None:
             self._table.remove(subscription)
-            if not session.durable:
+            if not session.durable and not session.attached:
                 self._table.close(session)
 
     def _apply_acknowledgement(self, record: AcknowledgementRecord) -> None:

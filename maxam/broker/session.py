@@ -546,6 +546,7 @@ class Session:
     Attributes:
         subscriptions: By id, as the client sees them: a SUBSCRIBE that was read is in, an UNSUBSCRIBE that was read is out.
         connection: The live one, or None.
+        holder: Identifier of the front that has its connection; empty for none. Only where operations of fronts are ordered.
         connected_at_s: When it got its connection; meaningless while it has none.
         detached_at_s: When it lost its connection; meaningless while it has one.
         takeovers_s: Times of the takeovers of the last minute.
@@ -556,6 +557,7 @@ class Session:
         "connected_at_s",
         "connection",
         "detached_at_s",
+        "holder",
         "principal",
         "rights",
         "subscriptions",
@@ -568,6 +570,7 @@ class Session:
         self.rights = rights
         self.subscriptions: Final[dict[bytes, Subscription]] = {}
         self.connection: Outbox | None = None
+        self.holder = b""
         self.connected_at_s = 0.0
         self.detached_at_s = 0.0
         self.takeovers_s: Final[deque[float]] = deque()
@@ -576,6 +579,11 @@ class Session:
     def key(self) -> tuple[str, str]:
         """The key of the session table."""
         return (self.principal, self.client_id)
+
+    @property
+    def attached(self) -> bool:
+        """Whether it has a connection, here or on a front."""
+        return self.connection is not None or len(self.holder) > 0
 
     @property
     def durable(self) -> bool:

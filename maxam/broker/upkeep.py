@@ -70,9 +70,7 @@ class Upkeep:
 
     def tick(self, now_s: float) -> None:
         """Append what has waited long enough: acknowledgements without receipt, the end of expired sessions."""
-        due_s = self._acknowledgements.due_s
-        if due_s is not None and now_s >= due_s:
-            self._acknowledgements.record_all()
+        self._record_due(now_s)
         ended = 0
         while ended < _EXPIRED_PER_TICK:
             session = self._table.next_expired(now_s)
@@ -81,6 +79,19 @@ class Upkeep:
             self._counters.sessions_expired += 1
             ended += len(session.subscriptions)
             self.end_session(session, None)
+        self._end_unused(now_s)
+
+    def tick_front(self, now_s: float) -> None:
+        """Do what a front does of that: sessions expire where the order is kept."""
+        self._record_due(now_s)
+        self._end_unused(now_s)
+
+    def _record_due(self, now_s: float) -> None:
+        due_s = self._acknowledgements.due_s
+        if due_s is not None and now_s >= due_s:
+            self._acknowledgements.record_all()
+
+    def _end_unused(self, now_s: float) -> None:
         for subscription in self._table.find_unused(now_s):
             self._counters.subscriptions_expired += 1
             self.end_subscription(subscription)
@@ -113,7 +124,7 @@ class Upkeep:
         del session.subscriptions[subscription.id]
         self._table.remove(subscription)
         self._log.append(record)
-        if session.connection is None and not session.durable:
+        if not session.attached and not session.durable:
             self._table.close(session)
 
     def _sweep(self) -> None:

@@ -146,6 +146,13 @@ class Wills:
             found.lost_s = now_s
             self._arm(found)
 
+    def regained(self, key: tuple[str, str]) -> None:
+        """Disarm the will of a session that has a connection again."""
+        found = self._wills.get(key)
+        if found is not None:
+            found.lost_s = _CONNECTED
+            self._disarm(found)
+
     # Firing.
 
     def next_due(self, now_s: float) -> SessionWill | None:

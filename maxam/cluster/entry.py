@@ -17,8 +17,8 @@ All numbers are big-endian and sizes are in bytes:
 | 24 | 20 | position before: revision (8), `accepted_at` in microseconds (8), chain (4) |
 | 44 | 20 | position after, likewise |
 | 64 | 16 | sync marker of the segment |
-| 80 | 4 | size of the origins: 0 |
-| 84 | 4 + n | payload, after its size |
+| 80 | 4 + n | origins (`broker/origins`), after their size; nothing without fronts |
+| | 4 + n | payload, after its size |
 | | 4 | CRC-32 of all before |
 
 | kind | payload | what a reader does |
@@ -31,10 +31,10 @@ All numbers are big-endian and sizes are in bytes:
 | 6 `format` | number (2) | writes records in this format from here on |
 | 7 `handover` | name of the successor | claims the lead at once, if the name is its own |
 | 8 `genesis` | identifier of the cluster (16) | takes the position for that at which the journals begin |
-| 9 `proof` | nothing | nothing: it proves who leads |
+| 9 `proof` | nothing | nothing: it proves who leads, and may have origins |
 | 10 `incarnation` | 16 hex digits, or nothing | writes it into the headers of the segments that begin from here on |
 
-The kinds 2 and 5 to 9 occur only in the log of a cluster. `genesis` is its first entry. It has term 0, and so has an `incarnation` that
+The kinds 2 and 5 to 9 occur only in the log of a cluster. A gateway also sends `proof` with origins to its fronts. `genesis` is its first entry. It has term 0, and so has an `incarnation` that
 follows before the first leader.
 """
 
@@ -69,11 +69,11 @@ NAME_BYTES_MAX: Final = 255  # of a leader, successor or release
 
 _KINDS: Final = frozenset(range(BLOCK, INCARNATION + 1))
 _OF_FEEDS: Final = frozenset({BLOCK, SEAL, SCHEMAS, INCARNATION})  # the others are only in the log of a cluster
+_WITH_ORIGINS: Final = frozenset({BLOCK, PROOF})
 _BEFORE_LEADERS: Final = frozenset({GENESIS, INCARNATION})  # have term 0
 _BEGINS: Final = 1  # flag
-_PAYLOAD_AT: Final = 88
-_FRAME_BYTES: Final = _PAYLOAD_AT + 4  # of an entry without payload
-_NO_ORIGINS: Final = bytes(4)
+_ORIGINS_AT: Final = 84
+_FRAME_BYTES: Final = _ORIGINS_AT + 8  # of an entry without origins and payload
 _DIGEST_BYTES: Final = 32
 _LONG_MAX: Final = (1 << 63) - 1
 
@@ -98,9 +98,10 @@ class Entry:
         payload: Contents, as the kind has them.
         index: Place in the log of a cluster, from 1; 0 on a feed.
         term: Reign of the leader that appended it; 0 on a feed and before the first leader.
+        origins: Outcomes of the operations of fronts, as `broker.origins` encodes them; empty without fronts.
     """
 
-    __slots__ = ("after", "before", "begins", "index", "kind", "marker", "payload", "term")
+    __slots__ = ("after", "before", "begins", "index", "kind", "marker", "origins", "payload", "term")
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class Entry:
         payload: bytes,
         index: int = 0,
         term: int = 0,
+        origins: bytes = b"",
     ) -> None:
         self.kind: Final = kind
         self.begins: Final = begins
@@ -121,6 +123,7 @@ class Entry:
         self.payload: Final = payload
         self.index: Final = index
         self.term: Final = term
+        self.origins: Final = origins
 
     def encode(self) -> bytes:
         """Return the entry's bytes."""
@@ -134,7 +137,8 @@ class Entry:
                 encode_position(self.before),
                 encode_position(self.after),
                 self.marker,
-                _NO_ORIGINS,
+                len(self.origins).to_bytes(4, "big"),
+                self.origins,
                 len(self.payload).to_bytes(4, "big"),
                 self.payload,
             )
@@ -170,7 +174,15 @@ class Entry:
         return self.payload.decode()
 
 
-def block_entry(data: bytes, before: Position, after: Position, begins: bool, index: int = 0, term: int = 0) -> Entry:
+def block_entry(
+    data: bytes,
+    before: Position,
+    after: Position,
+    begins: bool,
+    index: int = 0,
+    term: int = 0,
+    origins: bytes = b"",
+) -> Entry:
     """Return the entry of a block of the journal.
 
     Args:
@@ -180,8 +192,9 @@ def block_entry(data: bytes, before: Position, after: Position, begins: bool, in
         begins: It is the first block of its segment.
         index: Place in the log; 0 on a feed.
         term: Reign of the leader; 0 on a feed.
+        origins: Outcomes of the operations of fronts; empty without fronts.
     """
-    return Entry(BLOCK, begins, before, after, data[-SYNC_BYTES:], data[:-SYNC_BYTES], index, term)
+    return Entry(BLOCK, begins, before, after, data[-SYNC_BYTES:], data[:-SYNC_BYTES], index, term, origins)
 
 
 def term_payload(leader: str, release: str) -> bytes:
@@ -222,13 +235,14 @@ def read_entry(data: bytes) -> Entry:
         raise EntryError(f"an entry of kind {kind} with flags {flags}: another release wrote it. Install that release")
     if data[6:8] != FORMAT.to_bytes(2, "big"):
         raise EntryError(f"records of format {int.from_bytes(data[6:8], 'big')}: install the release that wrote them")
-    if data[80:84] != _NO_ORIGINS:
-        raise EntryError("an entry with origins: another release wrote it. Install that release")
-    if int.from_bytes(data[84:88], "big") != len(data) - _FRAME_BYTES:
-        raise EntryError("the size of the payload is wrong")
+    origins_end = _ORIGINS_AT + int.from_bytes(data[80:84], "big")
+    payload_at = origins_end + 4
+    if payload_at + 4 > len(data) or int.from_bytes(data[origins_end:payload_at], "big") != len(data) - payload_at - 4:
+        raise EntryError("the size of the origins or of the payload is wrong")
+    origins = data[_ORIGINS_AT:origins_end]
     before, after = read_position(data, 24), read_position(data, 44)
     index, term = int.from_bytes(data[8:16], "big"), int.from_bytes(data[16:24], "big")
-    entry = Entry(kind, flags == _BEGINS, before, after, data[64:80], data[_PAYLOAD_AT:-4], index, term)
+    entry = Entry(kind, flags == _BEGINS, before, after, data[64:80], data[payload_at:-4], index, term, origins)
     _check_place(entry)
     _check(entry)
     return entry
@@ -295,8 +309,10 @@ def _check_place(entry: Entry) -> None:
     kind, index, term = entry.kind, entry.index, entry.term
     if index > _LONG_MAX or term > _LONG_MAX:
         raise EntryError("an index or term is out of range")
+    if entry.origins and kind not in _WITH_ORIGINS:
+        raise EntryError(f"an entry of kind {kind} with origins")
     if not index:
-        if term or kind not in _OF_FEEDS:
+        if term or not (kind in _OF_FEEDS or (kind == PROOF and entry.origins)):
             raise EntryError("an entry of the log of a cluster without an index")
     elif (kind == GENESIS) != (index == 1):
         raise EntryError("the first entry of a log, and no other one, is its genesis")

@@ -11,6 +11,12 @@ on which nothing arrives for `SILENCE_S` seconds ends.
 | 3 REFUSED | the other | code, text, address of another gateway that may serve |
 | 4 ENTRY | feed | an entry |
 | 5 BEAT | both | newest committed position, time of the sender in microseconds (8) |
+| 6 OPS | front | operations (`operations`) |
+| 7 GRANT | to a front | JSON: a session that was claimed, or why it is refused |
+| 8 EXPEL | to a front | JSON: a session that another connection claims |
+| 18 SOURCES | to a front | JSON: what is in force, or comes into force |
+| 19 SOURCED | front | JSON: the epoch that is ready or in force |
+| 20 REPORT | front | JSON: connections that began or ended, counters |
 | 12 LIST | who copies | nothing |
 | 13 FILES | copy | count (4), then for each file: path, size (8) |
 | 14 DATA | who copies | path, offset (8): the request for the rest of a file |
@@ -36,10 +42,16 @@ WELCOME: Final = 2
 REFUSED: Final = 3
 ENTRY: Final = 4
 BEAT: Final = 5
+OPS: Final = 6
+GRANT: Final = 7
+EXPEL: Final = 8
 LIST: Final = 12
 FILES: Final = 13
 DATA: Final = 14
 DONE: Final = 15
+SOURCES: Final = 18
+SOURCED: Final = 19
+REPORT: Final = 20
 
 FEED: Final = 1  # wishes of HELLO
 COPY: Final = 2
@@ -54,9 +66,17 @@ UNAUTHORISED: Final = "unauthorised"  # the certificate lacks the admin right `r
 OTHER_VERSION: Final = "other-version"  # the link's version or a wish is unknown
 
 _HEAD_BYTES: Final = 5
-_TYPES: Final = frozenset({HELLO, WELCOME, REFUSED, ENTRY, BEAT, LIST, FILES, DATA, DONE})
+_OF_FRONTS: Final = frozenset({OPS, GRANT, EXPEL, SOURCES, SOURCED, REPORT})
+_TYPES: Final = frozenset({HELLO, WELCOME, REFUSED, ENTRY, BEAT, LIST, FILES, DATA, DONE, *_OF_FRONTS})
 _SMALL_BYTES_MAX: Final = 65_536  # of all messages that carry neither an entry nor a file
-_LARGE: Final = {ENTRY: ENTRY_BYTES_MAX, FILES: FRAME_BYTES_MAX, DATA: FRAME_BYTES_MAX}
+_LARGE: Final = {
+    ENTRY: ENTRY_BYTES_MAX,
+    FILES: FRAME_BYTES_MAX,
+    DATA: FRAME_BYTES_MAX,
+    OPS: FRAME_BYTES_MAX,
+    SOURCES: FRAME_BYTES_MAX,
+    REPORT: FRAME_BYTES_MAX,
+}
 AT_US_MAX: Final = 253_402_300_799_999_999  # the last moment of the year 9999
 _FILES_MAX: Final = 1_000_000
 DIGEST_BYTES: Final = 32

@@ -9,7 +9,7 @@ Invariants:
 from typing import Final, Protocol, final
 
 from maxam.broker.broker import Broker
-from maxam.broker.operations import Operation, Proof, TransientSubscribe
+from maxam.broker.operations import Operation, Proof, Refusal, TransientSubscribe
 from maxam.journal.encoding import Block
 from maxam.records import Record
 
@@ -32,15 +32,30 @@ class Stored(Protocol):
         """Return one block of records that follow those encoded before."""
 
 
+class Fronted(Protocol):
+    """The fronts whose operations are ordered here, as group commit sees them."""
+
+    def taken(self, operations: list[Operation]) -> None:
+        """Note the operations of the next block, in their order."""
+
+    def committed(self, block: Block | None) -> None:
+        """Send the fronts the block, which is durable, with what it settles; None if the operations have no record."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """Send the fronts what was given back, as the disk is full."""
+
+
 @final
 class GroupCommit:
     """Makes the next block of all that arrived while the last one was written.
 
     Attributes:
         disk_full: The newest block with a change in it did not fit, and no room has been found since.
+        fronted: The fronts whose operations are ordered here. None without fronts.
     """
 
     __slots__ = (
+        "_block",
         "_block_bytes_max",
         "_broker",
         "_kept",
@@ -50,6 +65,7 @@ class GroupCommit:
         "_stored",
         "_writing",
         "disk_full",
+        "fronted",
     )
 
     def __init__(self, broker: Broker, stored: Stored) -> None:
@@ -58,6 +74,8 @@ class GroupCommit:
         self._block_bytes_max: Final[int] = stored.block_bytes_max
         self._proves: Final[bool] = stored.proves
         broker.proves = stored.proves
+        self.fronted: Fronted | None = None
+        self._block: Block | None = None  # under way, for the fronts
         self._writing: list[Operation] | None = None
         self._kept: list[Operation] = []  # by a refusal: the next block by itself
         self._settling = False  # what is being written only frees room later: it may use the reserve
@@ -89,12 +107,18 @@ class GroupCommit:
         while self._kept or self._broker.pending:
             operations = self._kept or self._broker.take_batch(self._block_bytes_max)
             self._kept = []
+            if self.fronted is not None:
+                self.fronted.taken(operations)
             records = [one for one in operations if type(one) is not TransientSubscribe and type(one) is not Proof]
             if records or self._proves:
                 block = self._stored.encode(records)
                 self._writing = operations
                 self._settling = block.settling
+                if self.fronted is not None:
+                    self._block = block
                 return block
+            if self.fronted is not None:
+                self.fronted.committed(None)
             self._broker.apply_batch(operations)
         return None
 
@@ -102,6 +126,8 @@ class GroupCommit:
         """Commit the operations of the block, which is durable."""
         operations = self._finished()
         self.disk_full = self.disk_full and self._settling
+        if self.fronted is not None:
+            self.fronted.committed(self._block)
         self._broker.apply_batch(operations)
 
     def refused(self, now_s: float) -> None:
@@ -111,7 +137,9 @@ class GroupCommit:
         """
         operations = self._finished()
         self.disk_full = True
-        self._broker.roll_back_batch(operations)
+        refusal = self._broker.roll_back_batch(operations)
+        if self.fronted is not None:
+            self.fronted.refused(refusal)
         if self._broker.pending and not self._settling:
             self._kept = self._broker.take_batch()
         else:

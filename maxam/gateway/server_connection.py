@@ -38,6 +38,7 @@ from maxam.stomp.heart_beat import HeartBeat
 from maxam.stomp.protocol import Protocol
 
 RECEIVE_BYTES_MAX: Final = 262_144  # at a time, once connected
+Claim = Callable[["ServerConnection", str, str], None]  # with principal and client-id
 _NEVER_S: Final = float("inf")
 _PACE_WINDOW_S: Final = 30.0  # over which the rate of a frame is averaged: as long as a line may stand still
 _IGNORED: Final = ((b"result", b"ignored"),)
@@ -91,6 +92,8 @@ class ServerConnection(FrameHolder):
 
     __slots__ = (
         "_broker",
+        "_claim",
+        "_claiming",
         "_connect_by_s",
         "_connection",
         "_denial",
@@ -99,6 +102,7 @@ class ServerConnection(FrameHolder):
         "_frame_bytes",
         "_frame_since_s",
         "_heart_beat",
+        "_held",
         "_holdings",
         "_listening",
         "_output",
@@ -128,6 +132,7 @@ class ServerConnection(FrameHolder):
         now_s: float,
         denial: Callable[[], ProtocolError | None] | None = None,
         holdings: Holdings | None = None,
+        claim: "Claim | None" = None,
     ) -> None:
         """Make the state of a connection whose TLS handshake has just ended.
 
@@ -140,10 +145,14 @@ class ServerConnection(FrameHolder):
             now_s: Monotonic seconds.
             denial: Called at CONNECT; returns why the certificate, though verified, is not accepted.
             holdings: The memory of all connections. With None it shares limits with no other.
+            claim: On a front, called with the session that a CONNECT wants. `granted` or `refused` follows. None elsewhere.
         """
         super().__init__()
         self._broker: Final = broker
         self._denial: Final = denial
+        self._claim: Final = claim
+        self._claiming: tuple[Connect, Identity] | None = None  # waits for its session
+        self._held: list[Event] = []  # events after it
         self._settings: Final = settings
         self._session_id: Final = session_id
         self._wake: Final = wake
@@ -207,7 +216,9 @@ class ServerConnection(FrameHolder):
         if not self._open:
             return False
         connection = self._connection
-        return connection is None or (
+        if connection is None:
+            return self._claiming is None
+        return (
             connection.failure is None
             and connection.paused_until_s < 0
             and connection.receipts_bytes < self._holdings.receipts_each_bytes_max
@@ -229,9 +240,12 @@ class ServerConnection(FrameHolder):
             return
         if self._heart_beat is not None:
             self._heart_beat.received(now_s)
-        broker = self._broker
         events = self._protocol.receive_data(data)
         self.frames += len(events)
+        self._take(events, now_s, wall_us)
+
+    def _take(self, events: list[Event], now_s: float, wall_us: int) -> None:
+        broker = self._broker
         try:
             for event in events:
                 connection = self._connection
@@ -243,6 +257,9 @@ class ServerConnection(FrameHolder):
                 else:
                     self._handle(event, now_s, wall_us)
                     if not self._open:
+                        break
+                    if self._claiming is not None:
+                        self._held = events[events.index(event) + 1 :]
                         break
         except ProtocolError as failure:
             self._fail(failure, now_s)
@@ -474,11 +491,39 @@ class ServerConnection(FrameHolder):
         identity = Identity(principal, self.fingerprint)
         if event.will is None:
             event.will = self._broker.last_wills.bound(identity, wall_us)
+        if self._claim is None:
+            self._join(event, identity, now_s)
+        else:
+            self._claiming = (event, identity)
+            self.principal = principal
+            self._claim(self, principal, event.client_id or self._session_id)
+
+    def granted(self, now_s: float, wall_us: int) -> bool:
+        """Connect to the session that was claimed; return False if the connection has ended, so that the session is free."""
+        claiming, self._claiming = self._claiming, None
+        held, self._held = self._held, []
+        if claiming is None or not self._open:
+            return False
+        try:
+            self._join(*claiming, now_s)
+        except ProtocolError as failure:
+            self._fail(failure, now_s)
+            return False
+        self._take(held, now_s, wall_us)
+        return True
+
+    def refused(self, failure: ProtocolError, now_s: float) -> None:
+        """End the connection, because it does not get the session that was claimed."""
+        self._claiming = None
+        self._held = []
+        self._fail(failure, now_s)
+
+    def _join(self, event: Connect, identity: Identity, now_s: float) -> None:
         self._connection = connection = self._broker.connect(event, identity, self._session_id, self._wake, now_s)
         heart_beat_ms = (self._settings.listener.heart_beat_ms, self._settings.listener.heart_beat_ms)
         self._heart_beat = HeartBeat(heart_beat_ms, event.heart_beat_ms, now_s)
         self.phase = _CONNECTED
-        self.principal = principal
+        self.principal = identity.principal
         self.client_id = connection.session.client_id
         self.version = "1.2" if event.version == VERSION_1_2 else "1.1"
         self.connected_at_s = now_s

@@ -282,6 +282,9 @@ class Transport:
                         connected(self)
                 schedule_commit()
                 await self._readable(peer)
+                if not announced and peer.connection is not None:  # on a front, which has waited for its session
+                    announced = True
+                    connected(self)
                 data = await self._tls.receive(peer.receive_bytes_max)
                 peer.received_bytes = self._tls.received_bytes
                 if not data:

@@ -82,13 +82,15 @@ def logged() -> list[Entry]:
         Entry(RECORD_FORMAT, False, AT, AT, SYNC, b"\0\2", 8, 2**63 - 1),
         Entry(HANDOVER, False, AT, AT, SYNC, "gateway-\u00e4".encode(), 9, 1),
         Entry(PROOF, False, AT, AT, SYNC, b"", 2**63 - 1, 1),
+        block_entry(made.data, made.before, made.after, True, 4, 1, b"origins"),
+        Entry(PROOF, False, AT, AT, SYNC, b"", 5, 1, b"origins"),
     ]
 
 
 def fields(entry: Entry) -> tuple[object, ...]:
     """Return what an entry is made of."""
     places = [(one.revision, one.accepted_at_us, one.chain) for one in (entry.before, entry.after)]
-    return entry.kind, entry.begins, entry.index, entry.term, *places, entry.marker, entry.payload
+    return entry.kind, entry.begins, entry.index, entry.term, *places, entry.marker, entry.origins, entry.payload
 
 
 @pytest.mark.parametrize("entry", entries())
@@ -135,8 +137,11 @@ def test_index_and_term_fit_the_kind(index: int, term: int, kind: int) -> None:
     for whole in [*entries()[:2], *logged(), Entry(SEAL, False, AT, AT, SYNC, b"")]:
         if whole.kind != kind:
             continue
-        entry = Entry(kind, whole.begins, whole.before, whole.after, whole.marker, whole.payload, index, term)
-        on_feed = (index, term) == (0, 0) and kind in {BLOCK, SEAL, SCHEMAS, INCARNATION}
+        entry = Entry(
+            kind, whole.begins, whole.before, whole.after, whole.marker, whole.payload, index, term, whole.origins
+        )
+        of_feeds = kind in {BLOCK, SEAL, SCHEMAS, INCARNATION} or (kind == PROOF and whole.origins)
+        on_feed = (index, term) == (0, 0) and of_feeds
         first = (index, term, kind) == (1, 0, GENESIS)
         later = index > 1 and kind != GENESIS and (term > 0 or kind == INCARNATION)
         if on_feed or first or later:
@@ -146,7 +151,7 @@ def test_index_and_term_fit_the_kind(index: int, term: int, kind: int) -> None:
                 read_entry(entry.encode())
 
 
-@pytest.mark.parametrize("entry", [*entries()[2:], short_block()])
+@pytest.mark.parametrize("entry", [*entries()[2:], short_block(), Entry(PROOF, False, AT, AT, SYNC, b"", origins=b"o")])
 def test_no_truncation_and_no_flipped_bit_is_an_entry(entry: Entry) -> None:
     """Each prefix, each flipped bit and each byte more is refused."""
     data = entry.encode()
@@ -197,6 +202,8 @@ def sealed(data: bytes) -> bytes:
         Entry(SCHEMAS, False, AT, AT, SYNC, bytes(31)),
         Entry(INCARNATION, False, AT, AT, SYNC, b"0123456789ABCDEF"),
         Entry(INCARNATION, False, AT, AT, SYNC, b"01"),
+        Entry(SEAL, False, AT, AT, SYNC, b"", 5, 1, b"origins"),
+        Entry(PROOF, False, AT, AT, SYNC, b""),
         Entry(BLOCK, False, AT, AT, SYNC, b""),
         Entry(BLOCK, False, START, block().after, SYNC, block().payload + b"\0"),
         Entry(BLOCK, False, START, START, SYNC, block().payload),

@@ -1,0 +1,246 @@
+"""A broker with fronts, without I/O: tests decide which frame arrives next, and what the disk answers."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from maxam.avro.registry import load_registry
+from maxam.broker.broker import Broker
+from maxam.cluster import wire
+from maxam.config import Limits, Settings
+from maxam.front.replica import Replica
+from maxam.gateway.commit import REFUSED_DELAY_S, GroupCommit
+from maxam.gateway.front_orders import FrontOrders, OrderedFront
+from maxam.gateway.server_connection import ServerConnection
+from maxam.journal.decoding import Decoder
+from maxam.journal.encoding import START, Block, Encoder
+from maxam.records import Record
+from maxam.stomp.frames import SERVER_COMMANDS, Frame
+from tests.support.journal_records import SYNC
+from tests.support.sans_io import EVERYTHING, UNCHECKED, Client, World, fingerprint_of, policy
+
+
+class ListedJournal:
+    """A journal in memory."""
+
+    block_bytes_max = 0
+    proves = False
+
+    def __init__(self) -> None:
+        self.encoder = Encoder(START, SYNC)
+        self.blocks: list[Block] = []
+
+    def encode(self, records: list[Record]) -> Block:
+        """Return the block of records."""
+        return self.encoder.encode(records)
+
+    def records(self) -> list[Record]:
+        """Return all records that were written."""
+        decoder = Decoder(0, 0)
+        found: list[Record] = []
+        for block in self.blocks:
+            data = block.data[:-16]
+            place = 0
+            for _ in range(2):
+                while data[place] > 127:
+                    place += 1
+                place += 1
+            count = shift = 0
+            for byte in data:
+                count |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            found += decoder.decode(data[place:], count >> 1)
+        return found
+
+
+@dataclass
+class Front:
+    """One front, and the frames on their way to and from it."""
+
+    world: World
+    replica: Replica
+    ordered: OrderedFront
+    inbound: deque[bytes]
+    outbound: deque[bytes]
+    alive: bool = True
+
+
+class FrontClient(Client):
+    """A client of a front; its CONNECTED comes once the session is granted."""
+
+    def __init__(self, front: Front, principal: str, session_id: str) -> None:
+        super().__init__(front.world, principal, session_id)
+        self.front = front
+        self.peer = ServerConnection(
+            front.world.broker,
+            front.world.settings,
+            fingerprint_of(principal),
+            session_id,
+            self._wake,
+            front.world.now_s,
+            claim=front.replica.claim,
+        )
+
+    def begin(self, **headers: str) -> None:
+        """Send CONNECT."""
+        given = {"accept-version": "1.2", "host": "MAXVAPI"} | {k.replace("_", "-"): v for k, v in headers.items()}
+        lines = "".join(f"{name}:{value}\n" for name, value in given.items())
+        self.write(f"CONNECT\n{lines}\n\0".encode())
+
+    def read(self) -> list[Frame]:
+        """Return all frames; a CONNECTED among them sets how the later ones are decoded."""
+        frames = super().read()
+        if frames and frames[0].command == b"CONNECTED":
+            self._decoder.expect(SERVER_COMMANDS, self.version)
+        return frames
+
+
+@dataclass
+class FrontedWorld:
+    """The broker that keeps the order, and its fronts."""
+
+    count: int = 2
+    limits: Limits = field(default_factory=Limits)
+    principals: dict[str, Any] = field(default_factory=lambda: {"anna": EVERYTHING})
+
+    def __post_init__(self) -> None:
+        self.leader = World.make(limits=self.limits, **self.principals)
+        self.journal = ListedJournal()
+        self.group = GroupCommit(self.leader.broker, self.journal)
+        self.orders = FrontOrders(self.leader.broker, START, lambda: self.leader.now_s)
+        self.group.fronted = self.orders
+        self.block: Block | None = None
+        self.made = 0
+        self.fronts = [self.add_front() for _ in range(self.count)]
+
+    def settings(self) -> Settings:
+        """Return the settings of all."""
+        return self.leader.settings
+
+    def add_front(self) -> Front:
+        """Begin a front, which reads the journal."""
+        self.made += 1
+        inbound: deque[bytes] = deque()
+        outbound: deque[bytes] = deque()
+        begun = self.orders.position
+        name = self.made.to_bytes(8, "big")
+        ordered = self.orders.begin(name, inbound.append)
+        broker = Broker(self.limits, policy(**self.principals), load_registry(UNCHECKED))
+        for record in self.journal.records():
+            broker.replay(record)
+        position = self.journal.blocks[-1].after if self.journal.blocks else START
+        broker.recovered(self.leader.now_s, position.revision)
+        world = World(broker, self.settings())
+        world.now_s, world.wall_us = self.leader.now_s, self.leader.wall_us
+        replica = Replica(broker, name, position, begun, outbound.append, lambda: (world.now_s, world.wall_us))
+        return Front(world, replica, ordered, inbound, outbound)
+
+    def client(self, at: int = 0, principal: str = "anna", **headers: str) -> FrontClient:
+        """Begin the connection of a client to a front."""
+        self.made += 1
+        client = FrontClient(self.fronts[at], principal, f"made-{self.made}")
+        client.begin(**headers)
+        return client
+
+    def connected(self, at: int = 0, principal: str = "anna", **headers: str) -> FrontClient:
+        """Return a client that is connected."""
+        client = self.client(at, principal, **headers)
+        self.settle()
+        (answer,) = client.read()
+        assert answer.command == b"CONNECTED", answer
+        return client
+
+    # Steps; each returns whether there was something to do.
+
+    def to_leader(self, front: Front) -> bool:
+        """Have the next frame of a front arrive."""
+        front.replica.flush()
+        if not front.outbound or not front.alive:
+            return False
+        frame = self._frame(front.outbound.popleft())
+        assert frame.type == wire.OPS
+        self.orders.receive(front.ordered, frame.body, self.leader.wall_us)
+        return True
+
+    def to_front(self, front: Front) -> bool:
+        """Have the next frame arrive at a front."""
+        if not front.inbound or not front.alive:
+            return False
+        front.replica.receive(self._frame(front.inbound.popleft()))
+        front.replica.flush()
+        front.world.broker.scan()
+        return True
+
+    def begin_commit(self) -> bool:
+        """Hand the next block to the disk."""
+        if self.block is not None:
+            return False
+        before = self.leader.broker.applied_seq
+        self.block = self.group.next_block(self.leader.now_s)
+        return self.block is not None or self.leader.broker.applied_seq > before
+
+    def end_commit(self, full: bool = False) -> bool:
+        """Have the disk answer."""
+        if self.block is None:
+            return False
+        block, self.block = self.block, None
+        if full and not block.settling:
+            self.journal.encoder.position = block.before
+            self.group.refused(self.leader.now_s)
+            self.pass_time(REFUSED_DELAY_S)
+        else:
+            self.journal.blocks.append(block)
+            self.group.written()
+        self.leader.broker.scan()
+        return True
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass everywhere."""
+        self.leader.now_s += seconds
+        self.leader.wall_us += int(seconds * 1e6)
+        for front in self.fronts:
+            front.world.now_s, front.world.wall_us = self.leader.now_s, self.leader.wall_us
+            front.world.broker.tick_front(front.world.now_s)
+            front.world.broker.scan()
+        self.leader.broker.tick(self.leader.now_s)
+        self.orders.claims.tick(self.leader.now_s)
+
+    def kill(self, at: int) -> None:
+        """End a front without warning, and begin another in its place."""
+        front = self.fronts[at]
+        front.alive = False
+        self.orders.end(front.ordered)
+        self.fronts[at] = self.add_front()
+
+    def settle(self) -> None:
+        """Go on until nothing is left to do at this moment."""
+        moved = True
+        while moved:
+            moved = False
+            for front in self.fronts:
+                moved |= self.to_leader(front) | self.to_front(front)
+                while front.world.broker.scanning:
+                    front.world.broker.scan()
+            moved |= self.begin_commit() | self.end_commit()
+            while self.leader.broker.scanning:
+                self.leader.broker.scan()
+
+    def step(self, choice: random.Random, full: float = 0.0) -> None:
+        """Do one thing that may happen next."""
+        front = choice.choice(self.fronts)
+        steps: list[Callable[[], bool]] = [
+            lambda: self.to_leader(front),
+            lambda: self.to_front(front),
+            self.begin_commit,
+            lambda: self.end_commit(choice.random() < full),
+        ]
+        choice.choice(steps)()
+
+    @staticmethod
+    def _frame(data: bytes) -> wire.Frame:
+        (frame,) = wire.FrameReader().feed(data)
+        return frame
