@@ -75,6 +75,14 @@ CODES: Final[dict[str, Entry]] = {
         "A gateway sent something over a link that is no message of this release.",
         "Install the same release on both sides, and check that the address is a link of maxam.",
     ),
+    "operations-invalid": Entry(
+        "A front sent operations that are garbled or do not follow. The gateway starts another front.",
+        "Run one release only. If it recurs, report it with the log.",
+    ),
+    "origins-invalid": Entry(
+        "An entry has garbled outcomes of the operations of fronts.",
+        "Run one release only. If it recurs, report it with the log.",
+    ),
     "front-diverged": Entry(
         "The gateway sends a front something that does not continue what the front has.",
         "The gateway starts another front by itself. If it recurs, report it with the log.",

@@ -29,7 +29,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 class OriginError(MaxamError):
     """Bytes are not the origins of an entry."""
 
-    code = "entry-invalid"
+    code = "origins-invalid"
 
 
 @final

@@ -44,7 +44,7 @@ _COUNT_MAX: Final = 1 << 24  # operations of one message
 class OperationsError(MaxamError):
     """Bytes are not operations of a front, or not those that follow."""
 
-    code = "link-invalid"
+    code = "operations-invalid"
 
 
 @final
