@@ -58,6 +58,10 @@ test-deps: ## install what tests need of the system: STOMP clients, brokers, bro
 kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
 	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
 
+.PHONY: etcd-test
+etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a reader (KILLS=20 takes some two minutes)
+	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest -q -s tests/cluster/test_etcd.py
+
 .PHONY: fault-sweep
 fault-sweep: $(DEV) ## fail the disk of a real gateway at each of its first calls (N=2000 takes an hour; FAULT_ARGS="--step 20")
 	$(BIN)/python -m tests.faults.fault_sweep --calls $(or $(N),2000) $(FAULT_ARGS)

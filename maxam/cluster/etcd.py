@@ -53,6 +53,7 @@ from maxam.cluster.etcd_nodes import Nodes, RefusedError
 from maxam.cluster.log import (
     Head,
     LogDamagedError,
+    LogError,
     LogFullError,
     LogLostError,
     LogSize,
@@ -68,7 +69,7 @@ OLDEST: Final = (3, 6)  # release of etcd: older ones keep too many entries in m
 _WRITE_S: Final = 1.0  # deadline of a write, and as much for each MiB
 _HEAD_S: Final = 1.0  # longest wait for one node, for the head
 _PAGE_S: Final = 2.0  # for a page of entries
-_TRIM_S: Final = 5.0
+_TRIM_S: Final = 2.0
 _QUIET_S: Final = 1.0
 _PAGE_BYTES: Final = 4 * MIB
 _PAGE_ENTRIES_MAX: Final = 1000
@@ -128,9 +129,9 @@ class EtcdLog:
         self._typical_bytes = _TYPICAL_BYTES
 
     @property
-    def retries(self) -> int:
-        """Return the number of requests that were sent again."""
-        return self._nodes.retries
+    def failures(self) -> int:
+        """Return the number of tries to which a node gave no answer."""
+        return self._nodes.failures
 
     def head(self) -> Head | None:
         """Return the head, as `Log` has it."""
@@ -151,7 +152,12 @@ class EtcdLog:
         entries: list[bytes] = []
         size = 0
         while True:
-            page = self._page(first + len(entries), bytes_max - size)
+            try:
+                page = self._page(first + len(entries), bytes_max - size)
+            except LogError:
+                if entries:
+                    return entries  # the next call meets the error
+                raise
             for entry in page.entries:
                 size += len(entry)
                 if entries and size > bytes_max:

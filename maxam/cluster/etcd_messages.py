@@ -103,6 +103,7 @@ class StatusAnswer(NamedTuple):
     """The state of one node.
 
     Attributes:
+        member: Identifier of the node.
         version: Version of etcd.
         size: Size of its file.
         in_use: Bytes of it that are in use.
@@ -111,6 +112,7 @@ class StatusAnswer(NamedTuple):
         has_leader: The node knows a leader.
     """
 
+    member: int
     version: str
     size: int
     in_use: int
@@ -244,7 +246,7 @@ def status_answer(data: bytes) -> StatusAnswer:
             in_use = place
         elif number == 12:
             quota = place
-    return StatusAnswer(version, size, in_use, quota, leads=member == leader != 0, has_leader=leader != 0)
+    return StatusAnswer(member, version, size, in_use, quota, leads=member == leader != 0, has_leader=leader != 0)
 
 
 def _bytes(number: int, value: bytes) -> bytes:

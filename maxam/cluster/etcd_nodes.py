@@ -133,7 +133,7 @@ class Nodes:
     """The nodes of etcd. Several threads may call at once.
 
     Attributes:
-        retries: Requests that were sent again.
+        failures: Tries to which a node gave no answer.
     """
 
     def __init__(self, endpoints: Sequence[str], ca: Path, certificate: Path, key: Path) -> None:
@@ -153,7 +153,7 @@ class Nodes:
             raise ConfigurationError("a cluster needs the endpoints of etcd: set `endpoints` of [cluster]")
         client_context(ca, certificate, key, name_checked=True)  # its errors name the file
         credentials = grpc.ssl_channel_credentials(ca.read_bytes(), key.read_bytes(), certificate.read_bytes())
-        self.retries = 0
+        self.failures = 0
         self._nodes: Final = tuple(Node(endpoint, credentials) for endpoint in endpoints)
         self._preferred = 0
         self._closed: Final = threading.Event()
@@ -174,15 +174,16 @@ class Nodes:
             request: Encoded request, which may be sent more than once.
             decode: Decodes the answer.
             try_s: Longest wait for one node.
-            call_s: Longest wait in all.
+            call_s: Longest wait in all. If all nodes refuse at once, `try_s` is the longest.
 
         Raises:
             LogLostError: No node answered. The request may have taken effect.
             RefusedError: A node refused it.
         """
-        ends = time.monotonic() + call_s
+        begins = time.monotonic()
+        ends = begins + call_s
         pause_s = _PAUSE_S
-        first = True
+        tries = 0
         while True:
             at = self._preferred
             node = self._nodes[at]
@@ -191,15 +192,17 @@ class Nodes:
             except grpc.RpcError as error:
                 problem = _problem(error)
                 if any(one in problem for one in (*_TOO_LARGE, _NO_SPACE, _COMPACTED)):
-                    raise RefusedError(problem, node.address, alone=first) from None
+                    raise RefusedError(problem, node.address, alone=not tries) from None
             except (ValueError, IndexError) as error:  # a closed channel, or an answer that is none
                 problem = str(error) or "an answer that is cut short"
-            first = False
+            tries += 1
+            self.failures += 1
             self.turn(at)
-            if time.monotonic() + pause_s >= ends or self._closed.wait(pause_s):
+            now = time.monotonic()
+            over = now + pause_s >= ends or (tries >= len(self._nodes) and now - begins >= try_s)
+            if over or self._closed.wait(pause_s):
                 raise LogLostError(f"etcd at {node.address} gave no answer: {problem}")
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-            self.retries += 1
 
     def turn(self, at: int | None = None) -> None:
         """Prefer the next node.

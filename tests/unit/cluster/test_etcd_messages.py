@@ -187,6 +187,7 @@ def test_answers(found: Any, txn: Any, watch: Any, state: Any) -> None:
         [messages.Event(one.type == 1, pair(one.kv)) for one in watch.events],
     )
     assert messages.status_answer(state.SerializeToString()) == messages.StatusAnswer(
+        state.header.member_id,
         state.version,
         state.db_size,
         state.db_size_in_use,
