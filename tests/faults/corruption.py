@@ -1,13 +1,14 @@
 """Damage a journal at random, thousands of times, and hold what a start and a repair make of it against what was accepted.
 
-`python -m tests.faults.corruption --faults 1000`: a small journal with everything in it (archive, snapshots, sealed segments, an open one,
-durable sessions, rejected SENDs, schemas, indexes) on a disk in memory; of one of its files a bit is flipped, bytes are zeroed, the end is cut off,
-or the whole of it is gone or there twice. Then:
+`python -m tests.faults.corruption --faults 1000` makes a small journal on a disk in memory. It has an archive, snapshots, sealed segments,
+an open one, durable sessions, rejected SENDs, schemas and indexes. One of its files is damaged: a bit is flipped, bytes are zeroed, or
+the end is cut off. Or the whole file is missing or exists twice. Then:
 
-* a start is right, refused with file and position, or cuts off the last write of the open segment and keeps it aside: nothing else;
-* a repair that is only planned changes nothing; applied, `verify` finds nothing wrong and a start works;
-* after it each topic has a value that was once accepted for it; where that is not the newest one the plan has said so, or the revision is
-  among those whose topic nothing tells;
+* a start is right, is refused with file and position, or only sets aside the last write of the open segment;
+* a repair that is only planned changes nothing;
+* after a repair, `verify` finds nothing wrong and a start works;
+* after it each topic has a value that was once accepted for it;
+* if that is not the newest one, the plan has reported it, or the revision is among those whose topic is unknown;
 * revisions go on above all that were ever given.
 """
 

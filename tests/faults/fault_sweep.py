@@ -1,14 +1,20 @@
 """Let the disk of a real gateway fail at call N, for every N, and compare the answers to clients with the values afterwards.
 
-`python -m tests.faults.fault_sweep --calls 2000` (`make fault-sweep N=2000`). One publisher that waits for each RECEIPT, one durable
-subscriber that acknowledges each MESSAGE and waits for that RECEIPT; SENDs without right go on between them, for the journal of rejected
-ones. Each SEND has a number, so that each value shows its SEND. Faults that a gateway lives through (a full disk, short
-and slow writes) come again and again while it runs, so that every N is met in a few runs; those that end it take a start each.
+`python -m tests.faults.fault_sweep --calls 2000` (`make fault-sweep N=2000`). One publisher waits for each RECEIPT. One durable
+subscriber acknowledges each MESSAGE and waits for that RECEIPT. SENDs without right go on between them, for the journal of rejected
+ones. Each SEND has a number, so that each value shows its SEND. A gateway survives a full disk, short writes and slow writes. These
+faults are repeated while it runs, so that every N is met in a few runs. Faults that end the gateway take a start each.
 
-After every start: each topic has the last accepted SEND or a later one of unknown outcome; what was not accepted never shows; what
-the subscriber is owed comes, and nothing whose ACK has its RECEIPT. At once: no RECEIPT `accepted` after a failed write or sync, the
-process ends with 74 within a second (of a machine that does nothing else); on a full disk SENDs are `rejected-unavailable` with `disk-full`, and when it has room again
-they are accepted without anybody's help.
+After every start:
+
+* each topic has the last accepted SEND or a later one of unknown outcome, and a rejected one never shows;
+* the subscriber gets all that it is owed, and nothing whose ACK has its RECEIPT.
+
+At once:
+
+* no RECEIPT `accepted` comes after a failed write or sync;
+* the process ends with 74 within a second (on a machine that does nothing else);
+* on a full disk SENDs are `rejected-unavailable` with `disk-full`, and they are accepted as soon as it has room again.
 """
 
 import argparse
@@ -41,7 +47,7 @@ SNAPSHOT_STARTS = 25  # starts between two snapshots: the journal stays short, a
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault. `fatal`: it ends the gateway; `starts`: one that meets it while it starts may refuse to."""
+    """One kind of fault. A `fatal` one ends the gateway. With `starts` a gateway that meets it while it starts may refuse to start."""
 
     name: str
     effect: Effect
@@ -251,7 +257,7 @@ class Sweep:
         return frame
 
     def _step(self, publisher: BlockingClient, reader: BlockingClient) -> bool:
-        """SEND; read and acknowledge what the reader gets; return whether it was accepted."""
+        """SEND, then read and acknowledge what the reader gets. Return whether the SEND was accepted."""
         self._number += 1
         number = self._number
         if number % 5 == 0:

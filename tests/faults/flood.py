@@ -1,9 +1,16 @@
 """Hostile peers by the hundred, and what they cost: `python -m tests.faults.flood --peers 500 --silent 100`, or `make flood`.
 
-First peers that never get so far as CONNECTED, a fifth each: TCP only; half a ClientHello and then a byte now and then; TLS and half a
-CONNECT; TLS and a CONNECT that drips; TLS and as much as the gateway takes. A closed client connects again. Among them good clients connect,
-publish and leave. Then connected subscribers that never read, while a publisher waits for its RECEIPTs one by one; as machines are seldom quiet, it
-does so by turns at a second gateway that has no such subscribers, and each turn is compared with the one before.
+First come peers that never get as far as CONNECTED, a fifth of each kind:
+
+* TCP only;
+* half a ClientHello and then a byte now and then;
+* TLS and half a CONNECT;
+* TLS and a CONNECT that drips;
+* TLS and as much as the gateway takes.
+
+A closed client connects again. Among them well-behaved clients connect, publish and leave. Then come connected subscribers that never
+read, while a publisher waits for its RECEIPTs one by one. A second gateway has no such subscribers. Machines are seldom quiet, so the
+publisher alternates between the two. Each round at one gateway is compared with the round before at the other.
 """
 
 import argparse

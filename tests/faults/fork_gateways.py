@@ -1,7 +1,7 @@
 """Fork a gateway for each line of standard input; see `injection.Forks`.
 
-A line has words between tabs: `gateway CONFIG` or `snapshot JOURNAL ARGUMENT...`. Answers, a line each: `pid NUMBER`, then what
-the child says, then `exit CODE SECONDS`, the code below 0 for a signal, and when that was.
+A line has words between tabs: `gateway CONFIG` or `snapshot JOURNAL ARGUMENT...`. Answers, a line each: `pid NUMBER`, then the
+output of the child, then `exit CODE SECONDS`, the code below 0 for a signal, and when that was.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 The adversary is a principal whose certificate is valid. It sends only well-formed frames, over several connections and client-ids. A
 *script* is a sequence of such frames, at most `BYTES_MAX` long. Each script runs against a new broker with honest topics and subscribers,
-without I/O, and is rated by what it costs for each byte that it sent. Scripts with a high rating are varied further; this is repeated for each
+without I/O. It is rated by its cost for each byte that it sent. Scripts with a high rating are varied further. This is repeated for each
 measure on its own. Costs in processor time are given as multiples of what an honest publisher's bytes cost in the same process, so that
 they compare between machines.
 
@@ -65,7 +65,7 @@ class Step:
         connection: Index of the connection that does it.
         number: Picks an id, a topic or a client-id.
         text: A glob or a name.
-        flags: Bit 1: durable; bit 2: eager; bit 4: receipt; bit 8: ack mode client.
+        flags: Sum of 1 (durable), 2 (eager), 4 (receipt) and 8 (ack mode client).
         size: Bytes of a body.
         times: Number of repetitions; those of a subscription get ids of their own.
     """

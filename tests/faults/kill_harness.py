@@ -4,15 +4,15 @@
 SEND carries a number of its own per topic, so that every MESSAGE shows its SEND. The record here has what clients
 know: SENDs sent and accepted, MESSAGEs seen, ACKs sent and receipted. After each restart, with nothing else going on:
 
-* an eager snapshot has for each topic the last accepted SEND or a later one of unknown outcome, and what a restart has proved
-  to be lost or outdated never comes back;
+* an eager snapshot has for each topic the last accepted SEND or a later one of unknown outcome;
+* a value that a restart has proved to be lost or outdated never comes back;
 * no revision ever stands for two SENDs, and those of new SENDs are above all that were ever seen;
-* a durable subscription delivers each topic that changed after the newest ACK it was sent, and no message whose ACK has its
-  RECEIPT; never an older one after a newer.
+* a durable subscription delivers each topic that changed after the newest ACK it was sent;
+* it delivers no message whose ACK has its RECEIPT, and never an older message after a newer one.
 
-Segments are small and a snapshot is built now and then (and sometimes killed with the gateway), so that kills meet rolls, and
-starts meet snapshots. At the end fastavro reads the whole journal: revisions without a gap, all that was accepted in its
-order; and the journal has the same content with and without its snapshots.
+Segments are small, and a snapshot is built now and then (and sometimes killed with the gateway). So kills meet rolls, and
+starts meet snapshots. At the end fastavro reads the whole journal. Its revisions have no gap, and all accepted SENDs are in it in
+their order. It has the same content with and without its snapshots.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class BrokenPromiseError(AssertionError):
 
 @dataclass(slots=True)
 class Entry:
-    """One SEND. `run` is that of the gateway it was sent to; `lost`: a restart showed that it is not the topic's value."""
+    """One SEND. `run` is that of the gateway it was sent to. `lost` means that a restart showed another value of the topic."""
 
     number: int
     deleted: bool
@@ -96,8 +96,8 @@ class Reader:
 
 
 READERS = (
-    # name, glob, sentinel, ack_every, share with receipt; the sentinels are sent in this order, and a reader is compared when it
-    # has its own: a client that is sent the sentinels of others comes after them
+    # Name, glob, sentinel, ack_every, share with receipt. The sentinels are sent in this order, and a reader is compared when it
+    # has its own. So a client that is sent the sentinels of others comes after them.
     ("fifth", "X/K.[0-3]*", b"X/K.0.fifth", 5, 1.0),
     ("some", "X/K.*.1*", b"X/K.9.1some", 2, 0.5),
     ("bare", "X/K.[2-7]*", b"X/K.7.bare", 1, 0.2),

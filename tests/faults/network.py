@@ -1,11 +1,11 @@
 """A bad network between clients and the real gateway: `python -m tests.faults.network`, or `make network-test`.
 
-A relay of our own stands between them. It resets connections in the middle of frames, passes bytes on in small pieces, late, and falls silent:
-both ends stay open and nothing passes, as behind a cable that was pulled. A publisher sends numbered values until each is accepted, connecting
-again whenever it must; a durable subscriber acknowledges what it reads, and connects again. It must hold: every accepted number is seen, or a
-newer one of its topic; and never an older one after a newer.
+A relay of our own stands between them. It resets connections in the middle of frames, and passes bytes on late and in small pieces. It
+also falls silent: both ends stay open and nothing passes, as with a cable that was pulled. A publisher sends numbered values until each is
+accepted, connecting again whenever it must. A durable subscriber acknowledges what it reads, and connects again. For every accepted number
+it must see that number or a newer one of its topic, and never an older one after a newer.
 
-Then a subscriber behind a silent relay, with heart-beats of 10 s: the gateway closes it after one to three intervals.
+Then the relay of a subscriber with heart-beats of 10 s falls silent. The gateway closes the connection after one to three intervals.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Relay:
             thread.join()
 
     def fall_silent(self, seconds: float) -> None:
-        """Pass nothing on for so long, on any connection; connections stay open, and new ones are made."""
+        """Pass nothing on for a time, on any connection; connections stay open, and new ones are made."""
         self.silences += 1
         self._silent_until_s = time.monotonic() + seconds
 

@@ -129,7 +129,7 @@ def say(hostile: ssl.SSLSocket, data: bytes) -> None:
 
 
 def error_of(frames: list[Frame]) -> bytes:
-    """Return the message of the ERROR, which must be the last frame and say more in its body."""
+    """Return the message of the ERROR, which must be the last frame and have details in its body."""
     assert [frame.command for frame in frames].count(b"ERROR") == 1, [frame.command for frame in frames]
     assert frames[-1].command == b"ERROR"
     assert len(frames[-1].body) > 20
@@ -158,7 +158,7 @@ def scene(folder: Path, limits: str, prepare: Callable[[GatewayFolder], None] = 
 
 
 def settle(process: GatewayProcess, files: int) -> None:
-    """Wait until a gateway has no more files and sockets open than there were."""
+    """Wait until a gateway has at most as many files and sockets open as before."""
     deadline_s = time.monotonic() + PATIENCE_S
     while open_files(process) > files:
         assert time.monotonic() < deadline_s, f"{open_files(process)} files are open, {files} were"

@@ -167,7 +167,9 @@ def signal_backup(gateway: GatewayProcess, backups: Path, number: signal.Signals
         return found[0]
 
     with ThreadPoolExecutor(1) as watcher:
-        struck = watcher.submit(strike)  # which looks before it is asked for: on a busy machine it may soon be done
+        struck = watcher.submit(
+            strike
+        )  # which checks before the backup is requested: on a busy machine that may soon be done
         assert "running" in asked(gateway, "backup", "--no-wait").stdout
         return struck.result()
 
@@ -181,7 +183,7 @@ def _backs_up(process: Path, backups: Path) -> bool:
 
 
 def test_a_kill_in_the_midst_of_a_backup_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
-    """Killed with its gateway it is `failed` and gone after the next start; killed alone it is `failed`, and the next one is whole and starts."""
+    """Killed with its gateway it is `failed` and gone after the next start. Killed alone it is `failed`, and the next one is whole."""
     files = GatewayFolder(tmp_path)
     files.configure(journal="segment_bytes_max = 65536")
     files.config.write_text(

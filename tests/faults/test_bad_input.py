@@ -655,8 +655,8 @@ def test_wrong_arguments_are_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_dear_frames_hold_up_nobody(broker: Scene) -> None:
-    """While a client subscribes with the dearest globs, frame upon frame, another's receipts come between its own."""
-    frames = 600  # so many that the publisher has some 80 turns, be it ever so seldom awake
+    """While a client subscribes with the most expensive globs, frame upon frame, another's receipts come between its own."""
+    frames = 600  # enough for the publisher to be served some 80 times, however seldom it is awake
     glob = b"X/" + b"*[a-z0-9!-~]abcdefghabcdefgha" * 15
     subscribe = encoder.subscribe(VERSION_1_2, b"s", glob, b"auto", receipt_id=b"r")
     with broker.process.client("subscriber") as hostile, broker.process.client() as publisher:
@@ -675,4 +675,4 @@ def test_dear_frames_hold_up_nobody(broker: Scene) -> None:
             assert publisher.send(b"X/a", b"v") == b"accepted"
             receipts += 1
         reading.join()
-        assert receipts >= 5  # one for each turn of some milliseconds; without turns it is one
+        assert receipts >= 5  # one for each interval of some milliseconds; without intervals it is one

@@ -44,7 +44,7 @@ gateway()
 
 
 class Gateway:
-    """A gateway that dies at a certain step; 0: it does not."""
+    """A gateway that dies at a certain step, or not at all for 0."""
 
     def __init__(self, folder: Path, dies_at: int) -> None:
         self._log = folder / "log"
@@ -59,8 +59,9 @@ class Gateway:
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
 def test_a_crash_at_any_step_gives_one_certificate(tmp_path: Path, step: int) -> None:
-    """Before the token is marked as used, before the index, before the policy file, before the token is marked as done: after each the
-    client asks again, and there is one certificate, one principal and one line in the index.
+    """After a kill at each step the client asks again, and there is one certificate, one principal and one line in the index.
+
+    The steps are before the token is marked as used, before the index, before the policy file, and before the token is marked as done.
     """
     certificates, ca = tmp_path / "certs", tmp_path / "ca"
     fingerprints = issue_development_certificates(certificates, dt.datetime.now(dt.UTC), ["operator"])

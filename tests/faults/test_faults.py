@@ -138,7 +138,7 @@ def test_a_disk_that_hangs_stops_what_needs_it_and_nothing_else(forks: Forks) ->
 
 @pytest.mark.parametrize(("effect", "error"), [(Effect.FAIL, ENOSPC), (Effect.FAIL, EIO), (Effect.HALVE, 0)])
 def test_a_snapshot_that_fails_costs_nothing(forks: Forks, effect: Effect, error: int) -> None:
-    """Whatever call of building one fails, the next start has every value, and so has the next snapshot."""
+    """If any call of building one fails, the next start has every value, and so has the next snapshot."""
     forks.files.configure(journal="segment_bytes_max = 65536")
     expected = {b"X/S.%d" % n: b"%d" % n + bytes(9000) for n in range(12)}
     forks.start()
@@ -240,7 +240,7 @@ def test_a_process_without_files_to_open_goes_on(forks: Forks) -> None:
 
 
 def test_a_clock_that_jumps_changes_no_order_and_ends_nothing(forks: Forks) -> None:
-    """By hours to and fro: while it runs a jump ahead is not followed, a start follows it; accepted-at never falls, no session expires."""
+    """The clock jumps by hours. A jump ahead is followed by a start only, accepted-at never falls, and no session expires."""
     forks.files.configure(limits=f"session_expiry_s = {HOUR_S}")
     forks.control.move_clock(12 * HOUR_S)
     forks.start()

@@ -160,7 +160,7 @@ def test_check_tells_good_from_bad(files: GatewayFolder) -> None:
     ],
 )
 def test_a_missing_file_is_named(files: GatewayFolder, file: str, told: str) -> None:
-    """Without one of its files the gateway does not start and names it."""
+    """Without one of its files the gateway does not start, and the error has the path."""
     (files.folder / file).unlink()
     refused = files.run()
     assert refused.returncode == 3

@@ -1,8 +1,8 @@
 """The cost of one principal with a valid certificate to all others, at a real gateway.
 
-Each test lets the principal `insider` do something that the protocol allows, as fast as it can. Beside it an honest publisher goes on, and in turns
-with it one at a second gateway that has no insider: the figures are ratios of these two, as machines differ and are seldom quiet. The insider may
-see some topics, or none (`INSIDERS`).
+Each test lets the principal `insider` do something that the protocol allows, as fast as it can. Beside it an honest publisher goes on. It
+alternates with a publisher at a second gateway that has no insider. The figures are ratios of these two, as machines differ and are seldom
+quiet. The insider may see some topics, or none (`INSIDERS`).
 """
 
 import contextlib
@@ -111,7 +111,7 @@ class Insider:
 
 
 def slower(quiet: GatewayProcess, attacked: GatewayProcess) -> float:
-    """Return how many times as long an honest publisher waits at the attacked gateway: the median of turns, each of the median wait."""
+    """Return how many times as long an honest publisher waits at the attacked gateway: the median of the rounds' median waits."""
     turns = by_turns(quiet, attacked, TURNS, SENDS)
     return median(percentile(turn.among_s, 0.5) / percentile(turn.alone_s, 0.5) for turn in turns)
 
@@ -189,8 +189,9 @@ def test_others_subscriptions_cost_a_new_topic_little(quiet: GatewayProcess, att
 def test_scans_of_one_principal_do_not_starve_the_snapshot_of_another(
     quiet: GatewayProcess, attacked: GatewayProcess
 ) -> None:
-    """Beside 1,000 eager SUBSCRIBEs of the insider the gateway spends at most `SLOWER_MAX` times the processor time until an honest
-    subscriber has its snapshot of 4,000 topics.
+    """An honest subscriber gets its snapshot of 4,000 topics beside 1,000 eager SUBSCRIBEs of the insider.
+
+    Until then the gateway spends at most `SLOWER_MAX` times the processor time.
     """
     fill(quiet, 4_000)
     fill(attacked, 4_000)
@@ -211,8 +212,9 @@ def test_scans_of_one_principal_do_not_starve_the_snapshot_of_another(
 
 
 def test_the_next_start_costs_what_is_left(attacked: GatewayProcess) -> None:
-    """After 2,000 pairs of durable eager SUBSCRIBE and UNSUBSCRIBE among 3,000 topics, the next start takes at most `SLOWER_MAX` times
-    the processor time of one without them.
+    """A start after 2,000 pairs of durable eager SUBSCRIBE and UNSUBSCRIBE among 3,000 topics is not much slower.
+
+    It takes at most `SLOWER_MAX` times the processor time of a start without them.
     """
     fill(attacked, 3_000)
     attacked.kill()

@@ -29,7 +29,7 @@ from tests.support.patience import PATIENCE_S
 pytestmark = pytest.mark.slow
 
 SEND = b"SEND\ndestination:X/a\n"
-SSL_OF_PYTHON = 24  # bytes into CPython's PySSLSocket: behind the object's head and the socket is OpenSSL's SSL*
+SSL_OF_PYTHON = 24  # bytes into CPython's PySSLSocket: OpenSSL's SSL* comes after the object's head and the socket
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def undisturbed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_a_flood_of_all_kinds_of_strangers(broker: Scene) -> None:
-    """Among strangers who stop, drip or flood at each stage before CONNECTED every good client is served, and memory is bounded."""
+    """Every client is served beside peers that stop, drip or flood at each stage before CONNECTED, and memory is bounded."""
     figures = strangers(broker.process, peers=100, visits=12)
     assert len(figures.waits_s) == 12
     assert (

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 LIVE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n"
 LAST = (
     LIVE + b"connection: close\r\n\r\n"
-)  # what is behind the hostile request is answered only if that left the stream in order
+)  # what follows the hostile request is answered only if that left the stream in order
 SMUGGLED = b"DELETE /v1/topics/X/good HTTP/1.1\r\nhost: localhost\r\nmaxam-admin: 1\r\n\r\n"
 
 
@@ -50,7 +50,7 @@ def get(path: bytes) -> bytes:
 
 POST = b"POST /v1/reload HTTP/1.1\r\nhost: localhost\r\nmaxam-admin: 1\r\n"
 REQUESTS: dict[str, tuple[bytes, list[int]]] = {
-    # whose length is said in two ways, or in none: what follows must not be taken for a request
+    # whose length is given in two ways, or in none, so the bytes that follow must not be taken for a request
     "two kinds of length": (
         POST + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
         [400],
@@ -111,7 +111,7 @@ REQUESTS: dict[str, tuple[bytes, list[int]]] = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_hostile_request(broker: Scene, name: str) -> None:
-    """It is answered with the right status; what follows is a request only where the first one surely ended; nothing is deleted."""
+    """It is answered with the right status, and nothing is deleted. The bytes after it are a request only where the first one surely ended."""
     data, wanted = REQUESTS[name]
     with broker.admin() as hostile:
         with contextlib.suppress(ConnectionError, ssl.SSLError):

@@ -255,7 +255,10 @@ def test_bytes_of_an_unfinished_write_harm_nothing(files: GatewayFolder, journal
 
 
 def test_damage_elsewhere_refuses_and_tells_what_is_at_stake(files: GatewayFolder, journal: Path) -> None:
-    """A wrong byte before the last block is not taken for a torn tail: no start, and file, position, stake and remedy in a line; repaired, it starts with what is whole."""
+    """A wrong byte before the last block is not taken for a torn tail.
+
+    The gateway does not start, and a line has file, position, stake and remedy. After a repair it starts with what is whole.
+    """
     with files.start() as gateway, gateway.client() as client:
         assert client.send(b"X/A", b"first value") == b"accepted"
         assert client.send(b"X/A", b"second value") == b"accepted"
@@ -337,7 +340,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system to fill")
 def test_a_full_disk_refuses_sends_and_serves_on(files: GatewayFolder, tmpfs: Callable[[str], Path]) -> None:
-    """Full: SENDs are rejected-unavailable with disk-full, values and ACKs with RECEIPT go on, ACKs stand; room: service resumes."""
+    """While it is full, SENDs are rejected-unavailable with disk-full, and values and ACKs with RECEIPT go on. Service resumes with room."""
     folder = tmpfs("size=1m")
     ballast = folder / "ballast"
     ballast.write_bytes(bytes(400_000))
@@ -517,7 +520,7 @@ def test_a_damaged_snapshot_is_never_believed(files: GatewayFolder, journal: Pat
     shutil.which("strace") is None, reason="strace is not installed: what reaches the disk was NOT shown"
 )
 def test_the_receipt_leaves_after_the_sync(files: GatewayFolder, tmp_path: Path) -> None:
-    """The kernel sees for each SEND: the block written, fdatasync returned, then the RECEIPT sent; a roll syncs file and folder."""
+    """For each SEND the kernel writes the block, returns from fdatasync, then sends the RECEIPT. A roll syncs file and folder."""
     files.configure(journal=SMALL_SEGMENTS)
     trace = tmp_path / "trace"
     calls = "pwrite64,fdatasync,fsync,sendto,sendmsg,write,rename,renameat,openat,close,ftruncate"
@@ -556,7 +559,7 @@ def test_the_receipt_leaves_after_the_sync(files: GatewayFolder, tmp_path: Path)
 
 
 def _events(lines: list[str]) -> Iterator[str]:
-    """Translate strace's lines: what has returned, in the order of returning; sends in the order of being started."""
+    """Translate strace's lines into calls in the order of their return, but sends in the order of their start."""
     started: dict[str, str] = {}
     for line in lines:
         pid, _, call = line.split(None, 2)

@@ -73,7 +73,7 @@ def wait_for(gateway: GatewayProcess, count: int) -> list[dict[str, Any]]:
 
 
 def wait(look: Callable[[], T | None]) -> T:
-    """Look at another process's traces until they are there."""
+    """Read another process's traces until they are there."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (found := look()) is None:
         assert time.monotonic() < deadline_s
@@ -110,7 +110,7 @@ def verified(gateway: GatewayProcess) -> dict[str, dict[str, Any]]:
 
 
 def test_rejected_sends_are_kept_through_a_crash(gateway: GatewayProcess) -> None:
-    """Invalid and unauthorised SENDs are found by fastavro, before and after `kill -9`; the numbers go on; no unauthorised body is stored."""
+    """Fastavro finds invalid and unauthorised SENDs before and after `kill -9`, with gapless numbers and no unauthorised body."""
     secret = b"the password is swordfish"
     with gateway:
         with connect(gateway, "publisher") as publisher, connect(gateway, "subscriber") as subscriber:

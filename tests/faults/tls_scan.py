@@ -1,4 +1,4 @@
-"""What sslscan and testssl.sh say of a listener, read into what must hold: `python -m tests.faults.tls_scan`, or `make tls-scan`.
+"""Compare the output of sslscan and testssl.sh for a listener with what must hold: `python -m tests.faults.tls_scan`, or `make tls-scan`.
 
 sslscan takes two seconds and CI runs it; testssl.sh takes half a minute.
 """
@@ -22,7 +22,7 @@ _MODERN = re.compile(r"TLS_(AES|CHACHA20)|ECDHE-(ECDSA|RSA)-(AES\d+-GCM|CHACHA20
 
 
 def sslscan(port: int, certificates: Path, allowed: set[str]) -> list[str]:
-    """Run sslscan with a client certificate; return what is wrong, in one line each: also versions of TLS beside the allowed."""
+    """Run sslscan with a client certificate. Return a line for each fault, such as a version of TLS that is not allowed."""
     command = ["sslscan", "--no-colour", f"--certs={certificates}/publisher.pem", f"--pk={certificates}/publisher.key"]
     text = _run([*command, f"127.0.0.1:{port}"])
     problems = []

@@ -1,8 +1,8 @@
 """Fuzz for a while: `python -m tests.fuzz --minutes 10`, or `make fuzz MINUTES=10`.
 
-Every target gets its share of the time, in a process of its own under atheris, which is led by the branches that an input reaches; where
-atheris is not installed, the mutations that CI makes too, from a new seed. A live gateway gets a share too (`tests.fuzz.live`). What
-is found is written to `fuzz-findings/`, named, and the exit code is 1: make it a regression test, or put it into
+Every target gets its share of the time, in a process of its own under atheris. That is led by the branches that an input reaches. Without
+atheris, a target gets the mutations that CI makes too, from a new seed. A live gateway gets a share too (`tests.fuzz.live`). Each finding
+is written to `fuzz-findings/` and printed, and the exit code is 1. Make it a regression test, or put it into
 `tests/fuzz/corpus/TARGET/`, which CI runs.
 """
 

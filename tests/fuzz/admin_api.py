@@ -1,7 +1,8 @@
 """Schemathesis against the admin API of a real gateway over mutual TLS: what its description allows, and what it does not.
 
-The description is read from the gateway itself. Every answer is held against it: status, media type, schema; a request that the description
-forbids must be refused, one that it allows must not be refused as malformed; methods that no route has are answered 405.
+The description is read from the gateway itself. Status, media type and schema of every answer are compared with it. A
+request that the description forbids must be refused. One that it allows must not be refused as malformed. Methods that no route has are
+answered 405.
 """
 
 import subprocess
@@ -41,8 +42,8 @@ encoding = "none"
 """,
     "t/T_v1/1.0.avsc": '{"type": "record", "name": "T_v1", "namespace": "t", "fields": [{"name": "n", "type": "long"}]}',
 }
-# Beyond what schemathesis expects by itself: 400 and 422 for what no schema of a text can say, such as which globs are well-formed;
-# 404 where a path of ours takes in more than is described; 422 where Confluent's registry says so in mode READONLY.
+# Statuses beyond those that schemathesis expects by itself. 400 and 422 are for what no schema of a text can express, such as which globs
+# are well-formed. 404 is for paths that take in more than is described. 422 is that of Confluent's registry in mode READONLY.
 SETTINGS = """
 [checks]
 ignored_auth.enabled = false # by certificate: tests/streams/gateway/test_rights.py
@@ -90,7 +91,7 @@ def run_schemathesis(
         folder: Empty, for files.
         examples: Requests of each route and kind, at most.
         phases: Of schemathesis, joined by commas.
-        seed: Makes it repeatable; None: another one each time.
+        seed: Makes it repeatable. None for another one each time.
         leave_out: A pattern of paths that are not asked.
     """
     certificates = folder / "certs"

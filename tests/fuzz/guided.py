@@ -1,4 +1,4 @@
-"""One target under atheris: `python -m tests.fuzz.guided TARGET LIBFUZZER-ARGUMENTS...`; started by `python -m tests.fuzz`."""
+"""One target under atheris: `python -m tests.fuzz.guided TARGET LIBFUZZER-ARGUMENTS...`. `python -m tests.fuzz` starts it."""
 
 import sys
 

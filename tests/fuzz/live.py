@@ -1,7 +1,7 @@
 """A mutating client against the real gateway over live TLS: whole sessions, TLS records and HTTP requests with a few things wrong.
 
-After each, the gateway must have answered in whole frames with at most one ERROR, the last one; a good client beside it must be served all
-the time; and in the end the log must hold no traceback and the process exit with 0.
+After each, the gateway must have answered in whole frames with at most one ERROR, the last one. A well-behaved client beside it must be
+served all the time. In the end the log must hold no traceback, and the process must exit with 0.
 """
 
 import contextlib

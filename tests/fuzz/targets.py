@@ -351,7 +351,7 @@ def _fastavro_takes(parsed: Any, body: bytes) -> tuple[Any, bool]:
 
 
 def check_walker(data: bytes) -> None:
-    """One value: three walks agree, what is accepted fastavro reads to its end, and what fastavro reads and writes as it was is accepted."""
+    """One value: three readers agree, fastavro reads an accepted one to its end, and one that fastavro writes as it was is accepted."""
     if not data:
         return
     of, walker, parsed = _compiled(data[0] % len(SCHEMAS))
@@ -400,7 +400,7 @@ def _envelope_schema() -> Any:
 
 
 def check_envelope(data: bytes) -> None:
-    """An envelope: items are where fastavro finds them; a rule judges it without an exception and gives the reason in one line."""
+    """An envelope: its items are where fastavro finds them, and a rule judges it without an exception and with a reason in one line."""
     envelope = open_envelope(data, _KEYS)
     _, fault = trace_envelope(data)
     if isinstance(envelope, Envelope):
@@ -451,7 +451,7 @@ def _envelope_seeds() -> list[bytes]:
 
 
 def check_scan(data: bytes) -> None:
-    """A file of the journal, as it is: JournalDamagedError or records; behind damage it goes on, and comes to an end."""
+    """A file of the journal, as it is: it gives records or JournalDamagedError, and a reader goes on after damage and ends."""
     try:
         scanner = Scanner("segment", len(data), lambda offset, length: data[offset : offset + length])
     except JournalDamagedError:
@@ -522,7 +522,7 @@ _CONTENT: Final[Any] = fastavro.parse_schema(
 
 
 def _check_content(change: Change) -> None:
-    """What a change consists of is what any reader of Avro finds in it, to the last byte; it can be shown, sent and marked."""
+    """The parts of a change are those that any reader of Avro finds in it, to the last byte. It can be shown, sent and marked."""
     headers, body = change.headers, change.body
     assert len(body) == change.body_bytes
     assert unpack_headers(pack(headers, body)[0])[0] == headers
@@ -608,7 +608,7 @@ def _record_seeds() -> list[bytes]:
 
 
 def check_globs(data: bytes) -> None:
-    """Two globs and a destination: GlobError only, a match is what the definition says, and two that match it overlap."""
+    """Two globs and a destination: GlobError only, a match follows the definition, and two that match it overlap."""
     text = data.decode(errors="replace")
     one, _, rest = text.partition("\n")
     two, _, destination = rest.partition("\n")
@@ -879,7 +879,7 @@ TARGETS: Final = (
     Target("wire", check_wire, _wire_seeds, (b"\0\0\0", b"\0\0\0\0\4", *_VARINTS)),
     Target("registry", check_registry, _registry_seeds, (*_TOML_WORDS, *_AVSC_WORDS, *_GLOB_WORDS)),
 )
-"""All of them, by the order in which they meet what a stranger sends."""
+"""All of them, in the order in which they meet the bytes of an unauthenticated client."""
 
 
 def target(name: str) -> Target:

@@ -1,4 +1,4 @@
-"""Each target over its corpus and a few thousand mutations of it, the same in each run; long and new ones: `make fuzz`."""
+"""Each target over its corpus and a few thousand mutations of it, the same in each run. `make fuzz` makes long and new ones."""
 
 import random
 from pathlib import Path

@@ -92,7 +92,7 @@ def _lines(broker: Broker) -> Iterator[tuple[Line, Line]]:
 def test_a_value_with_its_user_header_goes_through_each_broker_which_keeps_its_core_and_leaves_nothing(
     start: Start,
 ) -> None:
-    """Over mutual TLS a SEND to a topic has its RECEIPT and reaches a wildcard with header and body; all threads are on the core, none outlives."""
+    """Over mutual TLS a SEND has its RECEIPT and reaches a wildcard with header and body. All threads are on the core, and all end."""
     body = meter_reading(120)
     with start() as broker:
         with _lines(broker) as (publisher, subscriber):

@@ -172,7 +172,7 @@ def test_the_registry_client_reads_everything(registry: SchemaRegistryClient) ->
 
 
 def test_the_registry_client_tests_compatibility(registry: SchemaRegistryClient) -> None:
-    """What could be the next minor is compatible, what older readers could not do with is not; the client writes nothing for it."""
+    """A schema that could be the next version is compatible, one that older readers cannot use is not. The client writes nothing for it."""
     next_minor = NEWER | {"fields": [*NEWER["fields"], {"name": "why", "type": ["null", "string"], "default": None}]}
     breaking = DOOR | {"fields": DOOR["fields"][:1]}
     for schema, compatible in ((next_minor, True), (breaking, False)):

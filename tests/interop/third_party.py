@@ -93,8 +93,8 @@ class Message:
 class ThirdPartyClient:
     """One process with one connection. A context manager: leaving ends the process.
 
-    Every call waits for the answer to what it asked, at most PATIENCE_S; an ERROR, a lost connection or a crash of
-    the program that was not asked for fails the test at once.
+    Every call waits for its answer, at most PATIENCE_S. An unexpected ERROR, lost connection or crash of
+    the program fails the test at once.
     """
 
     def __init__(self, library: Library, version: str, gateway: GatewayProcess, name: str) -> None:

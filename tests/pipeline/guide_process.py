@@ -90,7 +90,7 @@ class Reader:
         return ""  # the gateway runs already, and the others are no matter of seconds
 
     def _pip(self, text: str) -> str:
-        """Look whether the files and extras that are to be installed exist."""
+        """Check whether the files and extras that are to be installed exist."""
         project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         extras = [name for name in re.findall(r"\[(\w+)\]", text) if name not in project["optional-dependencies"]]
         files = [name for name in re.findall(r"-r (\S+)", text) if not (REPOSITORY / name).is_file()]
@@ -121,7 +121,7 @@ class Reader:
         return output
 
     def _until_it_says(self, words: list[str], signs: tuple[str, ...]) -> str:
-        """Run a command that goes on until it is stopped, and stop it as Ctrl-C does when it has said something."""
+        """Run a command that goes on until it is stopped, and stop it as Ctrl-C does after its first output."""
         settings = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
         start = [] if words[0] == "python" else ["-c", "from maxam.pipeline.main import main; main()"]
         said = ""

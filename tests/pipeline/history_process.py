@@ -19,9 +19,9 @@ def kill_when(point: str, out: Path) -> None:
     """Arrange the end.
 
     Args:
-        point: `splicing`: a worker writes the first file; `writing`: some files are there; `listing`: all is written, the commit's list is
-            not; `moving`: half the files are in their places; `stating`: all are, the state is not written; `forgetting`: only the
-            list is still there.
+        point: `splicing` while a worker writes the first file. `writing` when some files are there. `listing` when all is written but
+            the commit's list. `moving` when half the files are in their places. `stating` when all are, but the state is not
+            written. `forgetting` when only the list is still there.
         out: The table.
     """
     if point in {"splicing", "writing"}:

@@ -1,6 +1,6 @@
 """Compatibility against the Java `SchemaCompatibility` in Spark's Avro jar.
 
-docs/integrate/schema-compatibility.md, "Where checkers disagree", says where we decide otherwise, and why.
+docs/integrate/schema-compatibility.md, "Where checkers disagree", explains where we decide otherwise, and why.
 """
 
 import json

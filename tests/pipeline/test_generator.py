@@ -95,7 +95,7 @@ def test_the_gateway_would_have_accepted_each_change_just_so(changes: list[Chang
 
 
 def test_bodies_are_about_their_topic_and_time(changes: list[Change]) -> None:
-    """Each body names the machine of its destination and a time just before it was accepted, and meters do not run backwards."""
+    """Each body has the machine of its destination and a time just before it was accepted, and meters do not run backwards."""
     registry = read_schemas(SCHEMAS)
     parsed = {
         (name, version.minor): fastavro.parse_schema(json.loads(version.schema.text))

@@ -289,7 +289,7 @@ def random_archive(seed: int, types: int, values: int) -> tuple[list[Minor], lis
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_value_of_every_minor_is_in_its_columns(tmp_path: Path, seed: int) -> None:
-    """Types and minors by chance, encoded by fastavro: pyarrow reads each value in the columns that docs/analyse/pipeline-types.md says,
+    """Types and minors by chance, encoded by fastavro: pyarrow reads each value in the columns of docs/analyse/pipeline-types.md,
     null where its minor has none.
     """
     minors, changes, shown = random_archive(seed, types=6, values=400)
@@ -439,7 +439,7 @@ def test_damage_is_told_with_its_place_and_the_rest_is_in_the_table(tmp_path: Pa
     *sealed, opened = list_segments(journal, "changes")
     flipped, gone = sealed[1], sealed[3]
     data = bytearray(Path(flipped.path).read_bytes())
-    data[-400] ^= 1  # behind the header
+    data[-400] ^= 1  # after the header
     Path(flipped.path).write_bytes(data)
     Path(gone.path).unlink()
     whole = Path(opened.path).read_bytes()

@@ -18,8 +18,9 @@ POINTS = ("splicing", "writing", "listing", "moving", "stating", "forgetting")
 
 @pytest.mark.slow
 def test_no_row_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
-    """One run after the other is killed on the same table, with rounds to do and a minor to widen the columns of older files for:
-    after each, what a reader sees has no row twice; in the end the table is that of one run.
+    """One run after the other is killed on the same table. A reader sees no row twice after each, and the table ends as that of one run.
+
+    The runs have rounds to do, and a schema version for which the columns of older files are widened.
     """
     journal, out = tmp_path / "journal", tmp_path / "out"
     write_journal(journal, some_changes(1, 100), [A0, B0], segment_bytes=4000, seal=False)

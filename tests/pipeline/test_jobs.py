@@ -248,7 +248,7 @@ def test_activity_tells_the_busiest_first(changes: DataFrame) -> None:
 
 
 def test_changes_on_the_command_line(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    """--top, --window and --silent give the rows that they say, into a file too."""
+    """--top, --window and --silent give the rows that they describe, into a file too."""
     assert spark is not None
     assert [
         row["destination"] for row in lines(run("changes", "--journal", journal, "--top", 2, "--format", "json"))
@@ -498,7 +498,7 @@ def test_an_empty_journal_gives_empty_results(spark: SparkSession, tmp_path: Pat
 
 
 def test_retention_costs_those_who_ask_for_what_it_removed(spark: SparkSession, tmp_path: Path) -> None:
-    """Bounds before the beginning of an archive that began earlier give no rows, say what is lost, and exit with 3."""
+    """Bounds before the beginning of an archive that began earlier give no rows, report what is lost, and exit with 3."""
     assert spark is not None
     write_journal(tmp_path, [value(n, f"X/{n}", n) for n in range(1, 41)], [V10], block=2, segment_bytes=1000)
     gone, kept, *_ = sealed_segments(tmp_path, OsDisk())

@@ -66,7 +66,7 @@ def load(gateway: GatewayProcess, path: Path, *further: str) -> Result:
 
 
 def test_a_table_becomes_the_state_of_the_gateway(gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Values of bare and single-object destinations arrive; bad rows are given out; a second load changes nothing."""
+    """Values of bare and single-object destinations arrive, invalid rows are returned, and a second load changes nothing."""
     path = tmp_path / "state.jsonl"
     meters, status = shown(METERS, 20), shown(STATUS, 20)
     rows = [

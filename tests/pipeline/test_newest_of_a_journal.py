@@ -1,4 +1,4 @@
-"""What workers find by walking segments is what Spark finds in the rows of the journal."""
+"""Workers that scan segments find the values that Spark finds in the rows of the journal."""
 
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_walking_finds_what_the_rows_say(
 def test_a_few_are_written_as_many_are(
     spark: SparkSession, journal: Path, tmp_path: Path, deleted: bool, form: Format
 ) -> None:
-    """What the driver puts together by itself is what Spark makes of it, also as a table for people."""
+    """The driver by itself makes the same result as Spark, also as a table for people."""
     archive = examine(spark, journal)
     catalogue = Catalogue.load(journal, None)
     few = few_newest(spark, archive, Selection())

@@ -102,7 +102,7 @@ def damage(archive: Archive, at: int) -> Path:
 def test_either_way_of_reading_gives_the_same(
     spark: SparkSession, journal: Path, records: Literal["changes", "sessions", "rejected"]
 ) -> None:
-    """What the native reader gives of sealed segments and the data source of the open one equals what the data source gives of all."""
+    """The native reader for sealed segments, with the data source for the open one, gives the rows of the data source for all."""
     write_rejected(journal)
     frame = read_journal(spark, journal, records=records)
     assert same(frame, by_source(spark, journal, records))
@@ -154,7 +154,7 @@ def test_rows_hold_what_was_written(spark: SparkSession, journal: Path) -> None:
 
 
 def test_parts_of_a_table_are_the_whole_of_it(spark: SparkSession, journal: Path) -> None:
-    """What one branch of a query filters for is not taken for the other's, nor one query's for the next."""
+    """The filter of one branch of a query is not applied to another branch, nor that of one query to the next."""
     opened = examine(None, journal).open
     assert opened is not None
     for frame, cut in (

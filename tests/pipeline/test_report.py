@@ -54,11 +54,11 @@ def browser() -> str:
 
 
 def look(browser: str, page: str, folder: Path) -> dict[str, Any]:
-    """Open a page as a file, and say what a witness in it saw."""
+    """Open a page as a file, and return what a witness in it saw."""
     file = folder / "page.html"
     file.write_text(page.replace("<head>", "<head>" + WITNESS, 1), encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder}/profile"]
-    options.append("--disable-dev-shm-usage")  # which is small in many containers, and everybody's
+    options.append("--disable-dev-shm-usage")  # which is small in many containers, and shared by all programs
     done = subprocess.run(
         [browser, *options, f"--virtual-time-budget={DRAWN_MS * 2}", "--dump-dom", file.as_uri()],
         stdin=subprocess.DEVNULL,
@@ -108,7 +108,7 @@ def test_a_journal_without_a_change_is_a_page_that_says_so(spark: SparkSession, 
 
 
 def test_the_witness_sees_errors_and_requests(browser: str, tmp_path: Path) -> None:
-    """What the tests above would not want is seen: an error, a word on the console, a request, and one that is refused."""
+    """The witness sees what the tests above exclude: an error, a word on the console, a request, and one that is refused."""
     policy = '<meta http-equiv="Content-Security-Policy" content="connect-src \'none\'">'
     script = "<script>console.error('told'); fetch('http://127.0.0.1:9/refused').catch(() => 0); unknown()</script>"
     page = f'<html><head>{policy}</head><body><img src="http://127.0.0.1:9/asked">{script}</body></html>'

@@ -263,7 +263,7 @@ async def publish(
 
 
 def newest_revision(gateway: GatewayProcess, machines: int) -> int:
-    """Return the revision of the newest reading that the gateway has, when N machines have one and none sends any more."""
+    """Return the revision of the newest reading that the gateway has, when N machines have one and none sends."""
 
     async def ask() -> int:
         newest: dict[str, int] = {}
@@ -294,7 +294,7 @@ def test_totals_come_back(
     periods: Periods,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What publishers of two makes send comes back as the totals of their venue, to a subscriber of another make."""
+    """Values from publishers of two makes come back as the totals of their venue, to a subscriber of another make."""
     assert spark.version  # one for the command that runs in this process
     floor = Floor()
     subscriber = Subscriber()

@@ -155,7 +155,7 @@ def test_a_batch_becomes_the_values_of_its_topics(spark: SparkSession, gateway: 
 
 
 def test_no_older_row_comes_after_a_newer_one(spark: SparkSession, gateway: GatewayProcess) -> None:
-    """Whatever task has which row and in which order, accepted numbers of a topic only rise, and its newest row is its value."""
+    """For any tasks and any order of rows, accepted numbers of a topic only rise, and its newest row is its value."""
     shuffled = table(spark, 4000, 20).orderBy(F.rand(1)).repartition(4)
     write(shuffled, options(gateway, source="mine"))
     found = numbers(gateway, "mine")
@@ -329,14 +329,14 @@ def test_each_kill_is_outlived_in_order(gateway: GatewayProcess) -> None:
 
 
 def test_it_stops_after_too_many_rejections(gateway: GatewayProcess) -> None:
-    """With a limit no more batches are taken once N rows were rejected; those under way are settled."""
+    """With a limit no further batch is taken once N rows were rejected, and those under way are settled."""
     rows = [Row(number, "X/no", b"v") for number in range(1000)]
     counts = publish_rows(target(gateway, window=50), "s", batches(rows, 50), rejected_max=100)
     assert 100 <= sum(counts.rejected.values()) < 1000
 
 
 def test_a_gateway_that_is_silent_is_given_up(gateway: GatewayProcess) -> None:
-    """One that takes what is sent, or takes no more, and never answers fails the write by its own time limit, with this reason."""
+    """One that takes what is sent, or stops taking it, and never answers fails the write by its own time limit, with this reason."""
     for body, said in ((b"v", "the gateway does not answer"), (bytes(4_000_000), "takes nothing")):
 
         def cut(body: bytes = body) -> Iterator[list[Row]]:
@@ -398,7 +398,7 @@ def test_it_gives_up_and_says_where_it_was(certificates: Path) -> None:
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
-    """What a gateway cannot store is offered again until there is room; no older value comes after a newer one meanwhile."""
+    """Values that a gateway cannot store are sent again until there is room. No older value comes after a newer one meanwhile."""
     files = GatewayFolder(tmp_path)
     with files.start(faulty=True) as running:
         one = Target("127.0.0.1", running.port, *files_of(tmp_path / "certs"), window=20)

@@ -1,4 +1,4 @@
-"""The data source `maxam` as Spark sees it: what filters leave out, what options say, and what a query that fails tells."""
+"""The data source `maxam` as Spark sees it: filters, options, and errors of queries."""
 
 import errno
 import os
@@ -118,7 +118,7 @@ def test_other_filters_leave_out_nothing(journal: Path, one: Filter) -> None:
 
 
 def test_small_segments_share_a_task_and_large_ones_do_not(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks are of whole segments, in order, and of no more bytes than one may have; together they are all of them."""
+    """Tasks are of whole segments, in order, and within the limit of bytes. Together they have all segments."""
     segments = list_segments(journal, "changes")
     reader = JournalReader({"path": str(journal)})
     assert len(reader.partitions()) == 1
@@ -196,7 +196,7 @@ def test_behind_damage_sessions_have_the_revisions_that_they_had(sessions: Path)
 
 
 def test_a_disk_that_fails_within_a_file_is_told_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the disk after a header names the segment and what is lost, or costs what is after it."""
+    """An error of the disk after a header specifies the segment and what is lost, or costs what is after it."""
     settings = JournalSettings(segment_bytes_max=2 << 20, durable=False, reserve_bytes=0)
     journal = Journal.open(tmp_path, OsDisk(), settings, SYNC)
     list(journal.recover())

@@ -149,7 +149,7 @@ def test_available_now_ends_and_takes_bounded_batches(
 def test_a_stream_that_fell_behind_retention_fails(
     spark: SparkSession, start: Start, writer: Writer, tmp_path: Path
 ) -> None:
-    """When segments after the checkpoint have been removed, the query fails and names the lost revisions."""
+    """When segments after the checkpoint have been removed, the query fails and lists the lost revisions."""
     writer.write(4)
     query = start(read_stream(spark, writer))
     query.processAllAvailable()

@@ -146,7 +146,7 @@ def test_spark_counts_as_the_model_does(
         ]
         assert row["machines"] == len({machine for machine, numbers in parts if numbers[len(METERS)]})
 
-    # and what would be published is what the running totals say
+    # and the values to publish are those of the running totals
     running = VenueTotals(periods)
     running.take(readings.toArrow().cast(table([]).schema).combine_chunks().to_batches()[0], READINGS + 3)
     assert newest_totals(sums, periods, READINGS + 3).values() == running.values()

@@ -1,4 +1,4 @@
-"""A small journal of values of any schemas, and what fastavro says that the columns of its history hold."""
+"""A small journal of values of any schemas, and the columns of its history according to fastavro."""
 
 import io
 import json

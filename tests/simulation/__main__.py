@@ -1,4 +1,4 @@
-"""Simulate many seeds on all processors: `python -m tests.simulation --seeds 10000`, or one that failed: `--seed 4711`."""
+"""Simulate many seeds on all processors (`python -m tests.simulation --seeds 10000`), or one that failed (`--seed 4711`)."""
 
 import argparse
 import os

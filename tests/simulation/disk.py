@@ -23,7 +23,7 @@ class File:
         self.folder = folder
         self.synced = synced
         self.data = bytearray(synced)
-        self.pending: list[tuple[int, bytes | None]] = []  # writes since the last sync; None: cut to that size
+        self.pending: list[tuple[int, bytes | None]] = []  # writes since the last sync; None is a cut to that size
 
     def apply(self, offset: int, data: bytes | None) -> None:
         """Do one write or cut."""
@@ -78,7 +78,7 @@ class SimulatedDisk:
     """Implements `maxam.journal.disk.Disk`; `calls` counts every operation from 1.
 
     Args:
-        faults: Number of a call -> errno it fails with, before it does anything; 0 cuts the power in the midst of it; KILL ends the process.
+        faults: Number of a call -> errno it fails with, before it does anything. 0 cuts the power in the midst of it. KILL ends the process.
         capacity: Bytes of all files together, or None.
         write_bytes_max: Of one pwrite, or None.
     """

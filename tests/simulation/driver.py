@@ -151,7 +151,7 @@ class Driver:
         self._end(connection)
 
     def wait(self) -> None:
-        """Let so much time pass that marks of deleted topics may count no more, or not yet."""
+        """Let time pass, after which marks of deleted topics may have expired, or not yet."""
         self.wall_us += int(LIMITS.dedup_retention_s * 1e6 / 2) + 1
 
     def subscribe(
@@ -270,7 +270,7 @@ class Driver:
                 self.lose(client)
 
     def crash(self, found: bool) -> None:
-        """Kill the broker and start it again; `found`: what was being written survives."""
+        """Kill the broker and start it again. With `found`, what was being written survives."""
         if self.writing is not None and found:
             self.journal += _records(self.writing)
         self.model.crash(found and self.writing is not None)
@@ -391,7 +391,7 @@ class Driver:
     def _compare_staleness(self, subscription: Subscription, known: model.Subscription, found: tuple[int, int]) -> None:
         waiting = [topic for topic in known.newest if known.waiting(topic)]
         if sorted(waiting) != sorted(topic.name for topic in subscription.owed):
-            return  # whoever takes what leaves tells
+            return  # the driver that takes what leaves reports it
         owed_us = min((known.lacked_since_us(known.newest[topic]) for topic in waiting), default=0)
         unacked_us = min((known.lacked_since_us(message) for message in known.sent), default=0)
         if model.VAGUE in (owed_us, unacked_us):
@@ -468,7 +468,7 @@ class Driver:
 
 
 def check_recovery_cost(broker: Broker) -> None:
-    """Check that a recovery looked at no topic more often than there are globs of durable subscriptions left.
+    """Check that a recovery checked no topic more often than there are globs of durable subscriptions left.
 
     Raises:
         Violation: Its cost grows with the records that it read.

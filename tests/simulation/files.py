@@ -1,4 +1,4 @@
-"""What operators and integrators have on the disk in a simulation: policies, schemas, revocation lists; good and bad."""
+"""Files of operators and integrators in a simulation: policies, schemas and CRLs, valid and invalid ones."""
 
 import datetime as dt
 import json

@@ -1,7 +1,7 @@
 """All short histories of one publisher and one subscribing client over two topics, each step checked against the model.
 
-Histories that lead to the same state of broker, journal and model have the same futures, so only the first of them goes on;
-and the topic that is used first is called X/a. What a state is, `_picture` says: everything that a later step can distinguish,
+Histories that lead to the same state of broker, journal and model have the same futures, so only the first of them goes on.
+The topic that is used first is called X/a. `_picture` defines a state: everything that a later step can distinguish,
 with revisions and receipt ids replaced by their order.
 """
 

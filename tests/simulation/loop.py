@@ -51,7 +51,7 @@ class Loop:
         return self.time_ns() // 1000
 
     async def checkpoint(self) -> None:
-        """Let others have their turn."""
+        """Let other tasks run."""
         await _pause()
 
     async def sleep(self, seconds: float) -> None:

@@ -34,10 +34,10 @@ FAULTS = (0, 0, KILL, errno.ENOSPC, errno.EIO)
 
 
 class Machine:
-    """What `open_gateway` makes, in the same order. The driver does what event loop and threads do.
+    """The parts that `open_gateway` makes, in the same order. The driver does the work of event loop and threads.
 
     Attributes:
-        died: What ended the process in the committer's thread, if anything did.
+        died: Error that ended the process in the committer's thread, if any did.
         judged: Changes with a schema that recovery has read.
         reload: The one under way.
     """
@@ -105,12 +105,12 @@ class Machine:
         return [*(group._writing or []), *group._kept, *self.broker.pending]
 
     def peer(self, client: str, fingerprint: str, session: str, wake: Callable[[], None]) -> ServerConnection:
-        """Make a connection, as the gateway does behind a handshake."""
+        """Make a connection, as the gateway does after a handshake."""
         denial = partial(self.access.denial, chain_of(client))
         return ServerConnection(self.broker, self._settings, fingerprint, session, wake, self._loop.now_s, denial)
 
     def pump(self) -> None:
-        """Do what the committer's task does in one pass, and who looks at certificates."""
+        """Do one pass of the committer's task, and of the one that checks certificates."""
         self.committer._pump(self._loop.now_s)
         self._sweep.step()
         if self._settings.presence.enabled:

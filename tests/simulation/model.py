@@ -1,8 +1,8 @@
 """A naive model of delivery that keeps every message, written from protocol.md and not from the code.
 
-It gets every request to the broker and the outcome of each batch, and checks every frame that leaves: `message` and
+It gets every request to the broker and the outcome of each batch, and checks every frame that leaves. `message` and
 `receipt` raise Violation for one that is not allowed, `complete` for one that is missing. Choices that the protocol leaves open are open
-here: `loose` topics (of a snapshot, or after a restart) come in any order, `optional` ones may come or not.
+here. `loose` topics (of a snapshot, or after a restart) come in any order, and `optional` ones may come or not.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Message:
 
     value: Value
     state: int
-    since_us: int  # it is lacked since then: when it was accepted, or when what is there was asked for; VAGUE
+    since_us: int  # it is missing since then: when it was accepted, or when the present value was requested, or VAGUE
     recorded: bool = False  # the journal knows that it was acknowledged
     unrecorded: bool = False  # owed without a record: a reload granted the right, or the record is not committed
 
@@ -526,7 +526,7 @@ class Model:
             servable = self._servable(other)
             withheld = not self.rights[connection.client].issuperset(
                 other.newest
-            )  # one without the right uses up a turn
+            )  # one without the right uses up a place
             if other is subscription or withheld or not any(not other.unordered(t) for t in servable):
                 other.passed_by.clear()
             elif subscription in other.passed_by:

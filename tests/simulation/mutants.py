@@ -40,7 +40,7 @@ class Mutant:
         refined: Only clients with refined subscriptions can notice it.
         attending: Only the simulation of a venue with last wills, presence and values that expire can notice it.
         selective: Only those with selectors, or those that take over sessions and see restored journals.
-        first: The seed to begin with: who is rarely noticed is looked for where it was.
+        first: The seed to begin with. A mutant that is rarely noticed is searched for where it was noticed once.
     """
 
     name: str

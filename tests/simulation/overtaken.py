@@ -1,4 +1,4 @@
-"""Walks over topics that other policies and other SUBSCRIBEs overtake: each value comes once, and none is missing."""
+"""Scans over topics that other policies and other SUBSCRIBEs overtake: each value comes once, and none is missing."""
 
 import random
 from typing import Any
@@ -45,7 +45,7 @@ class _Reader:
 
 
 def overtaken(rng: random.Random) -> None:
-    """Change the rights of one subscriber and let it ask for everything again, while earlier walks are under way.
+    """Change the rights of one subscriber and let it ask for everything again, while earlier scans are under way.
 
     Raises:
         Violation: A value came twice for one reason, or not at all.

@@ -34,7 +34,7 @@ def test_who_shares_what_is_handed_out_reads_what_he_would_alone() -> None:
 
 
 def test_walks_that_are_overtaken_owe_each_value_once() -> None:
-    """Other rights and eager SUBSCRIBEs while earlier walks are under way: nothing comes twice, nothing is missing."""
+    """Other rights and eager SUBSCRIBEs while earlier scans are under way: nothing comes twice, nothing is missing."""
     for seed in range(100):
         overtaken(random.Random(seed))  # noqa: S311 - a simulation, not a secret
 

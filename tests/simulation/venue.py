@@ -160,11 +160,16 @@ class Link:
 class Venue:
     """A run.
 
-    Holds at every moment: nothing leaves above what is committed, nor without the right to it, nor older after newer on one
-    subscription, nor beyond the window, nor again once its ACK had a RECEIPT; RECEIPTs leave once each, in order, and
-    `accepted` only for what is on the disk; after every restart the store is what was committed (or with the block under way);
-    no subscription is owed more than there are topics. At the end, with a whole network and room on the disk: the newest of every
-    topic has come to all subscribers that are to have it, and every RECEIPT has come.
+    At every moment:
+
+    * No MESSAGE leaves above what is committed, without the right to it, or beyond the window.
+    * None leaves older after newer on one subscription, or again once its ACK had a RECEIPT.
+    * RECEIPTs leave once each, in order, and `accepted` only for what is on the disk.
+    * After every restart the store is what was committed, with or without the block under way.
+    * No subscription is owed more than there are topics.
+
+    At the end, with a whole network and room on the disk, every RECEIPT has come. So has the newest value of every topic, to all
+    subscribers that are to have it.
     """
 
     def __init__(self, seed: int, refining: bool = True) -> None:

@@ -1,12 +1,12 @@
 """A busy venue for as long as one likes: `python -m tests.soak --minutes 60`, or `make soak MINUTES=60`.
 
-A gateway process, 1,000 TLS connections, 10,000 subscriptions and 100,000 topics; subscribers come and go (politely, by closing, by
-a reset), subscribe again, fall silent until the gateway closes them, take each other's sessions over, and return to durable ones; values are
-published and deleted. Memory, descriptors, tasks, connections and sessions are read every few seconds, from /proc and
+A gateway process has 1,000 TLS connections, 10,000 subscriptions and 100,000 topics. Subscribers come and go (politely, by closing, by
+a reset), subscribe again, and fall silent until the gateway closes them. They take each other's sessions over, and return to durable
+ones. Values are published and deleted. Memory, descriptors, tasks, connections and sessions are read every few seconds, from /proc and
 /metrics. At the end all leave. It must hold:
 
 * no SEND is refused, no subscriber sees an older value of a topic after a newer one;
-* memory in the last quarter of the time is at most 5 % above that in the second: the first is for warming up;
+* memory in the last quarter of the time is at most 5 % above that in the second (the first is for warming up);
 * descriptors, tasks, connections, sessions and topics are at the end what they were before the first subscriber came.
 """
 

@@ -78,7 +78,7 @@ class Scene:
         return sorted(n for n in topics if not topics[n].change.deleted and one.glob.matches(n.decode()))
 
     def check(self, window: Window, count: Count, after: bytes | None) -> None:
-        """What is known is true of this moment, as far as the scan has come, once all turns are taken in."""
+        """The window is true of this moment, as far as the scan has come, once all changes are taken in."""
         matching = self.alive(count)
         behind = [name for name in matching if after is None or name > after]
         if window.position == self.feed.end:

@@ -56,8 +56,10 @@ def apache_reads(writer: Json, reader: Json, body: bytes) -> bool:
 
 
 def beyond_apache(writer: Type, reader: Type) -> bool:
-    """Return True if resolving takes what the `avro` package has not: aliases, unqualified names, string for bytes, defaults of enums,
-    items of another kind, and a writer's union without a reader's.
+    """Return True if resolving takes what the `avro` package does not have.
+
+    That is aliases, unqualified names, string for bytes, defaults of enums, items of another kind, and a writer's union without a
+    reader's.
     """
     resolution = Resolution(writer, reader)
     types: dict[int, Type] = {id(writer): writer, id(reader): reader}
@@ -157,8 +159,9 @@ def _text(value: Any) -> str:
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_silent_changes_are_those_that_happen(data: st.DataObject) -> None:
-    """A silent change shows a body of both minors that fastavro reads as another value than it resolves to; without one, no drawn
-    body is such.
+    """A silent change shows a body of both versions that fastavro reads as another value than it resolves to.
+
+    Without a silent change, no drawn body is such.
     """
     old = data.draw(small_schemas())
     new = plain(data.draw(minors(old, 3)))

@@ -1,4 +1,4 @@
-"""What is shown of Avro, encoded again, is the same Avro: on random schemas and values, by both ways in."""
+"""Avro that is shown as JSON and encoded again is the same Avro, on random schemas and values, by both ways in."""
 
 import io
 import json

@@ -118,7 +118,7 @@ def test_an_error_ends_the_counting_of_receipts() -> None:
 
 @pytest.mark.parametrize("head", [b"content-length:2\n\nabc\0", b"content-length:x\n\nabc\0"])
 def test_a_wrong_length_is_an_error(head: bytes) -> None:
-    """A body that is longer than it says, and a length that is no number."""
+    """A body that is longer than its content-length, and a length that is no number."""
     with pytest.raises(LoadError):
         Scanner(MARK, acked=True).feed(b"MESSAGE\n" + head + b"MESSAGE\n")
 

@@ -60,7 +60,7 @@ def recover(records: Sequence[Record], scan_each_record: bool) -> Broker:
 
 
 def scan_all_topics(broker: Broker, subscription: Subscription, record: SubscriptionRecord) -> None:
-    """Owe what a record owes, by looking at every topic at once."""
+    """Owe what a record owes, by checking every topic at once."""
     if not record.eager and record.low_water is None:
         return
     for topic in broker.store.topics.values():

@@ -292,7 +292,7 @@ def test_any_cut_or_flipped_bit_leaves_a_prefix_of_the_rejected_sends(
     items: list[tuple[bytes, bool, Identity, Validation, tuple[tuple[bytes, bytes], ...], bytes, str, Rejection]],
     data: st.DataObject,
 ) -> None:
-    """Whatever happens to the open segment, a start keeps whole blocks up to it, goes on with the next number, and reads back what it wrote."""
+    """After any damage of the open segment, a start keeps whole blocks up to it, continues the numbers, and reads back what it wrote."""
     disk = SimulatedDisk()
     disk.make_folder(ROOT)
     journal = RejectedJournal.open(ROOT, disk, RejectedSettings(), SYNC)
