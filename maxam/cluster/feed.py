@@ -5,6 +5,7 @@ the ring buffer holds its position.
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -73,11 +74,11 @@ class JournalFeed:
         self._decoder = Decoder(0, 0)
         self._begins = False  # the next block out of the file is the first of its segment
         self._after = 0  # the next segment begins after this revision, if no file is open
-        self._pending: list[Entry] = []
         self.position = position
         self._number = None if self._is_unknown(position) else ring.find(position)
         if self._number is None:
             self._find(position, known)
+        self._seal = _sealed_at(folder, position)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -93,6 +94,9 @@ class JournalFeed:
             JournalDamagedError: A file differs from what was written.
             OSError: A file cannot be read.
         """
+        if self._seal is not None:
+            entry, self._seal = self._seal, None
+            return [entry]
         if self._number is None:
             entries = list(self._from_files(bytes_max))
             if entries or self._number is None:
@@ -270,6 +274,14 @@ class JournalFeed:
         return Entry(INCARNATION, False, position, position, marker, incarnation.encode())
 
 
+def _sealed_at(folder: str, position: Position) -> Entry | None:
+    """Return a seal if a sealed segment ends at a position. The reader may have had no link when it was sealed."""
+    for segment in list_segments(folder, "changes"):
+        if not segment.open and segment.last == position.revision and _end_chain(segment) == position.chain:
+            return Entry(SEAL, False, position, position, bytes(SYNC_BYTES), b"")
+    return None
+
+
 def _end_chain(segment: Segment) -> int:
     """Return the check of the last block of a sealed segment, as its end mark has it; -1 if it has none."""
     file = SegmentFile(segment.path)
@@ -344,8 +356,14 @@ def _schemas_entry(texts: list[tuple[str, bytes]], position: Position) -> Entry:
     return Entry(SCHEMAS, False, position, position, bytes(SYNC_BYTES), texts_payload(texts))
 
 
-def serve_feed(link: Link, feed: JournalFeed, texts: SchemaTexts) -> None:
+def serve_feed(link: Link, feed: JournalFeed, texts: SchemaTexts, ending: threading.Event) -> None:
     """Send a feed over a link until the link ends.
+
+    Args:
+        link: Of the reader.
+        feed: Entries that the reader gets.
+        texts: Schemas that it may lack.
+        ending: Set once the journal no longer grows. The link ends when the reader has all.
 
     Raises:
         LinkLostError: The link has ended.
@@ -356,11 +374,15 @@ def serve_feed(link: Link, feed: JournalFeed, texts: SchemaTexts) -> None:
     """
     pause_s = _PAUSE_S_MIN
     while True:
+        last = ending.is_set()
         entries = feed.take()
         # each text is in its folder before the first record that needs it is written
         frames = [wire.frame(wire.ENTRY, entry.encode()) for entry in (*texts.entries(feed.position), *entries)]
         if frames:
             link.send(b"".join(frames))
+        elif last:
+            link.finish(wire.SILENCE_S)
+            return
         pause_s = _PAUSE_S_MIN if entries else min(2 * pause_s, _PAUSE_S_MAX)
         frame = link.receive(pause_s)
         if frame is not None:

@@ -100,6 +100,16 @@ class Link:
         while self._unsent_bytes:
             self._pump(BEAT_S, reading=True)
 
+    def finish(self, timeout_s: float) -> None:
+        """Send nothing further, and wait for a while until the peer has read all and ends the link. Errors are those of `send`."""
+        self.flush()
+        with suppress(OSError):
+            socket.socket.shutdown(self.tls, socket.SHUT_WR)  # that of TLS would forget the keys for reading
+        self._beat_due_s = math.inf
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            self.receive(BEAT_S)
+
     def receive(self, timeout_s: float) -> Frame | None:
         """Return the next frame that is no sign of life; None if there is none in time. Errors are those of `send`."""
         if not self._frames:

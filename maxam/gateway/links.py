@@ -8,6 +8,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +38,7 @@ from maxam.records import Identity
 RIGHT: Final = "replicate"
 _HANDSHAKES_MAX: Final = 16  # links whose peer is not known yet
 _SEND_BUFFER_BYTES: Final = 4_194_304
+_FINISH_S: Final = 2.0  # of a graceful stop, until followers have what is committed
 
 
 @dataclass(slots=True)
@@ -108,6 +110,8 @@ class Links:
         self._failures: Final = AcceptFailures(self._log_limit)
         self._unknown: Final[dict[socket.socket, None]] = {}  # in their handshake, oldest first; each a second handle
         self._threads: Final = trio.CapacityLimiter(settings.links_max + _HANDSHAKES_MAX)
+        self._finishing: Final = threading.Event()
+        self._finished: Final = trio.Event()
 
     async def run(self) -> None:
         """Listen and serve until cancelled.
@@ -122,6 +126,17 @@ class Links:
         async with trio.open_nursery() as nursery:
             acceptor = Acceptor(listening, self._limits, self._failures)
             await acceptor.run(partial(self._accepted, nursery))
+
+    async def finish(self) -> None:
+        """Wait a short time until the followers have all of the journal, which no longer grows."""
+        self._finishing.set()
+        self._note_finished()
+        with trio.move_on_after(_FINISH_S):
+            await self._finished.wait()
+
+    def _note_finished(self) -> None:
+        if self._finishing.is_set() and not any(state.wish == "feed" for state in self.states.values()):
+            self._finished.set()
 
     def _accepted(self, nursery: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
         if (
@@ -221,7 +236,7 @@ class Links:
                 texts = SchemaTexts(self._folder)
                 texts.skip(hello.schemas)
                 link.send(wire.encode_welcome(welcome))
-                serve_feed(link, feed, texts)
+                serve_feed(link, feed, texts, self._finishing)
             finally:
                 feed.close()
         except FeedRefusedError as error:
@@ -263,6 +278,7 @@ class Links:
 
     def _ended(self, state: LinkState) -> None:
         del self.states[state.link]
+        self._note_finished()
         who = Identity(state.principal, "")
         self._audit.record(DISCONNECTED, "closed", who, state.address, f"link: {state.wish}")
 

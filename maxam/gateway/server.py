@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import secrets
+import socket
 import ssl
 import sys
 import time
@@ -270,6 +271,28 @@ class Gateway:
         if listening is not None:
             self.address = listening.getsockname()[:2]
             addresses = [address_text(*self.address)]
+        async with trio.open_nursery() as linked:
+            if self.links is not None:  # ends last, so that followers get the end of the journal
+                linked.start_soon(self.supervisor.run, "links", self.links.run)
+            await self._serve_until_stopped(listening, services, addresses, ready)
+            if self.links is not None and self.observer is None:
+                self._journal.seal()
+                await self.links.finish()
+            linked.cancel_scope.cancel()
+        if self._rejects is not None:
+            await trio.to_thread.run_sync(self._rejects.close)
+        self.audit.record(STOPPED, "stopped", revision=self.broker.committed_revision)
+        await trio.to_thread.run_sync(self.audit.close)
+        self._journal.close(seal=self.observer is None)
+
+    async def _serve_until_stopped(
+        self,
+        listening: socket.socket | None,
+        services: Sequence[Service],
+        addresses: list[str],
+        ready: Callable[[list[str]], None],
+    ) -> None:
+        """Serve until `stop`, and until all that was appended is committed. The arguments are as of `run`."""
         async with trio.open_nursery() as lasting:
             if self.observer is None:
                 lasting.start_soon(self.committer.run)
@@ -287,11 +310,6 @@ class Gateway:
                 with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                     await self.committer.drained()
             lasting.cancel_scope.cancel()
-        if self._rejects is not None:
-            await trio.to_thread.run_sync(self._rejects.close)
-        self.audit.record(STOPPED, "stopped", revision=self.broker.committed_revision)
-        await trio.to_thread.run_sync(self.audit.close)
-        self._journal.close(seal=self.observer is None)
 
     @property
     def disk_full(self) -> bool:
@@ -332,8 +350,6 @@ class Gateway:
             yield "watch", FileWatch(settings, self.reloader.watched).run
         yield "entitlement", self.access.run
         yield "audit", self.audit.run
-        if self.links is not None:
-            yield "links", self.links.run
 
     def stop(self) -> None:
         """Begin a graceful stop."""

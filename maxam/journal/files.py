@@ -347,11 +347,20 @@ class Journal:
             OSError: The outcome is unknown; the process must end.
             JournalError: An earlier call failed so.
         """
+        segment = self._files.opened
+        if segment is None or segment.aged(now_us, self._settings.segment_age_s_max):
+            self.seal()
+
+    def seal(self) -> None:
+        """Seal the open segment if it holds a change. On a full disk it stays as it is. Belongs to the thread that writes.
+
+        Raises:
+            OSError: The outcome is unknown; the process must end.
+            JournalError: An earlier call failed so.
+        """
         self._require_usable()
         segment = self._files.opened
-        if segment is None or self._committed.revision < segment.first:
-            return
-        if segment.aged(now_us, self._settings.segment_age_s_max):
+        if segment is not None and self._committed.revision >= segment.first:
             self._seal_if_room()
             if self.watcher is not None and self._files.opened is None:
                 self.watcher.sealed(segment.sync_marker)
@@ -378,12 +387,10 @@ class Journal:
     def close(self, seal: bool = True) -> None:
         """Let go of the folder; with `seal`, seal the open segment before if it holds a change and there is room."""
         try:
-            segment = self._files.opened
-            if segment is not None and not self._failed:
-                if seal and self._committed.revision >= segment.first:
-                    self._seal_if_room()
-                elif self._unsynced:
-                    self.sync()
+            if self._recovered and not self._failed:
+                self.sync()
+                if seal:
+                    self.seal()
         finally:
             self._failed = True
             self._files.close()

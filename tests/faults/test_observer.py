@@ -1,6 +1,7 @@
 """A gateway that follows another one, as processes: it holds what its source holds, and becomes a source when a person decides so."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,82 @@ def test_either_is_killed_at_any_time(site: Site) -> None:
     site.send(values("e", 10))
     site.observer.start()
     require_equal(site)
+
+
+def require_same_files(site: Site, running: bool = True) -> None:
+    """The observer must come to have the sealed segments of the source, all of them and no other, by SHA-256."""
+    there = sealed(site.source)
+    if running:
+        until(lambda: sealed(site.observer) == there, site.observer)
+    assert sealed(site.observer) == there
+
+
+def open_segments(gateway: GatewayProcess) -> list[str]:
+    """Return the names of a gateway's open segments."""
+    return [path.name for path in (gateway.folder / "journal" / "segments").glob("*.open.avro")]
+
+
+def test_a_graceful_stop_seals_the_same_segment_at_both(site: Site) -> None:
+    """The observer has the last segment of its source before the source has ended, with what the stop itself wrote."""
+    site.source.start()
+    site.observer.start()
+    for number in range(3):
+        site.client(site.source, subscribe, "subscriber", f"durable-{number}")
+        site.send(values(f"a{number}-", 50, 400))
+        site.caught_up()  # so it has a link again
+        assert site.source.stop() == 0
+        assert open_segments(site.source) == []
+        require_same_files(site)
+        assert open_segments(site.observer) == []
+        site.source.start()
+    names = sealed(site.source)
+    assert len(names) >= 3
+    assert site.observer.stop() == 0
+    require_same_files(site, running=False)
+
+
+def test_a_seal_that_an_observer_missed_reaches_it_later(site: Site) -> None:
+    """It was away when its source stopped. It seals when it is back, though no change follows."""
+    site.source.start()
+    site.observer.start()
+    for restart in (site.observer.stop, site.observer.kill):
+        site.send(values(f"{restart.__name__}-", 60, 400))
+        site.caught_up()
+        restart()
+        assert site.source.stop() == 0
+        assert sealed(site.observer).keys() < sealed(site.source).keys()
+        site.source.start()
+        site.observer.start()
+        require_same_files(site)
+        assert open_segments(site.observer) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sealed_segments_are_equal_through_stops_and_kills(site: Site, seed: int) -> None:
+    """Either side is stopped or killed, in any order, under changes. At each graceful stop of the source the files are equal."""
+    chance = random.Random(seed)  # noqa: S311  # to be repeatable
+    site.source.start()
+    site.observer.start()
+    observing = True
+    for number in range(6):
+        site.send(values(f"v{number}-", chance.randrange(1, 200), chance.choice([50, 900])))
+        act = chance.choice(["observer", "source", "both"])
+        if act != "source" and observing:
+            chance.choice([site.observer.stop, site.observer.kill])()
+            observing = False
+        if act != "observer":
+            chance.choice([site.source.stop, site.source.kill])()
+            site.source.start()
+        if not observing and chance.random() < 0.7:
+            site.observer.start()
+            observing = True
+    if not observing:
+        site.observer.start()
+    site.send(values("last", 5))
+    site.caught_up()
+    assert site.source.stop() == 0
+    require_same_files(site)
+    assert len(sealed(site.source)) > 3
 
 
 def test_an_observer_copies_what_its_source_no_longer_has_one_by_one(site: Site) -> None:
