@@ -79,6 +79,11 @@ class Link:
         self.sent_bytes = 0
         tls.setblocking(False)
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since something arrived last."""
+        return time.monotonic() - self._heard_s
+
     def close(self) -> None:
         """End the link."""
         self.tls.close()

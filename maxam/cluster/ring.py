@@ -5,6 +5,7 @@ needs it reads the journal's files.
 """
 
 import threading
+import time
 from typing import Final, final
 
 from maxam.cluster.entry import SEAL, Entry, block_entry
@@ -18,13 +19,15 @@ _STEP_BYTES: Final = 200  # of memory, beside the block
 class _Step:
     """A block that was committed, or a seal."""
 
-    __slots__ = ("after", "before", "begins", "data")
+    __slots__ = ("after", "at_s", "before", "begins", "data", "offset")
 
     def __init__(self, data: bytes, before: Position, after: Position, begins: bool) -> None:
         self.data: Final = data  # with the sync marker; of a seal the marker alone
         self.before: Final = before
         self.after: Final = after
         self.begins: Final = begins
+        self.offset = 0  # bytes of all steps before it
+        self.at_s = time.monotonic()
 
 
 @final
@@ -42,6 +45,7 @@ class Ring:
         self.incarnation = incarnation
         self._bytes_max: Final = bytes_max
         self._bytes = 0
+        self._offset = 0  # bytes of all steps
         self._steps: Final[dict[int, _Step]] = {}  # by number
         self._first = 0  # number of the oldest step that is kept
         self._next = 0  # number of the next step
@@ -102,11 +106,27 @@ class Ring:
             incarnation = self.incarnation
         return [_entry(step) for step in steps], number, incarnation
 
+    def lag(self, position: Position) -> tuple[float, int] | None:
+        """Return for how many seconds a reader at a position lacks something, and how many bytes; None if it is not known here."""
+        with self._lock:
+            number = self._numbers.get((position.revision, position.chain))
+            if number is None:
+                end = self.end
+                return (0.0, 0) if (position.revision, position.chain) == (end.revision, end.chain) else None
+            while number < self._next and self._steps[number].before is self._steps[number].after:  # a seal
+                number += 1
+            if number == self._next:
+                return 0.0, 0
+            step = self._steps[number]
+            return time.monotonic() - step.at_s, self._offset - step.offset
+
     def _add(self, step: _Step, size: int) -> None:
         with self._lock:
             steps = self._steps
             number = self._next
             steps[number] = step
+            step.offset = self._offset
+            self._offset += size
             self._numbers.setdefault((step.before.revision, step.before.chain), number)
             self._next = number + 1
             self.end = step.after

@@ -453,6 +453,7 @@ VIEWS = (
     "slow",
     "overdue",
     "bridges",
+    "cluster",
     "sessions",
     "rejects",
     "schemas",

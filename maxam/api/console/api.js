@@ -20,8 +20,11 @@ function leave() {
   else underWay -= 1;
 }
 
-/** Rights of the caller, by the last answer of `/v1/about`. Until then it is the gateway that refuses. */
-export const access = { write: true };
+/**
+ * Rights of the caller, by the last answer of `/v1/about`. Until then it is the gateway that refuses. `as_of` is the time of the
+ * state that an observer showed last; empty for other gateways.
+ */
+export const access = { write: true, as_of: "" };
 
 /** Why the gateway was not asked or did not do it. */
 export class Problem extends Error {
@@ -119,6 +122,7 @@ async function ask(path, form, options = {}) {
     const limit = AbortSignal.timeout(TIMEOUT_MS);
     const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
     const response = await fetch(path, { method, headers, body: options.body, cache: "no-store", redirect: "error", signal });
+    access.as_of = response.headers.get("maxam-as-of") ?? "";
     if (!response.ok) throw await problemOf(response);
     const text = await response.text();
     return form === "json" ? JSON.parse(text, /** @type {any} */ (exact)) : text;

@@ -7,6 +7,7 @@ import { link, Poll } from "./link.js";
 import { age, time, zone } from "./text.js";
 import * as about from "./views/about.js";
 import * as bridges from "./views/bridges.js";
+import * as cluster from "./views/cluster.js";
 import * as connections from "./views/connections.js";
 import * as journal from "./views/journal.js";
 import * as overdue from "./views/overdue.js";
@@ -40,6 +41,7 @@ const VIEWS = {
   slow: { title: "Slow subscribers", icon: "slow", key: "b", show: slow.show },
   overdue: { title: "Overdue topics", icon: "overdue", key: "d", show: overdue.show },
   bridges: { title: "Bridges", icon: "bridges", key: "l", show: bridges.show },
+  cluster: { title: "Second site", icon: "cluster", key: "f", show: cluster.show },
   sessions: { title: "Sessions", icon: "sessions", key: "s", show: sessions.show },
   rejects: { title: "Rejects", icon: "rejects", key: "r", show: rejects.show },
   schemas: { title: "Schemas", icon: "schemas", key: "m", show: schemas.show },
@@ -139,6 +141,7 @@ function tellState() {
   const { state } = link;
   const silent_s = (performance.now() - link.heardAt_ms) / 1000;
   const words = { live: "Live", paused: "Paused", hidden: "Paused", lost: "No connection" };
+  put(gatewayName, access.as_of ? `${location.host}, observer as of ${time(access.as_of)}` : location.host);
   put(pillWord, state === "live" ? words.live : `${words[state]}, as of ${time(link.heardAt)}`);
   if (pill.dataset.state !== state) pill.dataset.state = state;
   root.classList.toggle("stale", state !== "live");

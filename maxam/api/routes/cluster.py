@@ -42,6 +42,7 @@ _POSITION: Final = record(
                 problem=TEXT,
                 refused=described(TEXT, "code of the refusal, such as `forked`; empty without one"),
                 linked_s=nullable(SECONDS),
+                heard_at=nullable(described(TIME, "when its last sign of life came")),
                 revision=nullable(described(COUNT, "of the source, as of its last sign of life")),
                 lag_s=NUMBER,
                 lag_changes=COUNT,
@@ -61,6 +62,13 @@ _POSITION: Final = record(
                 wish=one_of("feed", "copy"),
                 revision=nullable(COUNT),
                 lag_changes=nullable(COUNT),
+                lag_s=nullable(
+                    described(NUMBER, "how long the follower lacks something; null if longer than is kept in memory")
+                ),
+                lag_bytes=nullable(
+                    described(COUNT, "of the journal that it lacks; null if more than is kept in memory")
+                ),
+                heard_at=described(TIME, "when its last sign of life came"),
                 sent_bytes=COUNT,
                 linked_s=SECONDS,
             )
@@ -99,6 +107,7 @@ def _source(gateway: Gateway) -> dict[str, object] | None:
         "problem": status.problem,
         "refused": status.refused,
         "linked_s": None if linked_at_s is None else round(time.monotonic() - linked_at_s, 3),
+        "heard_at": iso_time(follower.heard_at_us) if follower.heard_at_us else None,
         "revision": None if head is None else head.position.revision,
         "lag_s": round(follower.lag_s(), 3),
         "lag_changes": observer.lag_changes(),
@@ -116,6 +125,7 @@ def _followers(gateway: Gateway) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for state in gateway.links.states.values():
         position = state.position
+        lag = None if position is None else gateway.links.ring.lag(position)
         rows.append(
             {
                 "principal": state.principal,
@@ -125,6 +135,9 @@ def _followers(gateway: Gateway) -> list[dict[str, object]]:
                 "wish": state.wish,
                 "revision": None if position is None else position.revision,
                 "lag_changes": None if position is None else max(0, end - position.revision),
+                "lag_s": None if lag is None else round(lag[0], 3),
+                "lag_bytes": None if lag is None else lag[1],
+                "heard_at": iso_time(time.time_ns() // 1000 - int(state.link.silent_s * 1e6)),
                 "sent_bytes": state.link.sent_bytes,
                 "linked_s": round(now_s - state.begun_s, 3),
             }

@@ -47,7 +47,7 @@ def cluster_status(credentials: Credentials, as_json: bool) -> None:
     )
     if answer["followers"]:
         print_table(
-            ["PRINCIPAL", "ADDRESS", "NAME", "VERSION", "WISH", "#REVISION", "#BEHIND", "SENT", "LINKED"],
+            ["PRINCIPAL", "ADDRESS", "NAME", "VERSION", "WISH", "#REVISION", "#BEHIND", "LAG", "SENT", "LINKED"],
             [
                 (
                     row["principal"],
@@ -57,6 +57,7 @@ def cluster_status(credentials: Credentials, as_json: bool) -> None:
                     row["wish"],
                     row["revision"],
                     row["lag_changes"],
+                    "unknown" if row["lag_s"] is None else f"{row['lag_s']:.1f} s, {size(row['lag_bytes'])}",
                     size(row["sent_bytes"]),
                     duration(row["linked_s"]),
                 )

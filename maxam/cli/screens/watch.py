@@ -184,12 +184,14 @@ class _Watcher:
                 if trio.current_time() >= self._relearn_at_s:
                     # the gateway accepted it, so its registry may be another one by now
                     self._relearn_at_s = trio.current_time() + RELEARN_S
-                    self._validator = await trio.to_thread.run_sync(Validator, self._remote, self._glob)
                     try:
+                        self._validator = await trio.to_thread.run_sync(Validator, self._remote, self._glob)
                         schema, value = self._decode(message)
                         problem = ""
                     except ValueDecodeError as still:
                         problem = str(still)
+                    except RemoteError:
+                        pass  # values may come from another gateway while this admin listener is down
         return Update(
             destination=message.destination,
             revision=int(message.message_id),
