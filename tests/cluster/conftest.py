@@ -9,6 +9,7 @@ import pytest
 
 from maxam.cluster.log import Log
 from tests.cluster.log_site import LogSite
+from tests.simulation.simulated_log import Engine, Faults, SimulatedLog
 from tests.support.cutting_relay import CuttingRelay
 from tests.support.etcd_cluster import EtcdCluster
 
@@ -18,8 +19,6 @@ _REQUEST_BYTES: Final = 400  # of a transaction, beside its entry: head, keys, a
 
 class EtcdSite:
     """A log of its own on real etcd."""
-
-    waits = True
 
     def __init__(self, cluster: EtcdCluster, stack: ExitStack) -> None:
         """Use nodes that run.
@@ -55,6 +54,25 @@ class EtcdSite:
             relay.cut_after(max(1, (entry_bytes + _REQUEST_BYTES) * (self._cuts % 4) // 3))
 
 
+class SimulatedSite:
+    """A log of its own on a simulated engine."""
+
+    def __init__(self) -> None:
+        """Begin with an empty engine."""
+        self._engine: Final = Engine()
+
+    def log(self) -> Log:
+        """Return a further client."""
+        return SimulatedLog(self._engine)
+
+    def lossy_log(self) -> Log:
+        """Return a client that loses requests and answers at random, and whose requests may arrive late."""
+        return SimulatedLog(self._engine, faults=Faults(lost=0.2, late=0.2, late_s=0.01, unheard=0.3))
+
+    def lose_answer(self, entry_bytes: int) -> None:
+        """Do nothing: the client loses enough by itself."""
+
+
 @pytest.fixture(scope="session")
 def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     """Run three nodes for all tests of a worker. A test that harms one repairs it."""
@@ -62,8 +80,11 @@ def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdClust
         yield cluster
 
 
-@pytest.fixture(params=["etcd"])
+@pytest.fixture(params=["etcd", "simulated"])
 def site(request: pytest.FixtureRequest) -> Iterator[LogSite]:
     """Return a log that does not exist yet, of each implementation."""
+    if request.param == "simulated":
+        yield SimulatedSite()
+        return
     with ExitStack() as stack:
         yield EtcdSite(request.getfixturevalue("etcd_cluster"), stack)

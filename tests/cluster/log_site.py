@@ -15,13 +15,7 @@ EMPTY_BYTES: Final = 92  # of an entry without payload
 
 
 class LogSite(Protocol):
-    """One log that does not exist yet, and faults of its engine.
-
-    Attributes:
-        waits: Calls wait in real time. A silent second passes at once otherwise.
-    """
-
-    waits: bool
+    """One log that does not exist yet, and faults of its engine."""
 
     def log(self) -> Log:
         """Return a further client of the log."""

@@ -267,6 +267,8 @@ class SimulatedLog:
 
     def _call(self, request: Callable[[], T]) -> T:
         """Have a request arrive, and return its answer, unless either is lost."""
+        if self._closed:
+            raise LogLostError("the log is closed")
         waiting, faults, rng = self._waiting, self.faults, self._rng
         begins_s = waiting.now()
         waiting.sleep(rng.random() * faults.delay_s)
