@@ -1,11 +1,12 @@
 """The state of the gateway that several routes read: the caller's rights, the topics, and the schemas of their values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, final
 
 from maxam.api.conditions import Conditions
 from maxam.api.live.shared import SLICE_NAMES, Live
+from maxam.avro.json.decoding import iso_time
 from maxam.avro.personal import with_marks_of
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
@@ -176,6 +177,13 @@ class View:
         """Return how many changes of a topic were applied since this process has known it, its recovery included."""
         topic = self._broker.store.topics.get(destination)
         return 0 if topic is None else topic.updates
+
+    def unknown_since(self, destinations: Iterable[bytes]) -> dict[str, str]:
+        """Return those topics that are not known to be current, as their link is down, and since when."""
+        if not self._broker.notices.unknown.links:
+            return {}
+        since = {name.decode(): self.gateway.bridge_links.unknown_since_us(name) for name in destinations}
+        return {name: iso_time(since_us) for name, since_us in since.items() if since_us}
 
     def schema_text(self, validation: Validation) -> bytes | None:
         """Return the self-contained text of the schema that judged a body, None without one or if what has its name now is another.

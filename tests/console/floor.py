@@ -42,6 +42,9 @@ SCHEMAS: Final = {
         [[rule]]
         destination = "X/*.Blob"
         encoding = "none"
+        [[rule]]
+        destination = "B/*.Link"
+        encoding = "none"
         """,
     "floor/Patron_v1/1.0.avsc": """
         {"type": "record", "name": "Patron_v1", "namespace": "floor",
@@ -51,7 +54,7 @@ SCHEMAS: Final = {
     "floor/Counter_v1/1.1.avsc": _RECORD % f"{_TIGHT}, {_NOTE}",
 }
 _RIGHTS: Final = {
-    "machines": 'send = ["X/*"]\nreceive = ["X/*"]',
+    "machines": 'send = ["X/*", "B/*"]\nreceive = ["X/*"]',
     "operations": 'send = ["X/*"]\nreceive = ["X/*"]\nadmin = ["read", "write", "metrics"]',
     "nothing": "",
 }

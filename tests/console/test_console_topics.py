@@ -1,15 +1,19 @@
 """The grid of topics in a real browser, against a real gateway with 100,000 topics under load."""
 
 import re
+import time
 from itertools import pairwise
 
 from playwright.sync_api import expect
 
+from maxam.links import CENTRE, HEADERS, UP, Link, LinkRoute
 from tests.console.conftest import OpenTab
 from tests.console.floor import Floor, body, topic
 from tests.console.operator_browser import ROWS, WAIT_MS
 
 TOPICS = 100_000
+SECONDS = re.compile(r"\d.* s$")
+LINK_HEADERS = [(name.decode(), value.decode()) for name, value in HEADERS]
 # Notes when the age of the row that is shown falls. On a busy machine, a test cannot check it within these seconds.
 GROWS_YOUNGER = """() => {
     const cell = document.querySelector(".space .line:not([hidden]) .age");
@@ -118,6 +122,35 @@ def test_changes_are_seen_without_asking_and_ages_count(tab: OpenTab, floor: Flo
         expect(page.locator(f"{ROWS}[data-flash]")).to_have_count(1)
         older, younger = page.evaluate("window.younger")
         assert younger < older >= 2
+
+
+def test_a_topic_whose_link_is_down_is_unknown(tab: OpenTab, floor: Floor) -> None:
+    """While the link of a venue is paused, the grid shows no age of its topics, and another topic keeps its own."""
+    for name in ("Adrift.one", "Adrift.two", "Ashore.one"):
+        floor.send("machines", f"X/{name}.Counter", body(1, "bridged"))
+    with tab() as operator:
+        page = operator.open("topics?glob=X/A*")
+        ages = page.locator(f"{ROWS} .age")
+        expect(ages).to_have_count(3)
+        expect(ages.first).to_have_text(SECONDS)
+        floor.send("machines", "B/V7.Link", link_of("PAUSED").encoded(), LINK_HEADERS)
+        expect(ages.nth(0)).to_have_text("unknown")
+        expect(ages.nth(1)).to_have_text("unknown")
+        expect(ages.nth(0)).to_have_attribute("title", re.compile("^unknown since .* link is down"))
+        expect(ages.nth(2)).to_have_text(SECONDS)
+        floor.send("machines", "X/Adrift.one.Counter", body(2, "late"))
+        expect(page.locator(f"{ROWS} .value").first).to_contain_text("late")
+        expect(ages.nth(0)).to_have_text("unknown")
+        floor.send("machines", "B/V7.Link", link_of(UP).encoded(), LINK_HEADERS)
+        expect(ages.nth(0)).to_have_text(SECONDS)
+        expect(page.get_by_text("unknown")).to_have_count(0)
+
+
+def link_of(state: str) -> Link:
+    """Return the state of a bridge that publishes the topics X/Adrift.*."""
+    now_ms = int(time.time() * 1000)
+    routes = (LinkRoute(UP, "Y/Adrift.**", "X"),)
+    return Link("V7", "centre", CENTRE, state, "works", now_ms, now_ms, "", 600, "a", "b", routes)
 
 
 def test_a_busy_topic_shows_its_newest_value_and_not_each(tab: OpenTab) -> None:

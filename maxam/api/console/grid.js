@@ -9,7 +9,7 @@ import { Digest } from "./digest.js";
 import { add, el, fill, put, svg } from "./dom.js";
 import { link } from "./link.js";
 import { Live } from "./live.js";
-import { age, byBytes, compact, count, leaves, plural, shown, shownShort } from "./text.js";
+import { age, byBytes, compact, count, leaves, plural, shown, shownShort, time } from "./text.js";
 
 /** @typedef {import("./live.js").TopicRow} TopicRow */
 
@@ -54,6 +54,8 @@ export class Grid {
   #names = [];
   /** @type {Map<string, Known>} */
   #known = new Map();
+  /** @type {Map<string, string>} topics of the window that are not known to be current, and since when */
+  #unknown = new Map();
   #digest = new Digest();
   /** @type {Line[]} */
   #lines = [];
@@ -92,6 +94,10 @@ export class Grid {
         this.#count = counted.count;
         this.#countComplete = counted.count_complete;
         this.told.status();
+      },
+      unknown: (since) => {
+        this.#unknown = new Map(Object.entries(since));
+        this.#ages();
       },
       refused: (problem) => this.#onRefused(problem),
     });
@@ -138,6 +144,7 @@ export class Grid {
     this.#pii = pii;
     this.#names = [];
     this.#known.clear();
+    this.#unknown.clear();
     this.#more = true;
     this.#complete = false;
     this.#count = null;
@@ -458,7 +465,6 @@ export class Grid {
       put(cells.publisher, shownShort(row.publisher, 60));
       put(cells.schema, row.schema ? shownShort(`${row.schema} ${row.schema_version}`, 80) : "none");
       if (cells.schema.title !== cells.schema.textContent) cells.schema.title = cells.schema.textContent ?? "";
-      cells.age.title = row.accepted_at;
       if (news && line.revision > 0) line.element.dataset.flash = line.element.dataset.flash === "0" ? "1" : "0";
       else if (!news) delete line.element.dataset.flash;
       line.revision = row.revision;
@@ -480,10 +486,15 @@ export class Grid {
 
   /** @param {Line} line @param {Known} known @param {number} now_ms */
   #age(line, known, now_ms) {
-    const text = age(known.row.age_s + Math.max(0, now_ms - known.at_ms) / 1000);
+    const since = this.#unknown.get(line.destination);
+    const cell = line.cells.age;
+    const title = since === undefined ? known.row.accepted_at : `unknown since ${time(since)}, as its link is down; accepted at ${known.row.accepted_at}`;
+    if (cell.title !== title) cell.title = title;
+    const text = since === undefined ? age(known.row.age_s + Math.max(0, now_ms - known.at_ms) / 1000) : "unknown";
     if (text === line.age) return;
     line.age = text;
-    line.cells.age.textContent = text;
+    cell.textContent = text;
+    cell.classList.toggle("warn", since !== undefined);
   }
 
   /** @param {Line} line @param {string} drawn */

@@ -50,6 +50,7 @@ const EVENT_CHARACTERS_MAX = 4_000_000;
  * @property {(rows: Rows, window: Window) => void} rows
  * @property {(changes: Changes) => void} changes
  * @property {(count: Count) => void} count
+ * @property {(since: Record<string, string>) => void} unknown topics of the window whose link is down, and since when
  * @property {(problem: Problem) => void} refused
  */
 
@@ -129,6 +130,7 @@ export class Live {
           if (name === "rows") this.told.rows(event, window);
           else if (name === "changes") this.told.changes(event);
           else if (name === "count") this.told.count(event);
+          else if (name === "unknown") this.told.unknown(event.since);
           else if (name === "ended" && event.error !== "stopping") throw new Problem(403, event.error, event.detail);
         }
       }

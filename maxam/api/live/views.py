@@ -108,6 +108,8 @@ class Stream:
         self._policy: object = None
         self._shown: list[bytes] | None = None  # destinations that the reader knows
         self._reported: tuple[object, ...] = ()  # fields of the window beside its names
+        self._unknown: dict[str, str] = {}  # topics that the reader knows as unknown, and since when
+        self._unknown_at_s = 0.0  # when they are checked next
         # Whether bytes are saved for a window that has changed: values that always change must not delay it.
         self._saving = False
 
@@ -160,6 +162,9 @@ class Stream:
                 counted = figures
                 names = ("count", "count_complete", "topics")
                 events.append(_event("count", members(dict(zip(names, figures, strict=True)))))
+            if now_s >= self._unknown_at_s:
+                self._unknown_at_s = now_s + BEAT_S
+                events += self._unknown_events(now_s, sum([len(one) for one in events]))
             if not events and now_s - last_s >= PING_S:
                 events.append(_event("ping", members({"as_of": _now()})))
             if events:
@@ -269,6 +274,17 @@ class Stream:
         head = members({"as_of": _now()})
         rows = await self._rows(now_s, len(head))
         return _event("changes", head + b',"rows":[' + b",".join(rows) + b"]") if rows else None
+
+    def _unknown_events(self, now_s: float, spent: int) -> list[bytes]:
+        """Return the event of the topics that are unknown if they are not those that the reader knows, and it fits beside `spent` bytes."""
+        since = self._view.unknown_since(self._shown or ())
+        if since == self._unknown:
+            return []
+        event = _event("unknown", members({"since": since}))
+        if self._budget.left(now_s) < spent + len(event) + 2 * EVENT_OVERHEAD_BYTES:
+            return []  # in the next second
+        self._unknown = since
+        return [event]
 
     async def _rows(self, now_s: float, spent: int) -> list[bytes]:
         """Make the rows that the reader lacks, the longest-waiting first, as many as fit beside `spent` bytes."""

@@ -19,6 +19,7 @@ from maxam.api.listener_limits import ListenerLimits
 from maxam.api.live import shared, views
 from maxam.audit_chain import Checker, read_folder
 from maxam.gateway.audit import audit_folder
+from maxam.links import CENTRE, PAUSED, UP, Link, LinkRoute
 from tests.support.living_gateway import EVERYTHING, Living, Site, living, until
 from tests.support.patience import PATIENCE_S
 
@@ -126,6 +127,29 @@ def test_a_stream_outlasts_the_limits_of_requests(site: Site, monkeypatch: pytes
             await client.send("X/A.1", b"v")
             found = await one.events(len(await one.events(3)) + 1)
             assert any("X/A.1" in told.get("destinations", ()) for _, told in found)
+
+    run(site, test)
+
+
+def test_topics_are_unknown_while_their_link_is_down(site: Site) -> None:
+    """The event `unknown` has the topics of a link that is paused and no others, and none once it is up again."""
+    (site.schemas / "registry.toml").write_text('[[rule]]\ndestination = "*/**"\nencoding = "none"\n')
+    site.policy({"reader": READS | {"send": ["**"]}})
+
+    async def unknown(one: Tab, number: int) -> dict[str, str]:
+        await one.read(lambda: one.data.count(b"event: unknown\n") >= number)
+        found: dict[str, str] = [told["since"] for kind, told in await one.events(1) if kind == "unknown"][-1]
+        return found
+
+    async def test(g: Living) -> None:
+        async with tab(g, "/v1/live?glob=X/*") as one, g.client("reader") as client:
+            for topic in ("X/A.1", "X/B.1"):
+                await client.send(topic, b"v")
+            await one.read(lambda: b"X/B.1" in one.data)
+            for number, (state, names) in enumerate([(PAUSED, {"X/A.1"}), (UP, set())], 1):
+                link = Link("V7", "centre", CENTRE, state, "", 0, 0, "", 600, "a", "b", (LinkRoute(UP, "Y/A.*", "X"),))
+                assert await client.send("B/V7.Link", link.encoded()) == (b"accepted", b"")
+                assert set(await unknown(one, number)) == names
 
     run(site, test)
 
