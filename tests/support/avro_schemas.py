@@ -1,7 +1,7 @@
 """Avro schemas, minors of them and data, drawn by Hypothesis, for all tests that need many; and an encoder of our own.
 
-A schema is its parsed JSON. Names are given in order, so that two schemas drawn apart share many, and a minor is drawn from its
-predecessor by changes such as people make, good and bad.
+A schema is its parsed JSON. Names are given in order, so that two schemas drawn apart share many. A later version is drawn
+from its predecessor by changes such as people make, valid and invalid.
 """
 
 import copy

@@ -20,8 +20,8 @@ COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gat
 def kept_ports(count: int) -> list[int]:
     """Return ports on 127.0.0.1 for who comes back to them after a restart.
 
-    None of those that the system hands out: between a stop and a start it would give them to any of the many sockets that both runs of the
-    tests open at the same time.
+    None of those that the system hands out. Between a stop and a start it would give them to
+    other sockets: both runs of the tests open many at the same time.
     """
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
     others = [*range(10_000, first), *range(last + 1, 65_536)] or [*range(10_000, 65_536)]
@@ -102,7 +102,7 @@ def admin_environment(admin_port: int | None, certificates: Path, who: str = "op
 
 
 class GatewayProcess:
-    """A gateway with a folder of its own: configuration, policy, schemas and journal; certificates are shared.
+    """A gateway with a folder of its own for configuration, policy, schemas and journal. Certificates are shared.
 
     A context manager: entering starts it and waits for its ready line, leaving stops it gracefully and asserts that it
     exited with 0. A test may `kill` and `start` it in between; the journal stays.

@@ -201,7 +201,7 @@ class TestClient:
         return frame
 
     async def error(self) -> tuple[bytes, bytes]:
-        """Read on to an ERROR and the end behind it; return its message and body."""
+        """Read on to an ERROR and the end after it. Return its message and body."""
         while (frame := await self.frame()).command != b"ERROR":
             pass
         try:
@@ -212,7 +212,7 @@ class TestClient:
         return frame.headers[b"message"], frame.body
 
     async def send(self, topic: str, body: bytes) -> tuple[bytes, bytes]:
-        """SEND; return disposition and result. MESSAGEs before the RECEIPT are passed over."""
+        """SEND, and return disposition and result. MESSAGEs before the RECEIPT are skipped."""
         await self.write(encoder.send(VERSION_1_2, topic.encode(), body, receipt_id=b"send"))
         while (frame := await self.frame()).command == b"MESSAGE":
             pass

@@ -204,7 +204,7 @@ class Client:
         return frames
 
     def read_some(self) -> list[Frame]:
-        """Return what the broker hands out in one go, as if the link took no more for now."""
+        """Return what the broker hands out in one go, as if the link took nothing after it for now."""
         frames = list(self._decoder.feed(b"".join(self.peer.data_to_send(self.world.now_s))))
         self.frames += frames
         return frames

@@ -270,7 +270,7 @@ def test_the_state_of_the_journal(site: Site) -> None:
 
 
 def test_backups_of_a_running_gateway(site: Site) -> None:
-    """A backup is made, listed and proven; the newest ones stay; a failed one reports the reason and leaves nothing; one at a time; audited."""
+    """A backup is made, listed, proven and audited, one at a time. The newest ones stay. A failed one reports the reason and leaves nothing."""
 
     async def test() -> None:
         folder = site.folder / "backups"
@@ -307,7 +307,7 @@ def test_backups_of_a_running_gateway(site: Site) -> None:
             assert any("backup-failed" in reason for reason in gateway.gateway.degraded_reasons())
             result = await cli(gateway, "backup", "--no-wait")
             assert (result.exit_code, "running" in result.output) == (0, True)
-            while backups.running:  # noqa: ASYNC110 - what a process does can only be looked for
+            while backups.running:  # noqa: ASYNC110 - the state of a process can only be polled
                 await trio.sleep(0.01)
             assert not gateway.gateway.degraded_reasons()
             result = await cli(gateway, "backup", who="watcher")
@@ -329,7 +329,7 @@ def test_health_and_metrics_show_the_newest_backup(site: Site) -> None:
 
     async def test() -> None:
         async with living(site) as gateway:
-            while not gateway.gateway.backups._looked:  # noqa: ASYNC110 - it looks in a thread
+            while not gateway.gateway.backups._looked:  # noqa: ASYNC110 - a thread reads the folder
                 await trio.sleep(0.01)
             assert [reason.partition(":")[0] for reason in gateway.gateway.degraded_reasons()] == ["backup-missing"]
             [health] = await rows(gateway, "health")

@@ -53,7 +53,7 @@ def client_context(folder: Path, name: str | None = "operator") -> ssl.SSLContex
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with what the scope says about the peer, once its body is there."""
+    """Answer with what the scope has about the peer, once its body is there."""
     if scope["path"] == "/bug":
         raise RuntimeError("a bug")
     if scope["path"] != "/unread":
@@ -190,7 +190,7 @@ def test_a_bug_in_the_application_ends_one_request_only(certificates: Path, capl
 def test_a_peer_that_leaves_in_the_middle_of_its_body_is_no_bug(
     certificates: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is logged of it, however often: it would be a page of traceback each time; its place is free again."""
+    """Nothing is logged of it, because it would be a page of traceback each time. Its place is free again."""
 
     async def test() -> None:
         async with serving(certificates, ListenerLimits(connections_max=1)) as port:
@@ -356,7 +356,7 @@ def test_connections_are_limited(certificates: Path) -> None:
 
 
 def test_whoever_shows_no_certificate_makes_room(certificates: Path) -> None:
-    """Strangers that only connect take no place from an operator: the oldest of them goes when there is none; who is served stays."""
+    """Peers that only connect take no place from an operator. The oldest of them is closed when no place is left. Served ones stay."""
 
     async def test() -> None:
         limits = ListenerLimits(connections_max=2, handshake_timeout_s=600.0)

@@ -90,7 +90,7 @@ async def tab(
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Return the files of a gateway whose `reader` is a publisher that may look at the console."""
+    """Return the files of a gateway whose `reader` is a publisher that may read the console."""
     made = Site(tmp_path, "reader", "other")
     made.policy({"reader": READS, "other": READS})
     return made
@@ -273,7 +273,7 @@ def test_a_stop_waits_for_no_stream(site: Site, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_asking_for_personal_fields_is_audited(site: Site) -> None:
-    """Who has looked at personal fields, of which topics, is in the audit log; who has not asked for them is not."""
+    """The audit log has each operator who has read personal fields, with the topics, and no other."""
 
     async def test(g: Living) -> None:
         async with tab(g) as one:

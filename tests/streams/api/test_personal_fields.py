@@ -1,4 +1,4 @@
-"""Fields that schemas mark as personal, over the admin API: who gets them, who does not, and what the audit log says of it."""
+"""Fields that schemas mark as personal, over the admin API: who gets them, who does not, and what the audit log has of it."""
 
 import itertools
 import json
@@ -62,7 +62,7 @@ def values(row: Any) -> list[Any]:
 
 
 def test_personal_fields_are_left_out_of_what_is_asked_for_without_them(site: Site) -> None:
-    """With pii=false they are in no answer, not even in a body that is not decoded; given ones are recorded in the audit log, others are not."""
+    """With pii=false they are in no answer, not even in a body that is not decoded. The audit log has the given ones and no other."""
     whole, masked = {"visits": 7, "name": "Alice"}, {"visits": 7}
     places = ("/v1/topics", "/v1/topics/X/A.1", "/v1/history/X/A.1")
 

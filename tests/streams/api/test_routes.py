@@ -92,9 +92,10 @@ def _allowed(spec: RouteSpec, rights: Iterable[str] | None) -> bool:
 
 
 def test_each_route_wants_its_right_and_no_other(tmp_path: Path) -> None:
-    """Whoever has none of the rights is answered 403 by every route but those that files.md leaves open; one right opens its routes alone:
-    `metrics` only /metrics and /readyz, `enrol` only enrolment, `read` nothing that writes. Who shows no certificate, or one of another
-    authority, does not get as far as a route.
+    """A client without a right is answered 403 by every route but those that files.md leaves open. One right opens its routes alone.
+
+    `metrics` opens only /metrics and /readyz, `enrol` only enrolment, `read` no route that writes. A client without a certificate, or
+    with one of another authority, does not get as far as a route.
     """
     holders: dict[str, tuple[str, ...] | None] = {right: (right,) for right in RIGHTS} | {
         "nothing": (),
@@ -132,8 +133,9 @@ def test_each_route_wants_its_right_and_no_other(tmp_path: Path) -> None:
 
 
 def test_connections_are_told_from_their_first_byte_on(tmp_path: Path) -> None:
-    """Whoever has only connected, has only shown its certificate, is connected, or is being closed, is told so, in order of opening;
-    operators are listed too. What the listing cannot know yet is null.
+    """The listing has connections in order of opening, with their state, operators too. A figure that is not known yet is null.
+
+    The states are: only opened, certificate shown, connected, being closed.
     """
     site = Site(tmp_path, "anna")
 
@@ -179,8 +181,9 @@ def test_connections_are_told_from_their_first_byte_on(tmp_path: Path) -> None:
 
 
 def test_health_says_what_an_operator_asks_first(tmp_path: Path) -> None:
-    """It is ready, degraded with what is wrong in the files, or not ready and why; the command exits with 0, and with 1 if not ready, or
-    degraded and asked to be strict.
+    """It is ready, degraded with what is wrong in the files, or not ready and why.
+
+    The command exits with 0, and with 1 if it is not ready, or degraded and the command is strict.
     """
     site = Site(tmp_path, "anna")
 
@@ -411,8 +414,9 @@ class Subscriptions(Sessions):
 
 @pytest.mark.parametrize("kind", [Topics, OverdueTopics, Orphans, Rejects, Sessions, Connections, Subscriptions])
 def test_a_listing_is_right_while_things_come_and_go(tmp_path: Path, kind: type[Churn]) -> None:
-    """Read page by page while others come and go, before and after the cursor, what stays is listed exactly once, nothing twice, and all in
-    the listing's order.
+    """Read page by page, an entry that stays is listed exactly once, and none twice, in the listing's order.
+
+    Meanwhile other entries come and go, before and after the cursor.
     """
     site = Site(tmp_path, "anna")
     (site.schemas / "registry.toml").write_text(CONTRACT)

@@ -1,4 +1,4 @@
-"""`maxam-admin` against a running gateway: what it prints, its exit codes, and what it says when something is missing."""
+"""`maxam-admin` against a running gateway: its output, its exit codes, and its errors when something is missing."""
 
 import datetime as dt
 import http.client
@@ -176,7 +176,7 @@ def test_hostile_text_reaches_no_terminal(running: Running) -> None:
     ],
 )
 def test_a_long_value_is_whole_when_asked_for(running: Running, arguments: tuple[str, ...]) -> None:
-    """Without --full it is cut, which is said with what shows it; with it not a character is missing, and nothing is said."""
+    """Without --full it is cut, and a remark shows the option. With --full not a character is missing, and there is no remark."""
     running.send("X/D.full.long", datum("ab" * 500))
     cut = running.cli("topics", *arguments, *([] if "watch" in arguments else ["--values"]))
     assert cut.exit_code == 0
@@ -429,7 +429,7 @@ def test_no_gateway_is_told(running: Running) -> None:
 
 
 def test_untrusted_certificates_are_told(running: Running, tmp_path: Path) -> None:
-    """Whose certificate is not accepted, ours or the gateway's, and what to look at."""
+    """The error shows whether our certificate or the gateway's is not accepted, and what to check."""
     now = dt.datetime.now(dt.UTC)
     Authority.create("other", now).issue("x", now, now + dt.timedelta(days=1)).write(tmp_path, "x")
     files: dict[str, str | None] = {"MAXAM_CERTIFICATE": str(tmp_path / "x.pem"), "MAXAM_KEY": str(tmp_path / "x.key")}
@@ -596,7 +596,7 @@ def test_completion_prints_a_script(shell: str) -> None:
 
 
 def test_completion_knows_verbs_and_names(running: Running) -> None:
-    """Verbs without a gateway; destinations, principals and client-ids of the gateway; nothing, and no error, where it cannot ask."""
+    """Commands without a gateway, destinations, principals and client-ids of the gateway. Nothing, and no error, where it cannot ask."""
     assert {"delete", "get", "list", "watch"} <= set(completed(running, "topics", ""))
     running.send("X/A.1.complete", datum("v"))
     running.send("X/A.2.complete", datum("v"))
@@ -621,7 +621,7 @@ def test_completion_knows_verbs_and_names(running: Running) -> None:
     "name", ["X/H.`touch${IFS}harm`", "X/H.$(touch${IFS}harm)", "X/H.a;b", "X/H.it's&b", "X/H.~|<>#!b"]
 )
 def test_no_name_of_a_client_is_run_by_the_shell_that_completes_it(running: Running, tmp_path: Path, name: str) -> None:
-    """What bash puts into the command line is one word, the name, whatever is in it; zsh quotes by itself."""
+    """Bash puts any name into the command line as one word. zsh quotes by itself."""
     running.send(name, datum("v"))
     [offered] = completed(running, "topics", "get", name[:4])
     shell = subprocess.run(

@@ -68,7 +68,7 @@ def let_an_hour_pass(alive: Living) -> None:
 
 
 def test_what_is_overdue_is_listed_counted_and_told(tmp_path: Path) -> None:
-    """In pages, by glob, in a table, in health and metrics; with the update it is gone from all of them; a reload changes it."""
+    """It is in pages, by glob, in a table, in health and metrics. With the update it is gone from all of them. A reload changes it."""
 
     async def run() -> None:
         async with venue(tmp_path) as (alive, operator), alive.client("pub") as publisher:
@@ -139,7 +139,7 @@ def test_a_topic_that_expires_is_deleted_for_everybody(tmp_path: Path) -> None:
 
 
 def test_rates_tell_of_sessions_and_topics(tmp_path: Path) -> None:
-    """Who sends and who receives, and what; the counts of a topic are in its row."""
+    """The senders and receivers, and their values. The counts of a topic are in its row."""
 
     async def run() -> None:
         async with (

@@ -29,7 +29,7 @@ async def get(gateway: Living, path: str, accept: str = "*/*") -> bytes:
 
 
 def test_each_outcome_is_printed(site: Site) -> None:
-    """A reload prints one line an item, says 1 when one was refused, needs the right to write, and status tells what is amiss."""
+    """A reload prints one line an item, exits with 1 when one was refused, and needs the right to write. Status shows what is wrong."""
 
     async def test() -> None:
         async with living(site) as gateway:

@@ -132,7 +132,7 @@ def rows(result: Result) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_what_is_in_force_can_be_asked(running: Running) -> None:
-    """With --live each reading command asks the gateway and says what it says of the folder that it has."""
+    """With --live each reading command asks the gateway and prints what it prints for the folder of the gateway."""
     own = running.folder / "schemas"
     for arguments in (
         ["list", "--rules", "--json"],
@@ -192,7 +192,7 @@ def test_test_says_what_the_broker_answers(running: Running) -> None:
         result = cli(running, *arguments, given=body)
         receipt = json.loads(result.stdout)["receipt"]
         assert receipt.pop("content-disposition") == receipt["disposition"]
-        if answer.get("result") == "unauthorised":  # which is the policy's to say, and asked first
+        if answer.get("result") == "unauthorised":  # which the policy decides, and first
             continue
         assert receipt == answer
         assert result.exit_code == (0 if answer["disposition"] == "accepted" else 1)
@@ -282,7 +282,7 @@ def test_a_plan_of_what_is_in_force_changes_nothing(running: Running) -> None:
 
 
 def test_a_plan_tells_values_that_move(running: Running, candidate: Path) -> None:
-    """A value that another type or encoding would take as well is no break, but said."""
+    """A value that another type or encoding would take as well is no break, but reported."""
     text = (candidate / "registry.toml").read_text().replace("X/A.[12]", "X/A.[12x]").replace("t.U_v1", "t.V_v1", 1)
     (candidate / "registry.toml").write_text(text)
     (candidate / "t/V_v1").mkdir()

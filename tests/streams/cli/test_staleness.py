@@ -40,7 +40,7 @@ async def never_reads(alive: Living, client: TestClient, publisher: TestClient) 
 
 
 def found_first(tmp_path: Path, why: str, text: str, slow: object) -> None:
-    """Have one subscriber that is slow beside some that are not, and look for it as operators do."""
+    """Have one subscriber that is slow beside some that are not, and find it as operators do."""
 
     async def run() -> None:
         site = impatient(tmp_path, "pub", "sub")
@@ -87,7 +87,7 @@ def found_first(tmp_path: Path, why: str, text: str, slow: object) -> None:
 
 
 def test_who_does_not_acknowledge_is_named_first(tmp_path: Path) -> None:
-    """It was sent something and says nothing of it."""
+    """It was sent something and does not acknowledge it."""
     found_first(tmp_path, "unacknowledged", "slow to acknowledge", never_acknowledges)
 
 

@@ -88,7 +88,7 @@ def on_a_terminal(running: Running, *arguments: str) -> Iterator[tuple[int, "sub
 
 
 def test_it_names_who_is_behind(running: Running) -> None:
-    """One look, as text and as JSON: the subscriber that acknowledges nothing, by name."""
+    """One screen, as text and as JSON: the subscriber that acknowledges nothing, by name."""
 
     async def while_subscribed(client: Any) -> None:
         async with client.subscribe("X/T.*"):

@@ -281,8 +281,9 @@ def test_one_token_asked_for_at_once_gives_one_certificate(site: EnrolmentSite) 
 
 
 def test_nobody_grants_what_he_does_not_hold(site: EnrolmentSite) -> None:
-    """Capabilities beyond the maker's rights, names that are taken and nonsense are refused; `owns` may narrow to what is held; rights
-    that the maker has lost since do not count when the token is used.
+    """Capabilities beyond the maker's rights, names that are taken and nonsense are refused. `owns` may narrow to what is held.
+
+    Rights that the maker has lost since do not count when the token is used.
     """
 
     async def test() -> None:
@@ -350,8 +351,9 @@ def test_bad_requests_cost_the_token_nothing(site: EnrolmentSite) -> None:
 
 
 def test_whoever_tries_tokens_is_told_to_wait(site: EnrolmentSite) -> None:
-    """After N guesses of one address within a minute more of them are answered 429; a known token and a certificate that counts
-    are served from there, and wait for failures of their own only.
+    """After N guesses of one address within a minute further ones are answered 429.
+
+    A known token and a valid certificate are served from there, and wait for failures of their own only.
     """
 
     async def test() -> None:
@@ -385,8 +387,10 @@ def test_failures_are_counted_by_network() -> None:
 
 
 def test_renewal(site: EnrolmentSite) -> None:
-    """A client with a valid certificate gets the next one, by our own client with a new key: both count, then the old one does not,
-    also one from the operators' file, which stays as it is. Taken from that file, all that came of it is gone.
+    """A client with a valid certificate gets the next one, by our own client with a new key.
+
+    Both are valid, then the old one is not. The same holds for one from the operators' file, which stays as it is. Once it is taken from
+    that file, all that came of it is gone.
     """
 
     async def test() -> None:
@@ -482,8 +486,9 @@ def test_a_policy_that_cannot_be_used_lets_nobody_fill_the_index(site: Enrolment
 
 
 def test_our_client_pins_enrols_and_renews(site: EnrolmentSite, tmp_path: Path) -> None:
-    """maxam-admin enrol tells nothing to a gateway with another authority, writes key (0600), certificate and authorities, and renews with a
-    new key; what was cut short is completed.
+    """maxam-admin enrol sends nothing to a gateway with another authority. It writes key (0600), certificate and authorities.
+
+    It renews with a new key, and completes what was cut short.
     """
 
     async def test() -> None:

@@ -140,7 +140,7 @@ def test_events_are_the_ones_documented() -> None:
 
 
 def test_the_log_is_shown_and_proved_beside_the_gateway_that_writes_it(site: Site) -> None:
-    """`audit show` filters, `audit verify` names the first break, an anchor shows a missing end."""
+    """`audit show` filters, `audit verify` shows the first break, an anchor shows a missing end."""
 
     async def test() -> None:
         async with living(site) as gateway:

@@ -180,7 +180,7 @@ def test_a_large_value_passes_a_slow_line(play: Callable[..., Broker], beats: bo
 
 
 def test_a_large_value_is_sent_over_a_slow_line(play: Callable[..., Broker]) -> None:
-    """A line of 1 KB/s and more may send 400 KB: half a TLS record is a sign of life, and the rate is that of the line."""
+    """A line of at least 1 KB/s may send 400 KB. Half a TLS record is a sign of life, and the rate is that of the line."""
 
     async def act(broker: Broker, client: Client, line: SlowLine) -> None:
         line.down_rate = 1_000_000
@@ -271,7 +271,7 @@ def test_a_slow_reader_over_tcp_is_waited_for(certificates: Path, context: ssl.S
                     data = await client.receive_some(5000)
                     assert data, broker.connection.reason
                     frames += decoder.feed(bytes(data))
-                    await trio.sleep(0.1)  # 50 KB/s: a slice of 64 KiB takes longer than the deadline
+                    await trio.sleep(0.1)  # 50 KB/s: 64 KiB take longer than the deadline
                 nursery.cancel_scope.cancel()
         assert frames[-1].body == VALUE[:200_000]
         await trio.aclose_forcefully(client)

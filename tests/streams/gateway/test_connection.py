@@ -213,7 +213,7 @@ def test_a_client_that_is_gone_when_a_commit_is_handed_out_ends_alone(play: Play
 
 
 def test_who_publishes_does_not_wait_for_those_who_only_read(play: Play) -> None:
-    """Frames after which no SEND came before wait for a turn while more than a pass bears ask for one; those of publishers do not."""
+    """Frames of a client without SENDs wait while there are more than fit a pass. Frames of publishers do not wait."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -311,7 +311,7 @@ def test_peer_is_ticked_when_it_is_due(play: Play) -> None:
 
 
 def test_handshake_has_an_absolute_deadline(play: Play) -> None:
-    """A peer that drips bytes is closed 10 s after it was accepted, as is one that says nothing."""
+    """A peer that drips bytes is closed 10 s after it was accepted, as is one that sends nothing."""
 
     async def act(scene: _Scene) -> None:
         raw = scene.client.transport_stream
@@ -339,7 +339,7 @@ def test_a_client_that_reads_nothing_meets_the_write_deadline(play: Play) -> Non
         await trio.sleep(LIMITS.write_timeout_s - 0.1)
         assert scene.ended_s is None
         handed_out = 100 - len(peer.output)
-        assert handed_out * 16_384 <= 262_144  # and no more was asked of the ServerConnection than the socket took
+        assert handed_out * 16_384 <= 262_144  # the ServerConnection was asked for what the socket took, at most
         await trio.sleep(0.2)
         assert scene.ended_s is not None
 

@@ -16,9 +16,7 @@ from tests.support.living_gateway import EVERYTHING, Site, living, run
 CONNECTIONS = 40
 FRAMES = 50
 SENDS = 30
-PASSES_PER_SEND = (
-    12  # of the event loop, and of the turns in them, between a SEND and its RECEIPT in a client of the same loop
-)
+PASSES_PER_SEND = 12  # of the event loop, between a SEND and its RECEIPT in a client of the same loop
 GLOB = "X/" + "*[a-z0-9!-~]abcdefghabcdefgha" * 15
 
 

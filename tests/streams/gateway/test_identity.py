@@ -65,7 +65,7 @@ def issue(site: Site, name: str, key: Key, subject: str, valid: tuple[dt.datetim
 VALID = (NOW - DAY, NOW + DAY)
 
 
-# A client that is refused: `mallory` has a certificate whose fingerprint the policy gives to anna, and the same subject, so that nothing but
+# A client that is refused: `mallory` has a certificate whose fingerprint the policy gives to anna, and the same subject. Nothing but
 # the certificate's validity stands between her and anna's rights.
 
 
@@ -145,8 +145,9 @@ async def _say(stream: trio.SSLStream[trio.SocketStream], said: bytes) -> bytes:
 def test_without_a_certificate_that_counts_nobody_gets_in(
     site: Site, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither as a client nor as an operator, in no version of TLS, though subject and fingerprint are a principal's: not one byte is
-    answered inside TLS, the operator reads why, and others are served.
+    """Neither a client nor an operator gets a byte inside TLS, in no version of TLS, although subject and fingerprint are a principal's.
+
+    The operator reads why, and others are served.
     """
     spoil, problem = STRANGERS[kind]
     spoil(site)
@@ -208,8 +209,9 @@ def test_any_kind_of_key_is_good(site: Site, key: Key) -> None:
 
 
 def test_the_same_subject_with_another_certificate_is_somebody_else(site: Site) -> None:
-    """Certificates of our authority with anna's very name, with another key or with her key, are not anna: refused, or connected
-    without any right and without her session, as configured.
+    """Certificates of our authority with anna's very name, with another key or with her key, are not anna.
+
+    They are refused, or connected without any right and without her session, as configured.
     """
     key = serialization.load_pem_private_key((site.certificates / "anna.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -236,8 +238,10 @@ def test_the_same_subject_with_another_certificate_is_somebody_else(site: Site) 
 
 @pytest.mark.parametrize("client_id", ["meter", "*", "**", "../meter", "anna", "anna/meter", "[a]nna"])
 def test_anothers_client_id_is_a_session_of_ones_own(site: Site, client_id: str) -> None:
-    """Ben asks for anna's client-id while she is connected, while her durable session waits, and when there is none: he gets the same
-    answer, to the byte, and a session of his own without anything of hers; she notices nothing, and keeps what she is owed.
+    """Ben asks for anna's client-id while she is connected, while her durable session waits, and when there is none.
+
+    He gets the same answer, to the byte, and a session of his own without anything of hers. She notices nothing, and keeps what she is
+    owed.
     """
 
     async def asks(gateway: Living) -> list[bytes]:
@@ -325,8 +329,9 @@ def _lists(site: Site, *others: bytes) -> None:
 
 
 def test_what_time_alone_ends_ends_on_live_connections(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """A certificate, an authority and a revocation list expire while their clients are connected: each of those gets an ERROR that
-    has the reason, or is closed if it does not read; an operator's connection ends too. An authority whose renewed certificate is
+    """A certificate, an authority and a CRL expire while their clients are connected.
+
+    Each of those gets an ERROR that has the reason, or is closed if it does not read. An operator's connection ends too. An authority whose renewed certificate is
     in force keeps its clients, and no other client notices. At the next CONNECT the reason is the same.
 
     The CRL ends first: its check must not be the one that finds the certificates.
@@ -420,8 +425,10 @@ def test_from_the_end_of_a_certificate_to_the_end_of_its_connection_it_is_below_
 
 
 def test_operators_connections_end_with_what_they_were_good_for(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Idle connections of operators are closed when their certificate is revoked, is no longer in the policy or stands for another, or has
-    lost an admin right; until then each request is judged by the items in force. A connection that lost nothing stays.
+    """Idle connections of operators are closed when their certificate is revoked or lost an admin right.
+
+    So are those whose certificate is no longer in the policy or stands for another principal. Until then each request is judged by the
+    items in force. A connection that lost nothing stays.
     """
     names = ("revoked", "removed", "moved", "narrowed", "gains")
     both = {"admin": ["read", "write"]}
@@ -467,9 +474,10 @@ def _renewals(site: Site, names: Sequence[str]) -> None:
 
 
 def test_a_renewed_certificate_carries_the_session_on(site: Site) -> None:
-    """While both fingerprints are anna's she connects with the new certificate under her client-id: the old connection gets an ERROR, and
-    what was owed to it comes, each value once or once more, none older after newer. Then the old certificate goes, revoked and out of
-    the policy: the new connection notices nothing, and the old one is refused from then on.
+    """While both fingerprints are anna's she connects with the new certificate under her client-id.
+
+    The old connection gets an ERROR, and what was owed to it comes, each value once or once more, none older after newer. Then the old
+    certificate is revoked and taken out of the policy. The new connection notices nothing, and the old one is refused from then on.
     """
     issue(site, "new", SIGNER, "anna", VALID)
     _renewals(site, ["anna"])

@@ -1,4 +1,4 @@
-"""What somebody may do, over real TLS: on each SEND, on each delivery of whatever kind, for operators; and that nothing else is allowed."""
+"""Rights over real TLS: on each SEND, on each delivery of any kind, and for operators. Nothing else is allowed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,8 +60,9 @@ def test_an_empty_policy_lets_nobody_in(site: Site) -> None:
 
 
 def test_who_has_no_capability_may_do_nothing(site: Site) -> None:
-    """A principal without capabilities is connected, and that is all: every SEND is unauthorised, whether it would be valid or not and
-    whether the topic exists or not, with the same answer; a subscription to everything gets nothing, in any way.
+    """A principal without capabilities is connected, and that is all. A subscription to everything gets nothing, in any way.
+
+    Every SEND is unauthorised with the same answer, whether it would be valid or not and whether the topic exists or not.
     """
     site.policy({"anna": EVERYTHING, "ben": {}})
 
@@ -84,7 +85,7 @@ def test_who_has_no_capability_may_do_nothing(site: Site) -> None:
 
 
 def test_one_certificate_of_two_principals_is_a_load_error(site: Site) -> None:
-    """A fingerprint under two principals keeps a gateway from starting, and is refused by a reload, which names both."""
+    """A fingerprint under two principals keeps a gateway from starting, and is refused by a reload, which shows both."""
     good = site.policy_file.read_text()
     anna = site.fingerprints["anna"]
     twice = f'{good}\n[[principals]]\nname = "second"\nfingerprints = ["{anna}"]\ncapabilities = []\n'
@@ -152,8 +153,9 @@ def test_send_globs_and_owns_decide_on_each_send(site: Site) -> None:
 
 @pytest.mark.parametrize("glob", ["**", "X/**", "X/*.*", "X/secret.*", "X/secret.1", "X/[os]*.1"])
 def test_no_glob_widens_a_right(site: Site, glob: str) -> None:
-    """Whatever glob is subscribed to, eager or not, only what a receive glob allows is encrypted for that client: values that there are
-    and values that come, and deletions.
+    """For any glob of a subscription, eager or not, only what a receive glob allows is encrypted for that client.
+
+    That holds for present values, later values and deletions.
     """
     site.policy({"anna": EVERYTHING, "ben": OPEN})
     topics = [f"X/{kind}.{number}" for kind in ("open", "secret") for number in range(3)]
@@ -176,8 +178,10 @@ def test_no_glob_widens_a_right(site: Site, glob: str) -> None:
 
 @pytest.mark.parametrize("ack", [b"auto", b"client", b"client-individual"])
 def test_what_was_owed_is_not_delivered_when_the_right_is_gone(site: Site, ack: bytes) -> None:
-    """Values that a durable subscription was owed while its client was away, and values that an eager one has not read yet, are not sent
-    once the right has been withdrawn, to the old connection or to one that resumes or subscribes again. Granted again, the newest come.
+    """Once the right has been withdrawn, values that were owed are not sent. When it is granted again, the newest come.
+
+    That holds for a durable subscription whose client was away, and an eager one that has not read them yet. It holds for the old
+    connection and one that resumes or subscribes again.
     """
     topics = [f"X/{kind}.{number}" for kind in ("open", "secret") for number in range(20)]
 
@@ -231,8 +235,9 @@ def test_a_right_that_goes_while_subscribed_ends_the_delivery_and_nothing_else(s
 
 
 def test_admin_rights_are_asked_for_at_each_request(site: Site) -> None:
-    """Reading, writing and metrics are rights of their own, values need the receive right too; a client without any learns no more than
-    that, about what exists and what does not.
+    """Reading, writing and metrics are rights of their own, and values need the receive right too.
+
+    A client without any learns nothing else about what exists and what does not.
     """
     site.policy(
         {

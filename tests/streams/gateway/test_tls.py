@@ -139,7 +139,7 @@ def test_versions_and_options(context: ssl.SSLContext, lenient_context: ssl.SSLC
 
 
 def test_a_client_of_tls_1_2_needs_the_minimum_for_it(pair: Pair, context: ssl.SSLContext) -> None:
-    """By default a client that offers TLS 1.2 at most is refused, and the reason names the setting."""
+    """By default a client that offers TLS 1.2 at most is refused, and the reason has the setting."""
 
     async def test() -> None:
         ours, client = pair("publisher", maximum_version=ssl.TLSVersion.TLSv1_2)
@@ -204,7 +204,7 @@ def test_tls_1_2_is_refused_where_sessions_would_be_kept(certificates: Path, mon
 def test_tls_1_2_is_refused_where_the_session_cache_cannot_be_reached(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Python whose contexts look different, or whose OpenSSL cannot be called, cannot be configured for TLS 1.2."""
+    """A Python whose contexts have another layout, or whose OpenSSL cannot be called, cannot be configured for TLS 1.2."""
     settings = replace(tls_settings(certificates), minimum="1.2")
     monkeypatch.setattr(sys.implementation, "name", "other")
     with pytest.raises(ConfigurationError, match="minimum"):
