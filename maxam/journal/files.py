@@ -148,9 +148,7 @@ class Journal:
     def extent(self) -> SegmentExtent | None:
         """How far the open segment goes, as a copy; None without one."""
         segment = self._files.opened
-        if segment is None:
-            return None
-        return SegmentExtent(segment.first, segment.size, segment.started_at_us, segment.sync_marker, segment.outdated)
+        return None if segment is None else segment.extent()
 
     @property
     def settings(self) -> JournalSettings:
@@ -404,30 +402,15 @@ class Journal:
             DiskFullError: There is no room, and the journal must not go on under its old incarnation.
         """
         renew = RENEW in self._disk.names(self._folder)
-        segment = self._files.opened
         if not self._new_incarnation or (self.incarnation and not renew):
             return
-        before, self.incarnation = self.incarnation, self._new_incarnation
         try:
-            if segment is not None and self._committed.revision < segment.first:
-                self._files.rewrite_header(segment, self.incarnation)
-            else:
-                if segment is not None:  # readers know places in it: its bytes must stay where they are
-                    self._files.seal(segment, self._committed)
-                self._files.begin(self._committed, self._encoder.sync_marker, self.incarnation, NOT_BEGUN)
-        except OSError as error:
-            if not self._syncs.is_shortage(error):
-                raise
-            self._files.cut_back()
-            self.incarnation = before
-            if renew:
-                raise DiskFullError(f"{self._folder}: no room for a new segment: {error.strerror}") from error
-            return
+            self._files.set_incarnation(self._committed, self._encoder.sync_marker, self._new_incarnation)
         except DiskFullError:
-            self.incarnation = before
             if renew:
                 raise
             return
+        self.incarnation = self._new_incarnation
         if renew:
             self._disk.unlink(f"{self._folder}/{RENEW}")
             self._syncs.folder(self._folder)

@@ -118,6 +118,10 @@ class OpenSegment(SegmentExtent):
         self.path: Final = path
         self.handle: Final = handle
 
+    def extent(self) -> SegmentExtent:
+        """Return how far it goes, as a copy."""
+        return SegmentExtent(self.first, self.size, self.started_at_us, self.sync_marker, self.outdated)
+
 
 @final
 class SegmentFiles:
@@ -214,6 +218,27 @@ class SegmentFiles:
         renewed = OpenSegment(segment.path, handle, segment.first, size, segment.started_at_us, segment.sync_marker)
         self.opened = renewed
         return renewed
+
+    def set_incarnation(self, position: Position, sync_marker: bytes, incarnation: str) -> None:
+        """Write an incarnation into the header of the open segment, or of a new one if the open one holds a change.
+
+        Raises:
+            DiskFullError: There is no room, and the incarnation is the one before.
+            OSError: The disk fails.
+        """
+        segment = self.opened
+        try:
+            if segment is not None and position.revision < segment.first:
+                self.rewrite_header(segment, incarnation)
+                return
+            if segment is not None:  # readers know places in it: its bytes must stay where they are
+                self.seal(segment, position)
+            self.begin(position, sync_marker, incarnation, NOT_BEGUN)
+        except OSError as error:
+            if not self._syncs.is_shortage(error):
+                raise
+            self.cut_back()
+            raise DiskFullError(f"{self._folder}: no room for a new segment: {error.strerror}") from error
 
     def seal(self, segment: OpenSegment, position: Position) -> None:
         """Finish the open segment, which ends at a position; until it has its final name it can be cut back."""
