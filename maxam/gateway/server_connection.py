@@ -16,8 +16,10 @@ from typing import Final, final
 from maxam import __version__
 from maxam.broker.broker import Broker
 from maxam.broker.outbox import Outbox
+from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ProtocolError
+from maxam.gateway.frame_pace import FramePace
 from maxam.gateway.holdings import FrameHolder, Holdings
 from maxam.records import Identity
 from maxam.stomp.encoder import HEART_BEAT, connected, error
@@ -40,7 +42,6 @@ from maxam.stomp.protocol import Protocol
 RECEIVE_BYTES_MAX: Final = 262_144  # at a time, once connected
 Claim = Callable[["ServerConnection", str, str], None]  # with principal and client-id
 _NEVER_S: Final = float("inf")
-_PACE_WINDOW_S: Final = 30.0  # over which the rate of a frame is averaged: as long as a line may stand still
 _IGNORED: Final = ((b"result", b"ignored"),)
 
 
@@ -70,8 +71,26 @@ _FINISHED: Final = Phase.FINISHED
 
 
 def unknown_principal(fingerprint: str) -> str:
-    """Return who a certificate stands for that the policy does not name, where such clients may connect."""
+    """Return the principal of a certificate that the policy does not have, where such clients may connect."""
     return f"fingerprint:{fingerprint}"
+
+
+def identity_of(policy: Policy, fingerprint: str, refuse_unknown: bool) -> Identity:
+    """Return the identity of a certificate.
+
+    Raises:
+        ProtocolError: The policy has no principal for it, and unknown clients are refused.
+    """
+    principal = policy.principal_of(fingerprint)
+    if principal is None:
+        if refuse_unknown:
+            raise ProtocolError(
+                "unknown client",
+                f"the policy has no principal for the certificate with the SHA-256 fingerprint {fingerprint}; "
+                "have it added to the policy",
+            )
+        principal = unknown_principal(fingerprint)
+    return Identity(principal, fingerprint)
 
 
 @final
@@ -99,13 +118,12 @@ class ServerConnection(FrameHolder):
         "_denial",
         "_error",
         "_flush_by_s",
-        "_frame_bytes",
-        "_frame_since_s",
         "_heart_beat",
         "_held",
         "_holdings",
         "_listening",
         "_output",
+        "_pace",
         "_protocol",
         "_receipts_bytes",
         "_session_id",
@@ -160,10 +178,7 @@ class ServerConnection(FrameHolder):
         self._holdings: Final = Holdings(settings.limits) if holdings is None else holdings
         self._receipts_bytes = 0  # of its RECEIPTs that wait, as its holdings count them
         self._listening = True  # somebody reads the transport
-        # when the window began in which the rate of the frame under way is measured, as `listened_s` has it, and
-        # `received_bytes` then
-        self._frame_since_s = 0.0
-        self._frame_bytes = 0
+        self._pace: Final = FramePace()
         self.received_bytes = 0
         self._connection: Outbox | None = None
         self._connect_by_s: Final = now_s + settings.limits.connect_timeout_s
@@ -262,7 +277,7 @@ class ServerConnection(FrameHolder):
                         self._held = events[events.index(event) + 1 :]
                         break
         except ProtocolError as failure:
-            self._fail(failure, now_s)
+            self.close_with(failure, now_s)
         if self._connection is not None:
             broker.end_of_input(self._connection)
             if self._connection.receipts_bytes != self._receipts_bytes:
@@ -289,29 +304,11 @@ class ServerConnection(FrameHolder):
         heart_beat = self._heart_beat
         if heart_beat is None or not self.unfinished_bytes or not self._alive(now_s):
             return  # before CONNECT there is an absolute deadline
-        listened_s = heart_beat.listened_s(now_s)
-        seconds = listened_s - self._frame_since_s
-        if seconds < _PACE_WINDOW_S:
-            return
-        received = self.received_bytes - self._frame_bytes
         least = self._settings.limits.frame_rate_bytes_per_s_min
-        if received < seconds * least:
+        failure = self._pace.failure(heart_beat.listened_s(now_s), self.received_bytes, least)
+        if failure is not None:
             self._holdings.frames_slow += 1
-            self.close_with(
-                ProtocolError(
-                    "frame too slow",
-                    f"{received} bytes came within {seconds:.1f} s while a frame was not complete; expected at least {least} "
-                    "bytes/s (limit frame_rate_bytes_per_s_min). Send each frame without pauses, then reconnect.",
-                ),
-                now_s,
-            )
-        else:
-            self._frame_since_s = listened_s
-            self._frame_bytes = self.received_bytes
-
-    def close_with(self, failure: ProtocolError, now_s: float) -> None:
-        """End with an ERROR, after all RECEIPTs that are due within `linger_timeout_s`."""
-        self._fail(failure, now_s)
+            self.close_with(failure, now_s)
 
     @property
     def values_ready(self) -> bool:
@@ -324,7 +321,7 @@ class ServerConnection(FrameHolder):
         Spec: STOMP 1.2 "If the client disconnects, previously received frames SHOULD continue to get processed by the server."
         """
         if self._alive(now_s):
-            self._leave(now_s, self._settings.limits.linger_timeout_s, "closed by the client")
+            self._end(_LEAVING, self._settings.limits.linger_timeout_s, "closed by the client", now_s)
 
     def data_to_send(self, now_s: float) -> list[bytes]:
         """Hand out the next bytes, to be written in order before the next call; empty when there is nothing now.
@@ -381,13 +378,9 @@ class ServerConnection(FrameHolder):
         connection = self._connection
         if connection is None:
             if now_s >= self._connect_by_s:
-                self._fail(
-                    ProtocolError(
-                        "no CONNECT",
-                        f"no CONNECT came within {self._settings.limits.connect_timeout_s:g} s (limit connect_timeout_s)",
-                    ),
-                    now_s,
-                )
+                limit_s = self._settings.limits.connect_timeout_s
+                text = f"no CONNECT came within {limit_s:g} s (limit connect_timeout_s)"
+                self.close_with(ProtocolError("no CONNECT", text), now_s)
             return
         connection.probe(now_s)
         if 0 <= connection.paused_until_s <= now_s:
@@ -395,7 +388,7 @@ class ServerConnection(FrameHolder):
         if self._heart_beat is not None:
             self._heed_silence(self._heart_beat, now_s)
             if now_s >= self._heart_beat.dead_due_s and self._heart_beat.is_dead(untaken_bytes, taken_bytes, now_s):
-                self._fail(self._heart_beat.error(now_s), now_s)
+                self.close_with(self._heart_beat.error(now_s), now_s)
 
     def cut(self) -> None:
         """Finish at once: nothing more is admitted or handed out. `closed` must follow."""
@@ -415,7 +408,7 @@ class ServerConnection(FrameHolder):
         """Take up a failure that the broker has decided on; return whether the connection goes on."""
         connection = self._connection
         if connection is not None and connection.failure is not None:
-            self._fail(connection.failure, now_s)
+            self.close_with(connection.failure, now_s)
         return self._open
 
     def _heed_silence(self, heart_beat: HeartBeat, now_s: float) -> None:
@@ -439,8 +432,7 @@ class ServerConnection(FrameHolder):
     def _count_frame(self, held_bytes: int, begun: bool, now_s: float) -> None:
         """Record what is held of the frame under way; `begun` if it may be another than before."""
         if self._heart_beat is not None and (begun or not self.unfinished_bytes):
-            self._frame_since_s = self._heart_beat.listened_s(now_s)
-            self._frame_bytes = self.received_bytes
+            self._pace.begin(self._heart_beat.listened_s(now_s), self.received_bytes)
         self._holdings.count_frame(self, held_bytes, now_s)
 
     def _release(self, now_s: float) -> None:
@@ -473,30 +465,21 @@ class ServerConnection(FrameHolder):
             self._broker.last_wills.disconnected(connection)
             if event.receipt is not None:
                 connection.promise(event.receipt, ())
-            self._leave(now_s, self._settings.limits.write_timeout_s, "disconnect")
+            self._end(_LEAVING, self._settings.limits.write_timeout_s, "disconnect", now_s)
 
     def _connect(self, event: Connect, now_s: float, wall_us: int) -> None:
         denial = None if self._denial is None else self._denial()
         if denial is not None:
             raise denial
-        principal = self._broker.policy.principal_of(self.fingerprint)
-        if principal is None:
-            if self._settings.policy.unknown_clients == "refuse":
-                raise ProtocolError(
-                    "unknown client",
-                    f"the policy names no principal for the certificate with the SHA-256 fingerprint {self.fingerprint}; "
-                    "have it added to the policy",
-                )
-            principal = unknown_principal(self.fingerprint)
-        identity = Identity(principal, self.fingerprint)
+        identity = identity_of(self._broker.policy, self.fingerprint, self._settings.policy.unknown_clients == "refuse")
         if event.will is None:
             event.will = self._broker.last_wills.bound(identity, wall_us)
         if self._claim is None:
             self._join(event, identity, now_s)
         else:
             self._claiming = (event, identity)
-            self.principal = principal
-            self._claim(self, principal, event.client_id or self._session_id)
+            self.principal = identity.principal
+            self._claim(self, identity.principal, event.client_id or self._session_id)
 
     def granted(self, now_s: float, wall_us: int) -> bool:
         """Connect to the session that was claimed; return False if the connection has ended, so that the session is free."""
@@ -507,7 +490,7 @@ class ServerConnection(FrameHolder):
         try:
             self._join(*claiming, now_s)
         except ProtocolError as failure:
-            self._fail(failure, now_s)
+            self.close_with(failure, now_s)
             return False
         self._take(held, now_s, wall_us)
         return True
@@ -516,7 +499,7 @@ class ServerConnection(FrameHolder):
         """End the connection, because it does not get the session that was claimed."""
         self._claiming = None
         self._held = []
-        self._fail(failure, now_s)
+        self.close_with(failure, now_s)
 
     def _join(self, event: Connect, identity: Identity, now_s: float) -> None:
         self._connection = connection = self._broker.connect(event, identity, self._session_id, self._wake, now_s)
@@ -533,16 +516,14 @@ class ServerConnection(FrameHolder):
         )
         self._wake()
 
-    def _leave(self, now_s: float, timeout_s: float, reason: str) -> None:
-        """End without an ERROR: start no further value, and finish once all RECEIPTs have left or time is up."""
-        self._end(_LEAVING, timeout_s, reason, now_s)
-
-    def _fail(self, failure: ProtocolError, now_s: float) -> None:
+    def close_with(self, failure: ProtocolError, now_s: float) -> None:
+        """End with an ERROR, after all RECEIPTs that are due within `linger_timeout_s`."""
         if self._open:
             self._error = failure
             self._end(_FAILING, self._settings.limits.linger_timeout_s, f"error: {failure.message}", now_s)
 
     def _end(self, phase: Phase, timeout_s: float, reason: str, now_s: float) -> None:
+        """Start no further value, and finish once all RECEIPTs have left or time is up."""
         if self._connection is not None:
             self._connection.quiet = True
         self.phase = phase
