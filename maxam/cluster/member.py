@@ -300,9 +300,7 @@ class Member:
         if self.role is Role.CLAIMING:
             self._follow_again(now_s)
         elif self.role is Role.LEAVING and self._handed_over:
-            self.role = Role.LEADING
-            self._handed_over = False
-            return [ReadAgain("the log is full"), *self._lease(now_s)]
+            return self._end(self._end_status, "handed-over")  # the `handover` entry may be in the log
         return self._lease(now_s)
 
     # Facts about the member and its peers.

@@ -95,7 +95,7 @@ class StopReading:
 @final
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """Go on reading from clients: the handover has failed.
+    """The handover that was asked for is not begun. Nothing changes.
 
     Attributes:
         why: The reason.

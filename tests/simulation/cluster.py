@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -24,6 +25,9 @@ ID: Final = b"a simulated one."
 TIME_S: Final = 90.0  # of faults
 CALM_S: Final = 45.0  # after them, in which one must lead and all must follow
 LEADS_WITHIN_S: Final = 20.0  # of calm
+QUIET_S: Final = 12.0  # at the end, without clients: longer than each limit of a lease
+HANDS_OVER_WITHIN_S: Final = 1.0
+LEAVES_WITHIN_S: Final = 5.0
 HEALTHY: Final = Faults(delay_s=0.01, deadline_s=1.0)
 FAULTY: Final = Faults(0.05, 1.0, lost=0.02, late=0.02, unheard=0.02, damaged=0.01, dropped=0.02, repeated=0.05)
 ANCIENT_S: Final = 1e9
@@ -131,6 +135,7 @@ class Cluster:
         self.newest = 0  # revision that was answered to anybody
         self.copies_min = 2
         self.calm = False
+        self.quiet = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._values = count(1)
@@ -271,7 +276,9 @@ class Cluster:
                 raise Violation(f"{process.site.name} leads before its own term entry")
 
     def check_tick(self, process: Process) -> None:
-        """A member that leads without proof for too long ends at its next tick."""
+        """A member that leads without proof for too long ends at its next tick, and one that hands over after its time."""
+        if self.now_s - process.leaves_s > LEAVES_WITHIN_S and not process.ended and not process.stalls_s:
+            raise Violation(f"{process.site.name} has not ended after its handover")
         age_s = (self.now_s - process.proof_s) * process.site.rate
         if process.leading and not process.ended and age_s > CUT_OFF_S + 1e-6:
             raise Violation(f"{process.site.name} leads {age_s} s after its proof")
@@ -285,6 +292,8 @@ class Cluster:
         handed = last is not None and last.payload == process.site.name.encode()
         if silent_s < LEASE_S and not handed and len(self.histories) == 1:
             raise Violation(f"{process.site.name} claims a head that was silent for {silent_s} s")
+        if self.now_s - process.failed_s < LEASE_S and not handed:
+            raise Violation(f"{process.site.name} claims soon after the log did not answer")
 
     def check_place(self, process: Process, place: Place) -> None:
         """A journal that is a beginning of the log goes on where it ends; no other one does."""
@@ -321,6 +330,8 @@ class Cluster:
         """Have a client do something at a member that it reaches."""
         rng = self.rng
         self.after(rng.expovariate(6.0), self.client)
+        if self.quiet:
+            return
         process = rng.choice(self.sites).process
         if process is None or not process.leading or process.frozen or not process.reading:
             return
@@ -352,7 +363,7 @@ class Cluster:
             (self.freeze, 6),
             (self.hand_over, 5),
             (self.fill, 2),
-            (self.slow, 3),
+            (self.slow, 5),
             (self.stall_watch, 4),
             (self.weaken, 2),
             (self.wipe, 1),
@@ -417,11 +428,19 @@ class Cluster:
         self.after(self.rng.choice((1.0, 5.0)), lambda: setattr(self.engine, "full", False))
 
     def slow(self, site: Site) -> None:
-        """Let an event loop be late for some time."""
+        """Let an event loop be late for some time, or the line to the log."""
         process = site.process
-        if process is not None:
-            process.stalls_s = self.rng.choice((0.1, 0.5))
-            self.after(self.rng.uniform(1.0, 8.0), lambda: setattr(process, "stalls_s", 0.0))
+        if process is None:
+            return
+        process.stalls_s = self.rng.choice((0.0, 0.1, 0.5))
+        if not process.stalls_s:
+            process.log.faults = replace(self.faults, delay_s=0.45)
+        self.after(self.rng.uniform(1.0, 8.0), partial(self.hasten, process))
+
+    def hasten(self, process: Process) -> None:
+        """End that."""
+        process.stalls_s = 0.0
+        process.log.faults = self.faults
 
     def stall_watch(self, site: Site) -> None:
         """Let a watch show nothing for some time."""
@@ -492,11 +511,28 @@ class Cluster:
             else:
                 self.after(1.0, partial(self.start, site))
 
+    def leader(self) -> Process:
+        """Return the process that leads and accepts connections."""
+        serving = [p for p in self.processes() if p.member.serves(p.local_s) and p.open]
+        if len(serving) != 1:
+            raise Violation(f"{len(serving)} members lead and accept connections although nothing fails")
+        return serving[0]
+
+    def check_quiet(self) -> None:
+        """Without clients the leader stays the leader, and it can hand over."""
+        leader, terms = self.leader(), self.counted["terms"]
+        self.quiet = True
+        self.run_until(self.now_s + QUIET_S)
+        if self.leader() is not leader or self.counted["terms"] != terms:
+            raise Violation("another member leads although nothing fails")
+        leader.post(partial(self._hand_over, leader, ""))
+        self.run_until(self.now_s + HANDS_OVER_WITHIN_S)
+        if self.leader() is leader:
+            raise Violation("a handover took too long")
+
     def check_calm(self) -> None:
         """One leads, accepts values and asks, and all journals are equal."""
-        serving = [process for process in self.processes() if process.member.serves(process.local_s)]
-        if len(serving) != 1:
-            raise Violation(f"{len(serving)} members lead although nothing fails")
+        self.leader()
         for site in self.sites:
             had = len(site.blocks)
             if had < len(self.truth.blocks) - 3 or not all(self.truth.holds(n, b) for n, b in enumerate(site.blocks)):
@@ -520,6 +556,7 @@ class Cluster:
             if self.counted["accepted"] == accepted:
                 raise Violation(f"nothing is accepted although nothing fails for {CALM_S} s")
             self.check_calm()
+            self.check_quiet()
         finally:
             for process in self.processes():
                 process.kill()

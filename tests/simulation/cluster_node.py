@@ -146,6 +146,8 @@ class Process:
         self.position = site.position
         self.proof_s = -1e9  # of the cluster's time; what the oracle knows about the lease
         self.claimed: Head | None = None
+        self.failed_s = -1e9  # when the event loop heard last that the log does not answer
+        self.leaves_s = 1e9  # when it began to hand over
         self._encoder = Encoder(START, MARKER)
         self._facts: deque[Callable[[], list[Wish] | None]] = deque()
         self._held: list[Callable[[], None]] = []
@@ -235,6 +237,8 @@ class Process:
     def wake(self) -> None:
         """Let it go on."""
         self.frozen = False
+        if self.leaves_s < self.cluster.now_s:
+            self.leaves_s = self.cluster.now_s
         held, self._held = self._held, []
         if not self.ended:
             self._fulfil(self.member.tick(self.local_s))
@@ -274,9 +278,12 @@ class Process:
                 self._wants_beat = True
             case Suspend() | Resume():
                 self.open = isinstance(wish, Resume)
-            case StopReading() | ReadAgain():
-                self.reading = isinstance(wish, ReadAgain)
-                self._drains = not self.reading
+            case StopReading():
+                self.reading = False
+                self._drains = True
+                self.leaves_s = self.cluster.now_s
+            case ReadAgain():
+                self.cluster.counted["handovers refused"] += 1
             case HandOver(successor):
                 self._drains = False
                 self._successor = successor
@@ -321,7 +328,11 @@ class Process:
             self.post(lambda: self.member.head_read(self.local_s, head))
 
     def _failed(self) -> None:
-        self.post(lambda: self.member.engine_failed(self.local_s))
+        self.post(self._engine_failed)
+
+    def _engine_failed(self) -> list[Wish]:
+        self.failed_s = self.cluster.now_s
+        return self.member.engine_failed(self.local_s)
 
     def _find_place(self, head: Head) -> None:
         def entry_at(index: int) -> Entry:

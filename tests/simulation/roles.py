@@ -145,6 +145,7 @@ class World:
                 yield f"lose {name}"
             elif process.swap is not None:
                 yield f"swap {name}"
+                yield f"refuse {name}"
             if process.drains:
                 yield f"drain {name}"
             if member.role is Role.LEADING and member.serves(self.now_s):
@@ -211,6 +212,13 @@ class World:
             if head.index > before.index:
                 self.successors.append(successor)
             process.outcome = ("ok", self.head)
+
+    def _refuse(self, name: str, process: Process) -> None:
+        """The log is full, and no try is in it."""
+        assert process.swap is not None
+        if self.head.nonce != process.swap[0].nonce:
+            process.swap = None
+            self._wish(name, process.member.refused(self.now_s))
 
     def _lose(self, _: str, process: Process) -> None:
         process.outcome = None

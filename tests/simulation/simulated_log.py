@@ -96,7 +96,7 @@ class Engine:
         now = self.head
         if now is not None and head.wrote(now):
             return now  # an earlier try took effect
-        if (now.version if now is not None else 0) != (before.version if before is not None else 0):
+        if _identity(now) != _identity(before):
             raise SupersededError(now)
         if self.full:
             raise LogFullError("the simulated log is full")
@@ -162,6 +162,11 @@ class Engine:
             _, _, request = heappop(self._late)
             with suppress(SupersededError, LogFullError, LogTrimmedError):  # no caller waits for the answer
                 request()
+
+
+def _identity(head: Head | None) -> object:
+    """Return what is compared. A log that was set back repeats versions, so the version alone is too little."""
+    return head and (head.version, head.nonce)
 
 
 class RealTime:

@@ -10,9 +10,12 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.cluster import COUNTED, simulate
+from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
+from tests.simulation.mutants import Mutant
 from tests.simulation.roles import World, explore, leading_world
 
-SETTLED = 15  # worlds at the ends of histories, from which one must come to lead
+SEEDS_OF_A_MUTANT = 6
+SETTLED = 10  # worlds at the ends of histories, from which one must come to lead
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,21 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(sys, "argv", ["simulation", "--kinds", "cluster", "--seeds", "2", "--jobs", "1"]):
         assert main() == 0
     assert capsys.readouterr().out.startswith("2 seeds, ")
+
+
+@pytest.mark.parametrize(
+    "mutant", [mutant for mutant in CLUSTER_MUTANTS if not mutant.compiled], ids=lambda mutant: mutant.name
+)
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    """Each bug put in on purpose is noticed within few seeds."""
+    with mutant.applied():
+        assert _noticed(mutant), f"the simulation does not notice: {mutant.name}"
+
+
+def _noticed(mutant: Mutant) -> bool:
+    for seed in range(mutant.first, mutant.first + SEEDS_OF_A_MUTANT):
+        try:
+            simulate(seed)
+        except Exception:  # noqa: BLE001  # a Violation, or a member itself stumbles
+            return True
+    return False
