@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from maxam.cluster import wire
+from maxam.cluster.feed import SCHEMA_NAME
 from maxam.cluster.link import Link
 from maxam.errors import JournalError
 from maxam.journal.disk import Disk, write_at, write_file
@@ -49,7 +50,9 @@ def files_to_copy(folder: str, disk: Disk) -> list[tuple[str, int]]:
     paths += [one.path for one in (*before[-1:], *needed)]
     if "schemas" in disk.names(folder):
         paths += [
-            f"{folder}/schemas/{name}" for name in sorted(disk.names(f"{folder}/schemas")) if name.endswith(".avsc")
+            f"{folder}/schemas/{name}"
+            for name in sorted(disk.names(f"{folder}/schemas"))
+            if SCHEMA_NAME.fullmatch(name)
         ]
     paths += report_paths(folder, disk)
     return [(path.removeprefix(f"{folder}/"), disk.size(path)) for path in paths]

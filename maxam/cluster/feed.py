@@ -5,6 +5,7 @@ the ring buffer holds its position.
 """
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from maxam.journal.listing import SegmentFile, list_segments, open_segment, snap
 from maxam.journal.names import Segment
 from maxam.journal.scan import END_TAIL_BYTES, Scanner, end_position
 
+SCHEMA_NAME: Final = re.compile(r"[0-9a-f]{64}\.avsc")
 _BATCH_BYTES: Final = 1_048_576
 _TEXTS_BYTES: Final = 262_144  # of schemas in one entry
 _SETTLED_NS: Final = 1_000_000_000  # after which a folder that changes again has another time of change
@@ -339,12 +341,12 @@ def _changed_ns(folder: str) -> int:
 
 
 def schema_names(folder: str) -> list[str]:
-    """Return the names of the schema texts in a folder of a journal, sorted."""
+    """Return the names of the schema texts in a folder of a journal, sorted. Other files in it are not of the journal."""
     try:
         names = os.listdir(folder)  # noqa: PTH208  # names are wanted
     except FileNotFoundError:
         return []
-    return sorted(name for name in names if name.endswith(".avsc"))
+    return sorted(name for name in names if SCHEMA_NAME.fullmatch(name))
 
 
 def names_digest(names: list[str]) -> str:

@@ -36,6 +36,7 @@ from maxam.journal.encoding import Position
 from maxam.records import Identity
 
 RIGHT: Final = "replicate"
+_NAME_CHARACTERS_MAX: Final = 100  # of a peer
 _HANDSHAKES_MAX: Final = 16  # links whose peer is not known yet
 _SEND_BUFFER_BYTES: Final = 4_194_304
 _FINISH_S: Final = 2.0  # of a graceful stop, until followers have what is committed
@@ -158,10 +159,8 @@ class Links:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_shut_down_at_end, handle)
-                await trio.to_thread.run_sync(self._run, connected, handle, address, limiter=self._threads)
+                reason = await trio.to_thread.run_sync(self._run, connected, handle, address, limiter=self._threads)
                 nursery.cancel_scope.cancel()
-        except* (MaxamError, OSError) as group:
-            reason = str(group.exceptions[0])
         except* Exception as group:  # noqa: BLE001  # a bug met by one link must not end the others
             log_bug("internal-error", group, address=address)
         finally:
@@ -173,7 +172,15 @@ class Links:
 
     # on the link's thread
 
-    def _run(self, connected: socket.socket, handle: socket.socket, address: str) -> None:
+    def _run(self, connected: socket.socket, handle: socket.socket, address: str) -> str:
+        """Serve one connection, and return why it ended. An error that left the thread would keep all buffers for a while."""
+        try:
+            self._handshake(connected, handle, address)
+        except (MaxamError, OSError) as error:
+            return str(error)
+        return "ended"
+
+    def _handshake(self, connected: socket.socket, handle: socket.socket, address: str) -> None:
         connected.settimeout(self._limits.tls_handshake_timeout_s)
         try:
             tls = self._credentials.server().wrap_socket(connected, server_side=True)
@@ -197,8 +204,8 @@ class Links:
             state = LinkState(
                 principal,
                 address,
-                hello.name,
-                hello.software,
+                hello.name[:_NAME_CHARACTERS_MAX],
+                hello.software[:_NAME_CHARACTERS_MAX],
                 "feed" if hello.wish == wire.FEED else "copy",
                 link,
                 trio.from_thread.run_sync(trio.current_time),

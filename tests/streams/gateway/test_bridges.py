@@ -161,6 +161,7 @@ def test_requests_that_are_refused(tmp_path: Path) -> None:
                 (("pause", "V9", "--because", "x"), "not-found"),
                 (("resume", VENUE), "unauthorised"),
                 (("pause", VENUE, "--because", ""), "invalid-request"),
+                (("pause", VENUE, "--because", "x" * 1001), "invalid-request"),
                 (("drill", VENUE, "--because", "x"), "unauthorised"),
             ):
                 done = await cli(gateway, "bridges", *arguments)

@@ -91,6 +91,7 @@ def journal(folder: Path, letter: bytes, incarnation: str) -> Path:
     stored = Journal.open(folder, OsDisk(), how, SYNC, incarnation)
     assert not list(stored.recover())
     stored.keep_schemas([(sha256(TEXT).hexdigest(), TEXT)])
+    (folder / "schemas" / "notes.avsc").write_text("left by a person")
     for revision in range(1, 9):
         stored.write(stored.encode([change(revision, destination=b"X/%d" % (revision % 3), body=letter * 1000)]))
         if revision == 6:
