@@ -1,4 +1,4 @@
-"""What a link leaves behind in the gateway when it ends."""
+"""Memory of links that have ended."""
 
 import gc
 import ssl
