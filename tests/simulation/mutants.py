@@ -260,5 +260,5 @@ MUTANTS = (
     Mutant("damaged snapshot believed", replay, "            if error is None:\n                return revision, path", "            if True:\n                return revision, path", venue=True),
     Mutant("time runs back", publishing, "        if wall_us > log.accepted_at_us:\n            log.accepted_at_us = wall_us\n        content", "        log.accepted_at_us = wall_us\n        content", venue=True),
     Mutant("low memory ignored", publishing, "if self.memory_low and not (deleted and topic is not None):", "if False:", venue=True),
-    Mutant("operators not told of what was rejected", publishing, "if self.on_rejected is not None and disposition is not UNAVAILABLE:", "if False:", venue=True),
+    Mutant("operators not told of what was rejected", publishing, "if self.on_rejected is not None and disposition != UNAVAILABLE:", "if False:", venue=True),
 )  # fmt: skip
