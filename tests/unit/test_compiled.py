@@ -38,7 +38,7 @@ def python(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> lis
 
 
 def test_the_core_is_the_one_that_this_run_is_about() -> None:
-    """MAXAM_CORE says it, and every module of the core is that; the source tree holds no shared object at all."""
+    """Every module of the core is as MAXAM_CORE specifies. The source tree holds no shared object at all."""
     files = {str(import_module(name).__file__) for name in MODULES}
     assert {Path(file).suffix for file in files} == {".so" if EXPECTED == "compiled" else ".py"}
     assert core() == EXPECTED

@@ -104,7 +104,7 @@ def test_whole_seconds_are_numbers_of_seconds() -> None:
     ],
 )
 def test_errors_name_file_key_fault_and_remedy(text: str, parts: list[str]) -> None:
-    """Whatever is wrong, the text names the file, the key, what was expected and what was found."""
+    """Each error has the file, the key, the expected value and the value that was found."""
     with pytest.raises(ConfigurationError) as caught:
         _load(text)
     assert str(caught.value).startswith("maxam.toml:")

@@ -1,4 +1,4 @@
-"""Each role of the distribution imports what its extra brings, and a program without its extra names it."""
+"""Each role of the distribution imports what its extra brings, and a program without its extra shows its name."""
 
 import subprocess
 import sys
@@ -117,7 +117,7 @@ def test_the_client_needs_two_packages() -> None:
 
 
 def test_all_is_every_extra() -> None:
-    """`maxam[all]` names each of the other extras."""
+    """`maxam[all]` lists each of the other extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     assert Requirement(extras["all"][0]).extras == set(extras) - {"all"}

@@ -245,7 +245,7 @@ def test_a_folder_is_read_as_it_was_at_one_moment(tmp_path: Path) -> None:
 
 
 def test_a_single_file_may_be_anywhere_but_is_a_file(tmp_path: Path) -> None:
-    """What a setting names is followed over links, and refused without a wait when it is a pipe, a device or a folder."""
+    """The path of a setting is followed over links, and refused without a wait when it is a pipe, a device or a folder."""
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to("file")
     assert read_file(tmp_path / "link", "[x] y", "correct it") == b"text"
@@ -267,7 +267,7 @@ def test_a_mark_changes_with_whatever_changes(folder: Path, tmp_path: Path) -> N
             (marks, stamp_file(path)),
             (folders, stamp_folder(tmp_path / "current", SUFFIXES, Limits())[0]),
         ):
-            assert mark in found  # looking changes nothing
+            assert mark in found  # reading changes nothing
         by()
         for found, mark in (
             (marks, stamp_file(path)),
@@ -286,7 +286,7 @@ def test_a_mark_changes_with_whatever_changes(folder: Path, tmp_path: Path) -> N
 
 
 def test_every_link_on_the_way_is_watched(folder: Path, tmp_path: Path) -> None:
-    """What to watch names the links that a path leads over and where it ends, so that leading one elsewhere is noticed."""
+    """The paths to watch are the links that a path leads over and its end, so that a changed link is noticed."""
     (tmp_path / "current").symlink_to("schemas")
     (folder / "link.toml").symlink_to("registry.toml")
     places = places_of_file(tmp_path / "current" / "link.toml")

@@ -276,7 +276,7 @@ def test_every_route_wants_its_right(world: World, method: str, path: str, right
 
 
 def test_a_refused_caller_cannot_tell_what_exists(world: World) -> None:
-    """What is there and what is not look the same without the right."""
+    """Without the right, present and absent topics give the same answer."""
     world.send("X/A.1", datum("v"))
 
     async def test() -> None:
@@ -382,7 +382,7 @@ def test_a_topic_shows_its_value(world: World) -> None:
 
 
 def test_a_body_without_schema_shows_as_base64(world: World) -> None:
-    """What nothing was checked of is shown as it was sent."""
+    """A value that was not checked is shown as it was sent."""
     world.send("X/A.Raw", b"\0\xff")
 
     async def test() -> None:
@@ -409,8 +409,9 @@ def test_a_large_value_is_left_to_the_caller(world: World) -> None:
 
 
 def test_a_value_is_decoded_by_the_schema_that_judged_it_only(world: World) -> None:
-    """When another schema has taken the name since, the value is shown as it was sent: read by that one it would be something else,
-    or go on for ever, as some 10^18 items without bytes do.
+    """When another schema has taken the name since, the value is shown as it was sent.
+
+    Read by the other schema it would be something else, or have no end, as some 10^18 items without bytes.
     """
 
     async def test() -> None:
@@ -555,7 +556,7 @@ def test_delete_is_a_send_of_the_operator(world: World) -> None:
 
 
 def test_every_write_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Who changed what through the API is one line of the log, whatever the path holds; reading is not logged."""
+    """Each change through the API is one line of the log, with its operator, for any path. Reading is not logged."""
     world.send("X/A.1", datum("v"))
 
     async def test() -> None:
@@ -596,7 +597,7 @@ def test_delete_is_not_answered_before_its_commit(world: World, monkeypatch: pyt
 
 
 def test_a_full_disk_refuses_a_delete_and_readiness(world: World) -> None:
-    """The disposition of a SEND that cannot be stored is passed on, and readiness names the reason."""
+    """The disposition of a SEND that cannot be stored is passed on, and readiness shows the reason."""
     world.send("X/A.1", datum("v"))
 
     async def test() -> None:
@@ -774,7 +775,7 @@ def test_sessions_are_found_by_what_is_asked(world: World, monkeypatch: pytest.M
 
 
 def test_kick_closes_the_connection_and_nothing_else(world: World) -> None:
-    """The connection fails with an ERROR of its own; the session stays; kicking what is not connected is a conflict."""
+    """The connection fails with an ERROR of its own, and the session stays. To kick a session without a connection is a conflict."""
     connection = world.connect("admin", "a")
     world.subscribe(connection, "X/**", durable=True)
 

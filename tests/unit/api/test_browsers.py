@@ -1,4 +1,4 @@
-"""Protection of an operator's browser from foreign web pages: names, sites, headers; and the console's files."""
+"""Protection of an operator's browser from foreign web pages by names, sites and headers, and the console's files."""
 
 from pathlib import Path
 from typing import Any

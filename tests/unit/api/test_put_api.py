@@ -21,7 +21,7 @@ def world() -> World:
 
 
 async def put(world: World, path: str, document: Any, who: str = ADMIN) -> httpx.Response:
-    """Put what JSON says."""
+    """Put what a JSON body describes."""
     content = document if isinstance(document, bytes) else json.dumps(document).encode()
     return await world.ask("PUT", f"/v1/topics/{path}", who, content=content)
 
@@ -133,7 +133,7 @@ def test_conditions_hold_as_in_a_send(world: World) -> None:
 
 
 def test_rejections_are_the_receipts(world: World) -> None:
-    """What the broker rejects has disposition, code and reason of the RECEIPT; a caller without the right to send learns of no schema."""
+    """A rejected value has disposition, code and reason of the RECEIPT; a caller without the right to send learns of no schema."""
 
     async def test() -> None:
         for document, who, path, status, code, disposition in (
@@ -225,7 +225,7 @@ def test_what_cannot_be_sent_is_refused_and_nothing_is_sent(world: World, docume
 
 
 def test_parameters_are_checked_as_keys_are(world: World) -> None:
-    """Of a body as it is the parameters say the rest; what they may not hold, and unknown ones, are refused."""
+    """The parameters describe a body that is sent as it is. Wrong values of them, and unknown ones, are refused."""
 
     async def test() -> None:
         for query, code in (

@@ -1,4 +1,4 @@
-"""What a browser is shown in place of the console: a page for people, JSON for programs, with nothing in it that could act."""
+"""The answer to a browser that may not use the console: a page for people, JSON for programs, with nothing in it that could act."""
 
 import re
 from base64 import b64encode

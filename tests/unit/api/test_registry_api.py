@@ -1,4 +1,4 @@
-"""The schema registry over the admin API: by hash, type and destination, with caching; and as Confluent's clients ask."""
+"""The schema registry over the admin API, by hash, type and destination, with caching, and as Confluent's clients ask."""
 
 import json
 from pathlib import Path
@@ -102,7 +102,7 @@ class World:
         return response.json()
 
     def look_up(self, subject: str, schema: object, **more: object) -> tuple[int, Any]:
-        """Look a schema up as Confluent's clients do, without the header that writes need."""
+        """Request a schema as Confluent's clients do, without the header that writes need."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         body = json.dumps({"schema": text} | more).encode()
         response = self.ask(f"/subjects/{subject}?normalize=False", "POST", body, content_type=CONFLUENT_TYPE)
@@ -137,7 +137,7 @@ def test_the_listing_tells_rules_and_minors(world: World) -> None:
 
 
 def test_the_listing_is_the_same_however_it_is_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing of many rules is made in batches between which the event loop has its turn."""
+    """A listing of many rules is made in batches, between which the event loop runs other tasks."""
     whole = World().get("/v1/schemas")
     monkeypatch.setattr(registry_api, "ROWS_PER_SLICE", 1)
     assert World().get("/v1/schemas") == whole
@@ -182,7 +182,7 @@ def test_a_fingerprint_gives_the_newest_text_and_names_all(world: World) -> None
 
 
 def test_a_texts_hash_gives_that_text_for_ever(world: World) -> None:
-    """What a hash of the text names cannot change, so caches need not ask again."""
+    """A text that is requested by its hash cannot change, so caches need not ask again."""
     older = world.version("1.4")
     response = world.ask(f"/v1/schemas/by-text/{older.text_sha256}")
     assert response.content == older.schema.text
@@ -323,7 +323,7 @@ def test_a_lookup_finds_the_text_or_what_writes_the_same_bytes(world: World) -> 
 
 
 def test_a_long_text_is_only_found_as_it_is() -> None:
-    """What would take long to parse is compared with the texts that are known, and not parsed."""
+    """A text that would take long to parse is compared with the texts that are known, and not parsed."""
     fields = [{"name": f"f{n}", "type": "string", "doc": "x" * 80} for n in range(200)]
     long = FIRST | {"fields": fields}
     world = World(FILES | {"t/L_v1/1.0.avsc": json.dumps(long | {"name": "L_v1"}).encode()})
@@ -409,7 +409,7 @@ def test_nothing_can_be_written(world: World, method: str, path: str) -> None:
     ],
 )
 def test_a_lookup_that_makes_no_sense_is_told(world: World, body: bytes, status: int, code: int, message: str) -> None:
-    """What a client sent wrongly is its own error, of Confluent's numbers, and no bug of ours."""
+    """A wrong request is an error of the client, with Confluent's numbers, and no bug of ours."""
     response = world.ask("/subjects/t.T_v1", "POST", body)
     assert (response.status_code, response.json()["error_code"]) == (status, code)
     assert response.json()["message"].startswith(message)
@@ -425,7 +425,7 @@ def compatibility(world: World, path: str, schema: object) -> tuple[int, Any]:
 
 @pytest.mark.slow
 def test_a_schema_is_tested_as_its_types_mode_asks() -> None:
-    """One version or those that registering would look at, in the directions of the mode; reasons on demand."""
+    """One version or those that registering would compare with, in the directions of the mode; reasons on demand."""
     modes = b'\n[type."t.W_v1"]\ncompatibility = "FORWARD"\n'
     wide: dict[str, Any] = {"type": "record", "name": "t.W_v1", "fields": []}
     wider = wide | {"fields": [{"name": "a", "type": "int"}]}

@@ -1,4 +1,4 @@
-"""Rejected SENDs over the admin API: who sees what, pages, and sending again; and the figures of candidates."""
+"""Rejected SENDs over the admin API: rights, pages, sending again, and the figures of candidates."""
 
 from base64 import b64decode
 from typing import Any
@@ -124,7 +124,7 @@ def test_the_body_of_an_unauthorised_send_is_in_no_answer(world: World) -> None:
 
 
 def test_a_body_that_may_be_kept_no_more_is_shown_no_more(world: World) -> None:
-    """A rule that says `store_rejected_bodies = false` since a reload counts for what was rejected before."""
+    """A rule that has `store_rejected_bodies = false` since a reload counts for what was rejected before."""
 
     async def test() -> None:
         name = reject(world, "X/A.1")
@@ -140,7 +140,7 @@ def test_a_body_that_may_be_kept_no_more_is_shown_no_more(world: World) -> None:
 
 
 def test_pages_and_filters(world: World) -> None:
-    """The newest come first; each is seen once by following `next`; filters hold together, and wrong ones are refused."""
+    """The newest come first, and each is seen once by following `next`. All filters apply together, and wrong ones are refused."""
 
     async def pages(**parameters: Any) -> list[str]:
         found: list[str] = []
@@ -187,7 +187,7 @@ def test_pages_and_filters(world: World) -> None:
 
 
 def test_sending_again_is_judged_anew_as_the_operators_own_send(world: World) -> None:
-    """What is still bad is refused with the RECEIPT's words; once the rule is repaired it is accepted, under the operator's name, with its headers."""
+    """A body that is still invalid is refused with the RECEIPT's words. With the rule repaired it is accepted, as the operator's SEND."""
 
     async def test() -> None:
         name = reject(world, "X/A.1")
@@ -284,7 +284,7 @@ def test_names_from_outside_are_only_names(world: World) -> None:
 
 
 def test_what_a_candidate_would_have_made_of_traffic() -> None:
-    """One row for each rule with a candidate: figures, the share, who and why with an example; nothing without one."""
+    """One row for each rule with a candidate has figures, the share, principals and reasons with an example. Other rules have none."""
     world = World()
     thing = REGISTRY["t/T_v1/1.0.avsc"]
     narrow = thing.replace(b'"string"', b'"int"')

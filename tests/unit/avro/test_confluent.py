@@ -78,7 +78,7 @@ def test_the_head_of_a_body_names_its_schema() -> None:
 
 
 def test_a_body_is_judged_by_the_schema_of_its_id() -> None:
-    """Each minor judges what bears its id; the datum lies behind five bytes; the validation is shared."""
+    """Each version judges the bodies with its id. The datum comes after five bytes, and the validation is shared."""
     for minor, datum in (("1.0", VALUE), ("1.1", VALUE + b"\x00")):
         loaded = registry()
         body = version(minor).head(CONFLUENT) + datum
@@ -90,7 +90,9 @@ def test_a_body_is_judged_by_the_schema_of_its_id() -> None:
         assert judged(body, loaded) is validation
         rule = loaded.rule_for(TOPIC.decode())
         assert rule is not None
-        assert rule.validate(TOPIC, ((b"schema-version", b"9.9"),), body) is validation  # not read: the body says it
+        assert (
+            rule.validate(TOPIC, ((b"schema-version", b"9.9"),), body) is validation
+        )  # not read, as the body has the id
     result, reason = rejected(version("1.1").head(CONFLUENT) + VALUE)
     assert result == "schema-mismatch"
     assert (reason.startswith("e.Thing_v1 1.1: more: "), reason.endswith(" at byte 9")) == (True, True)
@@ -105,7 +107,7 @@ def test_a_body_without_marker_and_id_is_refused(body: bytes) -> None:
 
 
 def test_an_id_must_be_of_the_rules_type() -> None:
-    """An unknown id and one of another type have results of their own, and the reason names the ids that the rule knows."""
+    """An unknown id and one of another type have results of their own, and the reason lists the ids that the rule knows."""
     known = f"{version('1.1').schema_id} (1.1), {version('1.0').schema_id} (1.0)"
     assert rejected(b"\0\xff\xff\xff\xff" + VALUE) == (
         "unknown-schema-id",

@@ -1,4 +1,4 @@
-"""Lines of places in schema files: whatever a file holds, to look for one takes time and memory in proportion to it."""
+"""Lines of places in schema files: for any file, the search for one takes time and memory in proportion to its size."""
 
 import tracemalloc
 

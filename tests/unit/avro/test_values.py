@@ -131,7 +131,7 @@ def test_personal_fields_can_be_left_out() -> None:
 
 
 def test_the_datum_is_taken_out_of_the_body() -> None:
-    """Offset and length of the validation say where in the body the datum lies."""
+    """Offset and length of the validation are those of the datum in the body."""
     validation = Validation("envelope", "t.T_v1", "1.0", b"", value_offset=3, value_length=2)
     assert decode_value(b'"string"', b"abc\x02xdef", validation) == "x"
 

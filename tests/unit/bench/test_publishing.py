@@ -14,7 +14,7 @@ NEVER_NS = 2**63
 
 
 def test_a_send_made_ready_before_it_is_due_leaves_when_it_is() -> None:
-    """Nothing is written before its time, and what is overdue at once; both say when that was."""
+    """Nothing is written before its time, and overdue values at once. Both have the time of writing."""
     near, far = socket.socketpair()
     near.setblocking(False)
     with near, far:

@@ -791,7 +791,7 @@ def test_recovery_owes_exactly_what_was_not_acknowledged() -> None:
 
 @pytest.mark.parametrize("body", [b"again", b""])
 def test_a_change_on_its_way_when_its_deleted_topic_is_forgotten(body: bytes) -> None:
-    """A SEND to a deleted topic that is forgotten before the commit is a value of that topic like any other, or a delete of nothing."""
+    """A SEND to a deleted topic that is forgotten before the commit is a value like any other, or a delete of nothing."""
     world = World.make(limits=FORGETFUL)
     client = world.client()
     for n in range(TOMBSTONE_SWEEP_MIN):
@@ -1278,7 +1278,7 @@ def test_topics_that_come_and_go_leave_nothing() -> None:
 
 
 def test_topics_go_a_few_at_a_time() -> None:
-    """However many are forgotten, the loop is not held for all of them; those of whose delete somebody is to hear stay, and are asked about once."""
+    """The loop is not held for all that are forgotten. Those whose delete is still owed stay, and are checked once."""
     world = World.make(limits=FORGETFUL)
     client, gone = world.client(), world.client(client_id="me")
     gone.subscribe(glob="X/1*", durable=True)

@@ -96,7 +96,7 @@ def test_a_send_is_explained(principal: str, destination: str, allowed: bool, wh
 
 
 def test_an_explanation_is_what_the_broker_decides() -> None:
-    """For every principal and many destinations both say the same."""
+    """For every principal and many destinations both give the same answer."""
     policy = load(POLICY)
     for principal in (*policy.principals, "stranger"):
         for destination in (
@@ -146,7 +146,7 @@ def test_globs_together_may_grant_all() -> None:
 
 
 def test_globs_that_are_too_intricate_are_not_decided() -> None:
-    """The answer says so, and comes soon."""
+    """The answer has it, and comes soon."""
     policy = load(
         f'[capabilities.A]\nreceive = ["X/*b{"?" * 25}"]\n[[principals]]\nname = "a"\nfingerprints = []\ncapabilities = ["A"]'
     )
@@ -401,7 +401,7 @@ def _written(name: str) -> str:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(lines, max_size=6).map("\n".join))
 def test_everything_in_a_file_has_a_line(text: str) -> None:
-    """Whatever TOML is like, each element is found, on a line that there is; what holds tables only may be found by these."""
+    """In any TOML each element is found, on a line that exists. An element that holds tables only may be found by these."""
     try:
         document = tomllib.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What topics keep of the sources of their values: `number` for each, live, after recovery and after a snapshot."""
+"""Sources of the values of topics: `number` for each, live, after recovery and after a snapshot."""
 
 import random
 from dataclasses import replace

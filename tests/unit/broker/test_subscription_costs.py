@@ -1,4 +1,4 @@
-"""What subscriptions of one principal may cost the others: places in the index, scans, and the work of a reload."""
+"""Limits on the cost of one principal's subscriptions for others: places in the index, scans, and the work of a reload."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -67,7 +67,7 @@ class Consumer:
 
 
 def test_a_slow_consumer_on_a_near_link_has_few_in_flight() -> None:
-    """A consumer of 2 ms per message on a near link has 1 to 3 in flight, probes aside, for a minute, and is never idle."""
+    """A consumer of 2 ms per message on a near link has 1 to 3 in flight for a minute, except probes. It is never idle."""
     consumer = Consumer(Window(100, False, 0.0), work_s=0.002, way_s=0.0001)
     rate = consumer.run(60.0) / 60.0
     sizes = sorted(consumer.in_flight_after(1.0))
@@ -125,7 +125,7 @@ def test_a_consumer_whose_times_vary_loses_little(
 
 @pytest.mark.parametrize(("work_s", "round_trip_s", "most"), [(0.002, 0.0002, 3), (0.02, 0.0002, 4), (0.002, 0.005, 8)])
 def test_a_consumer_whose_times_vary_has_few_in_flight(work_s: float, round_trip_s: float, most: int) -> None:
-    """What chance makes of a slow consumer's rate does not widen its window: it has few in flight at the median."""
+    """Random changes of a slow consumer's rate do not widen its window: it has few in flight at the median."""
     for seed in (1, 2, 3):
         consumer = Wavering(Window(100, False, 0.0), work_s, round_trip_s / 2, 0.0, True, seed)
         consumer.run(60.0)
@@ -207,7 +207,7 @@ def test_floor_and_limit_hold() -> None:
 
 
 def test_a_slow_consumer_that_seemed_stalled_is_not_flooded() -> None:
-    """What a stall added is gone with the next ACK unless that covers more: an ACK that is only late leaves no wider window."""
+    """A window widened by a stall is narrow again with the next ACK, unless that covers more. A late ACK leaves no wider window."""
     window = Window(100, False, 0.0)
     stamp = window.sent(0.0, False)
     for _ in range(4):

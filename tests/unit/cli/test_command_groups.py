@@ -1,4 +1,4 @@
-"""The groups of commands of all programs: what their tables say is what their commands are."""
+"""The groups of commands of all programs: their tables are those of their commands."""
 
 import subprocess
 import sys

@@ -26,7 +26,7 @@ SESSION = ("alice", "pump", b"s")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two sealed segments: revisions 1 to 4 in two blocks, then 5; with sessions, a rejected SEND and a hostile header."""
+    """Two sealed segments, with revisions 1 to 4 in two blocks, then 5, and with sessions, a rejected SEND and a hostile header."""
     root = tmp_path / "journal"
     lives: list[list[list[Record]]] = [
         [
@@ -125,7 +125,7 @@ def test_dump_goes_on_behind_damage_and_says_so(folder: Path) -> None:
 
 
 def test_a_repair_shows_first_and_acts_only_when_told(folder: Path) -> None:
-    """The plan names file, bytes, revisions and topics; `--apply` does it; then there is nothing to repair."""
+    """The plan lists file, bytes, revisions and topics. After `--apply` there is nothing to repair."""
     path = harm(folder)
     before = path.read_bytes()
     verified = admin("verify", folder)
@@ -163,7 +163,7 @@ def test_verify_sums_up_what_is_good(folder: Path) -> None:
 
 
 def test_backup_and_restore(folder: Path, tmp_path: Path) -> None:
-    """A backup is made, proven, restored elsewhere; changed, `verify` and `restore` name the file; a folder in use is refused."""
+    """A backup is made, proven, restored elsewhere. If it is changed, `verify` and `restore` show the file. A folder in use is refused."""
     (made,) = rows(admin("backup", folder, tmp_path / "backups", "--json"))
     backup = Path(str(made["folder"]))
     assert (made["head"], admin("verify", backup).exit_code) == (5, 0)

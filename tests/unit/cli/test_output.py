@@ -21,7 +21,7 @@ ROWS = [[f"X/EGM.F.1000{n}.EGMMeterReading", n, "2026-11-21T02:46:32.067Z", "egm
 def printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, destination: str = ""
 ) -> tuple[list[str], str]:
-    """Print the table on a terminal; return its lines, without the rule, and what standard error said."""
+    """Print the table on a terminal; return its lines, without the rule, and the text of standard error."""
     terminal = Console(width=width, force_terminal=True, color_system=None, highlight=False)
     monkeypatch.setattr(output, "console", lambda: terminal)
     rows = [[destination + str(row[0]), *row[1:], "v" * 99] for row in ROWS]
@@ -36,7 +36,7 @@ def printed(
 def test_the_least_important_columns_give_way(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, left_out: str
 ) -> None:
-    """What a terminal has no room for is left out by whole columns, and said; only values go on over more lines."""
+    """Columns for which a terminal has no room are left out whole, and reported. Only values go on over more lines."""
     lines, told = printed(capsys, monkeypatch, width)
     assert told == (f"no room for {left_out}; --json shows all\n" if left_out else "")
     assert not any(title in lines[0] for title in left_out.split(", ") if title)
@@ -100,7 +100,7 @@ def test_what_goes_into_a_pipe_is_whole_without_blanks_at_the_end(capsys: pytest
 
 @pytest.mark.parametrize("character", ["v", "\x1b"])
 def test_what_is_cut_is_said_to_be(capsys: pytest.CaptureFixture[str], character: str) -> None:
-    """A text that is longer than a cell ends in an ellipsis, and standard error shows its column and the way to see it; a cell made whole is."""
+    """A text that is longer than a cell ends in an ellipsis, and standard error shows its column and how to see all."""
     most = output.CELL_CHARACTERS_MAX // len(shown(character))
     for length, told in ((most, ""), (most + 1, "NOTE: cut where it ends in \N{HORIZONTAL ELLIPSIS}; ask for it\n")):
         output.print_table(["DESTINATION", "NOTE"], [["X/a", character * length]], whole="ask for it")

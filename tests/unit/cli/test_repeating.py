@@ -22,7 +22,7 @@ from maxam.terminal.groups import CommandGroup as Group
 from maxam.terminal.tables import print_json, print_table
 from tests.support.patience import PATIENCE_S
 
-# A command that shows what a file holds: a table of one cell, an error while there is no file, and code 1 when it says bad.
+# A command that shows the text of a file in a table of one cell. Without a file it is an error. The text "bad" gives code 1.
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
@@ -84,7 +84,7 @@ def read_until(file: int, *texts: str) -> str:
 
 
 def test_a_terminal_shows_it_in_place(tmp_path: Path) -> None:
-    """Each time replaces the last; what fails is shown, and it goes on; Ctrl-C ends it with 0 and gives the screen back."""
+    """Each time replaces the last. A failure is shown, and it goes on. Ctrl-C ends it with 0 and gives the screen back."""
     path = tmp_path / "held"
     path.write_text("first")
     ours, theirs = pty.openpty()

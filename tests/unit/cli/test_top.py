@@ -59,7 +59,7 @@ def shown(seen: Look, width: int, height: int) -> list[str]:
 @pytest.mark.parametrize("width", [60, 74, 75, 109, 110, 119, 120, 250])
 @pytest.mark.parametrize("height", [20, 24, 60])
 def test_it_fits_and_names_who_is_behind(width: int, height: int) -> None:
-    """However much there is: no line is too long or folded, there are not too many, and the subscription that is furthest behind is shown whole."""
+    """For any number of rows no line is too long or folded, all fit, and the subscription that is furthest behind is shown whole."""
     for behind, others in itertools.product((0, 1, 50), (0, 20)):
         lines = shown(look(behind, others, others), width, height)
         assert len(lines) <= height

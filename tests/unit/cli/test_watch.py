@@ -42,7 +42,7 @@ def test_the_table_fits_its_terminal(width: int) -> None:
 
 
 def test_a_table_with_room_for_all_says_nothing_of_more() -> None:
-    """Only what is cut is said to be."""
+    """Only columns that are cut are reported."""
     display = _Display("table")
     display.put(update("X/A", 7, "v" * 30))
     out = io.StringIO()

@@ -7,7 +7,7 @@ from maxam.gateway.commit_times import CommitTimes
 
 
 def times_of(durations_s: list[float], every_s: float, begun_s: float = 1000.0) -> tuple[CommitTimes, float]:
-    """Commit one block after the other, each so long after the one before; return also when the last ended."""
+    """Commit one block after the other, each at a distance from the one before. Return also when the last ended."""
     times = CommitTimes(begun_s)
     now_s = begun_s
     for took_s in durations_s:

@@ -29,7 +29,7 @@ def collector_at_rest() -> Iterator[None]:
 
 @pytest.mark.usefixtures("collector_at_rest")
 def test_stored_values_do_not_gather_among_the_youngest_objects(tmp_path: Path) -> None:
-    """After N changes none that topics hold is among what the next round of Python's collector walks, and no value ever is."""
+    """After N changes none that topics hold is among the objects that the next round of Python's collector visits. No value ever is."""
 
     async def commit() -> None:
         journal = Journal.open(tmp_path, OsDisk(), JournalSettings(durable=False), bytes(16))
@@ -67,7 +67,7 @@ def test_an_idle_journal_seals_its_segment(tmp_path: Path) -> None:
             world.client().send("X/a")
             committer.schedule_commit()
             await committer.drained()
-            while not sealed_segments(tmp_path, OsDisk()):  # noqa: ASYNC110 - what another thread did can only be looked for
+            while not sealed_segments(tmp_path, OsDisk()):  # noqa: ASYNC110 - the work of another thread can only be polled
                 await trio.sleep(SEAL_LOOK_S)
             nursery.cancel_scope.cancel()
         journal.close()
@@ -190,7 +190,7 @@ def test_a_full_disk_is_found_to_have_room_though_nobody_sends() -> None:
             await trio.to_thread.run_sync(lambda: None)
             assert full()
             disk.capacity = used + len(body) + 100_000
-            while full():  # noqa: ASYNC110 - what another thread did can only be looked for
+            while full():  # noqa: ASYNC110 - the work of another thread can only be polled
                 await trio.sleep(ROOM_LOOK_S)
             client.send("X/a", body, receipt="2")
             committer.schedule_commit()

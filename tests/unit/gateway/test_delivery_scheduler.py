@@ -1,4 +1,4 @@
-"""Whose turn it is when many ask for deliveries at once."""
+"""The order of deliveries when many ask for them at once."""
 
 from functools import partial
 from itertools import count
@@ -40,7 +40,7 @@ def test_many_take_turns_in_the_order_in_which_they_came() -> None:
 
 
 def test_nobody_waits_while_turns_come_slower_than_they_are_taken() -> None:
-    """A turn a millisecond never waits, however long that goes on."""
+    """One feed a millisecond never waits, however long that goes on."""
 
     async def main() -> None:
         deliveries = DeliveryScheduler(lambda: None)
@@ -117,7 +117,7 @@ def test_principals_with_slow_feeds_take_turns_and_others_never_wait() -> None:
 
 
 def test_a_quick_connection_of_a_busy_principal_comes_before_its_slow_ones() -> None:
-    """Who publishes under the same name as hundreds that send expensive frames waits for the next pass, not for all of them."""
+    """A publisher under the same name as hundreds that send expensive frames waits for the next pass, not for all of them."""
 
     async def main() -> None:
         deliveries = DeliveryScheduler(
@@ -154,7 +154,7 @@ def test_a_quick_connection_of_a_busy_principal_comes_before_its_slow_ones() -> 
 
 
 def test_a_queue_of_quick_feeds_is_worked_off_many_at_a_time() -> None:
-    """While turns prove to be quick there are more in each pass, up to the maximum; one slow feed is enough for one a pass again."""
+    """While feeds prove to be quick there are more in each pass, up to the maximum. One slow feed is enough for one a pass again."""
 
     async def main() -> None:
         deliveries = DeliveryScheduler(

@@ -1,4 +1,4 @@
-"""How much of its disk the journal may use: the archive a share of it, a segment a small part, and the next snapshot an estimate."""
+"""Limits of the journal on its disk: the archive has a share of it, a segment a small part, and the next snapshot an estimate."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_a_folder_that_is_not_made_yet_has_the_disk_of_the_one_above(tmp_path: P
 
 
 def test_the_estimate_follows_the_topics_and_looks_at_few_of_them_at_a_time() -> None:
-    """One look is at 1,000 topics at most; the estimate is above what the values take, and not below the newest snapshot."""
+    """One call reads 1,000 topics at most; the estimate is above what the values take, and not below the newest snapshot."""
     limits = Limits()
     broker = Broker(limits, Policy({}, {}, limits), load_registry({"registry.toml": b""}))
     size = SnapshotSize(broker.store)

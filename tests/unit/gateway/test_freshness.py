@@ -197,8 +197,9 @@ def test_what_is_overdue_is_what_a_look_at_all_topics_finds(
     events_max: int,
     steps: list[tuple[str, object]],
 ) -> None:
-    """Whatever is sent, deleted, forgotten and made again, reloaded, restarted, and however clocks are set: once there is nothing more
-    to look at, list and count are those of a naive look; before that nothing fresh is listed.
+    """Once all is checked, list and count are those of a naive check. Before that nothing fresh is listed.
+
+    That holds after any sends, deletes, forgotten and repeated topics, reloads, restarts and changes of clocks.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(freshness, "BATCH_TOPICS", slice_topics)

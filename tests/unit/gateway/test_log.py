@@ -90,7 +90,7 @@ def test_the_journal_of_systemd_gets_priorities(
 def test_another_standard_error_gets_no_priorities(
     start: Callable[[], Path], monkeypatch: pytest.MonkeyPatch, stream: str
 ) -> None:
-    """Whatever systemd's journal is, if this file is not it."""
+    """With another file as systemd's journal, if this file is not it."""
     monkeypatch.setenv("JOURNAL_STREAM", stream)
     path = start()
     log_event(logging.ERROR, "disk-full")

@@ -31,7 +31,7 @@ def test_results_of_rejected_sends_are_counted_by_their_code() -> None:
 
 
 def test_a_loop_that_is_held_is_late_by_that() -> None:
-    """A look that comes when it is due is in the lowest bucket; one that had to wait is where it belongs."""
+    """A measurement that comes when it is due is in the lowest bucket. One that had to wait is in the bucket of its delay."""
     clock = trio.testing.MockClock()
 
     async def test() -> None:

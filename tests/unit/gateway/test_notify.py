@@ -49,7 +49,7 @@ def test_nobody_is_told_where_nobody_listens(manager: socket.socket, monkeypatch
 
 
 def test_a_long_start_has_its_time_out_extended(manager: socket.socket) -> None:
-    """Each report asks for the same time from then on and says how far the start is; reports in between are left out."""
+    """Each report asks for the same time from then on and shows how far the start is; reports in between are left out."""
     now_s = 50.0
     progress = StartProgress(lambda: now_s)
     for _ in range(12):

@@ -49,7 +49,7 @@ def message(frames: list[Frame]) -> str:
 @pytest.mark.parametrize("cut", [1, 40, 44, 60, 66, 1000, 10_260])
 @pytest.mark.parametrize("destination", [b"X/theirs.a", b"X/a b"])
 def test_a_body_without_right_is_not_held_and_answered_as_ever(length: bytes, cut: int, destination: bytes) -> None:
-    """A SEND that may not be sent has the same answer, statistics and record in one piece and in two, and its body is not held."""
+    """A SEND without right has the same answer, statistics and record in one piece and in two. Its body is not held."""
     data = HEAD.replace(b"X/theirs.a", destination) + length + b"\n" + BODY + b"\0"
     found = []
     for pieces in ([data], [data[:cut], data[cut:]], [data[:cut], data[cut : cut + 100], data[cut + 100 :]]):
@@ -86,7 +86,7 @@ def test_a_body_without_right_is_not_held_and_answered_as_ever(length: bytes, cu
 
 
 def test_a_body_with_a_right_is_held_and_taken() -> None:
-    """What its sender has a right to send arrives whole, however it was cut, and counts while it is not complete."""
+    """A SEND with right arrives whole, however it was cut, and counts while it is not complete."""
     world = World.make()
     client = world.client()
     client.subscribe(ack="auto")

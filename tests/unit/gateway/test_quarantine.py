@@ -83,7 +83,7 @@ BODIES = st.integers(0, 3000)
 def test_bounds_hold_and_of_each_principal_the_last_ones_are_kept(
     records_max: int, bytes_max: int, sends: list[tuple[str, int]]
 ) -> None:
-    """Whatever is rejected, there are never more records or bytes than allowed, and of each principal a run of its last ones."""
+    """For any rejects there are never more records or bytes than allowed, and of each principal a run of its last ones."""
     quarantine = Quarantine(records_max, bytes_max, "run")
     sent: dict[str, list[Quarantined]] = {}
     model = Model(records_max, bytes_max)
@@ -157,7 +157,7 @@ def test_unknown_principals_share_one_share() -> None:
 
 
 def test_a_body_that_takes_all_the_room_is_known_by_its_hash() -> None:
-    """A body longer than a quarter of all the room is not kept; the only reject of a principal loses its body before it is lost itself."""
+    """A body longer than a quarter of all the room is not kept. The only reject of a principal first loses its body, then itself."""
     quarantine = Quarantine(100, 8_000, "run")
     large = quarantine.keep(told("a", b"x" * 2_001), 0, 0)
     assert (large.body, large.body_state, large.body_bytes) == (b"", BODY_GIVEN_UP, 2_001)
@@ -194,7 +194,10 @@ def test_names_are_of_this_run() -> None:
 
 
 def test_what_must_not_be_kept_is_nowhere_in_memory() -> None:
-    """Of a SEND without right, to a malformed destination, or under a rule that says so, only length and SHA-256 are left: no object holds the body."""
+    """Only length and SHA-256 are left of some bodies, and no object holds the body.
+
+    They are of SENDs without right, to a malformed destination, or under a rule that forbids to store them.
+    """
     world = World.make(schemas=RULES, anna={"send": ["X/**"], "receive": ["X/**"]}, bob={"send": [], "receive": []})
     quarantine = Quarantine(100, 1_000_000, "run")
     broker = world.broker

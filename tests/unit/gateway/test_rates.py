@@ -56,7 +56,7 @@ def test_totals_are_averages_of_what_was_counted_over_the_interval() -> None:
 
 
 def test_the_rate_of_a_hot_topic_is_its_own_count() -> None:
-    """Sampled at random, counted exactly; the hottest first; what has become quiet goes."""
+    """Topics are sampled at random and counted exactly, the hottest first. Those that have become quiet are left out."""
     venue = Venue()
     for _ in range(12):
         venue.second(*["X/hot"] * 50, *["X/warm"] * 20, *[f"X/{number}" for number in range(30)], draws=5)
@@ -87,7 +87,7 @@ def test_a_topic_that_is_deleted_or_made_anew_is_not_told_of_as_it_was() -> None
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """However many topics change: so many are watched, so many shown, and a batch is held no longer than until the next draw."""
+    """For any number of topics, a limited number is watched and shown, and a batch is held until the next draw at most."""
     venue = Venue()
     for second in range(HISTORY_SAMPLES + 5):
         venue.second(*[f"X/{second % 3}.{number}" for number in range(100)], draws=2)

@@ -204,7 +204,7 @@ def test_a_failing_disk_leaves_the_broker_untouched(log: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_recovers_is_used_again(log: pytest.LogCaptureFixture, error: int) -> None:
-    """After a failure at any call nothing is asked of the disk for a while; then storing goes on with the next number; both are reported once."""
+    """After a failure at any call the disk is not used for a while. Then storing goes on with the next number. Both are reported once."""
     good = SimulatedDisk()
     good.make_folder(ROOT)
     RejectedStore(ROOT, good, RejectedSettings(), Counters(), SYNC).store([event()], 0.0)
@@ -231,7 +231,7 @@ def test_a_disk_that_recovers_is_used_again(log: pytest.LogCaptureFixture, error
         assert [row["revision"] for row in rows(disk)] in (
             [1],
             [1, 2],
-        )  # what failed in the sync behind it may be there
+        )  # what failed in the sync after it may be there
 
 
 def test_a_disk_that_stays_full_is_told_once(log: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,7 @@ def test_connections_that_end_are_counted() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Of more principals than are kept the one that was rejected longest ago goes; health names a few."""
+    """Of more principals than are kept the one that was rejected longest ago goes; health lists a few."""
     venue = Venue(*[f"p{number}" for number in range(PRINCIPALS_MAX + 1)])
     for number in range(PRINCIPALS_MAX + 1):
         venue.client(f"p{number}").send("Y/a")

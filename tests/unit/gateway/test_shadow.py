@@ -44,7 +44,7 @@ def texts(encoding: str = DATUM, shadow_minor: str | None = "1.1", candidate: by
     }
 
 
-OLD_A, OLD_C = b"\x02\x00", b"\x02\x04"  # of 1.0: 1, A; 1, C
+OLD_A, OLD_C = b"\x02\x00", b"\x02\x04"  # of 1.0, the values (1, A) and (1, C)
 NEW_A = b"\x02\x00\x02\x0e"  # of 1.1: 1, A, 7
 BAD = b"\x02\x0e"
 
@@ -104,7 +104,7 @@ def envelope(*items: bytes) -> bytes:
 
 @pytest.mark.parametrize("encoding", [DATUM, SINGLE_OBJECT, CONFLUENT, ENVELOPE])
 def test_each_outcome_in_each_encoding(encoding: str) -> None:
-    """What fits, what is older and readable, what is no value of the candidate, what would be newly accepted, and what has nothing to do with it."""
+    """Bodies that fit, older and readable ones, no values of the candidate, newly accepted ones, and ones without relation to it."""
     registry = load_registry(texts(encoding))
     bench = Bench(registry)
 
@@ -142,7 +142,7 @@ def test_each_outcome_in_each_encoding(encoding: str) -> None:
 
 
 def test_what_fits_today_and_tomorrow() -> None:
-    """A bare datum that is a value of the candidate too fits; so does whatever names a version of the same canonical form."""
+    """A bare datum that is a value of the candidate too fits; so does any with a version of the same canonical form."""
     bench = Bench(load_registry(texts(candidate=thing(NUMBER, NARROW))))
     assert bench.outcome(OLD_A) == "fits"
     assert bench.outcome(OLD_C) == "rejected"
@@ -157,7 +157,7 @@ def test_a_tombstone_alone_is_nothing_to_try() -> None:
 
 
 def test_reasons_are_told_by_principal_with_an_example() -> None:
-    """Who would be rejected, why, how often, and the last example; numbers and indices do not make a reason another one."""
+    """Principals that would be rejected, reasons, counts, and the last example. Numbers and indices do not make a reason another one."""
     bench = Bench(load_registry(texts()))
     bench.send(OLD_C, "anna")
     bench.send(OLD_A, "anna")
@@ -192,7 +192,7 @@ def test_the_share_is_that_of_all_that_was_seen() -> None:
 
 
 def test_trials_cost_no_more_than_the_budget_and_everybody_has_a_share() -> None:
-    """In each second bodies are tried up to the budget, of each principal up to its share; a body larger than all that is owed for."""
+    """In each second bodies are tried up to the budget, of each principal up to its share. A larger body uses later seconds."""
     bench = Bench(load_registry(texts()), budget=10 * 258)
     for _ in range(5):
         bench.wall_us += SECOND_US
@@ -243,7 +243,7 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reload_keeps_the_figures_of_the_same_candidate_only() -> None:
-    """Another registry with the same rule and candidate goes on; another candidate begins again; none is none."""
+    """Another registry with the same rule and candidate goes on. Another candidate begins again, and without one there is no trial."""
     bench = Bench(load_registry(texts()))
     bench.send(OLD_C)
     bench.registry = load_registry(texts() | {"e/T_v1/1.2.avsc": thing(NUMBER, STATE, MORE)})

@@ -39,7 +39,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_memory_is_short_above_the_limit_until_it_is_well_below(
     broker: Broker, watermarks: Watermarks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The limit itself is fine; what is short stays short down to 95 %; each change is logged once, and operators see it meanwhile."""
+    """The limit itself is fine. A shortage lasts down to 95 %. Each change is logged once, and operators see it meanwhile."""
     states = []
     for used in (999, 1000, 1001, 1500, 1000, 950, 949, 1000, 1001):
         watermarks.heed_memory(used)
@@ -68,7 +68,7 @@ def test_the_disk_is_low_below_the_least_until_it_is_well_above(
 def test_a_disk_is_slow_that_does_not_answer_for_five_seconds(
     watermarks: Watermarks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged once for each block that takes so long. The next block is counted again."""
+    """It is logged once for each block that takes too long. The next block is counted again."""
     states = []
     for since, now in ((None, 0.0), (1.0, 5.9), (1.0, 6.0), (1.0, 60.0), (60.0, 60.1), (60.0, 65.0), (None, 66.0)):
         watermarks.heed_writing(since, now)
@@ -120,7 +120,7 @@ def test_a_control_group_bounds_what_there_is(
 
 
 def test_who_cannot_open_a_file_looks_again(watermarks: Watermarks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no descriptor left what is in use cannot be read: that ends nothing, and the next look that can tells."""
+    """With no descriptor left the memory in use cannot be read. That ends nothing, and the next successful reading counts."""
     failures = iter([OSError(errno.EMFILE, "Too many open files")] * 3)
 
     def look() -> int:
@@ -140,7 +140,7 @@ def test_who_cannot_open_a_file_looks_again(watermarks: Watermarks, monkeypatch:
 def test_while_memory_is_short_all_that_was_deleted_is_looked_through(
     broker: Broker, watermarks: Watermarks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However little of it there is: who is refused deletes no more. While there is enough memory it waits."""
+    """However little memory there is, a client that is refused deletes nothing. While there is enough memory it waits."""
     used = [10]
     monkeypatch.setattr("maxam.gateway.watermarks.resident_bytes", lambda: used[0])
 
@@ -154,7 +154,7 @@ def test_while_memory_is_short_all_that_was_deleted_is_looked_through(
 
 
 def test_what_is_free_is_given_back_when_it_is_much_and_more_than_before() -> None:
-    """More than a quarter of the heap is free, and more memory is in use than after the last time, or more of the heap is free."""
+    """More than a quarter of the heap is free. Also, more memory is in use than after the last time, or more of the heap is free."""
     slack = Slack()
     assert not slack.worth(Heap(400, 100), 1000)
     assert slack.worth(Heap(400, 101), 1000)

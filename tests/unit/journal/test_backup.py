@@ -62,7 +62,7 @@ def write_more(disk: SimulatedDisk, changes: int) -> None:
 
 
 def test_a_restored_backup_starts_as_the_journal_would() -> None:
-    """Head, values and what is owed are the same; schemas and rejected SENDs came along; lock and indexes did not."""
+    """Head, values and what is owed are the same. Schemas and rejected SENDs are copied, lock and indexes are not."""
     disk = journal()
     done = back_up(ROOT, BACKUPS, "1", disk)
     before = shown(disk)
@@ -212,7 +212,7 @@ def test_a_power_cut_while_restoring_leaves_no_journal_that_starts() -> None:
 
 
 def test_what_is_not_what_the_manifest_says_is_not_restored() -> None:
-    """Any changed, shorter or missing file of a backup is named, and so is a manifest that says nonsense; a folder in use is left alone."""
+    """Any changed, shorter or missing file of a backup is shown, and so is an invalid manifest. A folder in use is left alone."""
     begin = journal()
     back_up(ROOT, BACKUPS, "1", begin)
     paths = sorted(path for path in begin.contents() if path.startswith(f"{BACKUPS}/1/"))
@@ -247,7 +247,7 @@ def test_what_is_not_what_the_manifest_says_is_not_restored() -> None:
 
 
 def test_a_file_that_only_has_the_name_and_size_of_one_before_is_copied() -> None:
-    """A journal that went back to a backup gives the same names, and sizes, to other files: the next backup holds these, not the old ones."""
+    """A journal restored from a backup gives the same names and sizes to other files. The next backup holds these, not the old ones."""
     disk = journal()
     back_up(ROOT, BACKUPS, "1", disk)
     restore(f"{BACKUPS}/1", NEW, disk)
@@ -364,7 +364,7 @@ def test_a_backup_that_fails_leaves_nothing() -> None:
 
 
 def test_what_a_crash_leaves_goes_with_the_next_backup() -> None:
-    """A power cut in a backup, or in the removal of an old one, leaves whole backups and names that say they are none; the next one clears them."""
+    """A power cut in a backup, or in the removal of an old one, leaves whole backups and folders marked as none. The next clears them."""
     begin = journal()
     back_up(ROOT, BACKUPS, "1", begin)
     back_up(ROOT, BACKUPS, "2", begin)
@@ -448,7 +448,7 @@ def test_one_backup_at_a_time_is_made_in_a_folder() -> None:
 
 
 def test_a_backup_never_holds_keys() -> None:
-    """Whatever somebody left in the journal's folders, a backup has only what a journal is made of."""
+    """For any other files in the journal's folders, a backup has only the files of a journal."""
     disk = journal()
     secret = b"-----BEGIN PRIVATE KEY-----"
     disk.make_folder(f"{ROOT}/certs")

@@ -138,7 +138,7 @@ def losses(seed: int) -> Iterator[Choose]:
 
 @pytest.mark.slow
 def test_a_power_cut_at_any_call_loses_nothing_promised() -> None:
-    """Whatever call the power goes at, and whatever of the unsynced is lost or torn, all that `write` returned for is found."""
+    """After a power cut at any call, with any loss of unsynced data, all that `write` returned for is found."""
     for call in range(1, CALLS + 1):
         disk = SimulatedDisk({call: 0})
         history = History()
@@ -153,7 +153,7 @@ def test_a_power_cut_at_any_call_loses_nothing_promised() -> None:
 
 @pytest.mark.slow
 def test_a_kill_at_any_call_loses_nothing_promised() -> None:
-    """Whatever call the process is killed at, all that `write` returned for is found, and then survives a power cut too."""
+    """After a kill at any call, all that `write` returned for is found, and then survives a power cut too."""
     for call in range(1, CALLS + 1):
         disk = SimulatedDisk({call: 0})
         history = History()
@@ -181,7 +181,7 @@ def test_a_kill_at_any_call_loses_nothing_promised() -> None:
     ],
 )
 def test_an_error_at_any_call_is_a_refusal_or_the_end(code: int, length: int) -> None:
-    """Whatever calls fail, a refused batch leaves nothing behind; after any other error the journal does nothing more."""
+    """If any calls fail, a refused batch leaves nothing. After any other error the journal refuses all use."""
     refusals = 0
     for call in range(1, CALLS + 1):
         disk = SimulatedDisk({call + more: code for more in range(length)})
@@ -269,7 +269,7 @@ def test_a_full_disk_takes_acknowledgements_from_the_reserve() -> None:
 
 
 def test_a_journal_is_written_by_one_process(tmp_path: Path) -> None:
-    """A second opening of a folder fails, and names who has it, until the first is closed."""
+    """A second opening of a folder fails, and shows the process that has it, until the first is closed."""
     journal = Journal.open(tmp_path / "journal", OsDisk(), SMALL, SYNC)
     with pytest.raises(
         JournalError, match=rf"/journal is in use by another process \(pid {os.getpid()}\); stop that one"
@@ -536,7 +536,7 @@ def test_a_missing_segment_is_seen() -> None:
 
 
 def test_a_snapshot_or_session_above_the_head_is_refused() -> None:
-    """What speaks of revisions that no segment holds shows that a segment is lost."""
+    """A file with revisions that no segment holds shows that a segment is lost."""
     disk = SimulatedDisk()
     journal, _ = opened(disk)
     journal.write(journal.encode([change(1)]))
@@ -576,7 +576,7 @@ def test_a_torn_tail_is_kept_aside_and_told() -> None:
 
 
 def test_verify_reports_every_file() -> None:
-    """Verify names each file with its records, and for a damaged one the place; it changes nothing."""
+    """Verify lists each file with its records, and for a damaged one the place. It changes nothing."""
     disk = SimulatedDisk()
     History().run(disk)
     reports = list(verify(ROOT, disk))

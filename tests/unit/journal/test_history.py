@@ -1,4 +1,4 @@
-"""A topic's history out of a journal's files: every change once, newest first, whatever the page; missing parts are reported."""
+"""A topic's history out of a journal's files: every change once, newest first, for any page. Missing parts are reported."""
 
 import random
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_the_time_of_a_page_ends_it_between_segments(tmp_path: Path) -> None:
 
 
 def test_damage_is_told_and_costs_only_what_is_damaged(tmp_path: Path) -> None:
-    """With any one byte of a segment changed, what is read is a part of the history, and the rest is among what is reported as lost."""
+    """With any one byte of a segment changed, a part of the history is read, and the rest is reported as lost."""
     changes = written(tmp_path, 120)
     whole = {one.revision for one in changes if one.destination == TOPICS[0]}
     segment = sealed_segments(tmp_path, OsDisk())[1]

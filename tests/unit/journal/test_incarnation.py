@@ -72,7 +72,7 @@ def test_a_journal_gets_one_at_its_first_start_and_keeps_it() -> None:
 
 @pytest.mark.parametrize("changes", [0, 3])
 def test_a_journal_of_an_older_release_gets_one_at_its_next_start(changes: int) -> None:
-    """A segment with changes is sealed as it is, byte for byte; one without is given another header; records stay."""
+    """A segment with changes is sealed as it is, byte for byte. One without is given another header. Records stay."""
     disk = SimulatedDisk()
     journal = start(disk, "")
     session: list[Record] = [SubscriptionRecord(NOW_US, "alice", "pump", b"s", b"X/**", False)]

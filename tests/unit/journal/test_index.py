@@ -1,4 +1,4 @@
-"""Indexes of segments: what they deny is not there, what they cannot prove they do not say, and nothing needs them."""
+"""Indexes of segments: a topic that they deny is absent, they deny nothing without proof, and nothing needs them."""
 
 import errno
 import pickle

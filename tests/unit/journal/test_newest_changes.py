@@ -49,7 +49,7 @@ def _changes(segments: list[Path]) -> list[Change]:
 
 
 def walked(segments: list[Path], found: NewestChanges) -> list[Change]:
-    """Return what is found by walking these segments."""
+    """Return what a scan of these segments finds."""
     for segment in segments:
         for block in blocks(segment):
             found.add(*block)
@@ -63,7 +63,7 @@ def everything(_: bytes) -> bool:
 
 @pytest.mark.slow
 def test_the_newest_of_each_topic_whatever_counts(segments: list[Path], changes: list[Change]) -> None:
-    """Times, revisions, destinations and periods choose exactly what they say, deletes too, with all fields."""
+    """Times, revisions, destinations and periods choose exactly their changes, deletes too, with all fields."""
     middle_us = changes[RECORDS // 2].accepted_at_us
     some = {change.destination for change in changes if b"EGMStatus" in change.destination}
     for since_us, until_us, first, last, period_us, wanted in (
@@ -92,7 +92,7 @@ def test_the_newest_of_each_topic_whatever_counts(segments: list[Path], changes:
 
 @pytest.mark.slow
 def test_what_is_found_names_itself_and_is_forgotten_then(segments: list[Path], changes: list[Change]) -> None:
-    """Each row has destination, period and revision of its record; what is taken is not kept; the kept bytes are counted."""
+    """Each row has destination, period and revision of its record. Rows that are taken are not kept, and kept bytes are counted."""
     newest = NewestChanges(0, FOREVER_US, 1, FOREVER_US, DAY_US, everything)
     for block in blocks(segments[0]):
         newest.add(*block)

@@ -84,7 +84,7 @@ def shown(broker: Broker) -> dict[bytes, int]:
 
 
 def three_segments() -> SimulatedDisk:
-    """Return revisions 1 to 4, 5 to 8 and an open 9 to 10, in blocks of two; topics a to d, then a and b again, c and d, a and e."""
+    """Return segments of revisions 1 to 4, 5 to 8 and an open 9 to 10, in blocks of two. Their topics are a to e."""
     first: list[list[Record]] = [
         [SubscriptionRecord(NOW_US, *SESSION, b"X/**", True), change(1, b"X/a"), change(2, b"X/b")],
         [change(3, b"X/c"), change(4, b"X/d")],
@@ -166,7 +166,7 @@ def test_a_lost_will_is_reported_and_the_others_stay() -> None:
 
 
 def test_a_lost_end_never_gives_its_revisions_again() -> None:
-    """When the last blocks of the last sealed segment are gone revisions go on above its name, and an acknowledgement tells a topic."""
+    """When the last blocks of the last sealed segment are gone revisions go on above its name, and an acknowledgement proves a topic."""
     disk = three_segments()
     [opened] = [path for path in disk.contents() if path.endswith("open.avro")]
     disk.unlink(opened)
@@ -185,7 +185,7 @@ def test_a_lost_end_never_gives_its_revisions_again() -> None:
 
 
 def test_a_missing_segment_is_told_by_what_is_left() -> None:
-    """Its revisions are lost, and a whole record that names one of them tells its topic for certain."""
+    """Its revisions are lost, and a whole record with one of them proves its topic for certain."""
     disk = three_segments()
     batch: list[Record] = [change(11, b"X/e"), AcknowledgementRecord(NOW_US + 11000, *SESSION, ((b"X/c", 7),))]
     journal = Journal.open(ROOT, disk, JournalSettings(reserve_bytes=0), SYNC)
@@ -254,7 +254,7 @@ def test_a_torn_tail_is_left_to_the_start_and_nothing_else_is_found() -> None:
 
 
 def test_foreign_files_go_aside_and_a_text_that_lies_too() -> None:
-    """What is no file of a journal, and a schema whose text is not that of its name, are moved to `damaged`."""
+    """Files that do not belong to a journal, and schemas whose text does not fit their name, are moved to `damaged`."""
     disk = three_segments()
     disk.make_folder(f"{ROOT}/schemas")
     disk.put(f"{ROOT}/segments/notes.txt", b"do not touch")

@@ -47,7 +47,7 @@ def shown(disk: SimulatedDisk) -> tuple[int, dict[bytes, int]]:
 
 
 def test_only_what_two_whole_snapshots_stand_for_goes() -> None:
-    """Whatever the rules, the segments above the older snapshot stay, and with them their indexes; older ones go with theirs."""
+    """For any rules the segments above the older snapshot stay, and with them their indexes; older ones go with theirs."""
     disk = journal()
     before = shown(disk)
     (older, _), _ = list_snapshots(f"{ROOT}/snapshots", disk)
@@ -198,7 +198,7 @@ def test_a_snapshot_takes_the_larger_reserve() -> None:
 
 
 def test_rules_take_the_oldest_first_and_no_more_than_they_must() -> None:
-    """By size just as many go that the rest fits; by age those whose last record is older; 0 keeps all."""
+    """By size just enough go for the rest to fit, by age those whose last record is older. 0 keeps all."""
     disk = journal()
     (older, _), _ = list_snapshots(f"{ROOT}/snapshots", disk)
     archive = [segment for segment in sealed_segments(ROOT, disk) if segment.last <= older]
@@ -261,7 +261,7 @@ def on_disk(folder: Path) -> str:
 
 
 def test_a_reader_is_told_what_went_while_it_read(tmp_path: Path) -> None:
-    """A segment that is open is read to its end; one that was only planned is gone, and reported as expired; the rest is as it was."""
+    """A segment that is open is read to its end. One that was only planned is gone and reported as expired. The rest is unchanged."""
     folder = on_disk(tmp_path)
     planned = examine(folder)
     first, second, *rest = planned.sealed

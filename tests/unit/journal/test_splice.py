@@ -187,8 +187,9 @@ def streams(draw: st.DrawFn) -> tuple[int, list[Record]]:
 @pytest.mark.slow
 @given(streams(), st.integers(0, 12), st.integers(0, 12))
 def test_rows_hold_what_records_held(stream: tuple[int, list[Record]], after: int, until: int) -> None:
-    """Whatever records stand in a block, in whatever order: each change within the bounds is one row of its schema, its value the
-    bytes of its datum; a change without a schema has its body; unwanted changes are nowhere.
+    """For any records of a block in any order, each change within the bounds is one row of its schema.
+
+    Its value is the bytes of its datum. A change without a schema has its body. Unwanted changes are in no row.
     """
     before, records = stream
     after, until = before + after, before + until
@@ -285,7 +286,7 @@ def test_where_changes_go_is_asked_once() -> None:
 
 
 def test_a_datum_can_be_made_another_or_left_untyped() -> None:
-    """What `convert` returns is the row's value; where it returns None, the body goes to the untyped rows and the revision is reported."""
+    """The result of `convert` is the row's value; where it returns None, the body goes to the untyped rows and the revision is reported."""
     taken = Taken(lambda datum: None if datum == b"\6" else datum + b"!")
     splicer = taken.splicer()
     validation = Validation("datum", "t.A", "1.0", b"12345678")

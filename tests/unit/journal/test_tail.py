@@ -61,7 +61,7 @@ steps = st.one_of(
 def test_any_schedule_gives_every_change_once(schedule: list[tuple[str, int]]) -> None:
     """However writes, seals and reads of any size follow each other, each change is read once and in order, and in the end all are.
 
-    What lies between two cursors is the same when it is read again later.
+    Changes between two cursors are the same when they are read again later.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -86,7 +86,7 @@ def test_any_schedule_gives_every_change_once(schedule: list[tuple[str, int]]) -
 
 
 def test_a_target_is_not_passed(tmp_path: Path) -> None:
-    """What is written after a target was taken is not read, whether it is in the same segment or after it."""
+    """Changes written after a target was taken are not read, whether they are in the same segment or after it."""
     journal = opened(tmp_path)
     for count in (1, 2, 3):
         write(journal, count)

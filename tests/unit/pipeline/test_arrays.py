@@ -184,7 +184,7 @@ def test_moments() -> None:
 
 @given(st.binary(min_size=1, max_size=40), st.integers(0, 5))
 def test_other_bytes_are_refused(data: bytes, which: int) -> None:
-    """Whatever stands there, what is read is of the type, or nothing is."""
+    """For any bytes, the result is of the type, or nothing is read."""
     items = {"type": "array", "items": ["null", "int", {"type": "map", "values": "string"}]}
     of = ["string", items, ["string", "long"], {"type": "enum", "name": "E", "symbols": ["A"]}, "bytes", "double"][
         which

@@ -49,7 +49,7 @@ def test_a_kept_text_is_found_by_either_fingerprint_and_by_nothing_else(tmp_path
 
 
 def test_the_schema_folder_tells_minors_of_one_fingerprint_apart(tmp_path: Path) -> None:
-    """Two minors that differ in a logical type: each version gives its own text; without agreement the journal's is taken."""
+    """Of two versions that differ in a logical type each gives its own text. Without agreement the journal's is taken."""
     journal, folder = tmp_path / "journal", tmp_path / "schemas"
     (folder / "t" / "A_v1").mkdir(parents=True)
     (folder / "registry.toml").write_text("")

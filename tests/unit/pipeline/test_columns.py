@@ -142,8 +142,9 @@ def test_minors_share_a_column(minors: tuple[Any, ...], expected: str) -> None:
 
 
 def test_renamed_fields_stay_one_column() -> None:
-    """Under the name of the minor that has the other as alias, whichever was merged first, over several steps; a field that takes
-    an old name again is another column.
+    """The column has the name of the version that has the other as alias, in any order of merging, over several steps.
+
+    A field that takes an old name again is another column.
     """
     first = text(("a", "int"))
     second = text({"name": "b", "type": "int", "aliases": ["a"]})
@@ -168,7 +169,7 @@ def test_branches_of_one_short_name_are_told_apart() -> None:
 
 
 def test_a_type_that_grows_too_large_is_refused() -> None:
-    """Each record names the one before twice: written out, 2^13 parts. It is refused, and what was merged before stays."""
+    """Each record refers to the one before twice, which makes 2^13 parts when written out. It is refused, and what was merged before stays."""
     of: Any = "int"
     for number in range(13):
         fields = [{"name": "a", "type": of}, {"name": "b", "type": f"t.R{number - 1}" if number else "int"}]

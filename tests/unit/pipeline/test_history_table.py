@@ -68,8 +68,9 @@ def expected(last: int) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_writer_killed_at_any_step_is_continued(tmp_path: Path) -> None:
-    """Killed before its first, second, third ... change of the file system, then again at once: what the next writer finds is one
-    of the states that were committed with exactly its files, and it ends where one that was never killed does.
+    """A writer is killed before each change of the file system, then again at once.
+
+    The next writer finds one of the states that were committed, with exactly its files. It ends where one that was never killed does.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["maxam.pipeline.history.table"])

@@ -12,7 +12,7 @@ from maxam.pipeline.spark.java import find_java
 
 
 def fake_java(folder: Path, version: str, release: bool = True) -> Path:
-    """Make a Java that prints its arguments, a line each, and says its version, in a file or when asked."""
+    """Make a Java that prints its arguments, a line each, and gives its version, in a file or when asked."""
     (folder / "bin").mkdir(parents=True)
     java = folder / "bin" / "java"
     java.write_text(
@@ -66,7 +66,7 @@ def test_options_that_spark_has_no_use_for_are_dropped(tmp_path: Path, machine: 
 
 
 def test_the_script_is_made_once_and_repaired(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
-    """The same Java has the same script; one that somebody spoilt is not used; no file is left over."""
+    """The same Java has the same script. A damaged one is not used, and no file is left over."""
     fake_java(tmp_path / "path", "17")
     first = find_java()
     assert find_java() == first

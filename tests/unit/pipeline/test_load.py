@@ -49,7 +49,7 @@ def row(number: int, destination: str | None, body: bytes | None, result: str | 
 
 
 def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, encoder: BodyEncoder) -> None:
-    """Parquet with structs and bytes, CSV with JSON and base64, and JSON lines say the same in their own ways."""
+    """Parquet with structs and bytes, CSV with JSON and base64, and JSON lines have the same values in their own ways."""
     pq.write_table(
         pa.Table.from_pylist(
             [
@@ -96,7 +96,7 @@ def test_a_bad_row_is_told_and_the_next_is_read(tmp_path: Path, encoder: BodyEnc
 
 
 def test_files_that_break_off_are_told(tmp_path: Path) -> None:
-    """A CSV row of too few fields, text that is not UTF-8, and a Parquet file that is none are bad rows, not the end of it."""
+    """A CSV row of too few fields, text that is not UTF-8, and a Parquet file that is none are invalid rows. The load goes on."""
     (tmp_path / "t.csv").write_bytes(b"destination,body\nX/a\nX/b,AA==\nX/c,\xff\n")
     found = rows_of(tmp_path / "t.csv")
     assert [one["result"] for one in found] in (["unreadable", None, "unreadable"], ["unreadable"])

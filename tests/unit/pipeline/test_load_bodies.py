@@ -53,7 +53,7 @@ def registry() -> Registry:
 
 @pytest.mark.parametrize("destination", DESTINATIONS)
 def test_bodies_of_the_shipped_schemas_come_back(registry: Registry, destination: str) -> None:
-    """What is shown of a schema-true body of any encoding is encoded to a body that is accepted and shown as the same."""
+    """The JSON of a valid body of any encoding is encoded to a body that is accepted and shown as the same JSON."""
     type_name = DESTINATIONS[destination]
     newest = registry.versions(type_name)[0]
     encoder = BodyEncoder(registry)
@@ -207,7 +207,7 @@ def test_a_value_may_say_which_branch_it_is() -> None:
 
 
 def test_what_cannot_be_encoded_says_why() -> None:
-    """Without a rule, or with one that names no schema, there is nothing to encode by; required versions become headers."""
+    """Without a rule, or with one that has no schema, there is nothing to encode by; required versions become headers."""
     texts = {
         "registry.toml": b"""
             [[rule]]

@@ -36,7 +36,7 @@ def test_an_order_that_is_none_is_shown_in_few_words(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_large_bodies_go_in_small_batches(tmp_path: Path) -> None:
-    """A batch holds no more bytes of bodies than its limit and one row."""
+    """A batch holds at most its limit of bytes of bodies and one row."""
     path = tmp_path / "rows.jsonl"
     body = b64encode(bytes(load.BATCH_BYTES_MAX // 3)).decode()
     path.write_text("".join(json.dumps({"destination": f"X/{n}", "body": body}) + "\n" for n in range(10)))

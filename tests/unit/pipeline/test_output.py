@@ -37,7 +37,7 @@ MARKED = tuple((name, name == "value", name in ("value", "gone")) for name in CO
 
 
 def test_json_lines_are_json() -> None:
-    """Each row is one line of ASCII; times are UTC with Z, bytes base64, decimals text, JSON text a value; optional nulls are left out."""
+    """Each row is one line of ASCII. Times are UTC with Z, bytes base64, decimals text, JSON text a value. Optional nulls are left out."""
     lines = json_lines(BATCH, MARKED)
     assert lines.isascii()
     first, second = [json.loads(line) for line in lines.decode().splitlines()]
@@ -145,6 +145,6 @@ def test_an_error_of_sparks_is_told_in_one_line(text: str, says: str) -> None:
     ],
 )
 def test_figures_of_a_table_have_the_digits_that_people_read(figure: float, text: str) -> None:
-    """Three digits after the point, or three that count below one; whole numbers without a point; the rest as it is."""
+    """Three digits after the point, or three significant ones below one. Whole numbers have no point. The rest is unchanged."""
     assert _short(figure) == text
     assert [_short(1200), _short("2.50"), _short(None)] == [1200, "2.50", None]

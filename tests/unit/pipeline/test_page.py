@@ -57,7 +57,7 @@ def test_the_page_holds_a_figure_for_each_chart() -> None:
 
 
 def test_nothing_is_loaded_and_no_name_becomes_markup() -> None:
-    """The page names no other resource, forbids any, and hostile names stay text, in HTML, JSON and plotly's labels."""
+    """The page refers to no other resource, forbids any, and hostile names stay text, in HTML, JSON and plotly's labels."""
     page = render(figures())
     ours = re.sub(r"<script>/\*.*?</script>", "", page, flags=re.DOTALL)  # without plotly itself
     assert len(ours) < 100_000

@@ -226,7 +226,7 @@ def test_where_and_why(writer: Json, reader: Json, value: Any, failures: list[tu
 
 
 def test_a_schema_that_holds_itself() -> None:
-    """A recursive pair is certain when nothing in it can fail, and else says where it does, at any depth."""
+    """A recursive pair is certain when nothing in it can fail, and else shows where it does, at any depth."""
 
     def tree(of: Json) -> Json:
         return record({"name": "v", "type": of}, {"name": "next", "type": ["null", "R"]})

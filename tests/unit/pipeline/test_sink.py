@@ -99,7 +99,7 @@ def test_nothing_can_be_overwritten(writer: type[MaxamWriter | MaxamStreamWriter
 
 
 def test_rows_become_sends_and_those_that_cannot_are_refused() -> None:
-    """Null and empty bodies delete, unless a column `delete` says what is to be; reserved headers go, first repeats win."""
+    """Null and empty bodies delete, unless a column `delete` decides; reserved headers go, first repeats win."""
     refused: list[Rejected] = []
     batch = pa.RecordBatch.from_pylist(
         [

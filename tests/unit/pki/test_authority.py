@@ -1,4 +1,4 @@
-"""An authority in a folder: what it certifies, revokes and keeps; and requests that it refuses."""
+"""A CA directory: certificates, CRLs, its files, and requests that it refuses."""
 
 import datetime as dt
 import subprocess
@@ -66,7 +66,7 @@ def request(key: object, *extensions: x509.ExtensionType, algorithm: hashes.Hash
 def test_of_a_request_only_the_key_counts(
     authority: AuthorityFolder, key: ec.EllipticCurvePrivateKey, algorithm: hashes.HashAlgorithm | None
 ) -> None:
-    """Whatever name, CA flag, usage and server names a request asks for, the certificate is a client's with our name and nothing else."""
+    """For a request with any subject, CA flag, usage and hosts, the certificate is a client's with our name and nothing else."""
     asked = request(
         key,
         x509.BasicConstraints(ca=True, path_length=3),
@@ -227,7 +227,7 @@ def test_who_could_not_be_issued_a_certificate_is_left_no_key(tmp_path: Path, da
 
 
 def test_revocation_keeps_the_rhythm_of_the_list(authority: AuthorityFolder) -> None:
-    """What `certs crl --days` said last holds for the lists that follow, until it says something else."""
+    """The last `certs crl --days` applies to the CRLs that follow, until the next one."""
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
     authority.add(authority.sign("a", key, NOW, 100), "a", NOW, "test")
     for days in (90, 7):

@@ -492,7 +492,7 @@ class TestEnd:
     """Nothing is read after the end."""
 
     def test_disconnect(self) -> None:
-        """Spec: STOMP 1.2 "Clients MUST NOT send any more frames after the DISCONNECT frame is sent."."""
+        """A frame after DISCONNECT is ignored. Spec: STOMP 1.2 "Clients MUST NOT send any more frames after the DISCONNECT frame is sent."."""
         protocol = connected()
         events = protocol.receive_data(b"NACK\n\n\0DISCONNECT\nreceipt:77\n\n\0garbage")
         assert [fields(event) for event in events] == [fields(Nack(None)), fields(Disconnect(b"77"))]
