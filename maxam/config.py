@@ -4,14 +4,16 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, Literal, TypeVar, final, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from maxam.errors import ConfigurationError
+from maxam.link_config import ClusterSettings, FollowSettings, LinkSettings, check_links
+from maxam.setting_values import MistakeError, bounded, shown
 from maxam.toml_lines import line_of, written_key
 
 _T = TypeVar("_T")
@@ -19,11 +21,6 @@ _Bounds = tuple[int, int, str]
 
 # Connections of the admin listener, and of the enrolment listener. Half of them may be in their handshake.
 LISTENER_PLACES: Final = 128
-
-
-def bounded(default: _T, lowest: int, highest: int, why: str) -> _T:
-    """Return the field of a setting whose range is not the usual one, with the reason for the range."""
-    return field(default=default, metadata={"bounds": (lowest, highest, why)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,32 +257,6 @@ class PresenceSettings:
     away_kept_s: float = 604_800.0
 
 
-LINKED_BODY_BYTES_MAX: Final = 67_108_864  # half of the largest entry of a link
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """Where gateways that follow this one connect, and what this one shows to the gateways that it follows."""
-
-    host: str = "0.0.0.0"  # noqa: S104  # other machines connect there, with a certificate that has the right
-    port: int = bounded(8646, 0, 65_535, "0 picks a free port")
-    certificate: Path | None = None  # None takes that of [tls]
-    key: Path | None = None  # likewise
-    ca: Path | None = None  # signed the certificates of the other gateways. None takes client_ca of [tls]
-    crl: Path | None = None  # of that CA
-    # Links at the same time. Each feed keeps a thread
-    links_max: int = bounded(16, 1, 256, "each has a thread of its own")
-    # Rate at which a journal is copied to another gateway
-    copy_bytes_per_s_max: int = bounded(52_428_800, 65_536, 2**40, "a piece of a file is sent at once")
-
-
-@dataclass(frozen=True, slots=True)
-class FollowSettings:
-    """The gateway that this one follows. A key that Python reserves has an underscore here: `from`."""
-
-    from_: tuple[str, ...]  # `host:port` of the links that may serve it, in the order in which they are tried
-
-
 @dataclass(frozen=True, slots=True)
 class BridgesSettings:
     """The bridges that the gateway runs."""
@@ -323,6 +294,7 @@ class Settings:
     presence: PresenceSettings = PresenceSettings()
     link: LinkSettings | None = None  # None: no other gateway can connect
     follow: FollowSettings | None = None  # None: it serves clients
+    cluster: ClusterSettings | None = None  # None: it is no member of a cluster
     bridge: BridgesSettings | None = None  # None: it runs no bridge
 
 
@@ -382,16 +354,6 @@ def deprecated_keys(text: str) -> list[tuple[str, str, int | None]]:
     return found
 
 
-@final
-class MistakeError(Exception):
-    """A mistake in the configuration, with its place, such as `limits.window`; empty for the whole file."""
-
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(problem)
-        self.place: Final = place
-        self.problem: Final = problem
-
-
 def _load(text: str, folder: Path) -> Settings:
     try:
         tables = tomllib.loads(text)
@@ -411,7 +373,7 @@ def _load(text: str, folder: Path) -> Settings:
             kind = get_args(hint)[0]
         table = tables.get(name, {})
         if not isinstance(table, dict):
-            raise MistakeError(name, f"{name}: expected a section [{name}], found {_shown(table)}")
+            raise MistakeError(name, f"{name}: expected a section [{name}], found {shown(table)}")
         built[name] = read_section(name, kind, table, folder)
     settings = Settings(**built)
     _check(settings, tables)
@@ -433,7 +395,7 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
             raise MistakeError(
                 "admin.hosts",
                 f"[admin] hosts: expected names of hosts without scheme and port, such as 'gateway.example.org',"
-                f" '*.example.org' for one label more, or '*' for any; found {_shown(name)}",
+                f" '*.example.org' for one label more, or '*' for any; found {shown(name)}",
             )
     backups = settings.admin.backups
     if backups is not None and backups.is_relative_to(settings.journal.folder):
@@ -452,46 +414,7 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
                     "enrolment.folder",
                     f"[enrolment] folder needs {place} too; add it, or take the folder away to enrol nobody",
                 )
-    _check_links(settings)
-
-
-def link_address(text: str) -> tuple[str, int] | None:
-    """Return host and port of `host:port`, with brackets around an IPv6 address. None if it is something else."""
-    host, _, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    name = host[1:-1] if bracketed else host
-    if (
-        not name
-        or name.strip() != name
-        or "[" in name
-        or (":" in name) != bracketed
-        or not re.fullmatch(r"[0-9]{1,5}", port)
-    ):
-        return None
-    return (name, int(port)) if 1 <= int(port) <= 65_535 else None
-
-
-def _check_links(settings: Settings) -> None:
-    link = settings.link
-    if link is not None and (link.certificate is None) != (link.key is None):
-        there, missing = ("certificate", "key") if link.key is None else ("key", "certificate")
-        raise MistakeError(
-            f"link.{there}", f"[link] {there} needs [link] {missing} too; add it, or remove both to use those of [tls]"
-        )
-    if link is not None and link.crl is not None and link.ca is None:
-        raise MistakeError("link.crl", "[link] crl needs [link] ca too. Without it, client_ca and crl of [tls] apply")
-    if link is not None and settings.limits.frame_body_bytes_max > LINKED_BODY_BYTES_MAX:
-        raise MistakeError(
-            "limits.frame_body_bytes_max",
-            f"[limits] frame_body_bytes_max: with [link] at most {LINKED_BODY_BYTES_MAX} are possible, as a link carries a SEND as a whole",
-        )
-    for text in () if settings.follow is None else settings.follow.from_:
-        if link_address(text) is None:
-            raise MistakeError(
-                "follow.from",
-                f"[follow] from: expected host:port of the link of another gateway, such as 'gateway-a.example:8646',"
-                f" found {_shown(text)}",
-            )
+    check_links(settings.link, settings.follow, settings.cluster, settings.limits.frame_body_bytes_max)
 
 
 def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:
@@ -534,21 +457,21 @@ def _value(key: str, hint: Any, value: Any, bounds: _Bounds | None) -> Any:  # n
         if value not in allowed:
             near = get_close_matches(str(value), allowed, 1)
             remedy = f"; did you mean {near[0]!r}?" if near else ""
-            raise _wrong(key, f"expected {' or '.join(map(repr, allowed))}, found {_shown(value)}{remedy}")
+            raise _wrong(key, f"expected {' or '.join(map(repr, allowed))}, found {shown(value)}{remedy}")
         return value
     if hint is bool:
         if not isinstance(value, bool):
-            raise _wrong(key, f"expected true or false without quotes, found {_shown(value)}")
+            raise _wrong(key, f"expected true or false without quotes, found {shown(value)}")
         return value
     if hint is int or hint is float:
         return _number(key, hint, value, bounds)
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-            raise _wrong(key, f"expected a list of texts with at least one, found {_shown(value)}")
+            raise _wrong(key, f"expected a list of texts with at least one, found {shown(value)}")
         return tuple(value)
     if not isinstance(value, str) or not value or "\0" in value:
         kind = "a text" if hint is str else "the path of a file or folder"
-        raise _wrong(key, f"expected {kind} in quotes, not empty, found {_shown(value)}")
+        raise _wrong(key, f"expected {kind} in quotes, not empty, found {shown(value)}")
     return value if hint is str else Path(value)
 
 
@@ -560,7 +483,7 @@ def _number(
 ) -> int | float:
     whole = kind is int
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise _wrong(key, f"expected a {'whole number' if whole else 'number'} without quotes, found {_shown(value)}")
+        raise _wrong(key, f"expected a {'whole number' if whole else 'number'} without quotes, found {shown(value)}")
     if bounds is not None:
         low, high, why = bounds
         if not low <= value <= high:
@@ -574,11 +497,6 @@ def _number(
 def _wrong(key: str, problem: str) -> MistakeError:
     section, _, name = key.partition(".")
     return MistakeError(key, f"[{section}] {name}: {problem}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def unknown(key: str, what: str, place: str, name: str, known: Iterable[str]) -> MistakeError:

@@ -61,7 +61,7 @@ REQUEST_BODY_BYTES_MAX: Final = 65_536
 ROLE_HEADER: Final = "maxam-role"
 AS_OF_HEADER: Final = "maxam-as-of"
 REQUEST_TIMEOUT_S: Final = 15.0  # a request that waits for the disk longer than this is answered 503
-# Writes that an observer makes too: they change its own files alone.
+# Writes that a gateway that follows makes too: they change its own files alone.
 _OWN_WRITES: Final = frozenset({reload.RELOAD_PATH, backups.BACKUPS_PATH})
 WRITE_HEADER: Final = "maxam-admin"  # a browser sends certificates by itself, but this header only from our own pages
 
@@ -107,16 +107,16 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         return response
 
     async def observed(request: Request) -> Response:
-        """Answer with the role of an observer, and the time of the state that the answer shows."""
-        observer = view.gateway.observer
-        if observer is None:
+        """Answer with the role of a gateway that follows, and the time of the state that the answer shows."""
+        replica = view.gateway.replica
+        if replica is None:
             return await endpoint(request)
-        as_of = iso_time(observer.as_of_us)
+        as_of = iso_time(replica.as_of_us)
         try:
             response = await endpoint(request)
         except ApiError as error:
             response = await _on_api_error(request, error)
-        response.headers[ROLE_HEADER] = "observer"
+        response.headers[ROLE_HEADER] = replica.role
         response.headers[AS_OF_HEADER] = as_of
         return response
 
@@ -124,15 +124,15 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
 
 
 def _require_serving(call: Call) -> None:
-    """Raise ApiError for a change that an observer cannot make."""
-    observer = call.gateway.observer
-    if observer is not None:
-        where = observer.where or "its source"
+    """Raise ApiError for a change that a gateway that follows cannot make."""
+    replica = call.gateway.replica
+    if replica is not None:
+        where = replica.where or "its source"
         raise ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "following",
             f"this gateway follows {where} and takes no changes; make the change there",
-            source=observer.where,
+            source=replica.where,
         )
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from maxam.bridge.wishes import PRIORITIES, Plan, PlannedRoute
-from maxam.config import Limits, MistakeError, bounded, mistake_in, read_section, unknown
+from maxam.config import Limits, mistake_in, read_section, unknown
 from maxam.errors import ConfigurationError, GlobError
 from maxam.files import read_file
 from maxam.glob_sets import find_destination
 from maxam.globs import Glob, compile_glob, destination_problem
 from maxam.https_client import RemoteError, split_address
 from maxam.links import DOWN, ROUTES_MAX, STORE, TIMEOUT_S_MAX, UP, LinkRoute
+from maxam.setting_values import MistakeError, bounded
 from maxam.stomp.events import INTERVAL_MS_MAX, INTERVAL_MS_MIN
 
 SECTIONS: Final = ("from", "to", "bridge", "route")

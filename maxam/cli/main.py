@@ -32,7 +32,7 @@ _COMMANDS: Final = {
     ),
     "cluster": (
         "maxam.cli.commands.cluster:cluster",
-        "Show which gateway follows which, promote an observer, return a forked journal.",
+        "Show which gateway follows which, make a cluster, promote an observer, return a forked journal.",
     ),
     "completion": (
         "maxam.cli.completion:completion",

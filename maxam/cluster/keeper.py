@@ -63,6 +63,10 @@ class Keeper:
         self._ending = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="keeper", daemon=True)
 
+    def begin(self, first: int) -> None:
+        """Record that all entries of a log before an index are durable. Call it before the first one is offered."""
+        self.synced_index = self._stored_index = first - 1
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()

@@ -6,10 +6,10 @@ holds. So each one can go on where the leader stopped.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import Final, final
 
 from maxam.cluster.entry import BLOCK, FORMAT, INCARNATION, RECORD_FORMAT, SEAL, Entry, EntryError
+from maxam.cluster.placing import ForkedError
 from maxam.journal.encoding import SYNC_BYTES, Block, Position, header
 from maxam.journal.files import JournalSettings
 from maxam.journal.segments import NOT_BEGUN, SegmentExtent, follows
@@ -44,7 +44,7 @@ class LogPlace:
         self.format = FORMAT
         self.incarnation = incarnation
         self.held_bytes = 0
-        self._held: Final[deque[tuple[int, int, float]]] = deque()  # index, bytes and time of each entry
+        self._held: Final[deque[tuple[int, int]]] = deque()  # index and bytes of each entry
         self._lock: Final = threading.Lock()  # of the two above
 
     def start(self, first: int) -> None:
@@ -52,22 +52,27 @@ class LogPlace:
         self.index = first - 1
 
     def check(self, entry: Entry) -> None:
-        """Raise EntryError unless an entry is the next one."""
+        """Raise an error unless an entry is the next one.
+
+        Raises:
+            EntryError: Its index or term is not the next.
+            ForkedError: It does not follow by its position.
+        """
         if entry.index != self.index + 1:
             raise EntryError(f"entry {entry.index} where {self.index + 1} was due")
         if entry.term < self.term:
             raise EntryError(f"entry {entry.index} has term {entry.term}, and the one before it {self.term}")
         if not follows(entry.before, self.position, entry.begins):
-            raise EntryError(
+            raise ForkedError(
                 f"entry {entry.index} begins after revision {entry.before.revision}, and the one before it ends with"
                 f" {self.position.revision}"
             )
 
-    def take(self, entry: Entry, size: int, now_s: float) -> None:
-        """Go on by an entry of `size` bytes that the log holds, at a time of a monotonic clock."""
+    def take(self, entry: Entry, size: int) -> None:
+        """Go on by an entry of `size` bytes that the log holds."""
         self.index, self.term, self.position = entry.index, entry.term, entry.after
         with self._lock:
-            self._held.append((entry.index, size, now_s))
+            self._held.append((entry.index, size))
             self.held_bytes += size
         if entry.kind == BLOCK:
             if entry.begins or self.segment is None:
@@ -111,27 +116,6 @@ class LogPlace:
     def seals(self, now_us: int, settings: JournalSettings) -> bool:
         """Return True if the open segment is to be sealed at a time, though no block follows."""
         return self.sealable and self.segment is not None and self.segment.aged(now_us, settings.segment_age_s_max)
-
-    def forgettable(self, now_s: float, keep_s: float, synced: Sequence[int], copies_min: int) -> int:
-        """Return the index up to which the log need not hold entries; 0 for none.
-
-        Args:
-            now_s: The time, on the clock of `take`.
-            keep_s: Age that an entry must have.
-            synced: For each member that counts, the index up to which its journal is synced.
-            copies_min: Number of journals that must have an entry.
-        """
-        copies = sorted(synced, reverse=True)
-        if len(copies) < copies_min:
-            return 0
-        limit = copies[copies_min - 1]
-        last = 0
-        with self._lock:
-            for index, _, taken_s in self._held:
-                if index > limit or now_s - taken_s < keep_s:
-                    break
-                last = index
-        return last
 
     def forgot(self, last: int) -> None:
         """Record that the log has forgotten the entries up to an index."""

@@ -10,20 +10,21 @@ way at a time. Its outcome may be unknown; the same swap is tried again then, un
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Protocol, final
 
 from maxam.cluster.entry import BLOCK, HANDOVER, SCHEMAS, SEAL, TERM, Entry, term_payload, texts_payload
 from maxam.cluster.keeper import Keeper
-from maxam.cluster.log import NONCE_BYTES, Head, Log, LogFullError, LogLostError, SupersededError
+from maxam.cluster.log import NONCE_BYTES, Head, Log, LogError, LogFullError, LogLostError, SupersededError
 from maxam.cluster.log_place import LogPlace
 from maxam.cluster.steps import Steps
+from maxam.cluster.swap import settle
 from maxam.errors import DiskFullError, JournalError
 from maxam.journal.encoding import SYNC_BYTES, Block, Encoder, Position
 from maxam.journal.files import Journal
 from maxam.records import Record
 
-_RETRY_S: Final = 0.05  # before a swap of unknown outcome is tried again
 _KEEPER_S: Final = 0.02  # between two checks whether the own disk has caught up
 _TEXTS_BYTES: Final = 262_144  # of schemas in one entry
 _SETTLING_SHARE: Final = 1.1  # of the limit on the log: blocks that only shrink what is owed may use a tenth more
@@ -99,6 +100,7 @@ class LoggedJournal:
         self._head: Head | None = None
         self._term = 0
         self._full = False  # the engine had no room for the last swap
+        self._handed_over = False
         self._texts: set[str] | None = None  # file names of the schemas that the cluster has
 
     # what the loop of commits asks for
@@ -231,7 +233,7 @@ class LoggedJournal:
                 return False
             self.place.check(entry)
             steps.take(entry)
-            self.place.take(entry, size, self._monotonic())
+            self.place.take(entry, size)
             return True
 
     def claim(self, before: Head, release: str, steps: Steps) -> None:
@@ -249,37 +251,28 @@ class LoggedJournal:
             entry = Entry(TERM, False, at, at, self.place.marker, payload, index, self._term)
             try:
                 size = self._swap(entry, before, index, at)
-            except BaseException:
+            except LogError:
                 self._head = None
                 raise
             self._encoder = Encoder(self.place.position, self.place.marker)
-            self.place.take(entry, size, self._monotonic())
+            self.place.take(entry, size)
             steps.take(entry)
 
     def hand_over(self, successor: str) -> None:
-        """Append a `handover` to a member. Raises as `claim`."""
+        """Append a `handover` to a member. Nothing is appended after it. Raises as `claim`."""
         with self._lock:
             self._append(self._entry(HANDOVER, successor.encode()))
+            self._handed_over = True
 
-    def trim(self, keep_s: float, synced: Sequence[int], copies_min: int) -> int:
-        """Have the log forget the entries that it need not hold; return the last one of them, 0 for none.
-
-        A member that does not lead only records that they are forgotten.
-
-        Args:
-            keep_s: Age that an entry must have.
-            synced: For each member, the index up to which its journal is synced.
-            copies_min: Number of journals that must have an entry.
+    def trim(self, last: int) -> None:
+        """Have the log forget the entries up to an index. A member that does not lead only records it.
 
         Raises:
             LogLostError: The engine gave no answer.
         """
-        last = self.place.forgettable(self._monotonic(), keep_s, synced, copies_min)
-        if last:
-            if self._head is not None:
-                self._log.trim(last)
-            self.place.forgot(last)
-        return last
+        if self._head is not None:
+            self._log.trim(last)
+        self.place.forgot(last)
 
     def end(self) -> None:
         """End all waiting: calls that are under way raise LogLostError or DiskFullError."""
@@ -294,11 +287,14 @@ class LoggedJournal:
     def _append(self, entry: Entry) -> None:
         """Append an entry, and hand it to the keeper."""
         size = self._swap(entry, self._leading(), entry.index, entry.after)
-        self.place.take(entry, size, self._monotonic())
+        self.place.take(entry, size)
         self._keeper.offer(entry)
 
     def _leading(self) -> Head:
         """Return the head that this leader wrote last."""
+        if self._handed_over:  # the outcome of what clients have sent since stays unknown
+            self._ending.wait()
+            raise LogLostError("the gateway has handed over, and ends")
         if self._head is None:
             raise JournalError("this member does not lead")
         return self._head
@@ -318,23 +314,25 @@ class LoggedJournal:
             self._random_bytes(NONCE_BYTES),
         )
         self._swaps.began(self._monotonic())
-        while True:
-            try:
-                self._head = self._log.append(data, head, before) if entry is not None else self._log.beat(head, before)
-            except LogLostError:
-                if self._ending.wait(_RETRY_S):
-                    raise
-            except LogFullError:
-                self._full = True
-                self._swaps.refused()
-                raise
-            except SupersededError as error:
-                self._swaps.superseded(error.head)
-                raise
-            else:
-                self._full = False
-                self._swaps.succeeded(self._head)
-                return len(data)
+        try:
+            self._head = settle(partial(self._try, data, head, before), self._pause)
+        except LogFullError:
+            self._full = True
+            self._swaps.refused()
+            raise
+        except SupersededError as error:
+            self._swaps.superseded(error.head)
+            raise
+        self._full = False
+        self._swaps.succeeded(self._head)
+        return len(data)
+
+    def _try(self, data: bytes, head: Head, before: Head) -> Head:
+        return self._log.append(data, head, before) if data else self._log.beat(head, before)
+
+    def _pause(self, pause_s: float) -> None:
+        if self._ending.wait(pause_s):
+            raise LogLostError("the gateway ends; the outcome of its last swap stays unknown")
 
     def _require_room(self, size: int, settling: bool) -> None:
         held = self.place.held_bytes

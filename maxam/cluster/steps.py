@@ -51,7 +51,6 @@ class Steps:
     Attributes:
         position: After the last entry that was taken.
         applied: After the last step that `apply` has taken.
-        applied_index: Index of that step.
     """
 
     def __init__(self, keeper: Keeper, position: Position) -> None:
@@ -63,7 +62,6 @@ class Steps:
         """
         self.position = position
         self.applied = position
-        self.applied_index = 0
         self._keeper: Final = keeper
         self._decoder = Decoder(position.revision, position.accepted_at_us)
         self._steps: Final[deque[Step]] = deque()
@@ -144,7 +142,7 @@ class Steps:
                     steps.append(self._steps.popleft())
                     size += steps[-1].size
                 await apply(steps)
-                self.applied, self.applied_index = steps[-1].position, steps[-1].index
+                self.applied = steps[-1].position
                 with self._lock:
                     self._waiting_bytes -= size
             await self._arrived.wait()

@@ -43,6 +43,7 @@ class Clients:
         traffic: Totals of all connections.
         connect_rates: How often addresses and principals may connect.
         accept_failures: Accepts that failed because no sockets were left.
+        closed: New connections are closed at once.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Clients:
         self._rates: Final = rates
         self._unauthenticated: Final[dict[Transport, None]] = {}  # not CONNECTED yet, oldest first
         self._handshakes: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
-        self._closing = False
+        self.closed = False
 
     async def serve(self, listening: socket.socket, stopping: trio.Event) -> None:
         """Accept clients until `stopping` is set. Then send each one the shutdown message, and wait until all have left.
@@ -106,7 +107,7 @@ class Clients:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._accept, listening, nursery, accepting)
             await stopping.wait()
-            self._closing = True
+            self.closed = True
             accepting.cancel()
             self._committer.wills_held = self._presence.held = True
             shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
@@ -124,8 +125,8 @@ class Clients:
             await acceptor.run(partial(self._accepted, clients))
 
     def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
-        if self._closing:
-            connected.close()  # accepted in the pass in which the stop began
+        if self.closed:
+            connected.close()  # accepted in the pass in which the stop began, or by a leader that lost its cluster
             return
         now_s = trio.current_time()
         over = "connections_max" if len(self._connections) >= self.connections_max else ""

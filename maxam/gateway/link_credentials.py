@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, final
 
-from maxam.config import LinkSettings, TlsSettings
+from maxam.config import TlsSettings
 from maxam.errors import ConfigurationError
 from maxam.files import read_file, stamp_file
 from maxam.gateway.access import chain_problem
@@ -16,6 +16,7 @@ from maxam.gateway.log import log_event
 from maxam.gateway.revocation import Revocations, load_revocations, read_chain, refuse_older
 from maxam.gateway.tls import verified_chain
 from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context
+from maxam.link_config import LinkSettings
 
 _REMEDY: Final = "correct the path (relative to the configuration file)"
 

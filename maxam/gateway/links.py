@@ -23,7 +23,7 @@ from maxam.cluster.copying import give_copy
 from maxam.cluster.feed import FeedRefusedError, JournalFeed, SchemaTexts, serve_feed
 from maxam.cluster.link import Link, LinkLostError
 from maxam.cluster.ring import Ring
-from maxam.config import LinkSettings, ListenerSettings, Settings
+from maxam.config import ListenerSettings, Settings
 from maxam.errors import MaxamError
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, Audit
 from maxam.gateway.clock import WallClock
@@ -33,6 +33,7 @@ from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.tls import fingerprint, handshake_problem
 from maxam.journal.disk import Disk
 from maxam.journal.encoding import Position
+from maxam.link_config import LinkSettings
 from maxam.records import Identity
 
 RIGHT: Final = "replicate"

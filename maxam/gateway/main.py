@@ -84,7 +84,7 @@ async def _serve(settings: Settings, loaded: LoadedConfig, services: Sequence[Se
 
 
 async def _serve_once(settings: Settings, loaded: LoadedConfig, services: Sequence[Service]) -> bool:
-    """Serve until a stop. Return True if the gateway has to be opened again, because an observer has copied another journal."""
+    """Serve until a stop. Return True if the gateway has to be opened again, because it has copied another journal."""
     stopping = trio.Event()
     async with trio.open_nursery() as nursery:
         try:
@@ -94,14 +94,14 @@ async def _serve_once(settings: Settings, loaded: LoadedConfig, services: Sequen
         await nursery.start(_obey_signals, gateway, stopping)
         await gateway.run(services, _say_ready)
         nursery.cancel_scope.cancel()
-    return gateway.observer is not None and gateway.observer.copied and not stopping.is_set()
+    return gateway.copied and not stopping.is_set()
 
 
 def _say_ready(addresses: list[str]) -> None:
     line = " ".join(
         f"{name}={address}"
         for name, address in zip(("tls", "admin", "enrolment"), addresses, strict=False)
-        if address  # an observer has no listener for clients
+        if address  # a gateway that follows has no listener for clients
     )
     shown_addresses = " ".join(filter(None, addresses))
     log_event(logging.INFO, "ready", version=__version__, core=core(), pid=os.getpid(), addresses=shown_addresses)

@@ -16,7 +16,7 @@ from maxam.broker.broker import Broker
 from maxam.cluster.follower import CopiedError, Follower, FollowStatus
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.promotion import Followed, write_followed
-from maxam.config import LinkSettings, Settings, link_address
+from maxam.config import Settings
 from maxam.gateway.audit import FOLLOWING, Audit
 from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.loaded_config import LoadedConfig
@@ -24,6 +24,7 @@ from maxam.gateway.log import log_event
 from maxam.gateway.replica import Replica
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal
+from maxam.link_config import LinkSettings, link_address
 
 _NOTE_S: Final = 5.0  # between two notes of what was heard of the source
 _NOTE_LOOK_S: Final = 0.05  # between two checks whether there is a link
@@ -83,6 +84,11 @@ class Observer:
         )
 
     # For operators.
+
+    @property
+    def role(self) -> str:
+        """The role, as operators are shown it."""
+        return "observer"
 
     @property
     def as_of_us(self) -> int:

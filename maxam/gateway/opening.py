@@ -1,7 +1,8 @@
 """Open a gateway: lock its journal, recover what the journal holds, and put the parts together.
 
-A gateway with `[follow]` is an observer. Its journal keeps the incarnation of its source, and a copy that was made of the source's
-journal is put into its place first. Every other gateway may serve clients at once.
+A gateway with `[follow]` is an observer, and one with `[cluster]` a member of a cluster. Their journals keep the incarnation of the
+journal that they follow. A copy that was made of that journal is put into its place first. Every other gateway may serve clients at
+once.
 """
 
 import gc
@@ -11,7 +12,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -26,7 +27,10 @@ from maxam.gateway.notify import StartProgress
 from maxam.gateway.server import Gateway
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
-from maxam.journal.names import PROMOTION, RENEW
+from maxam.journal.names import MEMBERSHIP, PROMOTION, RENEW
+
+if TYPE_CHECKING:
+    from maxam.gateway.member import ClusterMember
 
 _LINKED_BLOCK_BYTES: Final = 4_194_304  # without a limit, a slow disk makes blocks that are too large for an entry
 _RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
@@ -40,9 +44,13 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
     """
     started_s = time.monotonic()
     stored = settings.journal
-    following = settings.follow is not None
+    following = settings.follow is not None or settings.cluster is not None
     if following:
         _prepare_to_follow(stored.folder)
+    if settings.cluster is None and (stored.folder / MEMBERSHIP).exists():
+        raise JournalError(
+            f"{stored.folder} is the journal of a member of a cluster. Add the section [cluster], or use another folder"
+        )
     how = JournalSettings(
         segment_bytes_max(stored, disk_bytes(stored.folder)),
         stored.segment_age_s_max,
@@ -86,10 +94,22 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
         sessions=len(broker.sessions),
         seconds=f"{time.monotonic() - started_s:.3f}",
     )
-    gateway = Gateway(settings, loaded, broker, journal)
+    gateway = Gateway(settings, loaded, broker, journal, _open_member(settings, journal))
     if not following and (Path(stored.folder) / PROMOTION).exists():
         gateway.on_started = partial(_record_promotion, gateway)
     return gateway
+
+
+def _open_member(settings: Settings, journal: Journal) -> "ClusterMember | None":
+    """Return the role in a cluster, if there is one. Raises ConfigurationError or JournalError."""
+    cluster = settings.cluster
+    if cluster is None:
+        return None
+    from maxam.cluster.engine import open_log  # noqa: PLC0415  # only what is wanted is loaded
+    from maxam.gateway.member import ClusterMember  # noqa: PLC0415
+
+    log = open_log(cluster.name, cluster.endpoints, cluster.ca, cluster.certificate, cluster.key)
+    return ClusterMember(settings, cluster, journal, log)
 
 
 def _prepare_to_follow(folder: Path) -> None:
@@ -99,7 +119,7 @@ def _prepare_to_follow(folder: Path) -> None:
     place_copy(str(folder.absolute()), OsDisk())
     if (folder / RENEW).exists():
         raise JournalError(
-            f"{folder} was promoted, restored or repaired, so it is not a copy of another journal. Remove [follow] to serve clients"
+            f"{folder} was promoted, restored or repaired, so it is not a copy of another journal. Remove [follow] or [cluster] to serve clients"
             " with it, or set it aside (`maxam-admin cluster rejoin`) to follow"
         )
 

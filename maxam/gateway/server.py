@@ -19,7 +19,7 @@ from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.broker.session_table import CROWDED
-from maxam.config import LinkSettings, Settings
+from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.audit import STARTED, STOPPED, Audit, audit_folder
@@ -55,9 +55,11 @@ from maxam.gateway.transport import Transport
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal
+from maxam.link_config import LinkSettings
 
 if TYPE_CHECKING:
     from maxam.gateway.links import Links
+    from maxam.gateway.member import ClusterMember
     from maxam.gateway.observer import Observer
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
@@ -90,6 +92,7 @@ class Gateway:
         committer: Commits what was appended.
         connections: Of clients, oldest first, those in their handshake included.
         address: Where clients connect, `(host, port)`.
+        admin_port: Port of the admin listener; 0 without one.
         started_at_us: Microseconds since the epoch.
         access: Decides which clients may be connected, and ends the others.
         reloader: Puts changed files into force; knows what is in force.
@@ -113,24 +116,37 @@ class Gateway:
         owed_watch: Topics owed to each principal, against its limit.
         journal_size: How large the journal is.
         links: Other gateways that follow this one. None if none can.
-        observer: The role of a gateway that follows another one. None for one that serves clients.
+        observer: The role of a gateway that follows another one. None for any other.
+        member: The role of a gateway in a cluster. None without one.
         on_started: Called once the audit log is open, before anything is served.
     """
 
-    def __init__(self, settings: Settings, loaded: LoadedConfig, broker: Broker, journal: Journal) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        loaded: LoadedConfig,
+        broker: Broker,
+        journal: Journal,
+        member: "ClusterMember | None" = None,
+    ) -> None:
         self.settings: Final = settings
+        self.member: Final = member
         self.broker: Final = broker
         self.clock: Final = WallClock(broker.accepted_at_us, settings.limits.clock_jump_s_max, trio.current_time())
-        self.committer: Final = CommitLoop(broker, journal, settings.limits, wall_us=self.clock.now_us)
+        written, die = (journal, exit_at_once) if member is None else (member.logged, member.die)
+        self.committer: Final = CommitLoop(broker, written, settings.limits, die, self.clock.now_us)
         self.connections: Final[dict[Transport, None]] = {}
         self.access: Final = AccessMonitor(
             settings, broker, self.connections, lambda: self.reloader.loaded, self.committer.schedule_commit
         )
-        # An observer keeps the texts that its source has: they come with the blocks.
+        # An observer keeps the texts that its source has: they come with the blocks. Those of a cluster are in its log.
         keep_schemas = journal.keep_schemas if settings.follow is None else _keep_none
+        if member is not None:
+            keep_schemas = member.logged.keep_schemas
         self.reloader: Final = Reloader(settings, loaded, broker, keep_schemas, self.access.settle, self.clock.now_us)
         self.started_at_us: Final = time.time_ns() // 1000
         self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
+        self.admin_port = 0
         self._journal: Final = journal
         limits = settings.limits
         self.quarantine: Final = Quarantine(
@@ -193,10 +209,13 @@ class Gateway:
             self.presence,
             self.rates,
         )
+        self._serving: Final = trio.Event()
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
         self.observer: Final = None if settings.follow is None else self._make_observer()
+        if member is not None:
+            self._show_to_links(member)
 
     def _make_observer(self) -> "Observer":
         """Return the role of a gateway that follows another one. Its modules are loaded only if it is wanted."""
@@ -205,11 +224,26 @@ class Gateway:
         observer = Observer(
             self.settings, lambda: self.reloader.loaded, self.broker, self._journal, self.audit, exit_at_once
         )
-        if self.links is not None:
-            observer.keeper.ring = self.links.ring
-            self.links.role = "following"
-            self.links.now_us = lambda: observer.as_of_us
+        self._show_to_links(observer)
         return observer
+
+    def _show_to_links(self, replica: "Observer | ClusterMember") -> None:
+        """Let other gateways follow the journal of a gateway that follows."""
+        if self.links is not None:
+            replica.keeper.ring = self.links.ring
+            self.links.role = "following"
+            self.links.now_us = lambda: replica.as_of_us
+
+    @property
+    def replica(self) -> "Observer | ClusterMember | None":
+        """The role of a gateway that takes no changes now; None for one that serves clients."""
+        member = self.member
+        return self.observer if member is None or member.leads else member
+
+    @property
+    def copied(self) -> bool:
+        """Whether another journal took the place of the own one, so that the gateway has to be opened again."""
+        return any(role is not None and role.copied for role in (self.observer, self.member))
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -251,14 +285,14 @@ class Gateway:
 
         Args:
             services: Further listeners; they stop last.
-            ready: Called once with `host:port` of the clients' listener, empty for an observer, and of each service.
+            ready: Called once with `host:port` of the clients' listener, empty for one that follows, and of each service.
 
         Raises:
             ConfigurationError: An address cannot be listened on; nothing was served.
         """
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         gc.set_threshold(*_COLLECT_THRESHOLDS)
-        listening = None if self.observer is not None else listen(self.settings.listener)
+        listening = None if self.replica is not None else listen(self.settings.listener)
         if self._rejects is not None:
             self._rejects.start()
         self.audit.start()
@@ -271,11 +305,14 @@ class Gateway:
         if listening is not None:
             self.address = listening.getsockname()[:2]
             addresses = [address_text(*self.address)]
+        follows = (
+            self.observer is not None or self.member is not None
+        )  # its segments are sealed where those of others are
         async with trio.open_nursery() as linked:
             if self.links is not None:  # ends last, so that followers get the end of the journal
                 linked.start_soon(self.supervisor.run, "links", self.links.run)
             await self._serve_until_stopped(listening, services, addresses, ready)
-            if self.links is not None and self.observer is None:
+            if self.links is not None and not follows:
                 self._journal.seal()
                 await self.links.finish()
             linked.cancel_scope.cancel()
@@ -283,7 +320,7 @@ class Gateway:
             await trio.to_thread.run_sync(self._rejects.close)
         self.audit.record(STOPPED, "stopped", revision=self.broker.committed_revision)
         await trio.to_thread.run_sync(self.audit.close)
-        self._journal.close(seal=self.observer is None)
+        self._journal.close(seal=not follows)
 
     async def _serve_until_stopped(
         self,
@@ -294,32 +331,47 @@ class Gateway:
     ) -> None:
         """Serve until `stop`, and until all that was appended is committed. The arguments are as of `run`."""
         async with trio.open_nursery() as lasting:
-            if self.observer is None:
-                lasting.start_soon(self.committer.run)
-            else:
-                lasting.start_soon(self.observer.run, self.stop)
+            if listening is not None:
+                self._start_serving(lasting)
             for name, task in self._advisory_tasks():
                 lasting.start_soon(self.supervisor.run, name, task)
+            if self.observer is not None:
+                lasting.start_soon(self.observer.run, self.end)
             for service in services:
                 addresses += await lasting.start(self.supervisor.serve, service.__name__, partial(service, self))
+            if len(addresses) > 1:
+                self.admin_port = int(addresses[1].rpartition(":")[2])
+            if self.member is not None:
+                lasting.start_soon(self.member.run, self)
             ready(addresses)
             if listening is None:
-                await self._stopping.wait()
-            else:
+                await self._serving.wait()
+            if not self._stopping.is_set():
+                if listening is None:
+                    listening = listen(self.settings.listener)
+                    self.address = listening.getsockname()[:2]
+                    self._start_serving(lasting)
+                    log_event(logging.INFO, "serving", address=address_text(*self.address))
                 await self.clients.serve(listening, self._stopping)
                 with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                     await self.committer.drained()
             lasting.cancel_scope.cancel()
 
+    def _start_serving(self, lasting: trio.Nursery) -> None:
+        """Start what changes topics or sessions, and what commits that."""
+        lasting.start_soon(self.committer.run)
+        for name, task in self._changing_tasks():
+            lasting.start_soon(self.supervisor.run, name, task)
+
     @property
     def disk_full(self) -> bool:
         """Whether the journal has no room for the next block."""
-        return self.committer.group.disk_full if self.observer is None else self.observer.keeper.disk_full
+        return self.committer.group.disk_full if self.replica is None else self.replica.keeper.disk_full
 
     @property
     def _writes(self) -> bool:
         """Whether the thread that writes the journal is alive."""
-        return self.committer.alive if self.observer is None else self.observer.keeper.alive
+        return self.committer.alive if self.replica is None else self.replica.keeper.alive
 
     def _disk_nearly_full(self) -> bool:
         free_bytes = self.watermarks.free_bytes
@@ -335,24 +387,36 @@ class Gateway:
         yield "clock", self.clock.run
         yield "bridge_links", self.bridge_links.run
         yield "rates", self.rates.run
-        if self.observer is None:  # these change topics or sessions
-            yield "owed", self.owed_watch.run
-            yield "freshness", self.freshness.run
-            yield "presence", self.presence.run
         yield "loop_lag", self.loop_lag.run
         yield "watchdog", partial(keep_watchdog, lambda: self._writes)
         yield "journal_size", self.journal_size.run
         yield "backups", self.backups.run
-        if self.bridges.count and self.observer is None:
-            yield "bridges", self.bridges.run
         yield "reload", self.reloader.run
         if settings.reload.watch:
             yield "watch", FileWatch(settings, self.reloader.watched).run
         yield "entitlement", self.access.run
         yield "audit", self.audit.run
 
+    def _changing_tasks(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Yield name and function of each such task that changes topics or sessions. They begin when clients are served."""
+        yield "owed", self.owed_watch.run
+        yield "freshness", self.freshness.run
+        yield "presence", self.presence.run
+        if self.bridges.count:
+            yield "bridges", self.bridges.run
+
+    def begin(self) -> None:
+        """Begin to serve clients, as a member that leads its cluster."""
+        self._serving.set()
+
     def stop(self) -> None:
-        """Begin a graceful stop."""
+        """Begin a graceful stop. A leader of a cluster hands over first, if another member can lead."""
+        if self.member is None or not self.member.stop():
+            self.end()
+
+    def end(self) -> None:
+        """Begin the stop itself."""
+        self._serving.set()
         if not self._stopping.is_set():
             log_event(logging.INFO, "stopping", connections=len(self.connections))
             self._stopping.set()
@@ -373,8 +437,8 @@ class Gateway:
         reasons += self.clients.degraded(trio.current_time())
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
         reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
-        if self.observer is not None:
-            reasons += self.observer.degraded()
+        for role in (self.observer, self.member):
+            reasons += [] if role is None else role.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
     def _crowded(self) -> list[str]:

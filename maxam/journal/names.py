@@ -13,6 +13,7 @@ rejected/...                           rejected SENDs, with a counter of their o
 index/<first>-<last>.index             the contents of a sealed segment in short (see `index`); never needed
 damaged/<when>/...                     files that a repair replaced, and its report (see `repair`)
 restoring                              a backup is being copied here: no journal yet (see `backup`)
+cluster                                what a member of a cluster noted (see `cluster.membership`)
 followed                               what an observer heard of its source last (see `cluster.promotion`)
 promoted                               the decision to go on with the journal of an observer, for the audit log of the next start
 renew-incarnation                      the next start gives the journal a new incarnation: it was restored, or a repair lost revisions
@@ -31,6 +32,7 @@ SEALED: Final = ".avro"
 RESTORING: Final = "restoring"
 RENEW: Final = "renew-incarnation"
 FOLLOWED: Final = "followed"
+MEMBERSHIP: Final = "cluster"
 PROMOTION: Final = "promoted"
 RESERVE: Final = "reserve."  # begins the names of files that keep room for a snapshot
 _SEGMENT: Final = re.compile(r"([0-9]{20})(?:-([0-9]{20})|\.open)\.avro")

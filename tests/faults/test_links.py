@@ -8,14 +8,11 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 import trio
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from maxam.cluster import keeper, wire
 from maxam.cluster.copying import place_copy
@@ -29,10 +26,10 @@ from maxam.journal.encoding import START, Encoder
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.retention import Rules, expire
 from maxam.journal.verify import verify
-from maxam.pki.certificates import Authority, fingerprint
+from maxam.pki.certificates import Authority
 from tests.faults.network import Relay
 from tests.support.journal_records import SYNC, change
-from tests.support.linked import FollowedJournal, client_context, linked_gateway, policy_of, segments
+from tests.support.linked import FollowedJournal, client_context, linked_gateway, policy_of, segments, serves_too
 from tests.support.observed_site import Site, until
 from tests.support.patience import PATIENCE_S
 from tests.support.raw_client import RawClient
@@ -123,26 +120,6 @@ def test_a_line_that_is_cut_at_any_byte_loses_nothing(tmp_path: Path, certificat
 
             trio.run(run)
         assert segments(tmp_path / "b") == segments(tmp_path / "a" / "journal")
-
-
-def serves_too(certificates: Path, name: str) -> tuple[str, str]:
-    """Issue a client's certificate again, for a server on this machine too; return the old and the new fingerprint."""
-    issuer = Authority.read(certificates).issued
-    old = x509.load_pem_x509_certificate((certificates / f"{name}.pem").read_bytes())
-    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    key = issuer.key.public_key()
-    new = (
-        x509.CertificateBuilder(issuer.certificate.subject, old.subject, old.public_key(), x509.random_serial_number())
-        .not_valid_before(old.not_valid_before_utc)
-        .not_valid_after(old.not_valid_after_utc)
-        .add_extension(names, critical=False)
-        .add_extension(both, critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key), critical=False)
-        .sign(issuer.key, hashes.SHA256())
-    )
-    (certificates / f"{name}.pem").write_bytes(new.public_bytes(serialization.Encoding.PEM))
-    return fingerprint(old), fingerprint(new)
 
 
 def test_an_observer_is_followed_like_its_source(tmp_path: Path) -> None:

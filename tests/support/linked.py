@@ -3,8 +3,13 @@
 import json
 import ssl
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from maxam.cluster.follower import Follower
 from maxam.cluster.keeper import Keeper
@@ -13,6 +18,7 @@ from maxam.config import JournalSettings as ConfiguredJournal
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import Position
 from maxam.journal.files import Journal, JournalSettings
+from maxam.pki.certificates import Authority, fingerprint
 from tests.support.gateway_process import GatewayProcess, kept_ports
 
 SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
@@ -23,10 +29,30 @@ def policy_of(certificates: Path, replicating: str = "operator") -> str:
     fingerprints = json.loads((certificates / "fingerprints.json").read_text())
     rights = '[capabilities.all]\nsend = ["X/**"]\nreceive = ["X/**"]\nadmin = ["read", "write", "metrics"]\n'
     rights += '[capabilities.replicate]\nadmin = ["replicate"]\n'
-    for name, fingerprint in fingerprints.items():
+    for name, one in fingerprints.items():
         capabilities = '["all", "replicate"]' if name == replicating else '["all"]'
-        rights += f'[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint}"]\ncapabilities = {capabilities}\n'
+        rights += f'[[principals]]\nname = "{name}"\nfingerprints = ["{one}"]\ncapabilities = {capabilities}\n'
     return rights
+
+
+def serves_too(certificates: Path, name: str) -> tuple[str, str]:
+    """Issue a client's certificate again, for a server on this machine too; return the old and the new fingerprint."""
+    issuer = Authority.read(certificates).issued
+    old = x509.load_pem_x509_certificate((certificates / f"{name}.pem").read_bytes())
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    key = issuer.key.public_key()
+    new = (
+        x509.CertificateBuilder(issuer.certificate.subject, old.subject, old.public_key(), x509.random_serial_number())
+        .not_valid_before(old.not_valid_before_utc)
+        .not_valid_after(old.not_valid_after_utc)
+        .add_extension(names, critical=False)
+        .add_extension(both, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key), critical=False)
+        .sign(issuer.key, hashes.SHA256())
+    )
+    (certificates / f"{name}.pem").write_bytes(new.public_bytes(serialization.Encoding.PEM))
+    return fingerprint(old), fingerprint(new)
 
 
 def linked_gateway(folder: Path, certificates: Path, policy: str, *settings: str) -> tuple[GatewayProcess, int]:

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import socket
 from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
@@ -197,6 +198,10 @@ def test_every_range_is_documented(key: str) -> None:
 
 # Where the event of a line is a variable: what it may be.
 CHOSEN = {
+    "maxam/gateway/member.py": {
+        *("placed", "following", "copying", "leading", "claim-failed", "handover", "handover-failed", "superseded"),
+        *("cut-off", "handed-over", "log-lost", "log-back", "log-damaged", "log-full"),
+    },
     "maxam/bridge/process.py": {
         f"bridge-{event}" for event in ("drill-done", "link-rejected", "loop", "not-allowed", "refused", "rejected")
     },
@@ -243,6 +248,62 @@ def test_links_are_off_unless_their_sections_are_there() -> None:
     follow = _load(MINIMAL + '[follow]\nfrom = ["a.example:8646", "[::1]:1"]\n').follow
     assert follow is not None
     assert follow.from_ == ("a.example:8646", "[::1]:1")
+
+
+CLUSTER = """
+[link]
+[cluster]
+name = "venue-7"
+endpoints = ["https://10.0.0.1:2379", "https://etcd.example:2379"]
+ca = "ca.pem"
+certificate = "c.pem"
+key = "k.pem"
+"""
+
+
+def test_a_cluster_has_defaults_and_the_name_of_the_host() -> None:
+    """A member is named after its host, and reached there."""
+    assert _load(MINIMAL).cluster is None
+    cluster = _load(MINIMAL + CLUSTER).cluster
+    assert cluster is not None
+    assert (cluster.lease_s, cluster.cut_off_s, cluster.copies_min) == (3.0, 10.0, 2)
+    assert cluster.own_name == cluster.own_host == socket.gethostname()
+    named = _load(MINIMAL + CLUSTER + 'member = "a"\nhost = "10.0.0.7"\ncut_off_s = 0\nlog_keep_s = 1\n').cluster
+    assert named is not None
+    assert (named.own_name, named.own_host, named.cut_off_s) == ("a", "10.0.0.7", 0.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CLUSTER.replace("[link]", ""),
+        CLUSTER + "[follow]\nfrom = ['a:1']\n",
+        CLUSTER.replace("venue-7", "Venue 7"),
+        CLUSTER.replace("venue-7", "v" * 33),
+        CLUSTER.replace("https://10", "http://10"),
+        CLUSTER.replace(":2379", ""),
+        CLUSTER.replace('ca = "ca.pem"\n', ""),
+        *(
+            f"{CLUSTER}{one}\n"
+            for one in (
+                "member = 'a b'",
+                "host = 'a/b'",
+                "priority = 1001",
+                "lease_s = 0.5",
+                "lease_s = 11",
+                "cut_off_s = 16",
+                "log_keep_s = 39",
+                "copies_min = 0",
+                "block_bytes_max = 1",
+                "log_bytes_max = 1",
+            )
+        ),
+    ],
+)
+def test_a_mistaken_cluster_is_refused_with_its_line(text: str) -> None:
+    """The place of the mistake is in the error."""
+    with pytest.raises(ConfigurationError, match=r"^maxam\.toml:\d+: \[(cluster|follow)\]"):
+        _load(MINIMAL + text)
 
 
 @pytest.mark.parametrize(

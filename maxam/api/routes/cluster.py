@@ -1,20 +1,35 @@
-"""The route of the cluster: the role of this gateway, the gateway that it follows, and the gateways that follow it."""
+"""The routes of the cluster: the role of this gateway, the gateway that it follows, its cluster, and the gateways that follow it."""
 
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from starlette.responses import Response
 
 from maxam.api.answers import Answer
-from maxam.api.description import COUNT, NUMBER, SECONDS, TEXT, TIME, described, listed, nullable, one_of, record
+from maxam.api.description import COUNT, FLAG, NUMBER, SECONDS, TEXT, TIME, described, listed, nullable, one_of, record
 from maxam.api.routing import Call, Description, RouteSpec
 from maxam.avro.json.decoding import iso_time
 from maxam.gateway.server import Gateway
 from maxam.journal.identity import incarnation_start
 
+if TYPE_CHECKING:
+    from maxam.gateway.member import ClusterMember
+
 CLUSTER_PATH: Final = "/v1/cluster"
+_ROLES: Final = (
+    "serving",
+    "observer",
+    "recovering",
+    "placing",
+    "copying",
+    "following",
+    "claiming",
+    "leading",
+    "leaving",
+    "ended",
+)
 _POSITION: Final = record(
     "JournalPosition",
     revision=COUNT,
@@ -23,11 +38,11 @@ _POSITION: Final = record(
 
 
 @Description(
-    "The role of this gateway, the gateway that it follows, and the gateways that follow it",
+    "The role of this gateway, the gateway that it follows, its cluster, and the gateways that follow it",
     record(
         "Cluster",
-        role=one_of("serving", "observer"),
-        as_of=described(TIME, "time of the state that this gateway shows; an observer's is that of its source"),
+        role=one_of(*_ROLES),
+        as_of=described(TIME, "time of the state that this gateway shows; that of its source if it follows one"),
         incarnation=described(TEXT, "of the journal; empty before the first one"),
         incarnation_start=nullable(described(_POSITION, "where the history of this incarnation begins")),
         revision=COUNT,
@@ -50,6 +65,36 @@ _POSITION: Final = record(
                 synced_revision=COUNT,
                 copied_bytes=COUNT,
                 copy_bytes=COUNT,
+            )
+        ),
+        cluster=nullable(
+            record(
+                "ClusterState",
+                name=TEXT,
+                member=described(TEXT, "this gateway"),
+                leader=described(TEXT, "name of the member that leads; empty if none is known"),
+                term=COUNT,
+                index=described(COUNT, "of the newest entry of the log, as it is known here"),
+                suspended=described(FLAG, "this member leads and the log gives no answer"),
+                problem=described(TEXT, "of the log; empty while it answers"),
+                members=listed(
+                    record(
+                        "Member",
+                        name=TEXT,
+                        role=TEXT,
+                        software=TEXT,
+                        priority=COUNT,
+                        ready=described(FLAG, "it may take over the lead"),
+                        applied=described(COUNT, "index of the last entry that its broker has"),
+                        synced=described(COUNT, "index of the last entry that its journal has"),
+                        revision=COUNT,
+                        host=TEXT,
+                        stomp_port=COUNT,
+                        admin_port=COUNT,
+                        link_port=COUNT,
+                        announced_at=TIME,
+                    )
+                ),
             )
         ),
         followers=listed(
@@ -77,20 +122,52 @@ _POSITION: Final = record(
 )
 async def _cluster(call: Call) -> Response:
     gateway = call.gateway
-    broker, observer = gateway.broker, gateway.observer
+    broker, replica, member = gateway.broker, gateway.replica, gateway.member
     start = await trio.to_thread.run_sync(incarnation_start, Path(gateway.settings.journal.folder), broker.incarnation)
     return Answer(
         {
-            "role": "serving" if observer is None else "observer",
-            "as_of": iso_time(time.time_ns() // 1000 if observer is None else observer.as_of_us),
+            "role": replica.role if replica is not None else "serving" if member is None else member.role,
+            "as_of": iso_time(time.time_ns() // 1000 if replica is None else replica.as_of_us),
             "incarnation": broker.incarnation,
             "incarnation_start": None if start is None else {"revision": start.revision, "chain": start.chain},
             "revision": broker.committed_revision,
             "accepted_at": iso_time(broker.accepted_at_us) if broker.accepted_at_us else None,
             "source": _source(gateway),
+            "cluster": None if member is None else _state(member, gateway),
             "followers": _followers(gateway),
         }
     )
+
+
+def _state(member: "ClusterMember", gateway: Gateway) -> dict[str, object]:
+    head, cluster = member.machine.head, gateway.settings.cluster
+    return {
+        "name": "" if cluster is None else cluster.name,
+        "member": member.machine.name,
+        "leader": "" if head is None else head.leader,
+        "term": 0 if head is None else head.term,
+        "index": 0 if head is None else head.index,
+        "suspended": member.suspended,
+        "problem": member.problem,
+        "members": [
+            {
+                "name": one.name,
+                "role": one.role,
+                "software": one.software,
+                "priority": one.priority,
+                "ready": one.ready,
+                "applied": one.applied,
+                "synced": one.synced,
+                "revision": one.revision,
+                "host": one.host,
+                "stomp_port": one.stomp,
+                "admin_port": one.admin,
+                "link_port": one.link,
+                "announced_at": iso_time(one.number // 1000),
+            }
+            for _, one in sorted(member.members.items())
+        ],
+    }
 
 
 def _source(gateway: Gateway) -> dict[str, object] | None:

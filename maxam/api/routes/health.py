@@ -52,9 +52,10 @@ FIGURES: Final[dict[str, Callable[[Gateway], int]]] = {
 
 def unready_reasons(gateway: Gateway) -> list[str]:
     """Return why the broker is not fully in service; empty when it is."""
-    if gateway.observer is not None:
-        return gateway.observer.unready() + gateway.watermarks.unready()
-    reasons = ["disk-full: SENDs are refused until there is room"] if gateway.disk_full else []
+    if gateway.replica is not None:
+        return gateway.replica.unready() + gateway.watermarks.unready()
+    reasons = [] if gateway.member is None else gateway.member.unready()
+    reasons += ["disk-full: SENDs are refused until there is room"] if gateway.disk_full else []
     return reasons + gateway.watermarks.unready()
 
 

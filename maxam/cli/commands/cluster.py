@@ -9,8 +9,11 @@ import click
 
 from maxam.cli.options import FOLDER, done, json_option, with_credentials
 from maxam.cli.repeating import watch_option
+from maxam.cluster.engine import open_log
 from maxam.cluster.forking import Tail, set_aside, tail_of
+from maxam.cluster.founding import found
 from maxam.cluster.promotion import Promotion, look, promote
+from maxam.config import load_settings
 from maxam.counting import counted
 from maxam.errors import ConfigurationError
 from maxam.https_client import Credentials, Remote, RemoteError
@@ -21,7 +24,7 @@ from maxam.terminal.units import duration, size
 
 @click.group()
 def cluster() -> None:
-    """Show which gateway follows which, promote an observer, return a forked journal."""
+    """Show which gateway follows which, make a cluster, promote an observer, return a forked journal."""
 
 
 @cluster.command("status")
@@ -29,13 +32,13 @@ def cluster() -> None:
 @watch_option
 @with_credentials
 def cluster_status(credentials: Credentials, as_json: bool) -> None:
-    """Show the role of the gateway, the gateway that it follows, and the gateways that follow it."""
+    """Show the role of the gateway, the gateway that it follows, its cluster, and the gateways that follow it."""
     with Remote(credentials) as remote:
         answer = remote.get("/v1/cluster")
     if as_json:
         print_json(answer)
         return
-    source = answer["source"]
+    source, state = answer["source"], answer["cluster"]
     print_fields(
         [
             ("role", answer["role"]),
@@ -43,8 +46,29 @@ def cluster_status(credentials: Credentials, as_json: bool) -> None:
             ("as of", answer["as_of"]),
             ("incarnation", answer["incarnation"] or "none"),
             *([] if source is None else _source_fields(source)),
+            *([] if state is None else _cluster_fields(state)),
         ]
     )
+    if state is not None:
+        print_table(
+            ["NAME", "ROLE", "VERSION", "#PRIORITY", "READY", "#APPLIED", "#SYNCED", "#REVISION", "HOST", "ANNOUNCED"],
+            [
+                (
+                    row["name"],
+                    row["role"],
+                    row["software"],
+                    row["priority"],
+                    "yes" if row["ready"] else "no",
+                    row["applied"],
+                    row["synced"],
+                    row["revision"],
+                    row["host"],
+                    row["announced_at"],
+                )
+                for row in state["members"]
+            ],
+            ["NAME", "HOST"],
+        )
     if answer["followers"]:
         print_table(
             ["PRINCIPAL", "ADDRESS", "NAME", "VERSION", "WISH", "#REVISION", "#BEHIND", "LAG", "SENT", "LINKED"],
@@ -65,8 +89,18 @@ def cluster_status(credentials: Credentials, as_json: bool) -> None:
             ],
             ["NAME", "VERSION"],
         )
-    elif source is None:
+    elif source is None and state is None:
         print_line("no gateway follows this one")
+
+
+def _cluster_fields(state: dict[str, Any]) -> list[tuple[str, object]]:
+    fields: list[tuple[str, object]] = [
+        ("cluster", f"{state['name']}, member {state['member']}"),
+        ("leader", f"{state['leader'] or 'none'}, term {state['term']}, index {state['index']}"),
+    ]
+    if state["problem"]:
+        fields.append(("log", f"{state['problem']}{' (suspended)' if state['suspended'] else ''}"))
+    return fields
 
 
 def _source_fields(source: dict[str, Any]) -> list[tuple[str, object]]:
@@ -84,6 +118,47 @@ def _source_fields(source: dict[str, Any]) -> list[tuple[str, object]]:
     if source["problem"]:
         fields.append(("problem", f"{source['refused'] + ': ' if source['refused'] else ''}{source['problem']}"))
     return fields
+
+
+@cluster.command("init")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Configuration file of the gateway, maxam.toml, with a section [cluster].",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for the name of the cluster.")
+@json_option
+def cluster_init(path: Path, yes: bool, as_json: bool) -> None:
+    r"""Make the log of a cluster, beginning at the end of a gateway's journal.
+
+    Run it once, on the gateway whose journal the cluster goes on with. The gateway must be stopped. The other members copy its
+    journal when they start.
+
+    \b
+    Examples:
+    maxam-admin cluster init --config /etc/maxam/maxam.toml
+    """
+    try:
+        settings = load_settings(path.read_text(encoding="utf-8"), str(path), path.absolute().parent)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not UTF-8 ({error}). Save it as UTF-8") from error
+    member = settings.cluster
+    if member is None:
+        raise ConfigurationError(f"{path}: there is no section [cluster]. Add it, then try again")
+    if not yes and click.prompt("Name of the cluster, to confirm") != member.name:
+        raise click.UsageError(f"that is not the name of the cluster, {member.name}")
+    log = open_log(member.name, member.endpoints, member.ca, member.certificate, member.key)
+    try:
+        made = found(log, str(settings.journal.folder.absolute()))
+    finally:
+        log.close()
+    done(
+        as_json,
+        f"the log of {member.name} begins at revision {made.revision}: start the gateway, then the other members",
+        asdict(made),
+    )
 
 
 @cluster.command("promote")

@@ -10,8 +10,8 @@ import trio
 
 from maxam.cluster import wire
 from maxam.cluster.link import Link, LinkLostError, connect
-from maxam.config import LinkSettings
 from maxam.journal.encoding import START
+from maxam.link_config import LinkSettings
 from tests.support.living_gateway import Living, Site, living, run, until
 
 

@@ -127,7 +127,7 @@ class World:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(REGISTRY))
         self.committer = CommitLoop(self.broker)
-        self.observer = None
+        self.observer = self.member = self.replica = None
         self.links = None
         self.clients = SimpleNamespace(connected={})
         self.address = ("127.0.0.1", 61614)

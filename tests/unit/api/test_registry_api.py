@@ -64,7 +64,7 @@ class World:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(files))
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
-        self.observer = None
+        self.observer = self.member = self.replica = None
         self.application = make_application(View(cast("Gateway", self)))
 
     @property

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from maxam.config import LinkSettings
 from maxam.errors import DiskFullError
 from maxam.gateway.commit import REFUSED_DELAY_S, GroupCommit
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
+from maxam.link_config import LinkSettings
 from tests.simulation.disk import SimulatedDisk
 from tests.support.living_gateway import Site, living, run
 from tests.support.sans_io import World, receipts

@@ -1,0 +1,635 @@
+"""The role of a gateway that is a member of a cluster: it follows the log, and serves clients while it leads.
+
+Theory of operation. `cluster.member` decides. It gets facts, and returns wishes. Here each wish becomes a call: of the log, of the
+broker or of the gateway. Calls that may wait are made on threads, and come back as facts. All facts are reported on the event loop.
+
+* A follower reads the log on a thread (`cluster.log_reader`). The keeper stores the entries, and the broker applies them.
+* A leader writes the log through `LoggedJournal`, on the thread of the loop of commits. It reads the log no longer.
+* A leader that loses its place ends the process. Its next start follows.
+"""
+
+import gc
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+import trio
+
+from maxam import __version__
+from maxam.cluster.entry import CLUSTER_ID_BYTES, HANDOVER, Entry
+from maxam.cluster.follower import CopiedError, Follower
+from maxam.cluster.keeper import SYNC_S_MAX, Keeper
+from maxam.cluster.log import Head, Log, LogError, LogFullError, LogLostError, SupersededError
+from maxam.cluster.log_place import LogPlace
+from maxam.cluster.log_reader import LogReader, entry_reader
+from maxam.cluster.logged import LoggedJournal
+from maxam.cluster.member import RESTART, Member, Peer, Role
+from maxam.cluster.membership import (
+    Announcement,
+    Membership,
+    read_announcements,
+    read_membership,
+    update_membership,
+    write_membership,
+)
+from maxam.cluster.placing import find_place
+from maxam.cluster.steps import Step, Steps
+from maxam.cluster.trimming import Trimming
+from maxam.cluster.wishes import (
+    Beat,
+    Claim,
+    Copy,
+    End,
+    FindPlace,
+    Follow,
+    HandOver,
+    Lead,
+    ReadAgain,
+    ReadHead,
+    Resume,
+    StopReading,
+    Suspend,
+    Wish,
+)
+from maxam.config import Settings
+from maxam.errors import DiskFullError, JournalError, MaxamError, ProtocolError
+from maxam.gateway.audit import FOLLOWING
+from maxam.gateway.commit_loop import exit_at_once
+from maxam.gateway.link_credentials import LinkCredentials
+from maxam.gateway.log import log_event
+from maxam.gateway.replica import Replica
+from maxam.journal.disk import OsDisk
+from maxam.journal.encoding import Position
+from maxam.journal.files import Journal
+from maxam.journal.identity import end_chain
+from maxam.link_config import ClusterSettings, LinkSettings
+
+if TYPE_CHECKING:
+    from maxam.gateway.server import Gateway
+
+_TICK_S: Final = 0.05
+_ANNOUNCE_S: Final = 1.0
+_TRIM_S: Final = 10.0
+_READY_S: Final = 1.0  # a member is ready while it was at the head within this time
+_DRAIN_S: Final = 0.5  # for what was read from clients before a handover
+_GOODBYE_S: Final = 1.0  # for clients to take their ERROR before the process ends
+_RANKS_OF_REFUSED: Final = 2  # a member whose files are refused claims this many ranks later
+_CODES: Final = {
+    "no-log": "the cluster {name} has no log. Make one with `maxam-admin cluster init` on the member that has the journal",
+    "other-cluster": "the journal in {folder} belongs to another cluster than {name}. Correct [cluster] name or [journal] folder",
+    "forked": "the journal in {folder} has changes that the cluster {name} does not have. `maxam-admin cluster rejoin` shows them and"
+    " sets them aside",
+}
+_CUT_OFF: Final = ProtocolError("gateway cut off", "this gateway has lost its cluster; connect to another address")
+_STOPPING: Final = ProtocolError("broker is stopping", "another gateway serves now; connect to another address")
+
+
+@final
+class ClusterMember:
+    """A member of a cluster.
+
+    Attributes:
+        machine: Decides about its role.
+        keeper: Stores the entries in its journal.
+        logged: The journal that the loop of commits writes while it leads.
+        leads: It serves clients.
+        suspended: It leads without a proof: it takes no connection.
+        copied: The journal of another member was copied, or followed up to the log: the gateway must be opened again.
+        members: The newest announcements by name.
+    """
+
+    def __init__(self, settings: Settings, cluster: ClusterSettings, journal: Journal, log: Log) -> None:
+        """Take a recovered journal.
+
+        Args:
+            settings: Of the gateway.
+            cluster: Its section `[cluster]`.
+            journal: Opened without an incarnation of its own.
+            log: Of the cluster.
+
+        Raises:
+            JournalError: The note of the membership is damaged.
+        """
+        self._settings: Final = settings
+        self._cluster: Final = cluster
+        self._journal: Final = journal
+        self._log: Final = log
+        self._folder: Final = str(settings.journal.folder.absolute())
+        self._name: Final = cluster.own_name
+        note = read_membership(self._folder, OsDisk())
+        self._hint: Final = 0 if note is None else note.index
+        self._cluster_id = b"" if note is None else note.cluster
+        self.machine: Final = Member(self._name, cluster.priority, cluster.lease_s, cluster.cut_off_s, self._cluster_id)
+        position = journal.position
+        if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
+            chain = end_chain(self._folder, "changes", position.revision)
+            position = Position(position.revision, position.accepted_at_us, chain)
+        self.keeper: Final = Keeper(journal, position, exit_at_once, SYNC_S_MAX)
+        self._steps: Final = Steps(self.keeper, position)
+        place = LogPlace(position, journal.extent, journal.incarnation)
+        self.logged: Final = LoggedJournal(
+            log, self._name, journal, self.keeper, place, self, cluster.block_bytes_max, cluster.log_bytes_max
+        )
+        self._reader: Final = LogReader(log, self.logged, self._steps, self)
+        self._trimming: Final = Trimming(cluster.copies_min, cluster.log_keep_s)
+        self._threads: Final = trio.CapacityLimiter(16)  # of calls that may wait for an engine that gives no answer
+        self.leads = False
+        self.suspended = False
+        self.copied = False
+        self.members: dict[str, Announcement] = {}
+        self.problem = ""  # of the engine; empty while it answers
+        self._at_head_s = float("-inf")
+        self._noted = self._hint
+        self._announced = trio.Event()  # set by the next announcements
+        self._applied = 0  # index of the last entry that the broker has applied
+        self._ending = False
+        self._stops_after_handover = False
+        self._failure: JournalError | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._gateway: Gateway
+        self._nursery: trio.Nursery
+
+    # for operators
+
+    @property
+    def role(self) -> str:
+        """The role, such as `following` or `leading`."""
+        return self.machine.role.value
+
+    @property
+    def leader(self) -> Announcement | None:
+        """The member that leads, as it announced itself; None if it is not known."""
+        head = self.machine.head
+        return None if head is None else self.members.get(head.leader)
+
+    @property
+    def where(self) -> str:
+        """The member that takes changes, and the address of its admin listener, as far as they are known here."""
+        leader = self.leader
+        if leader is None:
+            return "" if self.machine.head is None else self.machine.head.leader
+        return f"{leader.name} ({leader.host}:{leader.admin})" if leader.admin else leader.name
+
+    @property
+    def as_of_us(self) -> int:
+        """The time of the state that is shown here, microseconds since the epoch."""
+        if self.leads or time.monotonic() - self._at_head_s < _READY_S:
+            return max(time.time_ns() // 1000, self._steps.applied.accepted_at_us)
+        return self._steps.applied.accepted_at_us
+
+    def unready(self) -> list[str]:
+        """Return why no client is served; empty while this member leads."""
+        if self.leads:
+            return ["log-lost: the log of the cluster gives no answer"] if self.suspended else []
+        role = self.machine.role
+        reasons = [f"{role.value}: {self.where or 'no other member'} leads, and this member serves no clients"]
+        return [*reasons, "disk-full: the journal has no room"] if self.keeper.disk_full else reasons
+
+    def degraded(self) -> list[str]:
+        """Return conditions that an operator should correct."""
+        reasons = [f"log-lost: the log of the cluster gives no answer ({self.problem})"] if self.problem else []
+        if self._reader.damaged:
+            reasons.append(f"log-damaged: {self._reader.damaged}")
+        return reasons
+
+    # facts, from any thread
+
+    def began(self, at_s: float) -> None:
+        """Record that a swap begins."""
+        self._tell(partial(self._began, at_s))
+
+    def succeeded(self, head: Head) -> None:
+        """Record that a swap is in the log."""
+        self.problem = ""
+        now_s = time.monotonic()
+        self._tell(lambda: self.machine.swap_succeeded(now_s, head))
+
+    def superseded(self, head: Head | None) -> None:
+        """Record that another member leads."""
+        now_s = time.monotonic()
+        self._tell(lambda: self.machine.superseded(now_s, head))
+
+    def refused(self) -> None:
+        """Record that the log is full."""
+        now_s = time.monotonic()
+        self._tell(lambda: self.machine.refused(now_s))
+
+    def saw(self, head: Head) -> None:
+        """Record a head of the log."""
+        self.problem = ""
+        now_s = time.monotonic()
+        self._tell(lambda: self.machine.head_seen(now_s, head))
+
+    def failed(self, error: Exception) -> None:
+        """Record that the engine gave no answer, or a wrong one."""
+        if not self.problem:
+            self._report(error.code if isinstance(error, MaxamError) else "log-lost", logging.WARNING, error=error)
+        self.problem = str(error)
+        now_s = time.monotonic()
+        self._tell(lambda: self.machine.engine_failed(now_s))
+
+    def trimmed(self) -> None:
+        """Record that the log has forgotten the next entry."""
+        self._tell(self.machine.fell_behind)
+
+    def die(self, error: BaseException) -> None:
+        """Take an error of the thread of commits. The outcome of a swap is known already."""
+        if not isinstance(error, SupersededError | LogLostError):
+            exit_at_once(error)
+
+    def _began(self, at_s: float) -> list[Wish]:
+        self.machine.swap_began(at_s)
+        return []
+
+    def _tell(self, fact: Callable[[], list[Wish]]) -> None:
+        """Report a fact on the event loop."""
+        token = self._token
+        if token is not None:
+            token.run_sync_soon(self._take, fact)
+
+    def _take(self, fact: Callable[[], list[Wish]]) -> None:
+        """Report a fact, after the time that has passed: a process that was stopped finds that out first."""
+        if self._ending:
+            return
+        self._do(self.machine.tick(time.monotonic()))
+        self._do(fact())
+
+    # on the event loop
+
+    async def run(self, gateway: "Gateway") -> None:
+        """Be a member until cancelled.
+
+        Raises:
+            JournalError: A person must act.
+        """
+        self._gateway = gateway
+        self._token = trio.lowlevel.current_trio_token()
+        replica = Replica(
+            gateway.broker,
+            self._journal,
+            self._settings.limits.scan_topics_per_pass_max,
+            self._check_fitness,
+            self._on_entry,
+        )
+        self.keeper.start()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._steps.run, partial(self._apply, replica))
+                nursery.start_soon(self._keep_house, replica)
+                nursery.start_soon(self._announce)
+                self._do(self.machine.recovered())
+                while self._failure is None:
+                    await trio.sleep(_TICK_S)
+                    if not self._ending:
+                        self._do(self.machine.tick(time.monotonic()))
+                        if not self.leads:
+                            self._progress()
+                raise self._failure
+        finally:
+            self._ending = True
+            self._reader.stop()
+            self.logged.end()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._close)
+
+    def stop(self) -> bool:
+        """Begin to hand over, if this member leads and another one can. Return False if there is nothing to hand over."""
+        if not self.leads or self._ending:
+            return False
+        wishes = self.machine.handover_asked(time.monotonic(), "", 0)
+        if any(isinstance(wish, ReadAgain) for wish in wishes):
+            return False
+        self._stops_after_handover = True
+        self._do(wishes)
+        return True
+
+    def hand_over(self, successor: str) -> str:
+        """Begin to hand over to a member, or to the first in rank; return why not, empty if it begins."""
+        wishes = self.machine.handover_asked(time.monotonic(), successor, RESTART)
+        for wish in wishes:
+            if isinstance(wish, ReadAgain):
+                return wish.why
+        self._do(wishes)
+        return ""
+
+    def _do(self, wishes: list[Wish]) -> None:
+        for wish in wishes:
+            self._do_one(wish)
+
+    def _do_one(self, wish: Wish) -> None:
+        start = self._nursery.start_soon
+        match wish:
+            case Beat():
+                self._gateway.committer.call(self.logged.beat)
+            case ReadHead():
+                start(self._read_head)
+            case FindPlace():
+                start(self._find_place, wish.head)
+            case Follow():
+                self._applied = wish.first - 1
+                self.logged.place.start(wish.first)
+                start(self._follow, wish.first)
+            case Copy():
+                start(self._copy)
+            case Claim():
+                start(self._claim, wish.before)
+            case Lead():
+                start(self._lead, wish.head)
+            case Suspend() | Resume():
+                self._suspend(isinstance(wish, Suspend))
+            case StopReading():
+                start(self._drain)
+            case HandOver():
+                self._gateway.committer.call(partial(self._hand_over, wish.successor))
+            case ReadAgain():
+                self._report("handover-failed", logging.WARNING, reason=wish.why)
+                if self._stops_after_handover:
+                    self._gateway.end()
+            case End():
+                self._end(wish.status, wish.code)
+
+    def _suspend(self, suspended: bool) -> None:
+        self.suspended = self._gateway.clients.closed = suspended
+        self._report("log-lost" if suspended else "log-back", logging.WARNING, error=self.problem or None)
+
+    async def _keep_house(self, replica: Replica) -> None:
+        """Do what a broker without clients needs, until this member leads."""
+        with trio.CancelScope() as self._housekeeping:
+            await replica.keep_house()
+
+    async def _apply(self, replica: Replica, steps: list[Step]) -> None:
+        await replica.apply(steps)
+        self._applied = steps[-1].index
+        self._progress()
+
+    def _progress(self) -> None:
+        """Report how far the broker and the journal are. The thread of the reader may be ahead of what it has noted."""
+        machine, applied, journalled = self.machine, self._applied, self.logged.place.index
+        if machine.head is not None and applied >= machine.head.index:
+            self._at_head_s = time.monotonic()
+        if (applied, journalled) != (machine.applied, machine.journalled):
+            self._take(lambda: machine.progressed(time.monotonic(), applied, journalled))
+
+    def _on_entry(self, entry: Entry) -> None:
+        if entry.kind == HANDOVER:
+            self._take(lambda: self.machine.handed(time.monotonic(), entry.index, entry.successor()))
+
+    async def _call(self, work: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401  # of any call
+        return await trio.to_thread.run_sync(work, *arguments, abandon_on_cancel=True, limiter=self._threads)
+
+    async def _read_head(self) -> None:
+        try:
+            head = await self._call(self._log.head)
+        except LogError as error:
+            self.failed(error)
+            return
+        if head is not None and not self._cluster_id:
+            self._cluster_id = head.cluster
+        self.problem = ""
+        self._take(lambda: self.machine.head_read(time.monotonic(), head))
+
+    async def _find_place(self, head: Head) -> None:
+        position = self._steps.position
+        try:
+            place = await self._call(find_place, position, self._hint, head, entry_reader(self._log))
+        except LogError as error:
+            self.failed(error)
+            return
+        self._report("placed", outcome=place.outcome, first=place.first or None, revision=position.revision)
+        self._take(lambda: self.machine.placed(place))
+
+    async def _follow(self, first: int) -> None:
+        self.keeper.begin(first)
+        self._steps.begin()
+        await self._call(write_membership, self._folder, Membership(self._cluster_id, first - 1), OsDisk())
+        self._report("following", first=first)
+        await self._call(self._reader.run)
+
+    async def _copy(self) -> None:
+        """Get what the log has forgotten from another member: by its feed, or by a copy of its journal."""
+        self._reader.stop()
+        link = self._settings.link or LinkSettings()
+        credentials = LinkCredentials(self._settings.tls, link, lambda: self._gateway.reloader.loaded)
+        self._report("copying")
+        while not (addresses := self._link_addresses()):
+            await self._announced.wait()
+        steps, journal = self._steps, self._journal
+        follower = Follower(
+            addresses,
+            credentials.client,
+            self.keeper,
+            self._folder,
+            OsDisk(),
+            steps.position,
+            journal.incarnation,
+            credentials.judge,
+        )
+        try:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_cancel_at_head, follower, scope)
+                    await follower.run(self._ignore)
+        except CopiedError as error:
+            log_event(logging.WARNING, "journal-copied", result=error, action="the gateway starts again")
+        self._take(self.machine.copied)
+
+    async def _ignore(self, steps: list[Step]) -> None:
+        """Leave steps to the next start, which reads them from the journal."""
+
+    def _link_addresses(self) -> list[tuple[str, int]]:
+        """Return the links of the other members, the leader's first."""
+        leader = self.leader
+        others = [one for one in self.members.values() if one.link and one.name != self._name]
+        return [(one.host, one.link) for one in sorted(others, key=lambda one: one is not leader)]
+
+    async def _claim(self, before: Head) -> None:
+        try:
+            await self._call(self.logged.claim, before, __version__, self._steps)
+        except (SupersededError, LogFullError, LogLostError) as error:  # the machine knows it already
+            self._report("claim-failed", error=error)
+
+    async def _lead(self, head: Head) -> None:
+        """Serve clients: the broker is up to date with all that any leader before has logged."""
+        begun_s = time.monotonic()
+        gateway, place = self._gateway, self.logged.place
+        self._reader.stop()
+        self._housekeeping.cancel()
+        if not await self._log_schemas():
+            return
+        broker = gateway.broker
+        broker.recovered(trio.current_time(), place.position.revision, place.position.accepted_at_us)
+        broker.incarnation = self._journal.incarnation
+        gc.collect()
+        gc.freeze()
+        self.leads = True
+        if gateway.links is not None:
+            gateway.links.role = "serving"
+        self._report("leading", logging.WARNING, seconds=f"{time.monotonic() - begun_s:.3f}", before=head.index)
+        gateway.audit.record(FOLLOWING, "leading", term=head.term, revision=broker.committed_revision)
+        gateway.begin()
+
+    async def _log_schemas(self) -> bool:
+        """Log the schemas that this member judges by; return False if it does not lead any longer."""
+        while True:
+            try:
+                await self._call(self.logged.keep_schemas, list(self._gateway.registry.texts()))
+            except (SupersededError, LogLostError):  # the machine knows it already
+                return False
+            except DiskFullError as error:
+                self._report("log-full", logging.ERROR, error=error)
+                await trio.sleep(_ANNOUNCE_S)
+            else:
+                return True
+
+    async def _drain(self) -> None:
+        """Commit what was read from clients."""
+        with trio.move_on_after(_DRAIN_S):
+            await self._gateway.committer.drained()
+        self._take(lambda: self.machine.drained(time.monotonic()))
+
+    def _hand_over(self, successor: str) -> None:
+        """Append a handover, on the thread of commits, and wait there for the successor."""
+        self.logged.hand_over(successor)
+        self._report("handover", logging.WARNING, successor=successor)
+        term = self.logged.place.term
+        while not self._ending:
+            try:
+                head = self._log.head()
+            except LogError:
+                return
+            if head is not None and head.term > term:
+                self.saw(head)
+                return
+            time.sleep(_TICK_S / 5)
+
+    def _end(self, status: int, code: str) -> None:
+        if code == "copied":
+            self.copied = True
+            self._gateway.end()
+        elif code in _CODES:
+            text = _CODES[code].format(name=self._cluster.name, folder=self._folder)
+            self._failure = JournalError(text)
+        else:
+            self._ending = True
+            trio.lowlevel.spawn_system_task(self._leave, status, code)
+
+    async def _leave(self, status: int, code: str) -> None:
+        """End the process. Changes without an answer are not in the log, or their outcome stays unknown to the client."""
+        self._report(code, logging.WARNING, action=f"the process ends with status {status}")
+        gateway = self._gateway
+        gateway.audit.record(FOLLOWING, code, revision=gateway.broker.committed_revision)
+        gateway.clients.closed = True
+        if code != "superseded":
+            for connection in list(gateway.connections):
+                connection.expel(_CUT_OFF if code == "cut-off" else _STOPPING)
+            with trio.move_on_after(_GOODBYE_S):
+                while gateway.connections:  # noqa: ASYNC110  # a dictionary has no event
+                    await trio.sleep(_TICK_S / 5)
+        self.logged.end()
+        with trio.move_on_after(_GOODBYE_S):
+            await trio.to_thread.run_sync(self._close, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(gateway.audit.close, abandon_on_cancel=True)
+        logging.shutdown()
+        os._exit(status)
+
+    def _close(self) -> None:
+        """Store what is taken, and let go of the engine."""
+        self.keeper.close()
+        self._write_note()
+        self._log.close()
+
+    # once a second
+
+    def _check_fitness(self) -> None:
+        able = not self.keeper.disk_full and self._gateway.watermarks.free_bytes != 0
+        refused = any(state.failure for state in self._gateway.reloader.items.values())
+        self._take(lambda: self.machine.fitness(time.monotonic(), able, _RANKS_OF_REFUSED if refused else 0))
+
+    async def _announce(self) -> None:
+        """Announce this member, learn of the others, and trim the log."""
+        trim_s = 0.0
+        while True:
+            begun_s = time.monotonic()
+            try:
+                self.members = await self._call(self._exchange, self._announcement())
+                now_s = time.monotonic()
+                peers = {
+                    name: Peer(one.number, one.priority, one.ready)
+                    for name, one in self.members.items()
+                    if name != self._name
+                }
+                self.machine.announced(now_s, peers)
+                self._announced.set()
+                self._announced = trio.Event()
+                self._trimming.seen(now_s, self.logged.place.index)
+                if now_s - trim_s >= _TRIM_S:
+                    trim_s = now_s
+                    synced = {one.name: one.synced for one in self.members.values()}
+                    last = self._trimming.due(now_s, synced | {self._name: self.keeper.synced_index})
+                    if last:
+                        await self._call(self.logged.trim, last)
+            except LogError as error:
+                self.failed(error)
+            await trio.sleep(max(0.0, begun_s + _ANNOUNCE_S - time.monotonic()))
+
+    def _exchange(self, own: Announcement) -> dict[str, Announcement]:
+        self._write_note()
+        self._log.announce(self._name, own.encode())
+        return read_announcements(self._log.announced())
+
+    def _write_note(self) -> None:
+        index = self.keeper.synced_index
+        if index > self._noted and len(self._cluster_id) == CLUSTER_ID_BYTES:
+            try:
+                update_membership(self._folder, Membership(self._cluster_id, index))
+                self._noted = index
+            except OSError as error:  # it is only a hint
+                log_event(logging.WARNING, "cluster-note-failed", error=error)
+
+    def _announcement(self) -> Announcement:
+        gateway, machine = self._gateway, self.machine
+        follows = machine.role is Role.FOLLOWING and time.monotonic() - self._at_head_s < _READY_S
+        link = None if gateway.links is None else gateway.links.address
+        return Announcement(
+            self._name,
+            time.time_ns(),
+            __version__,
+            self.role,
+            self._cluster.priority,
+            follows and not self.keeper.disk_full,
+            self.logged.place.index if self.leads else self._applied,
+            self.keeper.synced_index,
+            self.keeper.synced.revision,
+            self._cluster.own_host,
+            gateway.address[1],
+            gateway.admin_port,
+            0 if link is None else link[1],
+            gateway.watermarks.free_bytes,
+            gateway.watermarks.memory_bytes_max,
+        )
+
+    def _report(self, event: str, level: int = logging.INFO, **facts: Any) -> None:  # noqa: ANN401  # of any event
+        head = self.machine.head
+        log_event(
+            level,
+            event,
+            cluster=self._cluster.name,
+            member=self._name,
+            term=None if head is None else head.term,
+            index=self.logged.place.index,
+            **facts,
+        )
+
+
+async def _cancel_at_head(follower: Follower, scope: trio.CancelScope) -> None:
+    """Cancel a scope as soon as a follower has all that its source had at its last sign of life."""
+    while True:
+        await trio.sleep(_TICK_S)
+        head = follower.head
+        if head is not None and follower.steps.position.revision >= head.position.revision:
+            scope.cancel()
+            return

@@ -1,0 +1,217 @@
+"""A cluster as processes: gateways on three nodes of etcd, killed and handed over under load, with clients that know all addresses."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from maxam.client import ClientError, connect, resuming
+from maxam.journal.disk import OsDisk
+from maxam.journal.names import sealed_segments
+from tests.support.cluster_site import ClusterSite, issue_cluster_certificates
+from tests.support.etcd_cluster import EtcdCluster
+from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.slow
+
+TOPICS = 20
+RETRY_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificates of clients and gateways."""
+    folder = tmp_path_factory.mktemp("cluster") / "certs"
+    issue_cluster_certificates(folder)
+    return folder
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
+    """Three nodes."""
+    (tmp_path / "etcd").mkdir()
+    with EtcdCluster(tmp_path / "etcd") as cluster:
+        yield cluster
+
+
+class Load:
+    """Publishers of numbered values that know all addresses, and a durable subscriber.
+
+    Attributes:
+        accepted: The newest number of each topic that a RECEIPT has accepted.
+        received: Numbers that the subscriber has received, by topic.
+        answered_s: When the newest RECEIPT came.
+    """
+
+    def __init__(self, site: ClusterSite, certificates: Path) -> None:
+        self.site = site
+        self.certificates = certificates
+        self.accepted: dict[str, int] = {}
+        self.received: dict[str, list[int]] = {}
+        self.answered_s = 0.0
+        self.gap_s = 0.0  # the longest time between two RECEIPTs
+        self.stopping = False
+
+    def files(self, who: str) -> dict[str, Any]:
+        """Return the credentials of a client."""
+        folder = self.certificates
+        return {"certificate": folder / f"{who}.pem", "key": folder / f"{who}.key", "ca": folder / "ca.pem"}
+
+    async def publish(self, publisher: int) -> None:
+        """Send numbers to the own topics, one after the other. One without a RECEIPT is sent again."""
+        ports = list(self.site.ports.values())
+        number = turn = 0
+        while not self.stopping:
+            turn += 1
+            try:
+                async with connect(
+                    "127.0.0.1", ports[turn % len(ports)], client_id=f"p{publisher}", **self.files("publisher")
+                ) as client:
+                    while not self.stopping:
+                        topic = f"X/P{publisher}.{number % TOPICS}"
+                        receipt = await client.send(topic, str(number).encode())
+                        assert receipt.accepted, receipt
+                        now_s = time.monotonic()
+                        if self.answered_s:
+                            self.gap_s = max(self.gap_s, now_s - self.answered_s)
+                        self.answered_s = now_s
+                        self.accepted[topic] = number
+                        number += 1
+            except ClientError:
+                await trio.sleep(RETRY_S)
+
+    async def subscribe(self) -> None:
+        """Receive all topics on one durable subscription."""
+        first, *others = [("127.0.0.1", port) for port in self.site.ports.values()]
+        async with (
+            resuming(*first, client_id="s", others=others, **self.files("subscriber")) as client,
+            client.subscribe("X/**", id="all", durable=True, eager=True) as subscription,
+        ):
+            async for message in subscription:
+                self.received.setdefault(message.destination, []).append(int(message.body))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition."""
+        with trio.fail_after(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110  # of several tasks and processes
+                await trio.sleep(RETRY_S)
+
+    async def under(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do some work under load, then stop the load, wait for the subscriber, and check what it has received."""
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as publishers:
+                for publisher in range(4):
+                    publishers.start_soon(self.publish, publisher)
+                nursery.start_soon(self.subscribe)
+                await self.until(lambda: len(self.received) == 4 * TOPICS)
+                await work()
+                self.stopping = True
+            await self.until(lambda: all(self.received[one][-1] >= last for one, last in self.accepted.items()))
+            nursery.cancel_scope.cancel()
+        for numbers in self.received.values():
+            assert numbers == sorted(numbers), "older after newer"
+
+    async def goes_on(self) -> None:
+        """Wait until each topic has another value that was accepted."""
+        before = dict(self.accepted)
+        await self.until(lambda: all(self.accepted[one] > last for one, last in before.items()))
+
+
+def in_thread(work: Callable[..., object], *arguments: object) -> Awaitable[object]:
+    """Return what a call that blocks returns."""
+    return trio.to_thread.run_sync(work, *arguments)
+
+
+def require_equal(site: ClusterSite, *names: str) -> None:
+    """Stop members. Segments that two of them have sealed are the same bytes."""
+    for name in names:
+        site.members[name].stop()
+    first, *others = [sealed_of(site.members[name].folder / "journal") for name in names]
+    for other in others:
+        common = other.keys() & first.keys()
+        assert common, "no segment was sealed by both"
+        assert [other[path] for path in common] == [first[path] for path in common]
+
+
+def sealed_of(folder: Path) -> dict[str, bytes]:
+    """Return the sealed segments of a journal by name."""
+    return {Path(one.path).name: Path(one.path).read_bytes() for one in sealed_segments(folder, OsDisk())}
+
+
+def started(site: ClusterSite) -> None:
+    """Found the cluster, start all members, and wait until the first one leads and the others follow."""
+    first, *others = site.members
+    site.found(first)
+    site.members[first].start()
+    site.wait_for(first, "serving")
+    for name in others:
+        site.members[name].start()
+        site.wait_for(name, "following")
+
+
+def test_a_killed_leader_is_followed_by_another(tmp_path: Path, certificates: Path, etcd: EtcdCluster) -> None:
+    """Nothing accepted is lost, the order is kept, the durable session goes on, and the killed member follows when it is back."""
+    with ClusterSite(tmp_path / "site", certificates, etcd, 2) as site:
+        started(site)
+        load = Load(site, certificates)
+
+        async def work() -> None:
+            for leader, other, count in (("a", "b", 1), ("b", "a", 2)):
+                site.members[leader].kill()
+                await in_thread(site.wait_for, other, "serving", count)
+                await load.goes_on()
+                follows = site.members[leader].log().count(" following ")
+                await in_thread(site.members[leader].start)
+                await in_thread(site.wait_for, leader, "following", follows + 1)
+                await load.goes_on()
+
+        trio.run(load.under, work)
+        assert load.gap_s < PATIENCE_S
+        require_equal(site, "a", "b")
+
+
+def test_a_leader_that_stops_hands_over(tmp_path: Path, certificates: Path, etcd: EtcdCluster) -> None:
+    """A stopped leader ends with 0 after another one leads, which does not wait for the lease."""
+    with ClusterSite(tmp_path / "site", certificates, etcd, 3, lease_s=20.0, cut_off_s=20.0, log_keep_s=80.0) as site:
+        started(site)
+        load = Load(site, certificates)
+
+        async def work() -> None:
+            await in_thread(site.wait_for_ready, "a", 2)
+            assert await in_thread(site.members["a"].stop) == 0
+            await in_thread(site.wait_for, "b", "serving")
+            await load.goes_on()
+            await in_thread(site.members["a"].start)
+
+        trio.run(load.under, work)
+        assert load.gap_s < 20.0, "the lease was waited for"
+        require_equal(site, "a", "b", "c")
+
+
+def test_an_empty_member_copies_what_the_log_has_forgotten(
+    tmp_path: Path, certificates: Path, etcd: EtcdCluster
+) -> None:
+    """It takes the journal of another member, then follows the log, and leads when the others are gone."""
+    settings = {"copies_min": 1, "cut_off_s": 0.0, "log_keep_s": 1.0}
+    with ClusterSite(tmp_path / "site", certificates, etcd, 2, **settings) as site:
+        site.found("a")
+        site.members["a"].start()
+        site.wait_for("a", "serving")
+        load = Load(site, certificates)
+
+        async def work() -> None:
+            await in_thread(site.wait_for_trim)
+            await in_thread(site.members["b"].start)
+            await in_thread(site.wait_for, "b", "following")
+            await load.goes_on()
+            site.members["a"].kill()
+            await in_thread(site.wait_for, "b", "serving")
+            await load.goes_on()
+
+        trio.run(load.under, work)
+        assert " copying " in site.members["b"].log()
+        site.members["a"].start()
+        require_equal(site, "a", "b")

@@ -1,0 +1,142 @@
+"""A cluster of real gateways on real nodes of etcd."""
+
+import datetime as dt
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from maxam.cluster.log import LogTrimmedError
+from maxam.cluster.membership import read_announcements
+from maxam.pki.certificates import CLIENTS, issue_development_certificates
+from tests.support.etcd_cluster import EtcdCluster
+from tests.support.gateway_process import GatewayProcess, kept_ports
+from tests.support.linked import SCHEMAS, policy_of, serves_too
+from tests.support.patience import PATIENCE_S
+
+NAME = "venue-7"
+
+
+class ClusterSite:
+    """Members of one cluster. A context manager: leaving ends what runs.
+
+    Attributes:
+        etcd: Keeps the log.
+        members: The gateways, `a`, `b` and so on. Each keeps its ports over restarts.
+        ports: Where each one takes clients, while it leads.
+    """
+
+    def __init__(self, folder: Path, certificates: Path, etcd: EtcdCluster, count: int, **cluster: object) -> None:
+        """Write the configurations; nothing runs yet.
+
+        Args:
+            folder: For the gateways.
+            certificates: Of `issue_cluster_certificates`.
+            etcd: Runs.
+            count: Number of members.
+            cluster: Further settings of `[cluster]`.
+        """
+        self.members: dict[str, GatewayProcess] = {}
+        self.ports: dict[str, int] = {}
+        self.etcd = etcd
+        policy = policy_of(certificates, "gateway")
+        for name in "abcde"[:count]:
+            own = folder / name
+            own.mkdir(parents=True)
+            member = GatewayProcess(own, certificates, policy, SCHEMAS)
+            listener, admin, link = kept_ports(3)
+            self.ports[name] = listener
+            text = (own / "maxam.toml").read_text("utf-8")
+            text = text.replace("listener.port = 0", f"listener.port = {listener}")
+            text = text.replace("admin.port = 0", f"admin.port = {admin}")
+            text = text.replace("[tls]", f"{_cluster(etcd, certificates, name, link, cluster)}\n[tls]", 1)
+            text = text.replace("[tls]", '[journal]\nfolder = "journal"\nsegment_bytes_max = 65536\n[tls]', 1)
+            text = text.replace('journal.folder = "journal"', "", 1)
+            (own / "maxam.toml").write_text(text, "utf-8")
+            self.members[name] = member
+
+    def found(self, name: str) -> None:
+        """Make the log with the journal of a member."""
+        command = "from maxam.cli.main import main; main()"
+        config = str(self.members[name].folder / "maxam.toml")
+        done = subprocess.run(
+            [sys.executable, "-c", command, "cluster", "init", "--config", config, "--yes"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def wait_for(self, name: str, event: str, count: int = 1) -> None:
+        """Wait until a member has logged an event `count` times."""
+        ends = time.monotonic() + PATIENCE_S
+        while self.members[name].log().count(f" {event} ") < count:
+            assert time.monotonic() < ends, f"{name}: no {event}\n{self.logs()}"
+            time.sleep(0.005)
+
+    def wait_for_ready(self, leader: str, count: int) -> None:
+        """Wait until a leader knows `count` members that may take over."""
+        log = self.etcd.log(NAME)
+        self._wait(lambda: sum(one.ready for one in read_announcements(log.announced()).values()) >= count, leader)
+        time.sleep(2)  # the leader reads announcements once a second
+        log.close()
+
+    def wait_for_trim(self) -> None:
+        """Wait until the log has forgotten its beginning."""
+        log = self.etcd.log(NAME)
+
+        def is_trimmed() -> bool:
+            try:
+                log.read(1, 1)
+            except LogTrimmedError:
+                return True
+            return False
+
+        self._wait(is_trimmed, "the log")
+        log.close()
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        ends = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < ends, f"waited too long for {what}\n{self.logs()}"
+            time.sleep(0.05)
+
+    def logs(self) -> str:
+        """Return what all members have logged."""
+        return "\n".join(f"--- {name}\n{member.log()}" for name, member in self.members.items())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for member in self.members.values():
+            if member._process is not None:
+                member.kill()
+
+
+def issue_cluster_certificates(folder: Path) -> None:
+    """Issue the development certificates, and one of the gateways for both ends of their links."""
+    issue_development_certificates(folder, dt.datetime.now(dt.UTC), (*CLIENTS, "gateway"))
+    before, after = serves_too(folder, "gateway")
+    prints = folder / "fingerprints.json"
+    prints.write_text(prints.read_text("utf-8").replace(before, after), "utf-8")
+
+
+def _cluster(etcd: EtcdCluster, certificates: Path, name: str, link: int, further: dict[str, object]) -> str:
+    files = etcd.certificates
+    endpoints = ", ".join(f'"{one}"' for one in etcd.endpoints)
+    lines = [f"{key} = {value}" for key, value in further.items()]
+    return "\n".join(
+        [
+            f'[link]\nhost = "127.0.0.1"\nport = {link}',
+            f'certificate = "{certificates}/gateway.pem"\nkey = "{certificates}/gateway.key"',
+            f'[cluster]\nname = "{NAME}"\nmember = "{name}"\nhost = "127.0.0.1"\nendpoints = [{endpoints}]',
+            f'ca = "{files}/ca.pem"\ncertificate = "{files}/client.pem"\nkey = "{files}/client.key"',
+            *lines,
+        ]
+    )
