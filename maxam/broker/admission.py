@@ -132,7 +132,7 @@ class Admission:
         return Rejection(
             "memory-low",
             f"the broker holds {live} topics with a value and {self.held() - live} deleted ones that are still needed "
-            f"(limit topics_max {self._topics_max}); delete topics, or have subscribers read what they are owed",
+            f"(limit topics_max {self._topics_max}). Delete topics, or have subscribers read what they are owed",
         )
 
     def sweep_if_full(self, now_s: float) -> None:

@@ -95,8 +95,8 @@ class Quotas:
         if held >= left:
             raise ProtocolError(
                 "too many subscriptions",
-                f"the principal {session.principal} has {held} subscriptions in all its sessions, and all principals together "
-                f"may have {left} more (limit subscriptions_max), which are kept for principals with fewer; UNSUBSCRIBE some, "
+                f"the principal {session.principal} has {held} subscriptions in all its sessions. All principals together "
+                f"may have {left} more (limit subscriptions_max), which are kept for principals with fewer. UNSUBSCRIBE some, "
                 "or try again later",
                 receipt,
             )

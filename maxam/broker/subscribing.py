@@ -136,7 +136,7 @@ class Subscribing:
         if old is not None and not event.durable:
             raise ProtocolError(
                 "subscription is durable",
-                f"the id {shown(event.subscription)} names a durable subscription of this session; resume it with "
+                f"the id {shown(event.subscription)} is that of a durable subscription of this session; resume it with "
                 "durable:true, or remove it with UNSUBSCRIBE and durable:true",
                 event.receipt,
             )

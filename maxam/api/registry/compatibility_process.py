@@ -68,7 +68,7 @@ def _judge(given: Schema, olders: Iterable[SchemaVersion], mode: str) -> list[st
     for older in olders:
         for finding in check_minors((older, SchemaVersion("", _NEWER, "", given)), mode):
             text = (
-                f"{finding.incompatibility}; {mode} asks that {finding.reader.minor} reads all that {finding.writer.minor} "
+                f"{finding.incompatibility}. {mode} asks that {finding.reader.minor} reads all that {finding.writer.minor} "
                 f"writes; {finding.remedy}"
             )
             if len(text) > MESSAGE_CHARACTERS_MAX:

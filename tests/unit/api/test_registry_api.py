@@ -452,7 +452,7 @@ def test_a_schema_is_tested_as_its_types_mode_asks() -> None:
         6,
     )  # three minors, both directions
     assert answer["messages"][0].startswith(
-        "text: string is not readable as int; FULL_TRANSITIVE asks that the schema given reads all"
+        "text: string is not readable as int. FULL_TRANSITIVE asks that the schema given reads all"
     )
     # FORWARD: of the newest only, and what was written before need not be readable
     needs = wider | {"fields": [*wider["fields"], {"name": "b", "type": "int"}]}
