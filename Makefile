@@ -58,7 +58,10 @@ test-deps: ## install what tests need of the system: STOMP clients, brokers, bro
 kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
 	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
 
-.PHONY: etcd-test
+.PHONY: etcd-test etcd-bench
+etcd-bench: $(INSTALLED) $(DEV) ## the log of a cluster on three etcd nodes: appends, failover, sizes (ETCD_ARGS="--minutes 30")
+	$(BENCHMARKS) etcd $(ETCD_ARGS)
+
 etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a reader (KILLS=20 takes some two minutes)
 	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest -q -s tests/cluster/test_etcd.py
 

@@ -67,6 +67,7 @@ MIB: Final = 1_048_576
 OLDEST: Final = (3, 6)  # release of etcd: older ones keep too many entries in memory
 
 _WRITE_S: Final = 1.0  # deadline of a write, and as much for each MiB
+_TRIES: Final = 2  # in this time: a proposal that goes to a leader of etcd which has died gets no answer
 _HEAD_S: Final = 1.0  # longest wait for one node, for the head
 _PAGE_S: Final = 2.0  # for a page of entries
 _TRIM_S: Final = 2.0
@@ -213,7 +214,7 @@ class EtcdLog:
         """Return what each member announced last, as `Log` has it."""
         request = range_request(self._members, self._members_end)
         answer = self._nodes.call(RANGE, request, range_answer, _HEAD_S, _HEAD_S * len(self._nodes))
-        return {kv.key.removeprefix(self._members).decode(): kv.value for kv in answer.values}
+        return {kv.key.removeprefix(self._members).decode(errors="replace"): kv.value for kv in answer.values}
 
     def size(self) -> LogSize:
         """Return what etcd holds, and which nodes answer, as `Log` has it."""
@@ -286,7 +287,7 @@ class EtcdLog:
         )
         deadline_s = _WRITE_S + len(request) / MIB
         try:
-            answer = self._nodes.call(TXN, request, txn_answer, deadline_s, deadline_s)
+            answer = self._nodes.call(TXN, request, txn_answer, deadline_s / _TRIES, deadline_s)
         except LogLostError:
             with self._lock:
                 self._open.add(version)

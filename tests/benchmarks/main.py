@@ -9,6 +9,7 @@ from tests.benchmarks.compare import compare_command
 from tests.benchmarks.console import console_command
 from tests.benchmarks.disk import disk_command
 from tests.benchmarks.estate import estate_command
+from tests.benchmarks.etcd import etcd_command
 from tests.benchmarks.grow import grow_command
 from tests.benchmarks.holds import holds_command
 from tests.benchmarks.pipeline import pipeline_command
@@ -27,6 +28,7 @@ _COMMANDS: Final = (
     disk_command,
     recovery_command,
     estate_command,
+    etcd_command,
 )
 
 

@@ -243,6 +243,7 @@ def test_no_space(tmp_path: Path) -> None:
             log.append(entry(made.index), made, head)
         for relay in relays:
             relay.unmute()
+        head_of(log)  # connects again, so that the next call has no try without an answer
         for _ in range(3):
             with pytest.raises(LogLostError):
                 log.append(entry(made.index), made, head)
@@ -393,6 +394,24 @@ def test_missing_entry(etcd_cluster: EtcdCluster) -> None:
         for get in (log.head, lambda: log.read(1, 1)):
             with pytest.raises(LogDamagedError):
                 get()
+
+
+def test_a_log_that_begins_again(etcd_cluster: EtcdCluster) -> None:
+    """A head with a lower index ends the old log: its entries after that index are gone, and a follower sees the head."""
+    with client(etcd_cluster, "again") as log, reader(etcd_cluster.log("again")) as found:
+        old = filled(log, [b"1", b"2", b"3"])
+        entries_until(found, 3)
+        head = insist(log, entry(1, b"new"), following(None, leader="b"), old)
+        for step in found:
+            if isinstance(step, Head):
+                assert (step.index, step.leader) == (1, "b")
+                break
+        assert [payload_of(one) for one in all_entries(log)] == [b"new"]
+        assert log.read(2, MIB) == []
+        append(log, head, b"newer")
+        assert [payload_of(one) for one in all_entries(log)] == [b"new", b"newer"]
+        with reader(log) as late:
+            assert [payload_of(one) for one in entries_until(late, 2)] == [b"new", b"newer"]
 
 
 @pytest.mark.parametrize(
