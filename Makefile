@@ -102,6 +102,13 @@ bridge-figures: $(DEV) ## how fast a bridge makes good an outage of an hour, and
 bridge-thin-line: $(DEV) ## a bridge over a line of 1 Mbit/s that loses 2 % of all packets (LINE_ARGS="--seconds 60 --window 20")
 	$(BIN)/python -m tests.interop.bridge.thin_line $(LINE_ARGS)
 
+.PHONY: observer-lag observer-line
+observer-lag: $(INSTALLED) ## how far an observer is behind a publisher at full speed, and whether its journal is equal (LAG_ARGS="--rate 100000")
+	$(BENCHMARKS) observer $(LAG_ARGS)
+
+observer-line: $(DEV) ## an observer behind a line of 2 % loss with three outages, promoted (LINE_ARGS="--seconds 3600")
+	$(BIN)/python -m tests.faults.observer_line $(LINE_ARGS)
+
 .PHONY: insider-search
 insider-search: $(DEV) ## frames of one principal that cost the broker most, found by search (MINUTES=60)
 	$(BIN)/python -m tests.faults.insider_search --minutes $(MINUTES)

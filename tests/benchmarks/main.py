@@ -12,6 +12,7 @@ from tests.benchmarks.estate import estate_command
 from tests.benchmarks.etcd import etcd_command
 from tests.benchmarks.grow import grow_command
 from tests.benchmarks.holds import holds_command
+from tests.benchmarks.observer import observer_command
 from tests.benchmarks.pipeline import pipeline_command
 from tests.benchmarks.recovery import recovery_command
 from tests.benchmarks.refined import refined_command
@@ -29,6 +30,7 @@ _COMMANDS: Final = (
     recovery_command,
     estate_command,
     etcd_command,
+    observer_command,
 )
 
 
