@@ -165,6 +165,12 @@ CODES: Final[dict[str, Entry]] = {
     "following": Entry(
         "The gateway follows another one and takes no changes.", "Make the change at the gateway that the text names."
     ),
+    "forked": Entry(
+        "The journal of a member has changes that its cluster does not have.", "Set it aside; the next start copies."
+    ),
+    "handover-refused": Entry(
+        "The gateway cannot hand over the lead of its cluster.", "Run `maxam-admin cluster status`."
+    ),
     "busy": Entry("The gateway cannot do this now.", "Ask again in a moment."),
     "in-use": Entry("A subscription or session is in use by a connection.", "Disconnect the client first."),
     "not-connected": Entry("The session has no live connection.", "Nothing: there is no connection to close."),

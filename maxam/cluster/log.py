@@ -56,8 +56,6 @@ class LogFullError(LogError):
 class LogLostError(LogError):
     """The engine gave no answer, so the outcome of the call is unknown. Repeat the same call."""
 
-    code = "log-lost"
-
 
 @final
 class LogTrimmedError(LogError):

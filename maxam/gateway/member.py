@@ -75,7 +75,11 @@ _ANNOUNCE_S: Final = 1.0
 _TRIM_S: Final = 10.0
 _READY_S: Final = 1.0  # a member is ready while it was at the head within this time
 _DRAIN_S: Final = 0.5  # for what was read from clients before a handover
-_GOODBYE_S: Final = 1.0  # for clients to take their ERROR before the process ends
+_CUT_OFF_S: Final = 1.0  # for clients to take their ERROR before the process ends
+_HANDED_OVER_S: Final = (
+    0.1  # likewise when another member serves already: a client whose SEND has no outcome waits for the end
+)
+_CLOSE_S: Final = 1.0  # for the journal and the audit log to be closed
 _RANKS_OF_REFUSED: Final = 2  # a member whose files are refused claims this many ranks later
 _CODES: Final = {
     "no-log": "the cluster {name} has no log. Make one with `maxam-admin cluster init` on the member that has the journal",
@@ -526,11 +530,13 @@ class ClusterMember:
         if code != "superseded":
             for connection in list(gateway.connections):
                 connection.expel(_CUT_OFF if code == "cut-off" else _STOPPING)
-            with trio.move_on_after(_GOODBYE_S):
+            with trio.move_on_after(_CUT_OFF_S if code == "cut-off" else _HANDED_OVER_S):
                 while gateway.connections:  # noqa: ASYNC110  # a dictionary has no event
                     await trio.sleep(_TICK_S / 5)
+            for connection in list(gateway.connections):
+                connection.cut("the gateway ends")
         self.logged.end()
-        with trio.move_on_after(_GOODBYE_S):
+        with trio.move_on_after(_CLOSE_S):
             await trio.to_thread.run_sync(self._close, abandon_on_cancel=True)
             await trio.to_thread.run_sync(gateway.audit.close, abandon_on_cancel=True)
         logging.shutdown()

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from maxam.client import ClientError, connect, resuming
+from maxam.cluster.member import RESTART
 from maxam.journal.disk import OsDisk
 from maxam.journal.names import sealed_segments
 from tests.support.cluster_site import ClusterSite, issue_cluster_certificates
@@ -185,10 +186,36 @@ def test_a_leader_that_stops_hands_over(tmp_path: Path, certificates: Path, etcd
             await in_thread(site.wait_for, "b", "serving")
             await load.goes_on()
             await in_thread(site.members["a"].start)
+            await in_thread(site.wait_for_ready, "b", 2)
+            await in_thread(site.admin, "b", "cluster", "handover", "--to", "c")
+            await in_thread(site.wait_for, "c", "serving")
+            assert await in_thread(site.members["b"].wait) == RESTART
+            await load.goes_on()
+            await in_thread(site.members["b"].start)
 
         trio.run(load.under, work)
         assert load.gap_s < 20.0, "the lease was waited for"
         require_equal(site, "a", "b", "c")
+
+
+def test_a_leader_without_its_log_sends_its_clients_away(tmp_path: Path, certificates: Path, etcd: EtcdCluster) -> None:
+    """Without a quorum of etcd a leader takes no connections after the lease, and ends with 75 later. The cluster comes back."""
+    with ClusterSite(tmp_path / "site", certificates, etcd, 1, lease_s=1.0, cut_off_s=2.0, copies_min=1) as site:
+        started(site)
+        load = Load(site, certificates)
+
+        async def work() -> None:
+            for node in etcd.nodes[:2]:
+                node.freeze()
+            await in_thread(site.wait_for, "a", "log-lost")
+            assert await in_thread(site.members["a"].wait) == RESTART
+            assert "gateway cut off" in site.members["a"].log()
+            for node in etcd.nodes[:2]:
+                node.thaw()
+            await in_thread(site.members["a"].start)
+            await load.goes_on()
+
+        trio.run(load.under, work)
 
 
 def test_an_empty_member_copies_what_the_log_has_forgotten(

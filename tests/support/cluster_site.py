@@ -1,6 +1,7 @@
 """A cluster of real gateways on real nodes of etcd."""
 
 import datetime as dt
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from maxam.cluster.log import LogTrimmedError
 from maxam.cluster.membership import read_announcements
 from maxam.pki.certificates import CLIENTS, issue_development_certificates
 from tests.support.etcd_cluster import EtcdCluster
-from tests.support.gateway_process import GatewayProcess, kept_ports
+from tests.support.gateway_process import GatewayProcess, admin_environment, kept_ports
 from tests.support.linked import SCHEMAS, policy_of, serves_too
 from tests.support.patience import PATIENCE_S
 
@@ -60,15 +61,24 @@ class ClusterSite:
 
     def found(self, name: str) -> None:
         """Make the log with the journal of a member."""
-        command = "from maxam.cli.main import main; main()"
-        config = str(self.members[name].folder / "maxam.toml")
+        self._run("cluster", "init", "--config", str(self.members[name].folder / "maxam.toml"), "--yes")
+
+    def admin(self, name: str, *arguments: str) -> str:
+        """Run maxam-admin against a member; return what it prints."""
+        port = self.members[name].admin_port
+        environment = admin_environment(port, self.members[name].certificates)
+        return self._run(*arguments, **{key: value for key, value in environment.items() if value is not None})
+
+    def _run(self, *arguments: str, **environment: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", command, "cluster", "init", "--config", config, "--yes"],
+            [sys.executable, "-c", "from maxam.cli.main import main; main()", *arguments],
+            env=os.environ | environment,
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def wait_for(self, name: str, event: str, count: int = 1) -> None:
         """Wait until a member has logged an event `count` times."""

@@ -178,6 +178,15 @@ class GatewayProcess:
         """Ask it to stop, as systemd does, and give its exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Wait until it ends by itself; return its exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        assert process.stdout is not None
+        code = process.wait(PATIENCE_S)
+        process.stdout.close()
+        return code
+
     def kill(self) -> None:
         """End it at once, as a crash does."""
         self._end(signal.SIGKILL)

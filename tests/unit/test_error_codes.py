@@ -14,7 +14,7 @@ from maxam.records import REJECTION_RESULTS
 from tests.docs.errors import classes, statuses
 
 # One error in two programs: the client and the command, the pipeline and the system.
-SHARED = {"gateway-unreachable", "tls-failed", "not-found", "file-not-found"}
+SHARED = {"log-full", "gateway-unreachable", "tls-failed", "not-found", "file-not-found"}
 # Codes of releases. Scripts compare with them: add those of each release, and remove none.
 RELEASED = """
     audit-broken backup-off backup-running bad bad-request beyond-maker body-not-kept bridge-required busy certificate-invalid certificate-refused
@@ -22,7 +22,7 @@ RELEASED = """
     enrolment-refused expired failed file-forbidden file-not-found following forbidden gateway-unreachable in-use input-incomplete
     input-output internal invalid-destination invalid-glob invalid-parameter invalid-request invalid-selector invalid-token
     invalid-value job-failed journal-damaged journal-failed journal-incarnation journal-other journal-unreadable key-known key-revoked
-    drill-unanswered front-diverged link-down link-invalid link-lost link-refused journal-copied load-failed log-damaged log-full log-lost log-superseded log-trimmed maker method-not-allowed missing-header
+    drill-unanswered forked front-diverged handover-refused link-down link-invalid link-lost link-refused journal-copied load-failed log-damaged log-full log-lost log-superseded log-trimmed maker method-not-allowed missing-header
     no-certificate no-common-version no-rule no-token not-connected operations-invalid origins-invalid
     not-found not-in-force outcome-unknown personal-withheld policy-invalid position-unavailable principal-exists protocol-error publish-failed revisions-lost
     revoked schema-invalid stomp-error tls-failed token-exists too-large too-many too-many-streams too-often too-slow

@@ -1,14 +1,16 @@
 """The routes of the cluster: the role of this gateway, the gateway that it follows, its cluster, and the gateways that follow it."""
 
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
 from starlette.responses import Response
 
-from maxam.api.answers import Answer
+from maxam.api.answers import Answer, ApiError
 from maxam.api.description import COUNT, FLAG, NUMBER, SECONDS, TEXT, TIME, described, listed, nullable, one_of, record
+from maxam.api.parameters import text
 from maxam.api.routing import Call, Description, RouteSpec
 from maxam.avro.json.decoding import iso_time
 from maxam.gateway.server import Gateway
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from maxam.gateway.member import ClusterMember
 
 CLUSTER_PATH: Final = "/v1/cluster"
+_TO: Final = text("to", "name of the member that shall lead; without it the first in rank")
 _ROLES: Final = (
     "serving",
     "observer",
@@ -222,4 +225,23 @@ def _followers(gateway: Gateway) -> list[dict[str, object]]:
     return rows
 
 
-ROUTES: Final[tuple[RouteSpec, ...]] = (("GET", CLUSTER_PATH, "read", _cluster),)
+@Description(
+    "Hand over the lead of the cluster; this gateway ends with status 75 once another member leads",
+    record("Handover", member=described(TEXT, "this gateway, which hands over")),
+    (_TO,),
+    errors={409: "no member can take over"},
+)
+async def _hand_over(call: Call) -> Response:
+    member = call.gateway.member
+    if member is None:
+        raise ApiError(HTTPStatus.CONFLICT, "handover-refused", "this gateway is no member of a cluster")
+    problem = member.hand_over(call[_TO] or "")
+    if problem:
+        raise ApiError(HTTPStatus.CONFLICT, "handover-refused", problem)
+    return Answer({"member": member.machine.name})
+
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (
+    ("GET", CLUSTER_PATH, "read", _cluster),
+    ("POST", CLUSTER_PATH + "/handover", "write", _hand_over),
+)

@@ -161,6 +161,20 @@ def cluster_init(path: Path, yes: bool, as_json: bool) -> None:
     )
 
 
+@cluster.command("handover")
+@click.option("--to", metavar="NAME", default="", help="Member that shall lead. The default is the first in rank.")
+@json_option
+@with_credentials
+def cluster_handover(credentials: Credentials, to: str, as_json: bool) -> None:
+    """Hand over the lead of a cluster from the gateway to another member.
+
+    The gateway must lead. It ends with status 75 once the other member serves, and follows after its next start.
+    """
+    with Remote(credentials) as remote:
+        answer = remote.post("/v1/cluster/handover", None, **({"to": to} if to else {}))
+    done(as_json, f"requested: {answer['member']} hands over", answer)
+
+
 @cluster.command("promote")
 @click.argument("folder", type=FOLDER)
 @click.option("--because", required=True, metavar="TEXT", help="Reason of the promotion, for the audit log.")
