@@ -250,6 +250,10 @@ class Member:
             return self._lost(now_s, head)
         return self._consider(now_s)
 
+    def diverged(self) -> list[Wish]:
+        """An entry of the log does not follow the own journal. The next start finds out whether that is forked."""
+        return self._end(RESTART, "set-back")
+
     def engine_failed(self, now_s: float) -> list[Wish]:
         """A watch or a call to the engine has failed: the silence begins again."""
         self._silent_since_s = now_s
@@ -437,12 +441,12 @@ class Member:
 
     def _lost(self, now_s: float, head: Head) -> list[Wish]:
         """Another member has replaced the head."""
-        if self.role is Role.CLAIMING:
+        if self.role is Role.CLAIMING and self._own is None:
             self._follow_again(now_s)
             if self.head is None or head.version > self.head.version:
                 self.head = head
             return []
-        if self.role not in _SERVING:
+        if self._own is None:
             return []
         if self._handed_over:
             return self._end(self._end_status, "handed-over")

@@ -1,4 +1,4 @@
-"""The place of a member's journal in the log of a cluster, and the order of the entries that follow.
+"""The place of a member's journal in the log of a cluster.
 
 Theory of operation. A journal ends at a position. Each entry carries the positions before and after it. So the next entry for a journal
 is the first one whose position before is that of the journal. Revisions of entries never decrease, so a binary search finds the entries
@@ -10,19 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
-from maxam.cluster.entry import TERM, Entry, same_position
-from maxam.cluster.log import Head, LogDamagedError, LogTrimmedError
-from maxam.errors import MaxamError
+from maxam.cluster.entry import Entry, same_position
+from maxam.cluster.log import Head, LogError, LogTrimmedError
 from maxam.journal.encoding import Position
 
 FOLLOW: Final = "follow"
 BEHIND: Final = "behind"
 FORKED: Final = "forked"
-
-# Of an entry that was received; see `Sequence`.
-NEXT: Final = "next"
-KNOWN: Final = "known"
-GAP: Final = "gap"
 
 
 @final
@@ -77,9 +71,10 @@ def find_place(position: Position, hint: int, head: Head, entry_at: Callable[[in
             return Place(FOLLOW, index)
     if same_position(head.position, position):
         return Place(FOLLOW, head.index + 1)
-    # The log knows nothing of what is before its beginning. That may have the same revision, unless nothing was trimmed.
-    begins = entry_at(first).before.revision if first <= head.index else head.position.revision
-    return Place(BEHIND if position.revision < begins + (first > 1) else FORKED)
+    # The log knows nothing of what is before its beginning. That may have the same revision and time, unless nothing was trimmed.
+    begins = entry_at(first).before if first <= head.index else head.position
+    ours, oldest = (position.revision, position.accepted_at_us), (begins.revision, begins.accepted_at_us)
+    return Place(BEHIND if ours < oldest or (ours == oldest and first > 1) else FORKED)
 
 
 def _oldest(head: Head, entry_at: Callable[[int], Entry]) -> int:
@@ -92,52 +87,7 @@ def _oldest(head: Head, entry_at: Callable[[int], Entry]) -> int:
 
 
 @final
-class ForkedError(MaxamError):
+class ForkedError(LogError):
     """An entry of the log does not follow the own journal."""
 
     code = "forked"
-
-
-@final
-class Sequence:
-    """The order of the entries that one reader has received.
-
-    Attributes:
-        index: Of the last one.
-        term: Its term; 0 if it is unknown.
-        position: Position after it.
-    """
-
-    __slots__ = ("index", "position", "term")
-
-    def __init__(self, index: int, term: int, position: Position) -> None:
-        self.index = index
-        self.term = term
-        self.position = position
-
-    def take(self, entry: Entry) -> str:
-        """Record an entry if it is the next one.
-
-        Returns:
-            NEXT for the next one. KNOWN for one that was received before, and is to be skipped. GAP if one is missing: read the log from
-            `index + 1` on.
-
-        Raises:
-            ForkedError: It is the next one by its index, and does not follow by its position.
-            LogDamagedError: Its term is not possible.
-        """
-        if entry.index <= self.index:
-            return KNOWN
-        if entry.index > self.index + 1:
-            return GAP
-        if not same_position(entry.before, self.position):
-            raise ForkedError(
-                f"entry {entry.index} follows revision {entry.before.revision}, and the journal of this member ends at"
-                f" {self.position.revision}, or has another history up to there. See maxam-admin cluster rejoin"
-            )
-        if entry.term < self.term or (self.term and entry.term > self.term and entry.kind != TERM):
-            raise LogDamagedError(f"entry {entry.index} has term {entry.term} after {self.term}")
-        self.index = entry.index
-        self.term = entry.term
-        self.position = entry.after
-        return NEXT

@@ -8,6 +8,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,26 +17,23 @@ from maxam.cluster import placing
 from maxam.cluster.entry import (
     BLOCK,
     HANDOVER,
-    PROOF,
-    TERM,
     Entry,
     EntryError,
-    block_entry,
     read_entry,
     same_position,
-    term_payload,
 )
 from maxam.cluster.log import (
     Head,
-    LogDamagedError,
     LogError,
     LogFullError,
     LogLostError,
     LogTrimmedError,
     SupersededError,
 )
+from maxam.cluster.log_place import LogPlace
+from maxam.cluster.logged import LoggedJournal
 from maxam.cluster.member import Member, Peer, Role
-from maxam.cluster.swap import settle
+from maxam.cluster.placing import ForkedError
 from maxam.cluster.trimming import Trimming
 from maxam.cluster.wishes import (
     Beat,
@@ -53,7 +51,9 @@ from maxam.cluster.wishes import (
     Suspend,
     Wish,
 )
-from maxam.journal.encoding import START, Encoder, Position
+from maxam.errors import DiskFullError
+from maxam.journal.encoding import START, Position
+from maxam.journal.files import JournalSettings
 from maxam.records import AcknowledgementRecord, Record
 from tests.simulation import fibers
 from tests.simulation.fibers import Fiber
@@ -70,7 +70,7 @@ KEEP_S: Final = 12.0
 TICK_S: Final = 0.05
 ANNOUNCE_S: Final = 1.0
 MARKER: Final = bytes(16)
-PAGE_BYTES: Final = 4_194_304
+BLOCK_BYTES: Final = 65_536
 
 
 @dataclass
@@ -111,6 +111,35 @@ class Site:
         self.synced = len(self.blocks)
 
 
+class _Journal:
+    """As much of the journal as a leader asks for."""
+
+    settings: Final = JournalSettings(segment_bytes_max=5000)
+
+    def schema_names(self) -> list[str]:
+        """Return no schemas."""
+        return []
+
+
+class _Keeper:
+    """Stores entries in a site, as `Keeper` does."""
+
+    full: Final = False
+    alive: Final = True
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+
+    @property
+    def disk_full(self) -> bool:
+        """The disk has no room."""
+        return self._process.disk_full
+
+    def offer(self, entry: Entry) -> None:
+        """Store an entry."""
+        self._process.keep(entry)
+
+
 class Process:
     """A run of a member.
 
@@ -143,16 +172,31 @@ class Process:
         self.asks: list[tuple[float, int, int]] = []
         self.applied = 0
         self.synced_index = 0
+        self._kept = 0
         self.position = site.position
         self.proof_s = -1e9  # of the cluster's time; what the oracle knows about the lease
-        self.claimed: Head | None = None
         self.failed_s = -1e9  # when the event loop heard last that the log does not answer
         self.leaves_s = 1e9  # when it began to hand over
-        self._encoder = Encoder(START, MARKER)
+        self.lead_at = 0  # index of the own term entry
+        self.place = LogPlace(site.position, None, "")
+        self.logged = LoggedJournal(
+            self.log,
+            site.name,
+            _Journal(),  # type: ignore[arg-type]  # as much of one as a leader asks for
+            _Keeper(self),  # type: ignore[arg-type]  # likewise
+            self.place,
+            self,
+            BLOCK_BYTES,
+            1 << 40,
+            lambda: self.local_s,
+            self.rng.randbytes,
+        )
         self._facts: deque[Callable[[], list[Wish] | None]] = deque()
         self._held: list[Callable[[], None]] = []
         self._fibers: list[Fiber] = []
-        self._swapping = self._syncing = False
+        self.disk_full = False
+        self._writing = self._syncing = False
+        self._began_s: float | None = None  # when the swap under way began
         self._wants_beat = self._drains = False
         self._successor = ""
         self._peers: dict[str, tuple[int, float]] = {}
@@ -199,7 +243,7 @@ class Process:
         fiber.go()
 
     def _spawn(self, body: Callable[[], None]) -> None:
-        fiber = Fiber(body)
+        fiber = Fiber(body, self.sleep)
         self._fibers.append(fiber)
         self._after(0.0, lambda: self._go(fiber))
 
@@ -248,6 +292,7 @@ class Process:
     def kill(self) -> None:
         """End the process at once."""
         self.ended = True
+        self.logged.end()
         for fiber in self._fibers:
             fiber.end()
         self._facts.clear()
@@ -266,12 +311,13 @@ class Process:
                 self._spawn(lambda: self._find_place(head))
             case Follow(first):
                 self.applied = first - 1
-                self._spawn(lambda: self._read(first))
+                self.place.start(first)
+                self._spawn(self._read)
             case Copy():
                 self.cluster.copy(self)
             case Claim(before):
                 self.cluster.check_claim(self, before)
-                self._claim(before)
+                self._spawn(lambda: self._claim(before))
             case Lead(head):
                 self._lead(head)
             case Beat():
@@ -294,28 +340,28 @@ class Process:
         if self.applied != head.index or not same_position(self.position, head.position):
             raise Violation(f"{self.site.name} leads from index {self.applied}, its term begins at {head.index}")
         self.leading = self.open = True
-        self._encoder = Encoder(self.position, MARKER)
+        self.lead_at = head.index
         self.cluster.counted["terms"] += 1
 
     def _pump(self) -> None:
-        """Begin the next swap, if something waits for it."""
-        if not self.leading or self._swapping or self.ended:
+        """Begin the next block or beat, if something waits for it."""
+        if not self.leading or self._writing or self.ended:
             return
         if self._successor:
             successor, self._successor = self._successor, ""
-            self._append(HANDOVER, successor.encode(), [])
+            self._call(lambda: self.logged.hand_over(successor))
         elif self.pending:
             values = self.pending[:1] if self.pending[0] % 2 else [v for v in self.pending if v % 2 == 0]
             self.pending = [v for v in self.pending if v not in values]
-            self._append(BLOCK, b"", values)
+            self._write(values)
         elif self._drains:
             self._drains = False
             self._fulfil(self.member.drained(self.local_s))
             self._pump()
-        elif self._wants_beat and self.rng.random() < 0.2:
-            self._append(PROOF, b"", [])
-        elif self._wants_beat or self.asks:
-            self._beat()
+        elif self.asks and self.rng.random() < 0.5:
+            self._write([])
+        elif self._wants_beat:
+            self._call(self.logged.beat)
 
     # The thread that reads.
 
@@ -346,60 +392,51 @@ class Process:
             self.cluster.check_place(self, place)
             self.post(lambda: self.member.placed(place))
 
-    def _read(self, first: int) -> None:
-        sequence = placing.Sequence(first - 1, 0, self.site.position)
+    def _read(self) -> None:
         while True:
             try:
-                for item in self.log.follow(sequence.index + 1):
+                for item in self.log.follow(self.place.index + 1):
                     if isinstance(item, Head):
-                        self._see(sequence, item)
+                        self._see(item)
                     elif item is not None:
-                        self._take(sequence, read_entry(item))
+                        self.logged.follow(read_entry(item), len(item), self)  # type: ignore[arg-type]  # takes steps
             except LogTrimmedError:
                 self.post(self.member.fell_behind)
                 return
-            except placing.ForkedError:
-                self.post(lambda: [End(1, "forked")])
+            except ForkedError:
+                self.post(self.member.diverged)
                 return
-            except (EntryError, LogDamagedError, LogLostError):
+            except (EntryError, LogError):
                 self._failed()
                 self.sleep(0.2)
 
-    def _see(self, sequence: placing.Sequence, head: Head) -> None:
-        if head.index > sequence.index:
-            self._fill(sequence)
+    def _see(self, head: Head) -> None:
         self.post(lambda: self.member.head_seen(self.local_s, head))
 
-    def _take(self, sequence: placing.Sequence, entry: Entry) -> None:
-        found = sequence.take(entry)
-        if found == placing.GAP:
-            self._fill(sequence)
-        elif found == placing.NEXT:
-            self.post(lambda: self._received(entry))
-
-    def _fill(self, sequence: placing.Sequence) -> None:
-        for data in self.log.read(sequence.index + 1, PAGE_BYTES):
-            entry = read_entry(data)
-            if sequence.take(entry) == placing.NEXT:
-                self.post(partial(self._received, entry))
+    def take(self, entry: Entry) -> None:
+        """Take the next entry of the log, as `Steps` does."""
+        self.keep(entry)
+        self.post(lambda: self._received(entry))
 
     def _received(self, entry: Entry) -> list[Wish]:
-        if self.leading or self.member.role is Role.COPYING:
-            return []  # a leader applies what it appended itself
-        self._apply(entry)
+        if self.member.role is Role.COPYING:
+            return []
+        if entry.index != self.applied + 1:
+            raise Violation(f"{self.site.name} applies {entry.index} after {self.applied}")
+        self.applied = entry.index
+        self.position = entry.after
         wishes: list[Wish] = []
         if entry.kind == HANDOVER:
             wishes = self.member.handed(self.local_s, entry.index, entry.payload.decode())
-        return wishes + self.member.progressed(self.local_s, entry.index, entry.index)
+        return wishes + self.member.progressed(self.local_s, entry.index, self.place.index)
 
-    def _apply(self, entry: Entry) -> None:
-        """Apply an entry, and keep it in the journal."""
-        self.cluster.check_apply(self, entry)
-        self.applied = entry.index
-        self.position = entry.after
+    def keep(self, entry: Entry) -> None:
+        """Keep an entry in the journal."""
+        self.cluster.check_journal(self, entry)
         if entry.kind == BLOCK:
             self.site.blocks.append(entry)
         self.trimming.seen(self.local_s, entry.index)
+        self._kept = entry.index
         if not self._syncing:
             self._syncing = True
             self._after(self.rng.uniform(0.02, 0.4), self._sync)
@@ -407,36 +444,101 @@ class Process:
     def _sync(self) -> None:
         self._syncing = False
         self.site.synced = len(self.site.blocks)
-        self.synced_index = self.applied
+        self.synced_index = self._kept
         if self.rng.random() < 0.7:
-            self.site.hint = self.applied
+            self.site.hint = self._kept
 
     # Swaps.
 
-    def _head(self, before: Head, entries: int, position: Position, term: int = 0) -> Head:
-        nonce = self.rng.randbytes(8)
-        beat = 0 if entries else before.beat + 1
-        return Head(
-            before.cluster, term or before.term, before.index + entries, self.site.name, position, 1, beat, nonce
-        )
+    def began(self, at_s: float) -> None:
+        """A swap begins."""
+        began_s = self.cluster.now_s
+        self.post(lambda: self._begin(began_s, at_s))
+
+    def _begin(self, began_s: float, at_s: float) -> list[Wish]:
+        if self._began_s is None:
+            self._began_s = began_s
+        self._wants_beat = False
+        self.member.swap_began(at_s)
+        return []
+
+    def succeeded(self, head: Head) -> None:
+        """A swap is in the log."""
+        self.post(lambda: self._succeeded(head))
+
+    def _succeeded(self, head: Head) -> list[Wish]:
+        assert self._began_s is not None
+        self.proof_s, self._began_s = self._began_s, None
+        return self.member.swap_succeeded(self.local_s, head)
+
+    def superseded(self, head: Head | None) -> None:
+        """Another member leads."""
+        self.post(lambda: self._superseded(head))
+
+    def _superseded(self, head: Head | None) -> list[Wish]:
+        wishes = self._failed_swap(self.member.superseded(self.local_s, head))
+        if self.leading and not any(isinstance(wish, End) for wish in wishes):
+            raise Violation(f"{self.site.name} is superseded, and does not end")
+        return wishes
+
+    def refused(self) -> None:
+        """The log is full."""
+        self.post(lambda: self._failed_swap(self.member.refused(self.local_s)))
+
+    def _failed_swap(self, wishes: list[Wish]) -> list[Wish]:
+        self._began_s = None
+        return wishes
 
     def _claim(self, before: Head) -> None:
-        head = self._head(before, 1, before.position, before.term + 1)
-        payload = term_payload(self.site.name, "1.0")
-        entry = Entry(TERM, False, before.position, before.position, MARKER, payload, head.index, head.term)
-        self.claimed = head
-        self._swap(entry, head, before, [])
+        with suppress(SupersededError, LogFullError, LogLostError):  # the machine knows it already
+            self.logged.claim(before, "1.0", self)  # type: ignore[arg-type]  # takes steps
 
-    def _append(self, kind: int, payload: bytes, values: list[int]) -> None:
-        before = self.member.head
-        assert before is not None
-        at = self.position
-        if kind == BLOCK:
-            block = self._encoder.encode(self._records(values))
-            entry = block_entry(block.data, block.before, block.after, False, before.index + 1, before.term)
-        else:
-            entry = Entry(kind, False, at, at, MARKER, payload, before.index + 1, before.term)
-        self._swap(entry, self._head(before, 1, entry.after), before, values)
+    def _call(self, swap: Callable[[], None]) -> None:
+        self._writing = True
+
+        def body() -> None:
+            with suppress(SupersededError, LogError, DiskFullError):
+                swap()
+            self.post(self._written)
+
+        self._spawn(body)
+
+    def _written(self) -> None:
+        self._writing = False
+
+    def _write(self, values: list[int]) -> None:
+        """Write a block of values. One without any proves that this member leads."""
+        self._writing = True
+        block = self.logged.encode(self._records(values) if values else [])
+        asks, self.asks = self.asks, []
+
+        def body() -> None:
+            try:
+                self.logged.write(block)
+            except DiskFullError:
+                self.post(lambda: self._roll_back(values, asks))
+            except (SupersededError, LogLostError):
+                pass
+            else:
+                index = self.place.index
+                self.post(lambda: self._commit(block.after, index, values, asks))
+
+        self._spawn(body)
+
+    def _roll_back(self, values: list[int], asks: list[tuple[float, int, int]]) -> None:
+        self._writing = False
+        self.asks = asks + self.asks
+        for value in values:
+            self.cluster.answer_refused(value)
+
+    def _commit(self, after: Position, index: int, values: list[int], asks: list[tuple[float, int, int]]) -> None:
+        self._writing = False
+        self.position = after
+        self.applied = index
+        for value in values:
+            self.cluster.answer_accepted(self, value)
+        for ask in asks:
+            self.cluster.answer_ask(self, ask)
 
     def _records(self, values: list[int]) -> list[Record]:
         """Return a change for each value. Odd ones, which come alone, are ACKs: a block with the revision of the one before."""
@@ -445,58 +547,6 @@ class Process:
         if values[0] % 2:
             return [AcknowledgementRecord(at_us, "anna", "a", b"s", ((b"X/a", values[0]),))]
         return [change(at.revision + n, body=b"%d" % value, at_us=at_us) for n, value in enumerate(values, 1)]
-
-    def _beat(self) -> None:
-        before = self.member.head
-        assert before is not None
-        self._swap(None, self._head(before, 0, before.position), before, [])
-
-    def _swap(self, entry: Entry | None, head: Head, before: Head, values: list[int]) -> None:
-        self._swapping = True
-        self._wants_beat = False
-        began_s = self.cluster.now_s
-        self.member.swap_began(self.local_s)
-        data = entry.encode() if entry is not None else b""
-
-        def swap() -> None:
-            try:
-                new = settle(
-                    lambda: self.log.append(data, head, before) if data else self.log.beat(head, before), self.sleep
-                )
-            except SupersededError as error:
-                found = error.head
-                self.post(lambda: self._answered(self.member.superseded(self.local_s, found)))
-            except LogFullError:
-                self.post(lambda: self._refused(values))
-            else:
-                self.post(lambda: self._succeeded(entry, new, began_s, values))
-
-        self._spawn(swap)
-
-    def _answered(self, wishes: list[Wish]) -> list[Wish]:
-        self._swapping = False
-        return wishes
-
-    def _refused(self, values: list[int]) -> list[Wish]:
-        self._encoder = Encoder(self.position, MARKER)
-        for value in values:
-            self.cluster.answer_refused(value)
-        return self._answered(self.member.refused(self.local_s))
-
-    def _succeeded(self, entry: Entry | None, head: Head, began_s: float, values: list[int]) -> list[Wish]:
-        self.proof_s = began_s
-        wishes = self._answered(self.member.swap_succeeded(self.local_s, head))
-        if self.member.role is Role.ENDED or not self.leading:
-            return wishes
-        if entry is not None:
-            self._apply(entry)
-            wishes = [*wishes, *self.member.progressed(self.local_s, entry.index, entry.index)]
-        for value in values:
-            self.cluster.answer_accepted(self, value)
-        for ask in [ask for ask in self.asks if ask[0] <= began_s]:
-            self.asks.remove(ask)
-            self.cluster.answer_ask(self, ask)
-        return wishes
 
     # Announcements and trimming.
 

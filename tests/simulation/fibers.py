@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import ClassVar, Self
 
 import greenlet
 
@@ -11,11 +12,19 @@ class EndedFiber(BaseException):
 
 
 class Fiber:
-    """One thread of a simulated process."""
+    """One thread of a simulated process.
 
-    def __init__(self, body: Callable[[], None]) -> None:
+    Attributes:
+        current: The one that runs.
+        sleep: Waits for some seconds, in this fiber.
+    """
+
+    current: ClassVar["Fiber | None"] = None
+
+    def __init__(self, body: Callable[[], None], sleep: Callable[[float], None]) -> None:
         self._greenlet = greenlet.greenlet(self._run)
         self._body = body
+        self.sleep = sleep
 
     def _run(self) -> None:
         with suppress(EndedFiber):
@@ -25,7 +34,9 @@ class Fiber:
         """Run it to the next place where it waits. Raises what it raises. Does nothing after its end."""
         if not self._greenlet.dead:
             self._greenlet.parent = greenlet.getcurrent()
+            before, Fiber.current = Fiber.current, self
             self._greenlet.switch()
+            Fiber.current = before
 
     def end(self) -> None:
         """End it where it waits."""
@@ -39,3 +50,48 @@ def wait() -> None:
     parent = greenlet.getcurrent().parent
     assert parent is not None
     parent.switch()
+
+
+class Lock:
+    """Stands for `threading.Lock` in code that fibers run."""
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def __enter__(self) -> Self:
+        while self._held:
+            _sleep(0.001)
+        self._held = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
+
+
+class Event:
+    """Stands for `threading.Event` in code that fibers run."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        """Set it."""
+        self._set = True
+
+    def is_set(self) -> bool:
+        """Return True if it is set."""
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait; return True if it is set."""
+        while timeout is None and not self._set:
+            _sleep(1.0)
+        _sleep(timeout or 0.0)
+        return self._set
+
+
+def _sleep(seconds: float) -> None:
+    fiber = Fiber.current
+    if fiber is None:
+        raise RuntimeError("the event loop would wait")
+    fiber.sleep(seconds)

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 
-from maxam.cluster.entry import BLOCK, PROOF, TERM, Entry, same_position
-from maxam.cluster.log import Head, LogDamagedError, LogFullError, LogLostError, LogTrimmedError
-from maxam.cluster.placing import BEHIND, FOLLOW, FORKED, GAP, KNOWN, NEXT, ForkedError, Place, Sequence, find_place
+from maxam.cluster.entry import BLOCK, PROOF, Entry, same_position
+from maxam.cluster.log import Head, LogFullError, LogLostError, LogTrimmedError
+from maxam.cluster.placing import BEHIND, FOLLOW, FORKED, Place, find_place
 from maxam.cluster.swap import PAUSE_S_MAX, settle
 from maxam.cluster.trimming import Trimming
 from maxam.journal.encoding import START, Position
@@ -75,8 +75,8 @@ def test_a_journal_that_is_no_beginning_of_the_log_is_forked(length: int) -> Non
         entries = log_of(steps)
         for trimmed, revision in product(range(length + 2), range(length + 3)):
             place = Held(entries, trimmed).place(Position(revision, 5, 77))
-            begins = entries[trimmed].before.revision if trimmed < len(entries) else entries[-1].after.revision
-            unknown = trimmed and revision <= begins
+            begins = entries[trimmed].before if trimmed < len(entries) else entries[-1].after
+            unknown = trimmed and (revision, 5) <= (begins.revision, begins.accepted_at_us)
             assert place == Place(BEHIND if unknown else FORKED)
 
 
@@ -92,42 +92,6 @@ def test_a_journal_ahead_of_the_log_is_forked() -> None:
     short = Held(entries[:3], 0)
     assert short.place(entries[3].after) == Place(FORKED)
     assert Held(entries[:2], 0).place(entries[2].after) == Place(FORKED)
-
-
-def test_a_sequence_takes_each_entry_once_and_in_order() -> None:
-    """A watch may repeat entries and drop them."""
-    entries = log_of(("change", "proof", "acks"))
-    for order in product(range(4), repeat=5):
-        sequence = Sequence(0, 0, START)
-        for number in order:
-            had = sequence.index
-            found = sequence.take(entries[number])
-            assert found == (NEXT if number == had else KNOWN if number < had else GAP)
-            assert sequence.index == (had + 1 if found == NEXT else had)
-
-
-def test_a_sequence_refuses_another_history() -> None:
-    """The next entry by its index may be that of another history."""
-    ours, other = log_of(("change", "change")), log_of(("acks", "change"))
-    sequence = Sequence(2, 1, ours[1].after)
-    with pytest.raises(ForkedError):
-        sequence.take(other[2])
-    assert sequence.index == 2
-
-
-def test_a_term_begins_with_its_entry() -> None:
-    """Only a `term` entry raises the term, and nothing lowers it."""
-    position = Position(3, 3, 3)
-
-    def entry(kind: int, term: int) -> Entry:
-        return Entry(kind, False, position, position, MARKER, b"", 8, term)
-
-    for kind, term in ((PROOF, 5), (TERM, 3), (PROOF, 3)):
-        with pytest.raises(LogDamagedError):
-            Sequence(7, 4, position).take(entry(kind, term))
-    for kind, term in ((PROOF, 4), (TERM, 5), (TERM, 7)):
-        assert Sequence(7, 4, position).take(entry(kind, term)) == NEXT
-    assert Sequence(7, 0, position).take(entry(PROOF, 9)) == NEXT
 
 
 def test_the_log_forgets_what_is_old_and_synced_in_enough_journals() -> None:
