@@ -70,8 +70,6 @@ class RefusedError(LogError):
         address: Address of the node.
     """
 
-    code = "log-full"
-
     def __init__(self, text: str, address: str, *, alone: bool) -> None:
         self.too_large: Final = any(one in text for one in _TOO_LARGE)
         self.no_space: Final = _NO_SPACE in text
