@@ -229,6 +229,10 @@ class EtcdLog:
             tuple((address, "" if state is None else state.version) for address, state in states),
         )
 
+    def check(self) -> None:
+        """Check the releases of the nodes that answer. Raises ConfigurationError, or LogLostError if no node answers."""
+        check_releases(self.size())
+
     def prove(self, request_bytes: int) -> LogSize:
         """Check that etcd can hold the log of a cluster: release, and largest request.
 
@@ -252,8 +256,8 @@ class EtcdLog:
             refused = RefusedError(problem, address, alone=True)
             if refused.too_large:
                 raise ConfigurationError(
-                    f"etcd at {address} refuses requests of {request_bytes} bytes: start it with"
-                    " --max-request-bytes 8388608"
+                    f"etcd at {address} refuses requests of {request_bytes} bytes. Start it with"
+                    " --max-request-bytes 8388608, or lower frame_body_bytes_max of [limits]"
                 )
             if refused.no_space:
                 raise LogFullError(f"etcd at {address} is over its quota: {problem}")

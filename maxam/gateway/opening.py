@@ -9,6 +9,7 @@ import gc
 import logging
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -106,9 +107,12 @@ def _open_member(settings: Settings, journal: Journal) -> "ClusterMember | None"
     if cluster is None:
         return None
     from maxam.cluster.engine import open_log  # noqa: PLC0415  # only what is wanted is loaded
+    from maxam.cluster.log import LogLostError  # noqa: PLC0415
     from maxam.gateway.member import ClusterMember  # noqa: PLC0415
 
     log = open_log(cluster.name, cluster.endpoints, cluster.ca, cluster.certificate, cluster.key)
+    with suppress(LogLostError):  # no node answers yet: the member waits for one
+        log.check()
     return ClusterMember(settings, cluster, journal, log)
 
 

@@ -23,11 +23,12 @@ from maxam.cluster.etcd_messages import (
     TXN,
     Event,
     KeyValue,
+    StatusAnswer,
     WatchAnswer,
     delete_range_request,
     put_request,
 )
-from maxam.cluster.etcd_nodes import Node, Watch
+from maxam.cluster.etcd_nodes import Node, Nodes, Watch
 from maxam.cluster.log import Head, LogDamagedError, LogFullError, LogLostError, LogSize, LogTrimmedError
 from maxam.errors import ConfigurationError
 from tests.cluster.log_site import (
@@ -434,6 +435,22 @@ def test_releases(version: str, accepted: bool) -> None:
         return
     with pytest.raises(ConfigurationError):
         check_releases(size)
+
+
+def test_an_old_node(etcd_cluster: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log on a node with an old release is refused before anything is written."""
+    status = Nodes.status
+
+    def old(nodes: Nodes) -> list[tuple[str, StatusAnswer | None]]:
+        (address, first), *others = status(nodes)
+        return [(address, first and first._replace(version="3.5.21")), *others]
+
+    with client(etcd_cluster, "old") as log:
+        log.check()
+        monkeypatch.setattr(Nodes, "status", old)
+        for call in (log.check, lambda: log.prove(1000)):
+            with pytest.raises(ConfigurationError):
+                call()
 
 
 @pytest.mark.parametrize(

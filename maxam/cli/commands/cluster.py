@@ -150,7 +150,10 @@ def cluster_init(path: Path, yes: bool, as_json: bool) -> None:
     if not yes and click.prompt("Name of the cluster, to confirm") != member.name:
         raise click.UsageError(f"that is not the name of the cluster, {member.name}")
     log = open_log(member.name, member.endpoints, member.ca, member.certificate, member.key)
+    limits = settings.limits
     try:
+        # A block takes a further operation until it is full, so the last one may be the largest.
+        log.prove(member.block_bytes_max + limits.frame_body_bytes_max + limits.frame_headers_bytes_max)
         made = found(log, str(settings.journal.folder.absolute()))
     finally:
         log.close()
