@@ -7,6 +7,7 @@ from typing import Final, Protocol, final
 from maxam.cluster.entry import Entry, EntryError, read_entry
 from maxam.cluster.log import Head, Log, LogDamagedError, LogError, LogLostError, LogTrimmedError
 from maxam.cluster.logged import LoggedJournal
+from maxam.cluster.placing import ForkedError
 from maxam.cluster.steps import Steps
 
 _HOLD_S: Final = 0.02  # between two checks whether the disk or the event loop has caught up
@@ -24,6 +25,9 @@ class Heads(Protocol):
 
     def trimmed(self) -> None:
         """Record that the log has forgotten the next entry. The reader ends."""
+
+    def diverged(self) -> None:
+        """Record that the next entry does not follow the own journal. The reader ends."""
 
 
 @final
@@ -55,12 +59,15 @@ class LogReader:
         self._stopping.set()
 
     def run(self) -> None:
-        """Read after the place that was reached, until `stop`, or until the log has forgotten the next entry."""
+        """Read after the place that was reached, until `stop`, or until the next entry is forgotten or does not follow."""
         while not self._stopping.is_set():
             try:
                 self._follow()
             except LogTrimmedError:
                 self._heads.trimmed()
+                return
+            except ForkedError:
+                self._heads.diverged()
                 return
             except (LogError, EntryError) as error:
                 if not isinstance(error, LogLostError):

@@ -239,6 +239,10 @@ class ClusterMember:
         """Record that the log has forgotten the next entry."""
         self._tell(self.machine.fell_behind)
 
+    def diverged(self) -> None:
+        """Record that the log does not continue the own journal. The next start finds out whether that is forked."""
+        self._tell(self.machine.diverged)
+
     def die(self, error: BaseException) -> None:
         """Take an error of the thread of commits. The outcome of a swap is known already."""
         if not isinstance(error, SupersededError | LogLostError):

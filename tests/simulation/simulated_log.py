@@ -138,7 +138,8 @@ class Engine:
         return found
 
     def trim(self, last: int) -> None:
-        """Forget entries up to an index."""
+        """Forget entries up to an index, which may be one of before the log was set back."""
+        last = min(last, self.head.index if self.head is not None else 0)
         for index in range(self.first, last + 1):
             self.entries.pop(index, None)
         self.first = max(self.first, last + 1)
