@@ -214,7 +214,7 @@ def differences(
     Args:
         recording: The session.
         server: Version of the recorded gateway, as CONNECTED has it; empty for that of now.
-        reworded: Patterns of recorded texts in bodies of ERRORs, with the words of today.
+        reworded: Patterns of recorded texts in bodies of ERRORs and in headers `reason`, with the words of today.
     """
     player = Player(recording)
     recorded = iter(recording.outputs)
@@ -227,6 +227,7 @@ def differences(
             before = before.replace(f"server:maxam/{server}\n", f"server:maxam/{__version__}\n")
         for pattern, words in reworded:
             before = re.sub(r"content-length:\d+\n\n([^\0]*)\0", partial(_reworded, pattern, words), before)
+            before = re.sub(r"(?m)^reason:.*$", partial(_reworded_reason, pattern, words), before)
         if before != output:
             yield number, before, output
     assert next(recorded, None) is None, "a step that reads is missing"
@@ -235,6 +236,10 @@ def differences(
 def _reworded(pattern: str, words: str, frame: re.Match[str]) -> str:
     text, count = re.subn(pattern, words, frame[1])
     return f"content-length:{len(text)}\n\n{text}\0" if count else frame[0]
+
+
+def _reworded_reason(pattern: str, words: str, header: re.Match[str]) -> str:
+    return re.sub(pattern, words, header[0])
 
 
 def save(path: Path, recordings: list[Recording]) -> None:

@@ -8,12 +8,22 @@ from tests.support.recorded_sessions import Recording, differences, load
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILES = sorted(FIXTURES.glob("sessions_*.json.xz"))
-# Texts for people in the bodies of ERRORs that were reworded on purpose since the recording, with the words of today. Every other
-# byte is as it was.
+# Texts for people that were reworded on purpose since the recording, with the words of today. They are in bodies of ERRORs and in the
+# header `reason` of a RECEIPT. Every other byte is as it was.
 REWORDED = [
     (
         r"has connected with the client-id (\S+), and the newest has the session",
         r"has the client-id \1 now. The newest has the session",
+    ),
+    (r"the policy \w+ no principal for the certificate", "the policy has no principal for the certificate"),
+    (
+        r"(the id .*) \w+ a durable subscription of this session",
+        r"\1 is that of a durable subscription of this session",
+    ),
+    (r"\(limit topics_max (\d+)\); delete topics", r"(limit topics_max \1). Delete topics"),
+    (
+        r"subscriptions in all its sessions, and all principals together (.*) for principals with fewer; UNSUBSCRIBE",
+        r"subscriptions in all its sessions. All principals together \1 for principals with fewer. UNSUBSCRIBE",
     ),
 ]
 
