@@ -55,7 +55,9 @@ async def check(configuration: Configuration) -> list[Finding]:
     found: list[Finding] = []
     for side in (configuration.venue, configuration.centre):
         found += await _check_side(configuration, side)
-    found += await _check_schemas(configuration)
+    connected = {finding.gateway for finding in found if finding.code == "connected"}
+    if len(connected) == 2:  # otherwise the cause is among the findings already
+        found += await _check_schemas(configuration)
     return found
 
 

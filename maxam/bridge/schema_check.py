@@ -41,7 +41,8 @@ def compare_schemas(
             continue
         seen.add(pair)
         if found is None:
-            yield "no-rule", f"no rule covers {topic_there}; add one to registry.toml"
+            wider = mapped(rule["destination"], "*")
+            yield "no-rule", f"no rule covers {topic_there}; add one to registry.toml of this side, such as {wider}"
         else:
             yield from _compare_rules(rule, found, topic_there, (sender, target), (sent, expected))
 

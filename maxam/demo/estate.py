@@ -29,6 +29,10 @@ VENUES: Final = ("V0071", "V0072", "V0073")
 CUT_VENUE: Final = 1  # index of the venue whose line is cut
 START_TIMEOUT_S: Final = 120.0
 END_TIMEOUT_S: Final = 20.0
+_LEGEND: Final = (
+    "Outdated: topics whose newest value the centre has not received yet.\n"
+    "Unknown: topics that the centre reports as unknown, because the link of their venue is silent."
+)
 _GATEWAY: Final = "from maxam.programs import gateway; gateway()"
 
 
@@ -94,7 +98,7 @@ async def _play(
     console.print("starting four gateways and three bridges ...", highlight=False)
     settings = (f"{key}={folder}/certs/{file}" for key, file in _IDENTITY)
     commands = " ".join((f"export MAXAM_ADMIN=localhost:{ports[CENTRE][1]}", *settings))
-    hint = f"The centre in another terminal:\n{commands}\n.venv/bin/maxam-admin bridges list"
+    hint = f"{_LEGEND}\n\nThe centre in another terminal:\n{commands}\n.venv/bin/maxam-admin bridges list"
     screen = EstateScreen(console, venues, hint)
     stopping = trio.Event()
     processes: list[subprocess.Popen[str]] = []
@@ -137,8 +141,9 @@ async def _play(
         outdated, rejected = venue.received.stale(), venue.published.rejected
         console.print(
             f"{venue.name}  {venue.published.sent:,} values on {len(venue.published.accepted):,} topics, {rejected} rejected;"
-            f" the centre received {venue.received.messages:,} and misses the newest of {outdated}",
+            f" the centre received {venue.received.messages:,} and misses the newest value of {outdated} topics",
             highlight=False,
+            soft_wrap=True,
         )
     return not any(venue.received.stale() or venue.published.rejected for venue in venues)
 

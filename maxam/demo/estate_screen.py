@@ -69,7 +69,9 @@ class EstateScreen:
         self.refresh_s: Final = LINE_S if self._live is None else REFRESH_S
 
     def __enter__(self) -> "EstateScreen":
-        if self._live is not None:
+        if self._live is None:
+            self._console.print(self._hint, highlight=False, soft_wrap=True)
+        else:
             self._live.start()
         return self
 

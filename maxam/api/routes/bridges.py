@@ -201,6 +201,11 @@ async def _request(call: Call, because: str, change: Callable[[Wanted], Wanted])
         if answer.get("result") != "conflict":
             break
         await trio.lowlevel.checkpoint()
+    if answer.get("result") == "unauthorised":
+        problem = (
+            f"this principal may not send to {topic.decode()}; grant it the right to send B/*.Wanted in policy.toml"
+        )
+        raise ApiError(HTTPStatus.FORBIDDEN, "unauthorised", problem, disposition=answer["disposition"])
     require_accepted(answer)
     if because:
         call.audit("done", f"because: {because}")

@@ -107,7 +107,7 @@ def bridges_resume(credentials: Credentials, venue: str, as_json: bool) -> None:
     """Resume the bridge of VENUE. If the other side has paused it too, it must be resumed there as well."""
     with Remote(credentials) as remote:
         answer = remote.post(_path(venue, "/resume"))
-    done(as_json, f"requested: the bridge of {venue} goes on", answer)
+    done(as_json, f"requested: the bridge of {venue} goes on, unless the other side has paused it", answer)
 
 
 @bridges.command("drill")
