@@ -39,6 +39,7 @@ from maxam.cluster.etcd_messages import (
     compaction_request,
     delete_range_request,
     header_revision,
+    holds,
     put_op,
     put_request,
     range_answer,
@@ -284,8 +285,11 @@ class EtcdLog:
     def _replace(self, head: Head, before: Head | None, puts: list[bytes]) -> Head:
         version = 0 if before is None else before.version
         value = head.encode()
+        compare = [written_at(self._head_key, version)]
+        if before is not None:  # an etcd that was restored from a backup may give its revisions again
+            compare.append(holds(self._head_key, before.encode()))
         request = txn_request(
-            [written_at(self._head_key, version)],
+            compare,
             [*puts, put_op(put_request(self._head_key, value))],
             [range_op(range_request(self._head_key))],
         )
@@ -297,21 +301,22 @@ class EtcdLog:
                 self._open.add(version)
             raise
         except RefusedError as refused:
-            return self._refused(refused, head, version)
+            return self._refused(refused, head, before)
         with self._lock:
             self._open.discard(version)  # the head has another version from now on
         if answer.succeeded:
             return read_head(value, answer.revision)
         return _ours(head, _head_of(answer.ranges[0].values))
 
-    def _refused(self, refused: RefusedError, head: Head, version: int) -> Head:
+    def _refused(self, refused: RefusedError, head: Head, before: Head | None) -> Head:
         """Return the head after a write that a node refused, if it took effect all the same."""
+        version = 0 if before is None else before.version
         with self._lock:
             known = refused.alone and version not in self._open
             if not known:
                 self._open.add(version)
         found = self.head()
-        if (0 if found is None else found.version) != version:
+        if not _same(before, found):
             return _ours(head, found)
         if not known:
             raise LogLostError(f"{refused}. An earlier try may still take effect") from refused
@@ -426,6 +431,12 @@ def check_releases(size: LogSize) -> None:
 
 def _head_of(values: list[KeyValue]) -> Head | None:
     return read_head(values[0].value, values[0].mod_revision) if values else None
+
+
+def _same(one: Head | None, other: Head | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.version == other.version and one.wrote(other)
 
 
 def _ours(head: Head, found: Head | None) -> Head:

@@ -24,6 +24,7 @@ STATUS_REQUEST: Final = b""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MOD_REVISION: Final = 2  # CompareTarget
+_VALUE: Final = 3
 _DELETE: Final = 1  # EventType
 
 
@@ -154,11 +155,16 @@ def written_at(key: bytes, mod_revision: int) -> bytes:
     return _number(2, _MOD_REVISION) + _bytes(3, key) + b"\x30" + unsigned(mod_revision)
 
 
+def holds(key: bytes, value: bytes) -> bytes:
+    """Encode a Compare: the key has this value."""
+    return _number(2, _VALUE) + _bytes(3, key) + _bytes(7, value)
+
+
 def txn_request(compare: Sequence[bytes], success: Sequence[bytes], failure: Sequence[bytes]) -> bytes:
     """Encode a TxnRequest.
 
     Args:
-        compare: Comparisons, from `written_at`.
+        compare: Comparisons, from `written_at` and `holds`.
         success: Operations if all are true, from `range_op` and `put_op`.
         failure: Operations otherwise.
     """

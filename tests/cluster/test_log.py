@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from maxam.cluster.log import Log, LogLostError, LogTrimmedError, SupersededError
+from maxam.cluster.log import Head, Log, LogLostError, LogTrimmedError, SupersededError
 from tests.cluster.log_site import (
     EMPTY_BYTES,
     LogSite,
@@ -72,6 +72,20 @@ def test_first_entry(log: Log) -> None:
     assert caught.value.head is not None
     assert caught.value.head.wrote(head)
     assert [payload_of(one) for one in all_entries(log)] == [b"genesis"]
+
+
+def test_the_bytes_of_the_head_are_compared(log: Log) -> None:
+    """Another head with the same version of the engine is another head, as after a restore of the engine from a backup."""
+    head = append(log, None)
+    other = following(None)
+    other = Head(other.cluster, 1, 1, "a", other.position, 1, 0, other.nonce, head.version)
+    with pytest.raises(SupersededError):
+        log.beat(beating(other), other)
+    with pytest.raises(SupersededError):
+        log.append(entry(2), following(other), other)
+    found = log.head()
+    assert found is not None
+    assert found.wrote(head)
 
 
 @pytest.mark.parametrize("kinds", [*product(["append", "beat"], repeat=3)], ids="-".join)

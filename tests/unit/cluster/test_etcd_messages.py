@@ -40,6 +40,7 @@ DEFINITIONS: dict[str, dict[str, tuple[int, int | str, bool]]] = {  # name: numb
         "target": (2, NUMBER, False),
         "key": (3, BYTES, False),
         "mod_revision": (6, NUMBER, False),
+        "value": (7, BYTES, False),
     },
     "Op": {"range": (1, "Range", False), "put": (2, "Put", False)},
     "Txn": {"compare": (1, "Compare", True), "success": (2, "Op", True), "failure": (3, "Op", True)},
@@ -161,12 +162,14 @@ def test_requests(key: bytes, value: bytes, number: int) -> None:
 
 @given(st.binary(min_size=1, max_size=40), values, numbers)
 def test_transactions(key: bytes, value: bytes, version: int) -> None:
-    """A transaction has its comparison, whose version is encoded even if it is 0, and both branches."""
+    """A transaction has its comparisons, of which the version is encoded even if it is 0, and both branches."""
     put, read = messages.put_op(messages.put_request(key, value)), messages.range_op(messages.range_request(key))
     compare = messages.written_at(key, version)
-    found = PB["Txn"].FromString(messages.txn_request([compare], [put, put], [read]))
+    found = PB["Txn"].FromString(messages.txn_request([compare, messages.holds(key, value)], [put, put], [read]))
     assert compare.endswith(unsigned(version))
-    assert [(one.result, one.target, one.key, one.mod_revision) for one in found.compare] == [(0, 2, key, version)]
+    written, held = found.compare
+    assert (written.result, written.target, written.key, written.mod_revision) == (0, 2, key, version)
+    assert (held.result, held.target, held.key, held.value) == (0, 3, key, value)
     assert [one.put for one in found.success] == [PB["Put"](key=key, value=value)] * 2
     assert [one.range for one in found.failure] == [PB["Range"](key=key)]
 
