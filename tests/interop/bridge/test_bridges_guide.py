@@ -63,5 +63,7 @@ def test_the_guide_is_true(tmp_path: Path, certificates: Path) -> None:
         (programs / "maxam-admin").chmod(0o755)
         given = {key: value or "" for key, value in admin_environment(world.centre.admin_port, certificates).items()}
         environment = {**os.environ, **given, "PATH": f"{programs}:{os.environ['PATH']}"}
+        operator = Operator(tmp_path, environment)
+        until(lambda: '"up": true' in operator.run("maxam-admin bridges show V7 --json"))
         guide = GUIDE.read_text(encoding="utf-8").replace("V0071", "V7")
-        assert faults(Operator(tmp_path, environment), guide) == []
+        assert faults(operator, guide) == []
