@@ -770,7 +770,7 @@ def check_entry(data: bytes) -> None:
         elif entry.kind == FILE:
             _must(file_payload(*entry.file()) == entry.payload, "a file makes another payload")
         elif entry.kind == HANDOVER:
-            _must(bool(entry.successor()), "a handover to nobody")
+            _must(bool(entry.successor()), "a handover without a successor")
 
 
 _MESSAGES: Final[dict[int, Callable[[bytes], object]]] = {

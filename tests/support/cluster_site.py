@@ -88,10 +88,17 @@ class ClusterSite:
             time.sleep(0.005)
 
     def wait_for_ready(self, leader: str, count: int) -> None:
-        """Wait until a leader knows `count` members that may take over."""
+        """Wait until a leader knows `count` members that may take over, each of which has announced it since this call."""
         log = self.etcd.log(NAME)
-        self._wait(lambda: sum(one.ready for one in read_announcements(log.announced()).values()) >= count, leader)
-        time.sleep(2)  # the leader reads announcements once a second
+        since_ns = time.time_ns()
+
+        def is_known() -> bool:
+            found = read_announcements(log.announced())
+            ready = [one.number for one in found.values() if one.ready and one.number > since_ns]
+            # the leader reads the announcements of the others after it has written its own
+            return len(ready) >= count and leader in found and found[leader].number > sorted(ready)[count - 1]
+
+        self._wait(is_known, leader)
         log.close()
 
     def wait_for_trim(self) -> None:
