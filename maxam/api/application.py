@@ -108,15 +108,15 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
 
     async def observed(request: Request) -> Response:
         """Answer with the role of a gateway that follows, and the time of the state that the answer shows."""
-        replica = view.gateway.replica
-        if replica is None:
+        role = view.gateway.role
+        if role.serves:
             return await endpoint(request)
-        as_of = iso_time(replica.as_of_us)
+        as_of = iso_time(role.as_of_us)
         try:
             response = await endpoint(request)
         except ApiError as error:
             response = await _on_api_error(request, error)
-        response.headers[ROLE_HEADER] = replica.role
+        response.headers[ROLE_HEADER] = role.name
         response.headers[AS_OF_HEADER] = as_of
         return response
 
@@ -125,14 +125,14 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
 
 def _require_serving(call: Call) -> None:
     """Raise ApiError for a change that a gateway that follows cannot make."""
-    replica = call.gateway.replica
-    if replica is not None:
-        where = replica.where or "its source"
+    role = call.gateway.role
+    if not role.serves:
+        where = role.where or "its source"
         raise ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "following",
             f"this gateway follows {where} and takes no changes; make the change there",
-            source=replica.where,
+            source=role.where,
         )
 
 

@@ -39,17 +39,20 @@ class Trimming:
         if not marks or (index > marks[-1][0] and now_s - marks[-1][1] >= MARK_S):
             marks.append((index, now_s))
 
-    def due(self, now_s: float, synced: Mapping[str, int]) -> int:
+    def due(self, now_s: float, synced: Mapping[str, int], members: int | None = None) -> int:
         """Return the index up to which the log may be trimmed now; 0 if there is nothing new to trim.
 
         Args:
             now_s: The time.
-            synced: For each member of the cluster, the index of the last entry that is synced in its journal.
+            synced: For each member that is known to be alive, the index of the last entry that is synced in its journal.
+            members: Number of members, silent ones included. Fewer than `copies_min` cannot hold as many copies. None if
+                `copies_min` holds in any case.
         """
         copied = sorted(synced.values(), reverse=True)
-        if len(copied) < self._copies_min:
+        needed = self._copies_min if members is None else min(self._copies_min, max(members, 1))
+        if len(copied) < needed:
             return 0
-        held = copied[self._copies_min - 1]
+        held = copied[needed - 1]
         marks, last = self._marks, 0
         while marks and marks[0][0] <= held and now_s - marks[0][1] >= self._keep_s:
             last, _ = marks.popleft()

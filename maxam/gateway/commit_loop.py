@@ -122,6 +122,11 @@ class CommitLoop:
         self._thread: threading.Thread | None = None
 
     @property
+    def disk_full(self) -> bool:
+        """Whether the newest block with a change did not fit, and no room has been found since."""
+        return self.group.disk_full
+
+    @property
     def alive(self) -> bool:
         """Whether there is a thread that writes blocks. A disk that does not answer leaves it alive."""
         return self._thread is not None and self._thread.is_alive()

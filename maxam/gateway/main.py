@@ -94,7 +94,7 @@ async def _serve_once(settings: Settings, loaded: LoadedConfig, services: Sequen
         await nursery.start(_obey_signals, gateway, stopping)
         await gateway.run(services, _say_ready)
         nursery.cancel_scope.cancel()
-    return gateway.copied and not stopping.is_set()
+    return gateway.role.copied and not stopping.is_set()
 
 
 def _say_ready(addresses: list[str]) -> None:

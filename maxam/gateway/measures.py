@@ -28,9 +28,9 @@ def measures(gateway: Gateway) -> Iterator[Measure]:
 
 
 def _cluster(gateway: Gateway) -> Iterator[Measure]:
-    observer, links = gateway.observer, gateway.links
+    observer, links = gateway.role.observer, gateway.links
     states = () if links is None else tuple(links.states.values())
-    yield "maxam_cluster_role", ("serving",), int(gateway.replica is None)
+    yield "maxam_cluster_role", ("serving",), int(gateway.role.serves)
     yield "maxam_cluster_role", ("observer",), int(observer is not None)
     follower = None if observer is None else observer.follower
     yield "maxam_follow_linked", (), int(follower is not None and follower.status.linked_at_s is not None)

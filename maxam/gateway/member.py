@@ -12,32 +12,23 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
 
 from maxam import __version__
-from maxam.cluster.entry import CLUSTER_ID_BYTES, HANDOVER, Entry
-from maxam.cluster.follower import CopiedError, Follower
+from maxam.cluster.entry import HANDOVER, Entry
 from maxam.cluster.keeper import SYNC_S_MAX, Keeper
 from maxam.cluster.log import Head, Log, LogError, LogFullError, LogLostError, SupersededError
 from maxam.cluster.log_place import LogPlace
 from maxam.cluster.log_reader import LogReader, entry_reader
 from maxam.cluster.logged import LoggedJournal
-from maxam.cluster.member import RESTART, Member, Peer, Role
-from maxam.cluster.membership import (
-    Announcement,
-    Membership,
-    read_announcements,
-    read_membership,
-    update_membership,
-    write_membership,
-)
+from maxam.cluster.member import RESTART, Member, Role
+from maxam.cluster.membership import Announcement, read_membership
 from maxam.cluster.placing import find_place
 from maxam.cluster.steps import Step, Steps
-from maxam.cluster.trimming import Trimming
 from maxam.cluster.wishes import (
     Beat,
     Claim,
@@ -55,12 +46,16 @@ from maxam.cluster.wishes import (
     Wish,
 )
 from maxam.config import Settings
-from maxam.errors import DiskFullError, JournalError, MaxamError, ProtocolError
+from maxam.errors import DiskFullError, JournalError, ProtocolError
+from maxam.gateway.announcing import ANNOUNCE_S, Announcer, announcement_of
 from maxam.gateway.audit import FOLLOWING
-from maxam.gateway.commit_loop import exit_at_once
+from maxam.gateway.catching_up import catch_up
+from maxam.gateway.commit_loop import Written, exit_at_once
 from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.log import log_event
+from maxam.gateway.log_facts import LogFacts
 from maxam.gateway.replica import Replica
+from maxam.gateway.role import Writer
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import Position
 from maxam.journal.files import Journal
@@ -68,11 +63,10 @@ from maxam.journal.identity import end_chain
 from maxam.link_config import ClusterSettings, LinkSettings
 
 if TYPE_CHECKING:
+    from maxam.gateway.links import Links
     from maxam.gateway.server import Gateway
 
 _TICK_S: Final = 0.05
-_ANNOUNCE_S: Final = 1.0
-_TRIM_S: Final = 10.0
 _READY_S: Final = 1.0  # a member is ready while it was at the head within this time
 _DRAIN_S: Final = 0.5  # for what was read from clients before a handover
 _CUT_OFF_S: Final = 1.0  # for clients to take their ERROR before the process ends
@@ -98,12 +92,16 @@ class ClusterMember:
     Attributes:
         machine: Decides about its role.
         keeper: Stores the entries in its journal.
+        announcer: Knows the other members.
         logged: The journal that the loop of commits writes while it leads.
         leads: It serves clients.
         suspended: It leads without a proof: it takes no connection.
         copied: The journal of another member was copied, or followed up to the log: the gateway must be opened again.
-        members: The newest announcements by name.
+        facts: Reports how calls of the log end.
     """
+
+    observer: Final = None
+    seals: Final = False
 
     def __init__(self, settings: Settings, cluster: ClusterSettings, journal: Journal, log: Log) -> None:
         """Take a recovered journal.
@@ -124,9 +122,9 @@ class ClusterMember:
         self._folder: Final = str(settings.journal.folder.absolute())
         self._name: Final = cluster.own_name
         note = read_membership(self._folder, OsDisk())
-        self._hint: Final = 0 if note is None else note.index
-        self._cluster_id = b"" if note is None else note.cluster
-        self.machine: Final = Member(self._name, cluster.priority, cluster.lease_s, cluster.cut_off_s, self._cluster_id)
+        own = b"" if note is None else note.cluster
+        self.machine: Final = Member(self._name, cluster.priority, cluster.lease_s, cluster.cut_off_s, own)
+        self.facts: Final = LogFacts(self.machine, self._tell, self._report)
         position = journal.position
         if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
             chain = end_chain(self._folder, "changes", position.revision)
@@ -135,19 +133,15 @@ class ClusterMember:
         self._steps: Final = Steps(self.keeper, position)
         place = LogPlace(position, journal.extent, journal.incarnation)
         self.logged: Final = LoggedJournal(
-            log, self._name, journal, self.keeper, place, self, cluster.block_bytes_max, cluster.log_bytes_max
+            log, self._name, journal, self.keeper, place, self.facts, cluster.block_bytes_max, cluster.log_bytes_max
         )
-        self._reader: Final = LogReader(log, self.logged, self._steps, self)
-        self._trimming: Final = Trimming(cluster.copies_min, cluster.log_keep_s)
+        self.announcer: Final = Announcer(cluster, self._folder, note, log, self.logged, self.keeper)
+        self._reader: Final = LogReader(log, self.logged, self._steps, self.facts)
         self._threads: Final = trio.CapacityLimiter(16)  # of calls that may wait for an engine that gives no answer
         self.leads = False
         self.suspended = False
         self.copied = False
-        self.members: dict[str, Announcement] = {}
-        self.problem = ""  # of the engine; empty while it answers
-        self._at_head_s = float("-inf")
-        self._noted = self._hint
-        self._announced = trio.Event()  # set by the next announcements
+        self._at_head_s = time.monotonic() - _READY_S  # the lag counts from the start
         self._applied = 0  # index of the last entry that the broker has applied
         self._ending = False
         self._stops_after_handover = False
@@ -156,18 +150,47 @@ class ClusterMember:
         self._gateway: Gateway
         self._nursery: trio.Nursery
 
-    # for operators
+    # as a role of the gateway
 
     @property
-    def role(self) -> str:
+    def name(self) -> str:
         """The role, such as `following` or `leading`."""
         return self.machine.role.value
+
+    @property
+    def member(self) -> "ClusterMember":
+        """This role."""
+        return self
+
+    @property
+    def serves(self) -> bool:
+        """Whether this member leads."""
+        return self.leads
+
+    @property
+    def written(self) -> Written:
+        """The log, which the own journal follows."""
+        return self.logged
+
+    def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
+        """Store schemas in the log, if this member leads. Raises DiskFullError."""
+        self.logged.keep_schemas(texts)
+
+    def writer(self, commits: Writer) -> Writer:
+        """Return the thread of commits of a leader, else the keeper's."""
+        return commits if self.leads else self.keeper
+
+    def join(self, links: "Links") -> None:
+        """Have other gateways follow the journal, as the keeper writes it."""
+        self.keeper.ring = links.ring
+        links.role = "following"
+        links.now_us = lambda: self.as_of_us
 
     @property
     def leader(self) -> Announcement | None:
         """The member that leads, as it announced itself; None if it is not known."""
         head = self.machine.head
-        return None if head is None else self.members.get(head.leader)
+        return None if head is None else self.announcer.members.get(head.leader)
 
     @property
     def where(self) -> str:
@@ -180,9 +203,13 @@ class ClusterMember:
     @property
     def as_of_us(self) -> int:
         """The time of the state that is shown here, microseconds since the epoch."""
-        if self.leads or time.monotonic() - self._at_head_s < _READY_S:
-            return max(time.time_ns() // 1000, self._steps.applied.accepted_at_us)
-        return self._steps.applied.accepted_at_us
+        current = self.leads or self.lag_s < _READY_S
+        return max(time.time_ns() // 1000 if current else 0, self._steps.applied.accepted_at_us)
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since this member had all of the log, as far as it knows; 0 while it leads."""
+        return 0.0 if self.leads else time.monotonic() - self._at_head_s
 
     def unready(self) -> list[str]:
         """Return why no client is served; empty while this member leads."""
@@ -194,63 +221,19 @@ class ClusterMember:
 
     def degraded(self) -> list[str]:
         """Return conditions that an operator should correct."""
-        reasons = [f"log-lost: the log of the cluster gives no answer ({self.problem})"] if self.problem else []
+        reasons = (
+            [f"log-lost: the log of the cluster gives no answer ({self.facts.problem})"] if self.facts.problem else []
+        )
         if self._reader.damaged:
             reasons.append(f"log-damaged: {self._reader.damaged}")
         return reasons
 
     # facts, from any thread
 
-    def began(self, at_s: float) -> None:
-        """Record that a swap begins."""
-        self._tell(partial(self._began, at_s))
-
-    def succeeded(self, head: Head) -> None:
-        """Record that a swap is in the log."""
-        self.problem = ""
-        now_s = time.monotonic()
-        self._tell(lambda: self.machine.swap_succeeded(now_s, head))
-
-    def superseded(self, head: Head | None) -> None:
-        """Record that another member leads."""
-        now_s = time.monotonic()
-        self._tell(lambda: self.machine.superseded(now_s, head))
-
-    def refused(self) -> None:
-        """Record that the log is full."""
-        now_s = time.monotonic()
-        self._tell(lambda: self.machine.refused(now_s))
-
-    def saw(self, head: Head) -> None:
-        """Record a head of the log."""
-        self.problem = ""
-        now_s = time.monotonic()
-        self._tell(lambda: self.machine.head_seen(now_s, head))
-
-    def failed(self, error: Exception) -> None:
-        """Record that the engine gave no answer, or a wrong one."""
-        if not self.problem:
-            self._report(error.code if isinstance(error, MaxamError) else "log-lost", logging.WARNING, error=error)
-        self.problem = str(error)
-        now_s = time.monotonic()
-        self._tell(lambda: self.machine.engine_failed(now_s))
-
-    def trimmed(self) -> None:
-        """Record that the log has forgotten the next entry."""
-        self._tell(self.machine.fell_behind)
-
-    def diverged(self) -> None:
-        """Record that the log does not continue the own journal. The next start finds out whether that is forked."""
-        self._tell(self.machine.diverged)
-
     def die(self, error: BaseException) -> None:
         """Take an error of the thread of commits. The outcome of a swap is known already."""
         if not isinstance(error, SupersededError | LogLostError):
             exit_at_once(error)
-
-    def _began(self, at_s: float) -> list[Wish]:
-        self.machine.swap_began(at_s)
-        return []
 
     def _tell(self, fact: Callable[[], list[Wish]]) -> None:
         """Report a fact on the event loop."""
@@ -288,7 +271,9 @@ class ClusterMember:
                 self._nursery = nursery
                 nursery.start_soon(self._steps.run, partial(self._apply, replica))
                 nursery.start_soon(self._keep_house, replica)
-                nursery.start_soon(self._announce)
+                nursery.start_soon(
+                    self.announcer.run, self._announcement, self._call, self.machine.announced, self.facts.failed
+                )
                 self._do(self.machine.recovered())
                 while self._failure is None:
                     await trio.sleep(_TICK_S)
@@ -362,7 +347,7 @@ class ClusterMember:
 
     def _suspend(self, suspended: bool) -> None:
         self.suspended = self._gateway.clients.closed = suspended
-        self._report("log-lost" if suspended else "log-back", logging.WARNING, error=self.problem or None)
+        self._report("log-lost" if suspended else "log-back", logging.WARNING, error=self.facts.problem or None)
 
     async def _keep_house(self, replica: Replica) -> None:
         """Do what a broker without clients needs, until this member leads."""
@@ -393,19 +378,19 @@ class ClusterMember:
         try:
             head = await self._call(self._log.head)
         except LogError as error:
-            self.failed(error)
+            self.facts.failed(error)
             return
-        if head is not None and not self._cluster_id:
-            self._cluster_id = head.cluster
-        self.problem = ""
+        if head is not None and not self.announcer.cluster:
+            self.announcer.cluster = head.cluster
+        self.facts.problem = ""
         self._take(lambda: self.machine.head_read(time.monotonic(), head))
 
     async def _find_place(self, head: Head) -> None:
         position = self._steps.position
         try:
-            place = await self._call(find_place, position, self._hint, head, entry_reader(self._log))
+            place = await self._call(find_place, position, self.announcer.hint, head, entry_reader(self._log))
         except LogError as error:
-            self.failed(error)
+            self.facts.failed(error)
             return
         self._report("placed", outcome=place.outcome, first=place.first or None, revision=position.revision)
         self._take(lambda: self.machine.placed(place))
@@ -413,46 +398,22 @@ class ClusterMember:
     async def _follow(self, first: int) -> None:
         self.keeper.begin(first)
         self._steps.begin()
-        await self._call(write_membership, self._folder, Membership(self._cluster_id, first - 1), OsDisk())
+        await self._call(self.announcer.begin, first)
         self._report("following", first=first)
         await self._call(self._reader.run)
 
     async def _copy(self) -> None:
-        """Get what the log has forgotten from another member: by its feed, or by a copy of its journal."""
+        """Get what the log has forgotten from another member."""
         self._reader.stop()
-        link = self._settings.link or LinkSettings()
-        credentials = LinkCredentials(self._settings.tls, link, lambda: self._gateway.reloader.loaded)
-        self._report("copying")
-        while not (addresses := self._link_addresses()):
-            await self._announced.wait()
-        steps, journal = self._steps, self._journal
-        follower = Follower(
-            addresses,
-            credentials.client,
-            self.keeper,
-            self._folder,
-            OsDisk(),
-            steps.position,
-            journal.incarnation,
-            credentials.judge,
+        credentials = LinkCredentials(
+            self._settings.tls, self._settings.link or LinkSettings(), lambda: self._gateway.reloader.loaded
         )
-        try:
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_cancel_at_head, follower, scope)
-                    await follower.run(self._ignore)
-        except CopiedError as error:
-            log_event(logging.WARNING, "journal-copied", result=error, action="the gateway starts again")
+        self._report("copying")
+        while not (addresses := self.announcer.links("" if self.leader is None else self.leader.name)):
+            await self.announcer.next()
+        journal, position = self._journal, self._steps.position
+        await catch_up(addresses, credentials, self.keeper, self._folder, position, journal.incarnation)
         self._take(self.machine.copied)
-
-    async def _ignore(self, steps: list[Step]) -> None:
-        """Leave steps to the next start, which reads them from the journal."""
-
-    def _link_addresses(self) -> list[tuple[str, int]]:
-        """Return the links of the other members, the leader's first."""
-        leader = self.leader
-        others = [one for one in self.members.values() if one.link and one.name != self._name]
-        return [(one.host, one.link) for one in sorted(others, key=lambda one: one is not leader)]
 
     async def _claim(self, before: Head) -> None:
         try:
@@ -489,7 +450,7 @@ class ClusterMember:
                 return False
             except DiskFullError as error:
                 self._report("log-full", logging.ERROR, error=error)
-                await trio.sleep(_ANNOUNCE_S)
+                await trio.sleep(ANNOUNCE_S)
             else:
                 return True
 
@@ -510,7 +471,7 @@ class ClusterMember:
             except LogError:
                 return
             if head is not None and head.term > term:
-                self.saw(head)
+                self.facts.saw(head)
                 return
             time.sleep(_TICK_S / 5)
 
@@ -532,13 +493,8 @@ class ClusterMember:
         gateway.audit.record(FOLLOWING, code, revision=gateway.broker.committed_revision)
         gateway.clients.closed = True
         if code != "superseded":
-            for connection in list(gateway.connections):
-                connection.expel(_CUT_OFF if code == "cut-off" else _STOPPING)
-            with trio.move_on_after(_CUT_OFF_S if code == "cut-off" else _HANDED_OVER_S):
-                while gateway.connections:  # noqa: ASYNC110  # a dictionary has no event
-                    await trio.sleep(_TICK_S / 5)
-            for connection in list(gateway.connections):
-                connection.cut("the gateway ends")
+            cut_off = code == "cut-off"
+            await _expel(gateway, _CUT_OFF if cut_off else _STOPPING, _CUT_OFF_S if cut_off else _HANDED_OVER_S)
         self.logged.end()
         with trio.move_on_after(_CLOSE_S):
             await trio.to_thread.run_sync(self._close, abandon_on_cancel=True)
@@ -549,7 +505,7 @@ class ClusterMember:
     def _close(self) -> None:
         """Store what is taken, and let go of the engine."""
         self.keeper.close()
-        self._write_note()
+        self.announcer.note()
         self._log.close()
 
     # once a second
@@ -559,68 +515,10 @@ class ClusterMember:
         refused = any(state.failure for state in self._gateway.reloader.items.values())
         self._take(lambda: self.machine.fitness(time.monotonic(), able, _RANKS_OF_REFUSED if refused else 0))
 
-    async def _announce(self) -> None:
-        """Announce this member, learn of the others, and trim the log."""
-        trim_s = 0.0
-        while True:
-            begun_s = time.monotonic()
-            try:
-                self.members = await self._call(self._exchange, self._announcement())
-                now_s = time.monotonic()
-                peers = {
-                    name: Peer(one.number, one.priority, one.ready)
-                    for name, one in self.members.items()
-                    if name != self._name
-                }
-                self.machine.announced(now_s, peers)
-                self._announced.set()
-                self._announced = trio.Event()
-                self._trimming.seen(now_s, self.logged.place.index)
-                if now_s - trim_s >= _TRIM_S:
-                    trim_s = now_s
-                    synced = {one.name: one.synced for one in self.members.values()}
-                    last = self._trimming.due(now_s, synced | {self._name: self.keeper.synced_index})
-                    if last:
-                        await self._call(self.logged.trim, last)
-            except LogError as error:
-                self.failed(error)
-            await trio.sleep(max(0.0, begun_s + _ANNOUNCE_S - time.monotonic()))
-
-    def _exchange(self, own: Announcement) -> dict[str, Announcement]:
-        self._write_note()
-        self._log.announce(self._name, own.encode())
-        return read_announcements(self._log.announced())
-
-    def _write_note(self) -> None:
-        index = self.keeper.synced_index
-        if index > self._noted and len(self._cluster_id) == CLUSTER_ID_BYTES:
-            try:
-                update_membership(self._folder, Membership(self._cluster_id, index))
-                self._noted = index
-            except OSError as error:  # it is only a hint
-                log_event(logging.WARNING, "cluster-note-failed", error=error)
-
     def _announcement(self) -> Announcement:
-        gateway, machine = self._gateway, self.machine
-        follows = machine.role is Role.FOLLOWING and time.monotonic() - self._at_head_s < _READY_S
-        link = None if gateway.links is None else gateway.links.address
-        return Announcement(
-            self._name,
-            time.time_ns(),
-            __version__,
-            self.role,
-            self._cluster.priority,
-            follows and not self.keeper.disk_full,
-            self.logged.place.index if self.leads else self._applied,
-            self.keeper.synced_index,
-            self.keeper.synced.revision,
-            self._cluster.own_host,
-            gateway.address[1],
-            gateway.admin_port,
-            0 if link is None else link[1],
-            gateway.watermarks.free_bytes,
-            gateway.watermarks.memory_bytes_max,
-        )
+        ready = self.machine.role is Role.FOLLOWING and self.lag_s < _READY_S and not self.keeper.disk_full
+        applied = self.logged.place.index if self.leads else self._applied
+        return announcement_of(self._cluster, self.name, ready, applied, self.keeper, self._gateway)
 
     def _report(self, event: str, level: int = logging.INFO, **facts: Any) -> None:  # noqa: ANN401  # of any event
         head = self.machine.head
@@ -635,11 +533,12 @@ class ClusterMember:
         )
 
 
-async def _cancel_at_head(follower: Follower, scope: trio.CancelScope) -> None:
-    """Cancel a scope as soon as a follower has all that its source had at its last sign of life."""
-    while True:
-        await trio.sleep(_TICK_S)
-        head = follower.head
-        if head is not None and follower.steps.position.revision >= head.position.revision:
-            scope.cancel()
-            return
+async def _expel(gateway: "Gateway", error: ProtocolError, within_s: float) -> None:
+    """End all connections of clients with an ERROR, which they get some time to read."""
+    for connection in list(gateway.connections):
+        connection.expel(error)
+    with trio.move_on_after(within_s):
+        while gateway.connections:  # noqa: ASYNC110  # a dictionary has no event
+            await trio.sleep(_TICK_S / 5)
+    for connection in list(gateway.connections):
+        connection.cut("the gateway ends")

@@ -1,14 +1,14 @@
 """A gateway that follows another one: its journal gets the blocks of the source, its broker is a replica, and no client connects.
 
 Theory of operation. `cluster.follower` receives and checks the blocks on a thread. `cluster.keeper` stores them on another one. Here,
-on the event loop, the broker applies their records in batches, and forgets what is no longer needed (`gateway.replica`). Nothing is appended, so the
-journal stays equal to that of the source. Only a person makes an observer serve clients (`maxam-admin cluster promote`).
+on the event loop, the broker applies their records in batches, and forgets what is no longer needed (`gateway.replica`). Nothing is
+appended, so the journal stays equal to that of the source. Only a person makes an observer serve clients (`maxam-admin cluster promote`).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import trio
 
@@ -17,14 +17,20 @@ from maxam.cluster.follower import CopiedError, Follower, FollowStatus
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.promotion import Followed, write_followed
 from maxam.config import Settings
-from maxam.gateway.audit import FOLLOWING, Audit
+from maxam.gateway.audit import FOLLOWING
+from maxam.gateway.commit_loop import Written, exit_at_once
 from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
 from maxam.gateway.replica import Replica
+from maxam.gateway.role import Writer
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal
 from maxam.link_config import LinkSettings, link_address
+
+if TYPE_CHECKING:
+    from maxam.gateway.links import Links
+    from maxam.gateway.server import Gateway
 
 _NOTE_S: Final = 5.0  # between two notes of what was heard of the source
 _NOTE_LOOK_S: Final = 0.05  # between two checks whether there is a link
@@ -40,24 +46,19 @@ class Observer:
         copied: The journal of the source was copied: the gateway must be opened again.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        loaded: Callable[[], LoadedConfig],
-        broker: Broker,
-        journal: Journal,
-        audit: Audit,
-        die: Callable[[BaseException], None],
-    ) -> None:
+    name: Final = "observer"
+    member: Final = None
+    serves: Final = False
+    seals: Final = False
+
+    def __init__(self, settings: Settings, loaded: LoadedConfig, broker: Broker, journal: Journal) -> None:
         """Take a recovered journal and its broker.
 
         Args:
             settings: With `[follow]`.
-            loaded: Returns the configuration in force.
+            loaded: Its files, as they are in force at the start.
             broker: Has applied what the journal holds.
             journal: Opened without an incarnation of its own.
-            audit: Log of what happens to the link.
-            die: Ends the process when it is not known what the disk holds.
 
         Raises:
             ConfigurationError: A file of `[link]` cannot be used.
@@ -65,12 +66,14 @@ class Observer:
         self.copied = False
         self._broker: Final = broker
         self._journal: Final = journal
-        self._audit: Final = audit
         self._folder: Final = str(Path(settings.journal.folder).absolute())
         self._replica: Final = Replica(broker, journal, settings.limits.scan_topics_per_pass_max, self._report)
         self._status = FollowStatus()
-        self.keeper: Final = Keeper(journal, journal.position, die)
-        credentials = LinkCredentials(settings.tls, settings.link or LinkSettings(), loaded)
+        self.die: Final[Callable[[BaseException], None]] = exit_at_once
+        self.keeper: Final = Keeper(journal, journal.position, self.die)
+        self._loaded: Final = loaded
+        self._gateway: Gateway | None = None  # while it runs
+        credentials = LinkCredentials(settings.tls, settings.link or LinkSettings(), self._files)
         follow = () if settings.follow is None else settings.follow.from_
         self.follower: Final = Follower(
             [address for text in follow if (address := link_address(text)) is not None],
@@ -83,12 +86,36 @@ class Observer:
             credentials.judge,
         )
 
-    # For operators.
+    # As a role of the gateway.
 
     @property
-    def role(self) -> str:
-        """The role, as operators are shown it."""
-        return "observer"
+    def observer(self) -> "Observer":
+        """This role."""
+        return self
+
+    @property
+    def written(self) -> Written:
+        """The own journal, which nothing is written to while the gateway follows."""
+        return self._journal
+
+    def keep_schemas(self, texts: Iterable[tuple[str, bytes]]) -> None:
+        """Do nothing: the journal gets the schemas of the source, with the blocks."""
+
+    def writer(self, _commits: Writer, /) -> Writer:
+        """Return the thread of the keeper."""
+        return self.keeper
+
+    def join(self, links: "Links") -> None:
+        """Have other gateways follow the journal, as the keeper writes it."""
+        self.keeper.ring = links.ring
+        links.role = "following"
+        links.now_us = lambda: self.as_of_us
+
+    def stop(self) -> bool:
+        """Return False: there is nothing to hand over."""
+        return False
+
+    # For operators.
 
     @property
     def as_of_us(self) -> int:
@@ -132,11 +159,12 @@ class Observer:
 
     # Work.
 
-    async def run(self, copied: Callable[[], None]) -> None:
-        """Follow until cancelled. If the journal of the source was copied, call `copied` and return.
+    async def run(self, gateway: "Gateway") -> None:
+        """Follow until cancelled. If the journal of the source was copied, end the gateway and return.
 
         When this ends, the keeper has stored and synced what it was given.
         """
+        self._gateway = gateway
         self.keeper.start()
         try:
             async with trio.open_nursery() as nursery:
@@ -146,7 +174,7 @@ class Observer:
                     await self.follower.run(self._replica.apply)
                 except CopiedError as error:
                     log_event(logging.WARNING, "journal-copied", result=error, action="the gateway starts again")
-                    self._audit.record(FOLLOWING, "copied", reason=str(error))
+                    self._audit("copied", reason=str(error))
                     self.copied = True
                 nursery.cancel_scope.cancel()
         finally:
@@ -154,7 +182,7 @@ class Observer:
                 await trio.to_thread.run_sync(self.keeper.close)
                 await trio.to_thread.run_sync(self._write_note)
         if self.copied:
-            copied()
+            gateway.end()
 
     async def _keep_note(self) -> None:
         """Note at intervals what was heard of the source."""
@@ -178,13 +206,21 @@ class Observer:
         }
         if status.state == "following":
             log_event(logging.INFO, "following", **facts, incarnation=status.incarnation)
-            self._audit.record(FOLLOWING, "following", address=status.address, revision=self._broker.committed_revision)
+            self._audit("following", address=status.address, revision=self._broker.committed_revision)
         elif status.refused:
             log_event(logging.ERROR, "follow-refused", **facts, code=status.refused, error=status.problem)
-            self._audit.record(FOLLOWING, status.refused, address=status.address, reason=status.problem)
+            self._audit(status.refused, address=status.address, reason=status.problem)
         elif status.problem:
             log_event(logging.WARNING, "follow-lost", **facts, error=status.problem)
-            self._audit.record(FOLLOWING, "lost", address=status.address, reason=status.problem)
+            self._audit("lost", address=status.address, reason=status.problem)
+
+    def _files(self) -> LoadedConfig:
+        """Return the configuration in force."""
+        return self._loaded if self._gateway is None else self._gateway.reloader.loaded
+
+    def _audit(self, outcome: str, address: str = "", reason: str = "", revision: int | None = None) -> None:
+        if self._gateway is not None:
+            self._gateway.audit.record(FOLLOWING, outcome, address=address, reason=reason, revision=revision)
 
     def _write_note(self) -> None:
         """Note what was heard of the source last, for the person who promotes this journal."""

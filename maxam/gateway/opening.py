@@ -25,10 +25,12 @@ from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
 from maxam.gateway.notify import StartProgress
+from maxam.gateway.role import Alone, GatewayRole
 from maxam.gateway.server import Gateway
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.names import MEMBERSHIP, PROMOTION, RENEW
+from maxam.link_config import ClusterSettings
 
 if TYPE_CHECKING:
     from maxam.gateway.member import ClusterMember
@@ -95,18 +97,25 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
         sessions=len(broker.sessions),
         seconds=f"{time.monotonic() - started_s:.3f}",
     )
-    gateway = Gateway(settings, loaded, broker, journal, _open_member(settings, journal))
+    gateway = Gateway(settings, loaded, broker, journal, _open_role(settings, loaded, broker, journal))
     if not following and (Path(stored.folder) / PROMOTION).exists():
         gateway.on_started = partial(_record_promotion, gateway)
     return gateway
 
 
-def _open_member(settings: Settings, journal: Journal) -> "ClusterMember | None":
-    """Return the role in a cluster, if there is one. Raises ConfigurationError or JournalError."""
-    cluster = settings.cluster
-    if cluster is None:
-        return None
-    from maxam.cluster.engine import open_log  # noqa: PLC0415  # only what is wanted is loaded
+def _open_role(settings: Settings, loaded: LoadedConfig, broker: Broker, journal: Journal) -> GatewayRole:
+    """Return the role of a gateway. Only the modules of that role are loaded. Raises ConfigurationError or JournalError."""
+    if settings.cluster is not None:
+        return _open_member(settings, settings.cluster, journal)
+    if settings.follow is not None:
+        from maxam.gateway.observer import Observer  # noqa: PLC0415
+
+        return Observer(settings, loaded, broker, journal)
+    return Alone(journal)
+
+
+def _open_member(settings: Settings, cluster: ClusterSettings, journal: Journal) -> "ClusterMember":
+    from maxam.cluster.engine import open_log  # noqa: PLC0415
     from maxam.cluster.log import LogLostError  # noqa: PLC0415
     from maxam.gateway.member import ClusterMember  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -28,7 +28,7 @@ from maxam.gateway.bridge_links import BridgeLinks
 from maxam.gateway.bridges import Bridges
 from maxam.gateway.clients import Clients
 from maxam.gateway.clock import WallClock
-from maxam.gateway.commit_loop import CommitLoop, exit_at_once
+from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max, wanted_bytes
 from maxam.gateway.file_watch import FileWatch
 from maxam.gateway.freshness import Freshness
@@ -47,6 +47,7 @@ from maxam.gateway.rates import Rates
 from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
+from maxam.gateway.role import GatewayRole
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import Snapshots
 from maxam.gateway.staleness import Staleness
@@ -59,8 +60,6 @@ from maxam.link_config import LinkSettings
 
 if TYPE_CHECKING:
     from maxam.gateway.links import Links
-    from maxam.gateway.member import ClusterMember
-    from maxam.gateway.observer import Observer
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -116,8 +115,7 @@ class Gateway:
         owed_watch: Topics owed to each principal, against its limit.
         journal_size: How large the journal is.
         links: Other gateways that follow this one. None if none can.
-        observer: The role of a gateway that follows another one. None for any other.
-        member: The role of a gateway in a cluster. None without one.
+        role: Its role among other gateways.
         on_started: Called once the audit log is open, before anything is served.
     """
 
@@ -127,23 +125,20 @@ class Gateway:
         loaded: LoadedConfig,
         broker: Broker,
         journal: Journal,
-        member: "ClusterMember | None" = None,
+        role: GatewayRole,
     ) -> None:
         self.settings: Final = settings
-        self.member: Final = member
+        self.role: Final = role
         self.broker: Final = broker
         self.clock: Final = WallClock(broker.accepted_at_us, settings.limits.clock_jump_s_max, trio.current_time())
-        written, die = (journal, exit_at_once) if member is None else (member.logged, member.die)
-        self.committer: Final = CommitLoop(broker, written, settings.limits, die, self.clock.now_us)
+        self.committer: Final = CommitLoop(broker, role.written, settings.limits, role.die, self.clock.now_us)
         self.connections: Final[dict[Transport, None]] = {}
         self.access: Final = AccessMonitor(
             settings, broker, self.connections, lambda: self.reloader.loaded, self.committer.schedule_commit
         )
-        # An observer keeps the texts that its source has: they come with the blocks. Those of a cluster are in its log.
-        keep_schemas = journal.keep_schemas if settings.follow is None else _keep_none
-        if member is not None:
-            keep_schemas = member.logged.keep_schemas
-        self.reloader: Final = Reloader(settings, loaded, broker, keep_schemas, self.access.settle, self.clock.now_us)
+        self.reloader: Final = Reloader(
+            settings, loaded, broker, role.keep_schemas, self.access.settle, self.clock.now_us
+        )
         self.started_at_us: Final = time.time_ns() // 1000
         self.address: tuple[str, int] = (settings.listener.host, settings.listener.port)
         self.admin_port = 0
@@ -213,37 +208,8 @@ class Gateway:
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
-        self.observer: Final = None if settings.follow is None else self._make_observer()
-        if member is not None:
-            self._show_to_links(member)
-
-    def _make_observer(self) -> "Observer":
-        """Return the role of a gateway that follows another one. Its modules are loaded only if it is wanted."""
-        from maxam.gateway.observer import Observer  # noqa: PLC0415
-
-        observer = Observer(
-            self.settings, lambda: self.reloader.loaded, self.broker, self._journal, self.audit, exit_at_once
-        )
-        self._show_to_links(observer)
-        return observer
-
-    def _show_to_links(self, replica: "Observer | ClusterMember") -> None:
-        """Let other gateways follow the journal of a gateway that follows."""
         if self.links is not None:
-            replica.keeper.ring = self.links.ring
-            self.links.role = "following"
-            self.links.now_us = lambda: replica.as_of_us
-
-    @property
-    def replica(self) -> "Observer | ClusterMember | None":
-        """The role of a gateway that takes no changes now; None for one that serves clients."""
-        member = self.member
-        return self.observer if member is None or member.leads else member
-
-    @property
-    def copied(self) -> bool:
-        """Whether another journal took the place of the own one, so that the gateway has to be opened again."""
-        return any(role is not None and role.copied for role in (self.observer, self.member))
+            role.join(self.links)
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -292,7 +258,7 @@ class Gateway:
         """
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         gc.set_threshold(*_COLLECT_THRESHOLDS)
-        listening = None if self.replica is not None else listen(self.settings.listener)
+        listening = listen(self.settings.listener) if self.role.serves else None
         if self._rejects is not None:
             self._rejects.start()
         self.audit.start()
@@ -305,14 +271,11 @@ class Gateway:
         if listening is not None:
             self.address = listening.getsockname()[:2]
             addresses = [address_text(*self.address)]
-        follows = (
-            self.observer is not None or self.member is not None
-        )  # its segments are sealed where those of others are
         async with trio.open_nursery() as linked:
             if self.links is not None:  # ends last, so that followers get the end of the journal
                 linked.start_soon(self.supervisor.run, "links", self.links.run)
             await self._serve_until_stopped(listening, services, addresses, ready)
-            if self.links is not None and not follows:
+            if self.links is not None and self.role.seals:
                 self._journal.seal()
                 await self.links.finish()
             linked.cancel_scope.cancel()
@@ -320,7 +283,7 @@ class Gateway:
             await trio.to_thread.run_sync(self._rejects.close)
         self.audit.record(STOPPED, "stopped", revision=self.broker.committed_revision)
         await trio.to_thread.run_sync(self.audit.close)
-        self._journal.close(seal=not follows)
+        self._journal.close(seal=self.role.seals)
 
     async def _serve_until_stopped(
         self,
@@ -335,14 +298,11 @@ class Gateway:
                 self._start_serving(lasting)
             for name, task in self._advisory_tasks():
                 lasting.start_soon(self.supervisor.run, name, task)
-            if self.observer is not None:
-                lasting.start_soon(self.observer.run, self.end)
             for service in services:
                 addresses += await lasting.start(self.supervisor.serve, service.__name__, partial(service, self))
             if len(addresses) > 1:
                 self.admin_port = int(addresses[1].rpartition(":")[2])
-            if self.member is not None:
-                lasting.start_soon(self.member.run, self)
+            lasting.start_soon(self.role.run, self)
             ready(addresses)
             if listening is None:
                 await self._serving.wait()
@@ -366,12 +326,7 @@ class Gateway:
     @property
     def disk_full(self) -> bool:
         """Whether the journal has no room for the next block."""
-        return self.committer.group.disk_full if self.replica is None else self.replica.keeper.disk_full
-
-    @property
-    def _writes(self) -> bool:
-        """Whether the thread that writes the journal is alive."""
-        return self.committer.alive if self.replica is None else self.replica.keeper.alive
+        return self.role.writer(self.committer).disk_full
 
     def _disk_nearly_full(self) -> bool:
         free_bytes = self.watermarks.free_bytes
@@ -388,7 +343,7 @@ class Gateway:
         yield "bridge_links", self.bridge_links.run
         yield "rates", self.rates.run
         yield "loop_lag", self.loop_lag.run
-        yield "watchdog", partial(keep_watchdog, lambda: self._writes)
+        yield "watchdog", partial(keep_watchdog, lambda: self.role.writer(self.committer).alive)
         yield "journal_size", self.journal_size.run
         yield "backups", self.backups.run
         yield "reload", self.reloader.run
@@ -411,7 +366,7 @@ class Gateway:
 
     def stop(self) -> None:
         """Begin a graceful stop. A leader of a cluster hands over first, if another member can lead."""
-        if self.member is None or not self.member.stop():
+        if not self.role.stop():
             self.end()
 
     def end(self) -> None:
@@ -437,8 +392,7 @@ class Gateway:
         reasons += self.clients.degraded(trio.current_time())
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
         reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
-        for role in (self.observer, self.member):
-            reasons += [] if role is None else role.degraded()
+        reasons += self.role.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
     def _crowded(self) -> list[str]:
@@ -473,10 +427,6 @@ class Gateway:
             ("frames_unfinished_bytes_max", holdings.frames_bytes, holdings.frames_bytes_max, ""),
             ("receipts_pending_total_bytes_max", holdings.receipts_bytes, holdings.receipts_bytes_max, ""),
         ]
-
-
-def _keep_none(_texts: Iterable[tuple[str, bytes]]) -> None:
-    pass
 
 
 def _and_others(count: int) -> str:

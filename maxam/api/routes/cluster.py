@@ -125,18 +125,18 @@ _POSITION: Final = record(
 )
 async def _cluster(call: Call) -> Response:
     gateway = call.gateway
-    broker, replica, member = gateway.broker, gateway.replica, gateway.member
+    broker, role = gateway.broker, gateway.role
     start = await trio.to_thread.run_sync(incarnation_start, Path(gateway.settings.journal.folder), broker.incarnation)
     return Answer(
         {
-            "role": replica.role if replica is not None else "serving" if member is None else member.role,
-            "as_of": iso_time(time.time_ns() // 1000 if replica is None else replica.as_of_us),
+            "role": role.name,
+            "as_of": iso_time(role.as_of_us),
             "incarnation": broker.incarnation,
             "incarnation_start": None if start is None else {"revision": start.revision, "chain": start.chain},
             "revision": broker.committed_revision,
             "accepted_at": iso_time(broker.accepted_at_us) if broker.accepted_at_us else None,
             "source": _source(gateway),
-            "cluster": None if member is None else _state(member, gateway),
+            "cluster": None if role.member is None else _state(role.member, gateway),
             "followers": _followers(gateway),
         }
     )
@@ -151,7 +151,7 @@ def _state(member: "ClusterMember", gateway: Gateway) -> dict[str, object]:
         "term": 0 if head is None else head.term,
         "index": 0 if head is None else head.index,
         "suspended": member.suspended,
-        "problem": member.problem,
+        "problem": member.facts.problem,
         "members": [
             {
                 "name": one.name,
@@ -168,13 +168,13 @@ def _state(member: "ClusterMember", gateway: Gateway) -> dict[str, object]:
                 "link_port": one.link,
                 "announced_at": iso_time(one.number // 1000),
             }
-            for _, one in sorted(member.members.items())
+            for _, one in sorted(member.announcer.members.items())
         ],
     }
 
 
 def _source(gateway: Gateway) -> dict[str, object] | None:
-    observer = gateway.observer
+    observer = gateway.role.observer
     if observer is None:
         return None
     follower, status = observer.follower, observer.follower.status
@@ -232,7 +232,7 @@ def _followers(gateway: Gateway) -> list[dict[str, object]]:
     errors={409: "no member can take over"},
 )
 async def _hand_over(call: Call) -> Response:
-    member = call.gateway.member
+    member = call.gateway.role.member
     if member is None:
         raise ApiError(HTTPStatus.CONFLICT, "handover-refused", "this gateway is no member of a cluster")
     problem = member.hand_over(call[_TO] or "")

@@ -52,10 +52,8 @@ FIGURES: Final[dict[str, Callable[[Gateway], int]]] = {
 
 def unready_reasons(gateway: Gateway) -> list[str]:
     """Return why the broker is not fully in service; empty when it is."""
-    if gateway.replica is not None:
-        return gateway.replica.unready() + gateway.watermarks.unready()
-    reasons = [] if gateway.member is None else gateway.member.unready()
-    reasons += ["disk-full: SENDs are refused until there is room"] if gateway.disk_full else []
+    reasons = gateway.role.unready()
+    reasons += ["disk-full: SENDs are refused until there is room"] if gateway.role.serves and gateway.disk_full else []
     return reasons + gateway.watermarks.unready()
 
 

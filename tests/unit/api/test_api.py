@@ -36,11 +36,13 @@ from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rates import Rates
+from maxam.gateway.role import Alone
 from maxam.gateway.server import Gateway
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Staleness
 from maxam.gateway.watermarks import Watermarks
 from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal
 from maxam.records import Identity, SessionEndRecord, UnsubscriptionRecord
 from maxam.stomp.events import VERSION_1_2, Connect, Send, Subscribe, Will
 
@@ -127,7 +129,7 @@ class World:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(REGISTRY))
         self.committer = CommitLoop(self.broker)
-        self.observer = self.member = self.replica = None
+        self.role = Alone(cast("Journal", None))
         self.links = None
         self.clients = SimpleNamespace(connected={})
         self.address = ("127.0.0.1", 61614)

@@ -22,8 +22,10 @@ from maxam.broker.broker import Broker
 from maxam.broker.policy import load_policy
 from maxam.config import AuditSettings, Limits
 from maxam.gateway.audit import Audit
+from maxam.gateway.role import Alone
 from maxam.gateway.server import Gateway
 from maxam.journal.disk import OsDisk
+from maxam.journal.files import Journal
 
 MEMBER = "1" * 64
 POLICY = f'[[principals]]\nname = "member"\nfingerprints = ["{MEMBER}"]\ncapabilities = []\n'
@@ -64,7 +66,7 @@ class World:
         limits = Limits()
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(files))
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
-        self.observer = self.member = self.replica = None
+        self.role = Alone(cast("Journal", None))
         self.application = make_application(View(cast("Gateway", self)))
 
     @property

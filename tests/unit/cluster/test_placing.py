@@ -114,6 +114,19 @@ def test_the_log_forgets_nothing_while_members_are_missing() -> None:
     assert trimming.due(9.0, {"a": 5, "b": 1}) == 1
 
 
+def test_members_that_do_not_exist_are_not_waited_for() -> None:
+    """An entry needs `copies_min` copies, or one of each member if there are fewer. Silent members exist, and have none."""
+    for copies_min, count, silent in product((1, 2, 3), range(4), range(3)):
+        members = count + silent
+        needed = min(copies_min, max(members, 1))
+        for synced in product(range(4), repeat=count):
+            trimming = Trimming(copies_min, 0.0)
+            for index in (1, 2, 3):
+                trimming.seen(float(index), index)
+            expected = max((one for one in range(4) if sum(has >= one for has in synced) >= needed), default=0)
+            assert trimming.due(9.0, dict(zip("abc", synced, strict=False)), members) == expected
+
+
 def test_a_swap_is_repeated_until_its_outcome_is_known() -> None:
     """An unknown outcome is no success and no refusal, and pauses grow."""
     head = Held(log_of(()), 0).head

@@ -1,0 +1,91 @@
+"""The facts about the log of a cluster, on their way from the threads that call it to the event loop."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+from maxam.cluster.log import Head
+from maxam.cluster.member import Member
+from maxam.cluster.wishes import Wish
+from maxam.errors import MaxamError
+from maxam.metrics import Histogram
+
+_WRITE_BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class _Report(Protocol):
+    def __call__(self, event: str, level: int = logging.INFO, **facts: object) -> None: ...
+
+
+@final
+class LogFacts:
+    """Reports to `Member` how the calls of the log end. It implements `Swaps` and `Heads`. Any thread may call.
+
+    Attributes:
+        problem: Of the engine; empty while it answers.
+        write_times: Histogram of the seconds that a write of the log takes.
+    """
+
+    def __init__(self, machine: Member, tell: Callable[[Callable[[], list[Wish]]], None], report: _Report) -> None:
+        """Report to a machine.
+
+        Args:
+            machine: Of the member.
+            tell: Has the event loop call a function and fulfil the wishes that it returns.
+            report: Logs an event.
+        """
+        self.problem = ""
+        self.write_times: Final = Histogram(_WRITE_BOUNDS_S)
+        self._machine: Final = machine
+        self._tell: Final = tell
+        self._report: Final = report
+        self._began_s = 0.0  # when the swap under way began
+
+    def began(self, at_s: float) -> None:
+        """Record that a swap begins."""
+        self._began_s = at_s
+        self._tell(lambda: self._begin(at_s))
+
+    def succeeded(self, head: Head) -> None:
+        """Record that a swap is in the log."""
+        self.problem = ""
+        now_s = time.monotonic()
+        self.write_times.observe(now_s - self._began_s)
+        self._tell(lambda: self._machine.swap_succeeded(now_s, head))
+
+    def superseded(self, head: Head | None) -> None:
+        """Record that another member leads."""
+        now_s = time.monotonic()
+        self._tell(lambda: self._machine.superseded(now_s, head))
+
+    def refused(self) -> None:
+        """Record that the log is full."""
+        now_s = time.monotonic()
+        self._tell(lambda: self._machine.refused(now_s))
+
+    def saw(self, head: Head) -> None:
+        """Record a head of the log."""
+        self.problem = ""
+        now_s = time.monotonic()
+        self._tell(lambda: self._machine.head_seen(now_s, head))
+
+    def failed(self, error: Exception) -> None:
+        """Record that the engine gave no answer, or a wrong one."""
+        if not self.problem:
+            self._report(error.code if isinstance(error, MaxamError) else "log-lost", logging.WARNING, error=error)
+        self.problem = str(error)
+        now_s = time.monotonic()
+        self._tell(lambda: self._machine.engine_failed(now_s))
+
+    def trimmed(self) -> None:
+        """Record that the log has forgotten the next entry."""
+        self._tell(self._machine.fell_behind)
+
+    def diverged(self) -> None:
+        """Record that the log does not continue the own journal. The next start finds out whether that is forked."""
+        self._tell(self._machine.diverged)
+
+    def _begin(self, at_s: float) -> list[Wish]:
+        self._machine.swap_began(at_s)
+        return []
