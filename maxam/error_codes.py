@@ -171,6 +171,7 @@ CODES: Final[dict[str, Entry]] = {
     "handover-refused": Entry(
         "The gateway cannot hand over the lead of its cluster.", "Run `maxam-admin cluster status`."
     ),
+    "member-live": Entry("The member of the cluster announces itself.", "Stop it before you remove it."),
     "busy": Entry("The gateway cannot do this now.", "Ask again in a moment."),
     "in-use": Entry("A subscription or session is in use by a connection.", "Disconnect the client first."),
     "not-connected": Entry("The session has no live connection.", "Nothing: there is no connection to close."),

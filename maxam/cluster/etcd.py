@@ -217,6 +217,10 @@ class EtcdLog:
         answer = self._nodes.call(RANGE, request, range_answer, _HEAD_S, _HEAD_S * len(self._nodes))
         return {kv.key.removeprefix(self._members).decode(errors="replace"): kv.value for kv in answer.values}
 
+    def forget(self, name: str) -> None:
+        """Remove what a member announced, as `Log` has it."""
+        self._call(DELETE_RANGE, delete_range_request(self._members + name.encode()))
+
     def size(self) -> LogSize:
         """Return what etcd holds, and which nodes answer, as `Log` has it."""
         states = self._nodes.status()

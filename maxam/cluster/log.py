@@ -195,6 +195,10 @@ class LogSize:
 class Log(Protocol):
     """A replicated sequence of entries with one head. Calls block. Several threads may call at once."""
 
+    @property
+    def failures(self) -> int:
+        """Number of tries to which no node of the engine gave an answer."""
+
     def head(self) -> Head | None:
         """Return the head, linearizably; None if the cluster has no log. Raises LogLostError, LogDamagedError."""
 
@@ -240,6 +244,9 @@ class Log(Protocol):
 
     def announced(self) -> dict[str, bytes]:
         """Return what each member announced last. Raises LogLostError."""
+
+    def forget(self, name: str) -> None:
+        """Remove what a member announced. Raises LogLostError."""
 
     def size(self) -> LogSize:
         """Return what the engine holds, and which of its nodes answer. Raises LogLostError."""

@@ -12,8 +12,8 @@ from typing import Final, final
 
 from maxam.cluster.entry import CLUSTER_ID_BYTES
 from maxam.errors import JournalError
-from maxam.journal.disk import Disk, write_file
-from maxam.journal.names import MEMBERSHIP
+from maxam.journal.disk import Disk, OsDisk, write_file
+from maxam.journal.names import MEMBERSHIP, RENEW
 
 _NOTE_BYTES_MAX: Final = 4096
 _ANNOUNCEMENT_BYTES_MAX: Final = 65_536
@@ -66,6 +66,37 @@ def read_membership(folder: str, disk: Disk) -> Membership | None:
     if len(note.cluster) != CLUSTER_ID_BYTES:
         raise JournalError(f"{folder}/{MEMBERSHIP} has no identifier of a cluster. Set the folder aside")
     return note
+
+
+def is_member(folder: str, disk: Disk) -> bool:
+    """Return True if a journal belongs to a cluster."""
+    return MEMBERSHIP in disk.names(folder)
+
+
+def leave(folder: str) -> None:
+    """Make the journal of a member one of its own. Its next start, without `[cluster]`, gives it a new incarnation.
+
+    Args:
+        folder: Of the journal. No gateway may be running.
+
+    Raises:
+        JournalError: The journal is in use, or belongs to no cluster.
+        OSError: The folder cannot be written.
+    """
+    disk = OsDisk()
+    if not is_member(folder, disk):
+        raise JournalError(f"{folder} is not the journal of a member of a cluster")
+    try:
+        lock = disk.lock(f"{folder}/lock")
+    except BlockingIOError as error:
+        raise JournalError(f"the journal folder {folder} is in use by another process; stop its gateway") from error
+    try:
+        write_file(disk, f"{folder}/{RENEW}", [b""])
+        disk.fsync_folder(folder)
+        disk.unlink(f"{folder}/{MEMBERSHIP}")
+        disk.fsync_folder(folder)
+    finally:
+        disk.close(lock)
 
 
 @final

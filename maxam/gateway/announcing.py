@@ -137,12 +137,22 @@ class Announcer:
             except OSError as error:
                 log_event(logging.WARNING, "cluster-note-failed", error=error)
 
+    def forget(self, name: str) -> None:
+        """Remove a member, which must be silent. Blocks. Raises LogError."""
+        self._log.forget(name)
+        self.members = {other: one for other, one in self.members.items() if other != name}
+
     def links(self, leader: str) -> list[tuple[str, int]]:
         """Return the links of the other members, the leader's first."""
         linked = [one for one in self._others() if one.link]
         return [(one.host, one.link) for one in sorted(linked, key=lambda one: one.name != leader)]
 
     # for operators
+
+    @property
+    def failures(self) -> int:
+        """Number of tries to which no node of the engine gave an answer."""
+        return self._log.failures
 
     def is_live(self, name: str) -> bool:
         """Return True if a member has announced itself in the last seconds, by the own clock."""

@@ -46,9 +46,16 @@ def command(
     @click.option(
         "--check", is_flag=True, help="Check configuration, policy, schemas and certificates, and exit without serving."
     )
+    @click.option(
+        "--online",
+        is_flag=True,
+        help="With --check, ask etcd too: releases, largest request, members and their clocks.",
+    )
     @click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
-    def gateway(path: Path, check: bool) -> None:
+    def gateway(path: Path, check: bool, online: bool) -> None:
         """Run the MaXaM broker until SIGTERM or SIGINT; SIGHUP reloads policy, schemas and certificates."""
+        if online and not check:
+            raise click.UsageError("--online needs --check")
         start_logging()
         try:
             settings = read_settings(path)
@@ -56,6 +63,8 @@ def command(
             if check:
                 for further in checks:
                     further(settings, loaded)
+                for line in _check_online(settings) if online else ():
+                    click.echo(line)
                 click.echo(f"{path}: valid")
                 return
             trio.run(partial(_serve, settings, loaded, services))
@@ -67,6 +76,19 @@ def command(
             _refuse(_leaves(group))
 
     return gateway
+
+
+def _check_online(settings: Settings) -> list[str]:
+    """Return lines about etcd. Raises ConfigurationError."""
+    if settings.cluster is None:
+        raise ConfigurationError("--online asks etcd, and there is no section [cluster]. Add it, or leave --online out")
+    from maxam.cluster.checking import check_online  # noqa: PLC0415  # only what is wanted is loaded
+    from maxam.cluster.log import LogError  # noqa: PLC0415
+
+    try:
+        return check_online(settings, settings.cluster)
+    except LogError as error:
+        raise ConfigurationError(f"the log of cluster {settings.cluster.name} cannot be used: {error}") from error
 
 
 def _refuse(errors: Sequence[BaseException]) -> NoReturn:

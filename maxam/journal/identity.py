@@ -150,6 +150,16 @@ def find_block(
         file.close()
 
 
+def holds_block(folder: str | os.PathLike[str], records: Records, revision: int, chain: int) -> bool | None:
+    """Return True if a journal holds the block of a check that ends with a revision. None if that part of the journal is gone.
+
+    Raises:
+        JournalError: There is no journal.
+        OSError: It cannot be read.
+    """
+    return _holds(folder, records, list_segments(folder, records), revision, chain)
+
+
 def _holds(
     folder: str | os.PathLike[str], records: Records, segments: list[Segment], revision: int, chain: int
 ) -> bool | None:

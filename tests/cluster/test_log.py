@@ -352,6 +352,10 @@ def test_announcements(site: LogSite, log: Log) -> None:
     assert log.head() is None
     append(log, None)
     assert log.announced() == texts
+    for name in ("a", "nobody"):
+        other.forget(name)
+    del texts["a"]
+    assert log.announced() == texts
     other.close()
 
 

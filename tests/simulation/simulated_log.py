@@ -208,6 +208,7 @@ class SimulatedLog:
         faults: Faults = NONE,
     ) -> None:
         self.faults = faults
+        self.failures = 0
         self.cut = self.deaf = self.stalled = False
         self._engine = engine
         self._waiting: Waiting = RealTime(engine) if waiting is None else waiting
@@ -244,6 +245,10 @@ class SimulatedLog:
     def announced(self) -> dict[str, bytes]:
         """Return all announcements."""
         return self._call(lambda: dict(self._engine.announcements))
+
+    def forget(self, name: str) -> None:
+        """Remove what a member announced."""
+        self._call(lambda: self._engine.announcements.pop(name, None))
 
     def size(self) -> LogSize:
         """Return the size."""

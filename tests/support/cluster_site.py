@@ -1,6 +1,7 @@
 """A cluster of real gateways on real nodes of etcd."""
 
 import datetime as dt
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from maxam.cluster.log import LogTrimmedError
 from maxam.cluster.membership import read_announcements
@@ -16,6 +17,7 @@ from maxam.pki.certificates import CLIENTS, issue_development_certificates
 from tests.support.etcd_cluster import EtcdCluster
 from tests.support.gateway_process import GatewayProcess, admin_environment, kept_ports
 from tests.support.linked import SCHEMAS, policy_of, serves_too
+from tests.support.observed_site import ask
 from tests.support.patience import PATIENCE_S
 
 NAME = "venue-7"
@@ -65,20 +67,39 @@ class ClusterSite:
 
     def admin(self, name: str, *arguments: str) -> str:
         """Run maxam-admin against a member; return what it prints."""
-        port = self.members[name].admin_port
-        environment = admin_environment(port, self.members[name].certificates)
-        return self._run(*arguments, **{key: value for key, value in environment.items() if value is not None})
+        return self._run(*arguments, **self._environment(name))
 
-    def _run(self, *arguments: str, **environment: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", "from maxam.cli.main import main; main()", *arguments],
+    def run(self, module: str, function: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run one of our programs."""
+        return subprocess.run(
+            [sys.executable, "-c", f"from {module} import {function}; {function}()", *arguments],
             env=os.environ | environment,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def _run(self, *arguments: str, **environment: str) -> str:
+        done = self.run("maxam.cli.main", "main", *arguments, **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def try_admin(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run maxam-admin against a member, which may refuse."""
+        return self.run("maxam.cli.main", "main", *arguments, **self._environment(name))
+
+    def _environment(self, name: str) -> dict[str, str]:
+        found = admin_environment(self.members[name].admin_port, self.members[name].certificates)
+        return {key: value for key, value in found.items() if value is not None}
+
+    def check_online(self, name: str) -> subprocess.CompletedProcess[str]:
+        """Run the check of a member's configuration that asks etcd."""
+        path = str(self.members[name].folder / "maxam.toml")
+        return self.run("maxam.main", "gateway", "--config", path, "--check", "--online")
+
+    def metrics(self, name: str) -> str:
+        """Return the metrics of a member."""
+        return ask(self.members[name], self.members[name].certificates, "/metrics").body.decode()
 
     def wait_for(self, name: str, event: str, count: int = 1) -> None:
         """Wait until a member has logged an event `count` times."""
@@ -98,8 +119,13 @@ class ClusterSite:
             # the leader reads the announcements of the others after it has written its own
             return len(ready) >= count and leader in found and found[leader].number > sorted(ready)[count - 1]
 
-        self._wait(is_known, leader)
+        self.until(is_known, leader)
         log.close()
+
+    def shown(self, name: str) -> dict[str, Any]:
+        """Return what a member shows of its cluster."""
+        found: dict[str, Any] = json.loads(self.admin(name, "cluster", "status", "--json"))["cluster"]
+        return found
 
     def wait_for_trim(self) -> None:
         """Wait until the log has forgotten its beginning."""
@@ -112,10 +138,11 @@ class ClusterSite:
                 return True
             return False
 
-        self._wait(is_trimmed, "the log")
+        self.until(is_trimmed, "the log")
         log.close()
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition."""
         ends = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < ends, f"waited too long for {what}\n{self.logs()}"

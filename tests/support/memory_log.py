@@ -17,6 +17,8 @@ class MemoryLog:
         poll_s: Seconds after which `follow` yields None.
     """
 
+    failures = 0
+
     def __init__(self, poll_s: float = 1.0) -> None:
         self.entries: dict[int, bytes] = {}
         self.outcomes: list[str] = []
@@ -86,6 +88,12 @@ class MemoryLog:
         with self._changed:
             self._require_answer()
             return dict(self.members)
+
+    def forget(self, name: str) -> None:
+        """Remove a member."""
+        with self._changed:
+            self._require_answer()
+            self.members.pop(name, None)
 
     def size(self) -> LogSize:
         """Return the size of the entries."""

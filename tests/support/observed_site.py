@@ -105,19 +105,7 @@ class Site:
 
     def ask(self, gateway: GatewayProcess, path: str, method: str = "GET", who: str = "operator") -> "Answered":
         """Make a request to the admin listener of a gateway."""
-        context = ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
-        context.check_hostname = False
-        context.load_cert_chain(self.certificates / f"{who}.pem", self.certificates / f"{who}.key")
-        assert gateway.admin_port is not None
-        connection = http.client.HTTPSConnection("127.0.0.1", gateway.admin_port, context=context, timeout=PATIENCE_S)
-        try:
-            connection.request(method, path, headers={"maxam-admin": "1", "content-length": "0"})
-            response = connection.getresponse()
-            return Answered(
-                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-            )
-        finally:
-            connection.close()
+        return ask(gateway, self.certificates, path, method, who)
 
     def revision(self, gateway: GatewayProcess) -> int:
         """Return the newest revision that a gateway shows."""
@@ -175,3 +163,22 @@ def sealed(gateway: GatewayProcess) -> dict[str, str]:
         for path in sorted(folder.glob("*.avro"))
         if not path.name.endswith(".open.avro")
     }
+
+
+def ask(
+    gateway: GatewayProcess, certificates: Path, path: str, method: str = "GET", who: str = "operator"
+) -> "Answered":
+    """Make a request to the admin listener of a gateway."""
+    context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    context.check_hostname = False
+    context.load_cert_chain(certificates / f"{who}.pem", certificates / f"{who}.key")
+    assert gateway.admin_port is not None
+    connection = http.client.HTTPSConnection("127.0.0.1", gateway.admin_port, context=context, timeout=PATIENCE_S)
+    try:
+        connection.request(method, path, headers={"maxam-admin": "1", "content-length": "0"})
+        response = connection.getresponse()
+        return Answered(
+            response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        )
+    finally:
+        connection.close()

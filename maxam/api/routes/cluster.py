@@ -1,6 +1,8 @@
 """The routes of the cluster: the role of this gateway, the gateway that it follows, its cluster, and the gateways that follow it."""
 
 import time
+from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -8,19 +10,26 @@ from typing import TYPE_CHECKING, Final
 import trio
 from starlette.responses import Response
 
-from maxam.api.answers import Answer, ApiError
+from maxam.api.answers import Answer, ApiError, cursor_text
 from maxam.api.description import COUNT, FLAG, NUMBER, SECONDS, TEXT, TIME, described, listed, nullable, one_of, record
-from maxam.api.parameters import text
-from maxam.api.routing import Call, Description, RouteSpec
+from maxam.api.parameters import AFTER_NUMBER, PAGE_MAX, flag, text, whole
+from maxam.api.routing import Call, Description, RouteSpec, at_a_time, not_found
 from maxam.avro.json.decoding import iso_time
+from maxam.cluster.comparing import sealed_after
+from maxam.cluster.log import LogLostError
 from maxam.gateway.server import Gateway
-from maxam.journal.identity import incarnation_start
+from maxam.journal.identity import holds_block, incarnation_start
 
 if TYPE_CHECKING:
     from maxam.gateway.member import ClusterMember
 
 CLUSTER_PATH: Final = "/v1/cluster"
 _TO: Final = text("to", "name of the member that shall lead; without it the first in rank")
+_HASHED_MAX: Final = 1  # segments that are read whole for one answer: a large one takes seconds
+_REVISION: Final = whole("revision", "last revision of the block", 0, 10**18 - 1, None)
+_CHAIN: Final = whole("chain", "check of the block", 0, 2**32 - 1, None)
+_FULL: Final = flag("full", "read each segment whole, for its SHA-256; a page has few of them then")
+_NAME: Final = text("name", "name of the member", required=True)
 _ROLES: Final = (
     "serving",
     "observer",
@@ -96,6 +105,7 @@ _POSITION: Final = record(
                         admin_port=COUNT,
                         link_port=COUNT,
                         announced_at=TIME,
+                        live=described(FLAG, "it has announced itself in the last seconds"),
                     )
                 ),
             )
@@ -167,6 +177,7 @@ def _state(member: "ClusterMember", gateway: Gateway) -> dict[str, object]:
                 "admin_port": one.admin,
                 "link_port": one.link,
                 "announced_at": iso_time(one.number // 1000),
+                "live": member.announcer.is_live(one.name),
             }
             for _, one in sorted(member.announcer.members.items())
         ],
@@ -241,7 +252,68 @@ async def _hand_over(call: Call) -> Response:
     return Answer({"member": member.machine.name})
 
 
+@Description(
+    "Remove a member from the cluster that is gone for good: its journal is not waited for any longer",
+    record("RemovedMember", name=TEXT),
+    (_NAME,),
+    errors={409: "the member announces itself: stop it first", 503: "the log gives no answer"},
+)
+async def _remove(call: Call) -> Response:
+    member, name = call.gateway.role.member, call[_NAME] or ""
+    if member is None or name not in member.announcer.members:
+        raise not_found(f"there is no member {name} in a cluster of this gateway")
+    if member.announcer.is_live(name):
+        raise ApiError(HTTPStatus.CONFLICT, "member-live", f"the member {name} announces itself: stop it first")
+    try:
+        await trio.to_thread.run_sync(member.announcer.forget, name, abandon_on_cancel=True)
+    except LogLostError as error:
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, error.code, str(error)) from error
+    return Answer({"name": name})
+
+
+@Description(
+    "Whether the journal holds a block: members compare their histories by it",
+    record("HeldBlock", held=nullable(described(FLAG, "null if the journal no longer reaches back so far"))),
+    (_REVISION, _CHAIN),
+)
+async def _block(call: Call) -> Response:
+    folder, revision, chain = Path(call.gateway.settings.journal.folder), call[_REVISION] or 0, call[_CHAIN] or 0
+    limiter = at_a_time("blocks", 1)
+    held = await trio.to_thread.run_sync(holds_block, folder, "changes", revision, chain, limiter=limiter)
+    return Answer({"held": held})
+
+
+@Description(
+    "The sealed segments of the journal, in order. Those of all members are the same bytes",
+    record(
+        "SealedSegments",
+        segments=listed(
+            record(
+                "SealedSegment",
+                first=COUNT,
+                last=COUNT,
+                bytes=COUNT,
+                chain=described(COUNT, "check of the last block"),
+                sha256=nullable(TEXT),
+            )
+        ),
+        next=nullable(TEXT),
+    ),
+    (AFTER_NUMBER, _FULL),
+)
+async def _segments(call: Call) -> Response:
+    folder, full = str(call.gateway.settings.journal.folder), call[_FULL]
+    limit = _HASHED_MAX if full else PAGE_MAX
+    work = partial(sealed_after, folder, call[AFTER_NUMBER] or 0, limit, full=full)
+    found = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=at_a_time("segments", 1))
+    following = cursor_text(found[-1].first) if len(found) == limit else None
+    return Answer({"segments": [asdict(one) for one in found], "next": following})
+
+
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", CLUSTER_PATH, "read", _cluster),
     ("POST", CLUSTER_PATH + "/handover", "write", _hand_over),
+    ("DELETE", CLUSTER_PATH + "/members", "write", _remove),
+    ("GET", CLUSTER_PATH + "/block", "read", _block),
+    ("GET", CLUSTER_PATH + "/segments", "read", _segments),
 )

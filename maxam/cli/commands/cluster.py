@@ -1,25 +1,31 @@
 """`maxam-admin cluster`: gateways that follow each other, and the two decisions that a person has to make."""
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from maxam.cli.options import FOLDER, done, json_option, with_credentials
 from maxam.cli.repeating import watch_option
+from maxam.cluster.checking import largest_entry
+from maxam.cluster.comparing import Sealed, differences, last_common
 from maxam.cluster.engine import open_log
 from maxam.cluster.forking import Tail, set_aside, tail_of
 from maxam.cluster.founding import found
+from maxam.cluster.membership import is_member, leave
 from maxam.cluster.promotion import Promotion, look, promote
 from maxam.config import load_settings
 from maxam.counting import counted
 from maxam.errors import ConfigurationError
 from maxam.https_client import Credentials, Remote, RemoteError
+from maxam.journal.disk import OsDisk
 from maxam.journal.listing import time_text
 from maxam.terminal.tables import print_fields, print_json, print_line, print_table
 from maxam.terminal.units import duration, size
+
+_COMPARED_S: Final = 600.0  # for the answer of a member that reads segments whole
 
 
 @click.group()
@@ -150,10 +156,8 @@ def cluster_init(path: Path, yes: bool, as_json: bool) -> None:
     if not yes and click.prompt("Name of the cluster, to confirm") != member.name:
         raise click.UsageError(f"that is not the name of the cluster, {member.name}")
     log = open_log(member.name, member.endpoints, member.ca, member.certificate, member.key)
-    limits = settings.limits
     try:
-        # A block takes a further operation until it is full, so the last one may be the largest.
-        log.prove(member.block_bytes_max + limits.frame_body_bytes_max + limits.frame_headers_bytes_max)
+        log.prove(largest_entry(settings, member))
         made = found(log, str(settings.journal.folder.absolute()))
     finally:
         log.close()
@@ -176,6 +180,108 @@ def cluster_handover(credentials: Credentials, to: str, as_json: bool) -> None:
     with Remote(credentials) as remote:
         answer = remote.post("/v1/cluster/handover", None, **({"to": to} if to else {}))
     done(as_json, f"requested: {answer['member']} hands over", answer)
+
+
+@cluster.command("members")
+@click.option("--remove", metavar="NAME", default="", help="Remove a member that is silent, and gone for good.")
+@json_option
+@with_credentials
+def cluster_members(credentials: Credentials, remove: str, as_json: bool) -> None:
+    """List the members of a cluster, or remove one.
+
+    The log forgets an entry once the journals of copies_min live members have it. It waits for members that are silent, if fewer are
+    left. Remove one that does not come back. Ask the member that leads.
+    """
+    with Remote(credentials) as remote:
+        if remove:
+            remote.delete("/v1/cluster/members", name=remove)
+            done(as_json, f"removed: {remove}", {"name": remove})
+            return
+        members = _members(remote)
+    if as_json:
+        for row in members:
+            print_json(row)
+        return
+    print_table(
+        ["NAME", "LIVE", "ROLE", "READY", "#SYNCED", "#REVISION", "HOST", "ANNOUNCED"],
+        [
+            (
+                row["name"],
+                "yes" if row["live"] else "no",
+                row["role"],
+                "yes" if row["ready"] else "no",
+                row["synced"],
+                row["revision"],
+                row["host"],
+                row["announced_at"],
+            )
+            for row in members
+        ],
+        ["NAME", "HOST"],
+    )
+
+
+def _members(remote: Remote) -> list[dict[str, Any]]:
+    state = remote.get("/v1/cluster")["cluster"]
+    if state is None:
+        raise RemoteError("the gateway is no member of a cluster")
+    members: list[dict[str, Any]] = state["members"]
+    return members
+
+
+@cluster.command("compare")
+@click.option("--full", is_flag=True, help="Compare the SHA-256 of each segment, which reads them all.")
+@json_option
+@with_credentials
+def cluster_compare(credentials: Credentials, full: bool, as_json: bool) -> None:
+    """Compare the sealed segments of all live members: by size and last block, or with --full by their bytes.
+
+    The command asks each member at its announced host and admin port, with the same certificate. It fails if a segment differs.
+    """
+    journals: dict[str, list[Sealed]] = {}
+    with Remote(credentials) as remote:
+        members = [row for row in _members(remote) if row["live"] and row["admin_port"]]
+    for row in members:
+        host = f"[{row['host']}]" if ":" in row["host"] else row["host"]
+        with Remote(replace(credentials, gateway=f"{host}:{row['admin_port']}"), _COMPARED_S) as remote:
+            pages = remote.pages("/v1/cluster/segments", "segments", full="true" if full else "false")
+            journals[row["name"]] = [Sealed(**one) for one in pages]
+    compared, found = differences(journals)
+    if as_json:
+        print_json({"members": sorted(journals), "segments": compared, "differences": [asdict(one) for one in found]})
+    elif found:
+        print_table(
+            ["#FIRST", "#LAST", "MEMBER", "#BYTES", "#CHAIN", "SHA-256"],
+            [
+                (one.first, segment.last, name, segment.bytes, segment.chain, segment.sha256 or "")
+                for one in found
+                for name, segment in sorted(one.members.items())
+            ],
+            ["SHA-256"],
+        )
+    if found:
+        raise RemoteError(
+            f"{counted(len(found), 'segment')} of {compared} differ: keep the journals, and report it", "journal-other"
+        )
+    if not as_json:
+        print_line(f"{counted(compared, 'segment')} are the same at {', '.join(sorted(journals))}")
+
+
+@cluster.command("leave")
+@click.argument("folder", type=FOLDER)
+@click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
+@json_option
+def cluster_leave(folder: Path, yes: bool, as_json: bool) -> None:
+    """Make the journal of a member, in FOLDER, one of a gateway that serves by itself.
+
+    The gateway must be stopped. Remove [cluster] from its maxam.toml. Its next start gives the journal a new incarnation. To follow
+    the cluster again, the journal has to be set aside.
+    """
+    path = str(folder.resolve())
+    if not yes:
+        click.confirm("Leave the cluster with this journal? Its changes will not be those of the cluster", abort=True)
+    leave(path)
+    done(as_json, "left: remove [cluster] from the gateway's maxam.toml, then start it", {"folder": path})
 
 
 @cluster.command("promote")
@@ -237,32 +343,53 @@ def _promotion_fields(found: Promotion) -> list[tuple[str, object]]:
 def cluster_rejoin(credentials: Credentials, folder: Path, apply_it: bool, as_json: bool) -> None:
     """Show what a forked journal, in FOLDER, has that the gateway has not, and with --apply set it aside.
 
-    Use it on the former site after an observer was promoted: --admin is the admin listener of the promoted gateway. The gateway of
-    FOLDER must be stopped. Its next start with [follow] copies the journal of its new source.
+    Use it on the former site after an observer was promoted: --admin is the admin listener of the promoted gateway. Or use it for a
+    member whose journal is forked: --admin is the admin listener of another member. The gateway of FOLDER must be
+    stopped. Its next start copies the journal of its new source, or of another member.
     """
-    with Remote(credentials) as remote:
-        answer = remote.get("/v1/cluster")
-    start = answer["incarnation_start"]
-    if start is None:
-        raise RemoteError(
-            "the gateway does not know where its incarnation begins: its archive does not reach back so far"
-        )
     path = str(folder.resolve())
-    tail = tail_of(path, start["revision"], start["chain"])
-    if tail.incarnation == answer["incarnation"]:
-        raise ConfigurationError(
-            f"{folder} has the incarnation of the gateway, {tail.incarnation}: the gateway was not promoted since. Start it with"
-            " [follow] instead"
-        )
+    member = is_member(path, OsDisk())
+    with Remote(credentials) as remote:
+        tail = _tail_of_member(remote, path) if member else _tail_of_site(remote, path)
     aside = set_aside(path) if apply_it else None
     if as_json:
         print_json({**asdict(tail), "aside": aside})
         return
     _print_tail(tail)
     if aside is not None:
-        print_line(f"set aside as {aside}; start the gateway with [follow]")
+        print_line(f"set aside as {aside}; start the gateway with [{'cluster' if member else 'follow'}]")
     else:
         print_line("nothing was changed: --apply sets the journal aside")
+
+
+def _tail_of_site(remote: Remote, path: str) -> Tail:
+    """Return what a journal has after the place at which the incarnation of a promoted gateway begins."""
+    answer = remote.get("/v1/cluster")
+    start = answer["incarnation_start"]
+    if start is None:
+        raise RemoteError(
+            "the gateway does not know where its incarnation begins: its archive does not reach back so far"
+        )
+    tail = tail_of(path, start["revision"], start["chain"])
+    if tail.incarnation == answer["incarnation"]:
+        raise ConfigurationError(
+            f"{path} has the incarnation of the gateway, {tail.incarnation}: the gateway was not promoted since. Start it with"
+            " [follow] instead"
+        )
+    return tail
+
+
+def _tail_of_member(remote: Remote, path: str) -> Tail:
+    """Return what the journal of a member has after the last block that the cluster has too."""
+
+    def held(revision: int, chain: int) -> bool | None:
+        found: bool | None = remote.get("/v1/cluster/block", revision=revision, chain=chain)["held"]
+        return found
+
+    place = last_common(path, held)
+    if place is None:
+        raise ConfigurationError(f"the cluster has all blocks of {path}: it is not forked. Start its gateway")
+    return tail_of(path, *place)
 
 
 def _print_tail(tail: Tail) -> None:
