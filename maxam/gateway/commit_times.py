@@ -14,7 +14,7 @@ from maxam.metrics import Histogram
 
 _STEPS: Final = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.3, 8.0)  # to a decade, as resistors are made
 _BOUNDS_S: Final = tuple(float(f"{step:g}e{decade}") for decade in range(-5, 2) for step in _STEPS)
-_TOLD_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+SHOWN_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _ASIDE_S: Final = 60.0
 _MINUTES: Final = 5
 
@@ -80,9 +80,9 @@ class CommitTimes:
     @property
     def histogram(self) -> Histogram:
         """All since the beginning, as Prometheus counts."""
-        found = Histogram(_TOLD_BOUNDS_S)
+        found = Histogram(SHOWN_BOUNDS_S)
         for bound_s, count in zip((*_BOUNDS_S, float("inf")), self._counts.copy(), strict=True):
-            found.counts[bisect_left(_TOLD_BOUNDS_S, bound_s)] += count
+            found.counts[bisect_left(SHOWN_BOUNDS_S, bound_s)] += count
         found.sum = self._sum_s
         return found
 

@@ -9,9 +9,8 @@ from maxam.cluster.log import Head
 from maxam.cluster.member import Member
 from maxam.cluster.wishes import Wish
 from maxam.errors import MaxamError
+from maxam.gateway.commit_times import SHOWN_BOUNDS_S
 from maxam.metrics import Histogram
-
-_WRITE_BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class _Report(Protocol):
@@ -36,7 +35,7 @@ class LogFacts:
             report: Logs an event.
         """
         self.problem = ""
-        self.write_times: Final = Histogram(_WRITE_BOUNDS_S)
+        self.write_times: Final = Histogram(SHOWN_BOUNDS_S)
         self._machine: Final = machine
         self._tell: Final = tell
         self._report: Final = report

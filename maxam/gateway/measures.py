@@ -1,18 +1,57 @@
 """The present value of each metric. `api/routes/metrics` declares name, kind, labels and help of each, in any order."""
 
+import time
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from maxam import __version__
 from maxam.compiled import core
+from maxam.gateway.commit_times import SHOWN_BOUNDS_S
 from maxam.gateway.reload import REFUSED, RELOADED
 from maxam.gateway.server import Gateway
+from maxam.link_config import ClusterSettings
 from maxam.metrics import Histogram
 from maxam.records import REJECTION_RESULTS
 
+if TYPE_CHECKING:
+    from maxam.gateway.member import ClusterMember
+
 # Name of a metric, values of its labels, present value.
 Measure = tuple[str, tuple[str, ...], float | Histogram]
+
+_ROLES: Final = (
+    "serving",
+    "observer",
+    "recovering",
+    "placing",
+    "copying",
+    "following",
+    "claiming",
+    "leading",
+    "leaving",
+)
+_NO_MEMBER: Final[dict[tuple[str, tuple[str, ...]], float]] = {
+    ("term", ()): 0,
+    ("suspended", ()): 0,
+    ("proof_age_seconds", ()): 0,
+    ("log_index", ()): 0,
+    ("applied_index", ()): 0,
+    ("synced_index", ()): 0,
+    ("lag_seconds", ()): 0,
+    ("members", ("live",)): 0,
+    ("members", ("silent",)): 0,
+    ("copies", ()): 0,
+    ("copies_min", ()): 0,
+    ("log_bytes", ()): 0,
+    ("log_limit_bytes", ()): 0,
+    ("log_retries_total", ()): 0,
+    ("engine_nodes", ("up",)): 0,
+    ("engine_nodes", ("down",)): 0,
+    ("engine_bytes", ()): 0,
+    ("engine_quota_bytes", ()): 0,
+}
 
 
 def measures(gateway: Gateway) -> Iterator[Measure]:
@@ -30,8 +69,9 @@ def measures(gateway: Gateway) -> Iterator[Measure]:
 def _cluster(gateway: Gateway) -> Iterator[Measure]:
     observer, links = gateway.role.observer, gateway.links
     states = () if links is None else tuple(links.states.values())
-    yield "maxam_cluster_role", ("serving",), int(gateway.role.serves)
-    yield "maxam_cluster_role", ("observer",), int(observer is not None)
+    for name in _ROLES:
+        yield "maxam_cluster_role", (name,), int(gateway.role.name == name)
+    yield from _member(gateway)
     follower = None if observer is None else observer.follower
     yield "maxam_follow_linked", (), int(follower is not None and follower.status.linked_at_s is not None)
     yield "maxam_follow_refused", (), int(follower is not None and follower.status.refused != "")
@@ -42,6 +82,45 @@ def _cluster(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_follow_links_lost_total", (), 0 if follower is None else follower.restarts
     for wish in ("feed", "copy"):
         yield "maxam_links", (wish,), sum(state.wish == wish for state in states)
+
+
+def _member(gateway: Gateway) -> Iterator[Measure]:
+    member, settings = gateway.role.member, gateway.settings.cluster
+    if member is None or settings is None:
+        found, times = _NO_MEMBER, Histogram(SHOWN_BOUNDS_S)
+    else:
+        found, times = _figures(member, settings), member.facts.write_times
+    for (name, labels), value in found.items():
+        yield f"maxam_cluster_{name}", labels, value
+    yield "maxam_cluster_log_append_seconds", (), times
+
+
+def _figures(member: "ClusterMember", settings: ClusterSettings) -> dict[tuple[str, tuple[str, ...]], float]:
+    machine, announcer, place, size = member.machine, member.announcer, member.logged.place, member.announcer.size
+    head = machine.head
+    live = sum(map(announcer.is_live, announcer.members))
+    up = 0 if size is None else sum(bool(release) for _, release in size.nodes)
+    values = (
+        0 if head is None else head.term,
+        int(member.suspended),
+        time.monotonic() - machine.proof_s if member.leads else 0,
+        max(place.index, 0 if head is None else head.index),
+        member.applied,
+        member.keeper.synced_index,
+        member.lag_s,
+        live,
+        len(announcer.members) - live,
+        announcer.in_step(),
+        settings.copies_min,
+        place.held_bytes,
+        settings.log_bytes_max,
+        announcer.failures,
+        up,
+        0 if size is None else len(size.nodes) - up,
+        0 if size is None else size.bytes,
+        0 if size is None else size.quota,
+    )
+    return dict(zip(_NO_MEMBER, values, strict=True))
 
 
 def _resources(gateway: Gateway) -> Iterator[Measure]:

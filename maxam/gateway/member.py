@@ -207,6 +207,11 @@ class ClusterMember:
         return max(time.time_ns() // 1000 if current else 0, self._steps.applied.accepted_at_us)
 
     @property
+    def applied(self) -> int:
+        """Index of the last entry that the broker has."""
+        return self.logged.place.index if self.leads else self._applied
+
+    @property
     def lag_s(self) -> float:
         """Seconds since this member had all of the log, as far as it knows; 0 while it leads."""
         return 0.0 if self.leads else time.monotonic() - self._at_head_s
@@ -517,8 +522,7 @@ class ClusterMember:
 
     def _announcement(self) -> Announcement:
         ready = self.machine.role is Role.FOLLOWING and self.lag_s < _READY_S and not self.keeper.disk_full
-        applied = self.logged.place.index if self.leads else self._applied
-        return announcement_of(self._cluster, self.name, ready, applied, self.keeper, self._gateway)
+        return announcement_of(self._cluster, self.name, ready, self.applied, self.keeper, self._gateway)
 
     def _report(self, event: str, level: int = logging.INFO, **facts: Any) -> None:  # noqa: ANN401  # of any event
         head = self.machine.head

@@ -65,6 +65,13 @@ def histogram(name: str, good_s: float, bad_s: float, bounds: tuple[str, ...]) -
 
 ON = 'job="maxam", instance="a:8643"'
 BOUNDS = ("0.001", "0.01", "0.1", "0.2", "0.5", "1.0", "2.5")
+
+
+def role(name: str, good: float, bad: float, instance: str = "a:8643", job: str = "maxam") -> Course:
+    """A role of a member of a cluster."""
+    return gauge(f'maxam_cluster_role{{job="{job}", instance="{instance}", role="{name}"}}', good, bad)
+
+
 CASES: dict[str, list[Course]] = {
     "MaxamDown": [gauge(f"up{{{ON}}}", 1, 0)],
     "MaxamNotReady": [gauge(f"maxam_ready{{{ON}}}", 1, 0)],
@@ -83,6 +90,30 @@ CASES: dict[str, list[Course]] = {
     "MaxamTopicsOverdue": [gauge(f"maxam_topics_overdue{{{ON}}}", 0, 3)],
     "MaxamObserverBehind": [gauge(f"maxam_follow_lag_seconds{{{ON}}}", 0.2, 90)],
     "MaxamObserverRefused": [gauge(f"maxam_follow_refused{{{ON}}}", 0, 1)],
+    "MaxamClusterNoLeader": [role("leading", 1, 0, job="venue-8"), role("following", 0, 1, job="venue-8")],
+    "MaxamClusterTwoLeaders": [
+        role("leading", 1, 1),
+        role("leading", 0, 1, "b:8643"),
+        gauge(f"maxam_cluster_term{{{ON}}}", 7, 7),
+        gauge('maxam_cluster_term{job="maxam", instance="b:8643"}', 7, 8),
+    ],
+    "MaxamClusterMemberSilent": [gauge(f'maxam_cluster_members{{{ON}, state="silent"}}', 0, 1), role("leading", 1, 1)],
+    "MaxamClusterCopies": [
+        gauge(f"maxam_cluster_copies{{{ON}}}", 2, 1),
+        gauge(f"maxam_cluster_copies_min{{{ON}}}", 2, 2),
+        role("leading", 1, 1),
+    ],
+    "MaxamClusterLag": [gauge(f"maxam_cluster_lag_seconds{{{ON}}}", 0.1, 60)],
+    "MaxamClusterLogFills": [
+        gauge(f"maxam_cluster_log_bytes{{{ON}}}", 0.1 * GIB, 0.6 * GIB),
+        gauge(f"maxam_cluster_log_limit_bytes{{{ON}}}", GIB, GIB),
+        role("leading", 1, 1),
+    ],
+    "MaxamClusterLogSlow": histogram("maxam_cluster_log_append_seconds", 0.01, 0.5, BOUNDS),
+    "MaxamClusterEngineNode": [
+        gauge(f'maxam_cluster_engine_nodes{{{ON}, state="down"}}', 0, 1),
+        role("leading", 1, 1),
+    ],
     "MaxamBridgeDown": [gauge(f'maxam_bridge_link_up{{{ON}, venue="V1"}}', 1, 0)],
     "MaxamBridgeBehind": [
         gauge(f'maxam_bridge_behind_seconds{{{ON}, venue="V1"}}', 1, 400),

@@ -1,5 +1,6 @@
 """A cluster as processes: gateways on three nodes of etcd, killed and handed over under load, with clients that know all addresses."""
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -242,3 +243,51 @@ def test_an_empty_member_copies_what_the_log_has_forgotten(
         assert " copying " in site.members["b"].log()
         site.members["a"].start()
         require_equal(site, "a", "b")
+
+
+def test_members_are_listed_compared_and_removed(tmp_path: Path, certificates: Path, etcd: EtcdCluster) -> None:
+    """A member that is gone for good is removed, and its journal leaves the cluster. One that announces itself is not removed."""
+    with ClusterSite(tmp_path / "site", certificates, etcd, 2) as site:
+        before = site.check_online("a")
+        assert before.returncode == 0, before.stderr
+        assert "cluster init" in before.stdout
+        started(site)
+        load = Load(site, certificates)
+
+        async def work() -> None:
+            await in_thread(site.wait_for_ready, "a", 1)
+            compared = json.loads(str(await in_thread(site.admin, "a", "cluster", "compare", "--full", "--json")))
+            assert compared["members"] == ["a", "b"]
+            assert compared["differences"] == []
+            await load.goes_on()
+
+        trio.run(load.under, work)
+        online = site.check_online("b")
+        assert online.returncode == 0, online.stderr
+        assert [line.split(",")[0] for line in online.stdout.splitlines() if line.startswith("member")] == [
+            "member a: leading",
+            "member b: following",
+        ]
+        metrics = site.metrics("b")
+        assert 'maxam_cluster_role{role="following"} 1.0' in metrics
+        assert 'maxam_cluster_members{state="live"} 2.0' in metrics
+        assert 'maxam_cluster_engine_nodes{state="up"} 3.0' in metrics
+
+        def is_live(name: str) -> bool:
+            return any(row["live"] for row in site.shown("a")["members"] if row["name"] == name)
+
+        assert is_live("b")
+        assert "[member-live]" in site.try_admin("a", "cluster", "members", "--remove", "b").stderr
+        assert site.try_admin("a", "cluster", "members", "--remove", "x").returncode != 0
+        site.members["b"].stop()
+        site.until(lambda: not is_live("b"), "b to be silent")
+        site.admin("a", "cluster", "members", "--remove", "b")
+        assert [row["name"] for row in site.shown("a")["members"]] == ["a"]
+
+        folder = site.members["b"].folder
+        site.admin("a", "cluster", "leave", str(folder / "journal"), "--yes")
+        settings = (folder / "maxam.toml").read_text()
+        alone = settings[: settings.index("[link]")] + settings[settings.index("[journal]") :]
+        (folder / "maxam.toml").write_text(alone)
+        site.members["b"].start()
+        assert site.members["b"].port

@@ -43,7 +43,39 @@ _CURRENT: Final = (
     Declared("maxam_build_info", "gauge", "Always 1. The labels have version and core.", ("version", "core")),
     Declared("maxam_start_time_seconds", "gauge", "When the gateway started, seconds since the epoch."),
     Declared("maxam_ready", "gauge", "1 while the broker is in service, as in /readyz."),
-    Declared("maxam_cluster_role", "gauge", "1 for the role of this gateway: serving or observer.", ("role",)),
+    Declared(
+        "maxam_cluster_role",
+        "gauge",
+        "1 for the role of this gateway: serving, observer, or the role of a member of a cluster.",
+        ("role",),
+    ),
+    Declared("maxam_cluster_term", "gauge", "Term of the leader that this member knows; 0 without a cluster."),
+    Declared("maxam_cluster_suspended", "gauge", "1 while this member leads without an answer of the log for lease_s."),
+    Declared(
+        "maxam_cluster_proof_age_seconds",
+        "gauge",
+        "Time since this leader began the last write that the log took; 0 at a follower.",
+    ),
+    Declared("maxam_cluster_log_index", "gauge", "Index of the newest entry of the log that this member knows."),
+    Declared("maxam_cluster_applied_index", "gauge", "Index of the last entry that the broker of this member has."),
+    Declared(
+        "maxam_cluster_synced_index", "gauge", "Index of the last entry that is durable in the journal of this member."
+    ),
+    Declared(
+        "maxam_cluster_lag_seconds", "gauge", "Time since this member had all of the log that it knew; 0 at the leader."
+    ),
+    Declared("maxam_cluster_members", "gauge", "Members of the cluster by state: live or silent.", ("state",)),
+    Declared("maxam_cluster_copies", "gauge", "Journals of live members that have what the log had ten seconds ago."),
+    Declared("maxam_cluster_copies_min", "gauge", "Setting copies_min; 0 without a cluster."),
+    Declared("maxam_cluster_log_bytes", "gauge", "Bytes of the entries that the log holds."),
+    Declared("maxam_cluster_log_limit_bytes", "gauge", "Setting log_bytes_max; 0 without a cluster."),
+    Declared(
+        "maxam_cluster_log_append_seconds", "histogram", "Time until the log has taken an entry or a sign of life."
+    ),
+    Declared("maxam_cluster_log_retries_total", "counter", "Requests to which a node of etcd gave no answer."),
+    Declared("maxam_cluster_engine_nodes", "gauge", "Nodes of etcd by state: up or down.", ("state",)),
+    Declared("maxam_cluster_engine_bytes", "gauge", "Size of the data of etcd."),
+    Declared("maxam_cluster_engine_quota_bytes", "gauge", "Quota of etcd; 0 if it is not known."),
     Declared("maxam_follow_linked", "gauge", "1 while an observer has a link to its source."),
     Declared("maxam_follow_refused", "gauge", "1 if the source refuses this observer, such as a forked journal."),
     Declared(
