@@ -222,11 +222,18 @@ class AuthorityFolder:
         return found[0]
 
     def sign(
-        self, name: str, key: CertifiedKey, now: dt.datetime, days: int, server_names: Sequence[str] = ()
+        self,
+        name: str,
+        key: CertifiedKey,
+        now: dt.datetime,
+        days: int,
+        server_names: Sequence[str] = (),
+        *,
+        link: bool = False,
     ) -> x509.Certificate:
         """Certify a key, and write nothing; the authority must be unlocked.
 
-        It is valid for no longer than the authority itself.
+        It is valid for no longer than the authority itself. With `link`, a server's certificate is one of a client too.
         """
         until = min(now + dt.timedelta(days=days), self.certificate.not_valid_after_utc)
         if until <= now:
@@ -234,7 +241,7 @@ class AuthorityFolder:
         subject = _name(name)
         try:
             return sign_certificate(
-                self.certificate, self._unlocked(), subject, key, now - CLOCK_TOLERANCE, until, server_names
+                self.certificate, self._unlocked(), subject, key, now - CLOCK_TOLERANCE, until, server_names, link=link
             )
         except ValueError as error:
             raise ConfigurationError(

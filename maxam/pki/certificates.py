@@ -146,6 +146,8 @@ def sign_certificate(
     valid_from: dt.datetime,
     valid_until: dt.datetime,
     server_names: Sequence[str] = (),
+    *,
+    link: bool = False,
 ) -> x509.Certificate:
     """Certify a key: a server's when it is given server names, else a client's. The serial number is 159 random bits.
 
@@ -157,19 +159,30 @@ def sign_certificate(
         valid_from: First moment of validity, with a time zone.
         valid_until: Last moment of validity, with a time zone.
         server_names: DNS names and IP addresses of the server.
+        link: A server's certificate is one of a client too, as both ends of a link have it.
     """
-    purpose = ExtendedKeyUsageOID.SERVER_AUTH if server_names else ExtendedKeyUsageOID.CLIENT_AUTH
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH] if server_names else []
+    purposes += [ExtendedKeyUsageOID.CLIENT_AUTH] if link or not server_names else []
     builder = (
         _builder(subject, authority.subject, public_key, valid_from, valid_until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
     )
     if server_names:
         names = x509.SubjectAlternativeName([_general_name(server_name) for server_name in server_names])
         builder = builder.add_extension(names, critical=False)
     return builder.sign(authority_key, hashes.SHA256())
+
+
+def is_for_links(certificate: x509.Certificate) -> bool:
+    """Return True if a certificate is one of a server and of a client."""
+    try:
+        purposes = set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except x509.ExtensionNotFound:
+        return False
+    return purposes >= {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
 
 
 def sign_revocation_list(

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -31,7 +32,15 @@ class Operator:
         exit_code: Of the last command.
     """
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    def __init__(self, folder: Path, programs: Path, jobs: str) -> None:
+        """Open a shell.
+
+        Args:
+            folder: Where it stands.
+            programs: Comes first on its path.
+            jobs: Variables of the shell with the processes that it starts.
+        """
+        self._jobs: Final = jobs
         self.exit_code = 0
         self._shell = subprocess.Popen(
             ["bash"],
@@ -70,23 +79,29 @@ class Operator:
 
     def leave(self) -> None:
         """End the shell and what it started."""
-        self._input.write("kill -KILL $A $B $W\n")
+        self._input.write(f"kill -KILL {self._jobs}\n")
         self._input.close()
         self._shell.wait(PATIENCE_S)
         self._output.close()
 
 
-@pytest.fixture
-def operator(tmp_path: Path) -> Iterator[Operator]:
-    """Stand in an empty folder, with our programs on the path."""
-    folder, programs = tmp_path / "site", tmp_path / "bin"
-    folder.mkdir()
+def programs_in(folder: Path) -> Path:
+    """Make the empty folder `site`, and one with our programs; return that."""
+    (folder / "site").mkdir()
+    programs = folder / "bin"
     programs.mkdir()
     for name in ("admin", "gateway"):
         program = programs / f"maxam-{name}"
         program.write_text(PROGRAM.format(root=Path(__file__).parents[2], python=sys.executable, name=name))
         program.chmod(0o755)
-    operator = Operator(folder, programs)
+    return programs
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Iterator[Operator]:
+    """Stand in an empty folder, with our programs on the path."""
+    programs = programs_in(tmp_path)
+    operator = Operator(tmp_path / "site", programs, "$A $B $W")
     yield operator
     operator.leave()
 

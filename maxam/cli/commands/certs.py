@@ -25,7 +25,7 @@ from maxam.pki.authority import (
     read_request,
     text_of,
 )
-from maxam.pki.certificates import fingerprint
+from maxam.pki.certificates import fingerprint, is_for_links
 from maxam.terminal.groups import LazyGroup
 from maxam.terminal.moments import Duration
 from maxam.terminal.options import RenamedOption
@@ -63,6 +63,9 @@ _SERVER_NAMES: Final = click.option(
     multiple=True,
     metavar="NAME",
     help="A DNS name or IP address: makes it a server's certificate. Several times for several.",
+)
+_LINK: Final = click.option(
+    "--link", is_flag=True, help="With --server-name, also a client's certificate, as members of a cluster need it."
 )
 _TO: Final = click.option("--to", "to", type=FILE, required=True, help="File to write the certificate to, PEM.")
 _FORCE: Final = click.option("--force", is_flag=True, help="Replace the file of --to whatever it holds.")
@@ -114,6 +117,7 @@ def certs_ca(folder: Path, name: str, validity: dt.timedelta, passphrase_file: P
     "--to", "to", type=FOLDER, required=True, help="Where to write NAME.pem and NAME.key (mode 0600, not encrypted)."
 )
 @_SERVER_NAMES
+@_LINK
 @_VALIDITY
 @_PASSPHRASE
 @json_option
@@ -122,6 +126,7 @@ def certs_issue(
     name: str,
     to: Path,
     server_names: tuple[str, ...],
+    link: bool,
     validity: dt.timedelta,
     passphrase_file: Path | None,
     as_json: bool,
@@ -135,7 +140,7 @@ def certs_issue(
     authority = _unlocked(folder, passphrase_file)
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    certificate = authority.sign(name, key.public_key(), _now(), validity.days, server_names)
+    certificate = authority.sign(name, key.public_key(), _now(), validity.days, server_names, link=link)
     try:
         to.mkdir(parents=True, exist_ok=True)
         replace_durably(key_file, pem, 0o600)
@@ -157,6 +162,7 @@ def certs_issue(
 @_TO
 @_FORCE
 @_SERVER_NAMES
+@_LINK
 @_VALIDITY
 @_PASSPHRASE
 @json_option
@@ -167,6 +173,7 @@ def certs_sign(
     to: Path,
     force: bool,
     server_names: tuple[str, ...],
+    link: bool,
     validity: dt.timedelta,
     passphrase_file: Path | None,
     as_json: bool,
@@ -174,7 +181,7 @@ def certs_sign(
     """Certify the key of a certificate signing REQUEST (PKCS 10) for NAME; nothing else that it asks for counts."""
     key = read_request(_read(request, _REQUEST))
     authority = _unlocked(folder, passphrase_file)
-    certificate = authority.sign(name, key, _now(), validity.days, server_names)
+    certificate = authority.sign(name, key, _now(), validity.days, server_names, link=link)
     _require_replaceable(to, certificate, authority, force)
     authority.add(certificate, name, _now(), "certs sign")
     _write(to, certificate)
@@ -279,7 +286,8 @@ def certs_renew(
     key = old.load().public_key() if request is None else read_request(_read(request, _REQUEST))
     if key_problem(key):
         raise ConfigurationError(f"the key of {old.fingerprint} is {key_problem(key)}; give a --request with another")
-    renewed = authority.sign(old.name, key, now, validity.days, old.server_names)  # type: ignore[arg-type]  # has no problem
+    link = is_for_links(old.load())
+    renewed = authority.sign(old.name, key, now, validity.days, old.server_names, link=link)  # type: ignore[arg-type]
     _require_replaceable(to, renewed, authority, force)
     authority.add(renewed, old.name, now, "certs renew", old.fingerprint)
     _write(to, renewed)

@@ -161,6 +161,11 @@ def test_a_day_in_the_life_of_an_authority(tmp_path: Path) -> None:
     assert verified(tmp_path / "gateway.pem", "sslserver")
     assert not verified(tmp_path / "gateway.pem", "sslclient")
     assert (tmp_path / "gateway.key").stat().st_mode & 0o777 == 0o600
+    cli("issue", ca, "member", "--server-name", "a.venue", "--link", "--to", tmp_path)
+    cli("renew", ca, tmp_path / "member.pem", "--to", tmp_path / "member-2.pem")
+    for member in ("member.pem", "member-2.pem"):
+        assert verified(tmp_path / member, "sslserver")
+        assert verified(tmp_path / member, "sslclient")
     csr, first, second = tmp_path / "meters.csr", tmp_path / "meters.pem", tmp_path / "meters-2.pem"
     csr.write_bytes(request(ed25519.Ed25519PrivateKey.generate()))
     cli("sign", ca, "meters", csr, "--to", first)
