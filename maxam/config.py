@@ -265,6 +265,14 @@ class BridgesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontsSettings:
+    """Processes on this machine that have the clients, so that more than one core serves them."""
+
+    # Number of processes. With 0 the gateway serves its clients itself
+    count: int = bounded(0, 0, 64, "each one holds all topics")
+
+
+@dataclass(frozen=True, slots=True)
 class AuditSettings:
     """Where the audit log is kept, and how much of it."""
 
@@ -296,6 +304,7 @@ class Settings:
     follow: FollowSettings | None = None  # None: it serves clients
     cluster: ClusterSettings | None = None  # None: it is no member of a cluster
     bridge: BridgesSettings | None = None  # None: it runs no bridge
+    fronts: FrontsSettings | None = None  # None: it serves its clients itself
 
 
 # Keys of the release before, by the key that has replaced each. They work for one release more.
@@ -415,6 +424,12 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
                     f"[enrolment] folder needs {place} too; add it, or take the folder away to enrol nobody",
                 )
     check_links(settings.link, settings.follow, settings.cluster, settings.limits.frame_body_bytes_max)
+    if settings.fronts is not None and (settings.follow is not None or settings.cluster is not None):
+        other = "follow" if settings.follow is not None else "cluster"
+        raise MistakeError(
+            "fronts",
+            f"[fronts] excludes [{other}]: fronts serve the clients of a gateway that stands alone. Remove one",
+        )
 
 
 def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:

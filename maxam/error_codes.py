@@ -83,6 +83,10 @@ CODES: Final[dict[str, Entry]] = {
         "An entry has garbled outcomes of the operations of fronts.",
         "Run one release only. If it recurs, report it with the log.",
     ),
+    "front-lost": Entry(
+        "The link between a gateway and one of its fronts has ended.",
+        "The gateway starts another front by itself. See the log for the reason.",
+    ),
     "front-diverged": Entry(
         "The gateway sends a front something that does not continue what the front has.",
         "The gateway starts another front by itself. If it recurs, report it with the log.",

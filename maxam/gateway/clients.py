@@ -5,7 +5,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -15,22 +15,55 @@ from maxam.broker.session_table import TAKEOVER
 from maxam.config import LISTENER_PLACES, Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
-from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, TAKEN_OVER, Audit
+from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, TAKEN_OVER
 from maxam.gateway.clock import WallClock
-from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.connect_rates import ConnectRates
+from maxam.gateway.delivery_scheduler import DeliveryScheduler
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, affordable_connections
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import LogLimit, log_bug, log_event
-from maxam.gateway.presence import Presence
 from maxam.gateway.rates import Rates
 from maxam.gateway.revocation import Chain
-from maxam.gateway.server_connection import ServerConnection
+from maxam.gateway.server_connection import Claim, ServerConnection
 from maxam.gateway.tls import TlsSocket
 from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.transport import Transport
 from maxam.records import Identity
+
+
+class Committer(Protocol):
+    """The part of a commit loop that serves clients; on a front it hands operations to the gateway."""
+
+    wills_held: bool
+
+    @property
+    def deliveries(self) -> DeliveryScheduler:
+        """The order in which connections send."""
+
+    def schedule_commit(self) -> None:
+        """Have committed what was appended."""
+
+
+class Recorder(Protocol):
+    """A log of the connections of clients."""
+
+    def record(
+        self, event: str, outcome: str, who: Identity = ..., address: str = "", reason: str = "", **facts: object
+    ) -> None:
+        """Log one event."""
+
+
+class Attendance(Protocol):
+    """A publisher of who is connected."""
+
+    held: bool
+
+    def connected(self, principal: str, client_id: str, address: str, now_s: float) -> None:
+        """Record that a connection has a session."""
+
+    def ended(self, principal: str, client_id: str, address: str, heard_s: float | None, now_s: float) -> None:
+        """Record that a connection has ended."""
 
 
 @final
@@ -51,14 +84,15 @@ class Clients:
         settings: Settings,
         broker: Broker,
         connections: dict[Transport, None],
-        committer: CommitLoop,
+        committer: Committer,
         clock: WallClock,
         access: AccessMonitor,
         loaded: Callable[[], LoadedConfig],
         holdings: Holdings,
-        audit: Audit,
-        presence: Presence,
+        audit: Recorder,
+        presence: Attendance,
         rates: Rates,
+        claim: Claim | None = None,
     ) -> None:
         """Begin without clients; `serve` accepts them.
 
@@ -74,7 +108,9 @@ class Clients:
             audit: Log of the connections of clients.
             presence: Publishes who is connected.
             rates: Rates of the senders.
+            claim: On a front, claims sessions. None elsewhere.
         """
+        self._claim: Final = claim
         self.connected: Final[dict[Outbox, Transport]] = {}
         others = LISTENER_PLACES * (1 if settings.enrolment.folder is None else 2)
         self.connections_max: Final = affordable_connections(settings.limits.connections_max, others)
@@ -105,31 +141,46 @@ class Clients:
         """
         accepting = trio.CancelScope()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._accept, listening, nursery, accepting)
+            nursery.start_soon(self.accept, listening, partial(self._accepted, nursery), accepting)
             await stopping.wait()
-            self.closed = True
             accepting.cancel()
-            self._committer.wills_held = self._presence.held = True
-            shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
-            for connection in list(self._connections):
-                connection.expel(shutdown)
+            self.close()
             nursery.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
+
+    def close(self) -> None:
+        """Send each client the shutdown message, and accept no other."""
+        self.closed = True
+        self._committer.wills_held = self._presence.held = True
+        shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
+        for connection in list(self._connections):
+            connection.expel(shutdown)
 
     def degraded(self, now_s: float) -> list[str]:
         """Return lines for health: accepts that failed, addresses and principals that connect too often."""
         return self.accept_failures.degraded(now_s) + self.connect_rates.degraded(now_s)
 
-    async def _accept(self, listening: socket.socket, clients: trio.Nursery, scope: trio.CancelScope) -> None:
+    async def accept(
+        self,
+        listening: socket.socket,
+        accepted: Callable[[socket.socket, str, int], None],
+        scope: trio.CancelScope,
+    ) -> None:
+        """Call `accepted` with each connection that comes, until the scope is cancelled."""
         acceptor = Acceptor(listening, self._settings.limits, self.accept_failures)
         with scope:
-            await acceptor.run(partial(self._accepted, clients))
+            await acceptor.run(accepted)
 
     def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        if self.admits(connected, host, port, len(self._connections)):
+            self.begin(clients, connected, host, port)
+
+    def admits(self, connected: socket.socket, host: str, port: int, count: int) -> bool:
+        """Return True if one more connection is allowed beside `count`; close it if not."""
         if self.closed:
             connected.close()  # accepted in the pass in which the stop began, or by a leader that lost its cluster
-            return
+            return False
         now_s = trio.current_time()
-        over = "connections_max" if len(self._connections) >= self.connections_max else ""
+        over = "connections_max" if count >= self.connections_max else ""
         if not over and not self.connect_rates.admits_address(host, now_s):
             over = "connects_per_address_per_s"
         if over:
@@ -138,7 +189,10 @@ class Clients:
             self._audit.record(REFUSED, "refused", address=address_text(host, port), reason=over)
             if self._log_limit.admit("connection-refused", host, now_s):
                 log_event(logging.WARNING, "connection-refused", address=address_text(host, port), reason=over)
-            return
+        return not over
+
+    def begin(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        """Serve a connection that was accepted, in a task of its own."""
         if len(self._unauthenticated) >= self._settings.limits.connections_unauthenticated_max:
             # A legitimate client is unauthenticated for milliseconds: the oldest one is the least loss.
             oldest = next(iter(self._unauthenticated))
@@ -178,7 +232,15 @@ class Clients:
         self._access.connects(chain)
         denial = partial(self._connect_denial, fingerprint, chain)
         return ServerConnection(
-            self._broker, self._settings, fingerprint, secrets.token_hex(16), wake, now_s, denial, self._holdings
+            self._broker,
+            self._settings,
+            fingerprint,
+            secrets.token_hex(16),
+            wake,
+            now_s,
+            denial,
+            self._holdings,
+            self._claim,
         )
 
     def _connect_denial(self, fingerprint: str, chain: Chain) -> ProtocolError | None:

@@ -6,7 +6,7 @@ import os
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
@@ -52,6 +52,7 @@ class LoadedConfig:
         revocations: CRLs of those authorities.
         tls: Context of new connections.
         digests: Digest of the content of each item.
+        contents: Content of each item, for fronts; empty without fronts.
     """
 
     policy: Policy
@@ -61,6 +62,7 @@ class LoadedConfig:
     revocations: Revocations
     tls: ssl.SSLContext
     digests: Mapping[str, str]
+    contents: Mapping[str, "Content"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,27 @@ def reread_config(
     return reading.loaded(), refused
 
 
+def take_contents(settings: Settings, contents: Mapping[str, Content], before: LoadedConfig | None) -> LoadedConfig:
+    """Return the items of these contents, which another process has read and checked.
+
+    Args:
+        settings: Where they were read.
+        contents: Of items; those that are missing stay as they are.
+        before: The items in force; None at start.
+
+    Raises:
+        ConfigurationError: One cannot be used here, as by a certificate that has expired since.
+    """
+    reading = _Reading(settings, before)
+    for item in ITEMS:
+        if item in contents:
+            reading.take(item, contents[item])
+    loaded = reading.loaded()
+    if loaded is None:
+        raise ConfigurationError("the gateway did not send all items of its configuration. Restart it")
+    return loaded
+
+
 def _load_policy(files: list[tuple[str, bytes]], limits: Limits) -> Policy:
     """Load a policy; raise PolicyError with the line of the first mistake, and how many more there are."""
     policy, problems = inspect_policies(files, limits)
@@ -191,6 +214,7 @@ class _Reading:
         self._before: Final = before
         self._now_s: Final = time.time()
         self._digests: Final[dict[str, str]] = {} if before is None else dict(before.digests)
+        self._contents: Final[dict[str, Content]] = {} if before is None else dict(before.contents)
         self._policy = None if before is None else before.policy
         self._registry = None if before is None else before.registry
         self._certificate = None if before is None else before.certificate
@@ -199,7 +223,10 @@ class _Reading:
 
     def read(self, item: str) -> None:
         """Read one item, and take it instead of what is in force unless it is the same; raises ConfigurationError."""
-        content = Content(_read_item(item, self._settings, starting=self._before is None))
+        self.take(item, Content(_read_item(item, self._settings, starting=self._before is None)))
+
+    def take(self, item: str, content: Content) -> None:
+        """Take the content of an item, unless it is the same as in force; raises ConfigurationError."""
         # A list is judged by who may sign it, too.
         digest = content.digest(self._digests.get(CLIENT_CA, "")) if item == CRL else content.digest()
         if self._digests.get(item) == digest:
@@ -220,6 +247,8 @@ class _Reading:
         elif self._authorities is not None:
             self._revocations = self._load_revocations(texts, self._authorities)
         self._digests[item] = digest
+        if self._settings.fronts is not None:
+            self._contents[item] = content
 
     def loaded(self) -> LoadedConfig | None:
         """Return the whole, None if something is missing."""
@@ -233,7 +262,14 @@ class _Reading:
         else:
             context = server_context(certificate, authorities, self._settings.tls.minimum)
         return LoadedConfig(
-            self._policy, self._registry, certificate, authorities, self._revocations, context, self._digests
+            self._policy,
+            self._registry,
+            certificate,
+            authorities,
+            self._revocations,
+            context,
+            self._digests,
+            self._contents,
         )
 
     def _load_certificate(self, texts: Mapping[str, bytes]) -> ServerCertificate:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Literal, final
+from typing import Final, Literal, Protocol, final
 
 import trio
 
@@ -76,6 +76,19 @@ class _Request:
     outcomes: list[Outcome] = field(default_factory=list)
 
 
+class Reloaded(Protocol):
+    """Other processes that put the same files into force."""
+
+    async def prepare(self, after: LoadedConfig) -> None:
+        """Have them read items that are about to come into force."""
+
+    def swap(self, schemas: bool) -> None:
+        """Have them put these into force, without the schemas if those are refused."""
+
+    async def settle(self) -> None:
+        """Wait until the old items are out of force there."""
+
+
 @final
 class Reloader:
     """Reads everything again when asked, and swaps the valid items.
@@ -83,6 +96,7 @@ class Reloader:
     Attributes:
         loaded: The items in force. Replaced as a whole.
         items: State of each item.
+        fronts: The processes that have the clients; None if the gateway has them itself.
         on_outcome: Called with each item that is put into force or refused, its outcome, the reason, and the origin of the request.
     """
 
@@ -114,6 +128,7 @@ class Reloader:
         self._keep_schemas: Final = keep_schemas
         self._settle: Final = settle
         self._wall_us: Final = wall_us
+        self.fronts: Reloaded | None = None
         self._requests: list[_Request] = []
         self._wakeup: Final = AutoResetEvent()
 
@@ -192,6 +207,8 @@ class Reloader:
             search = OrphanSearch(self._broker, after.registry)
             with search:
                 problem = await self._prepare_schemas(after, search)
+                if self.fronts is not None:
+                    await self.fronts.prepare(after)
                 if not problem:
                     search.finish()  # and no checkpoint until the swap
                     orphans = _orphans_text(search)
@@ -206,13 +223,18 @@ class Reloader:
                 if problem:
                     refused[SCHEMAS] = problem
                     digests = {**after.digests, SCHEMAS: before.digests[SCHEMAS]}
-                    after = replace(after, registry=before.registry, digests=digests)
-                self._swap(before, after)
+                    contents = after.contents and {**after.contents, SCHEMAS: before.contents[SCHEMAS]}
+                    after = replace(after, registry=before.registry, digests=digests, contents=contents)
+                self._swap(before, after, not problem)
         else:
-            self._swap(before, after)
+            if self.fronts is not None and after.digests != before.digests:
+                await self.fronts.prepare(after)
+            self._swap(before, after, schemas=True)
         changed = {item for item in ITEMS if after.digests[item] != before.digests[item]}
         if changed:
             await self._settle(before)
+            if self.fronts is not None:
+                await self.fronts.settle()
         outcomes = [self._outcome(item, item in changed, refused.get(item, ""), notes.get(item, "")) for item in ITEMS]
         self._report(outcomes, triggers)
         return outcomes
@@ -228,7 +250,9 @@ class Reloader:
         await search.run()
         return ""
 
-    def _swap(self, before: LoadedConfig, after: LoadedConfig) -> None:
+    def _swap(self, before: LoadedConfig, after: LoadedConfig, schemas: bool) -> None:
+        if self.fronts is not None and after.digests != before.digests:
+            self.fronts.swap(schemas)
         self.loaded = after
         if after.policy is not before.policy:
             self._broker.replace_policy(after.policy, self._wall_us())

@@ -59,6 +59,7 @@ from maxam.journal.files import Journal
 from maxam.link_config import LinkSettings
 
 if TYPE_CHECKING:
+    from maxam.gateway.fronts import Fronts
     from maxam.gateway.links import Links
 
 # The committer thread must get the GIL back soon after its fsync: the default of 5 ms would be the latency of every RECEIPT.
@@ -116,6 +117,7 @@ class Gateway:
         journal_size: How large the journal is.
         links: Other gateways that follow this one. None if none can.
         role: Its role among other gateways.
+        fronts: Processes that have the clients. None if the gateway has them itself.
         on_started: Called once the audit log is open, before anything is served.
     """
 
@@ -208,8 +210,26 @@ class Gateway:
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
+        self.fronts: Final = self._make_fronts() if settings.fronts is not None and settings.fronts.count else None
+        self.reloader.fronts = self.fronts
         if self.links is not None:
             role.join(self.links)
+
+    def _make_fronts(self) -> "Fronts":
+        """Return the processes that have the clients. Their modules are loaded only if they are wanted."""
+        from maxam.gateway.fronts import Fronts  # noqa: PLC0415
+
+        return Fronts(
+            self.settings,
+            self.broker,
+            self.committer,
+            self.clients,
+            lambda: self.reloader.loaded,
+            self.audit,
+            self.presence,
+            self._journal.position,
+            self.clock.now_us,
+        )
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -303,7 +323,8 @@ class Gateway:
             if len(addresses) > 1:
                 self.admin_port = int(addresses[1].rpartition(":")[2])
             lasting.start_soon(self.role.run, self)
-            ready(addresses)
+            if self.fronts is None:
+                ready(addresses)
             if listening is None:
                 await self._serving.wait()
             if not self._stopping.is_set():
@@ -312,7 +333,10 @@ class Gateway:
                     self.address = listening.getsockname()[:2]
                     self._start_serving(lasting)
                     log_event(logging.INFO, "serving", address=address_text(*self.address))
-                await self.clients.serve(listening, self._stopping)
+                if self.fronts is None:
+                    await self.clients.serve(listening, self._stopping)
+                else:
+                    await self.fronts.serve(listening, self._stopping, partial(ready, addresses))
                 with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                     await self.committer.drained()
             lasting.cancel_scope.cancel()

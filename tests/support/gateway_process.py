@@ -1,5 +1,6 @@
 """The real gateway in a process of its own, on a free loopback port."""
 
+import os
 import random
 import re
 import signal
@@ -15,6 +16,12 @@ from typing import Literal, Self
 from tests.support.patience import PATIENCE_S
 
 COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gateway does
+
+
+def _fronts(settings: str) -> str:
+    """Return the table that has all these gateways serve with fronts: MAXAM_TEST_FRONTS is their number."""
+    count = os.environ.get("MAXAM_TEST_FRONTS", "0")
+    return f"[fronts]\n            count = {count}" if count != "0" and "[fronts]" not in settings else ""
 
 
 def kept_ports(count: int) -> list[int]:
@@ -154,7 +161,8 @@ class GatewayProcess:
             key = "{certificates}/server.key"
             client_ca = "{certificates}/ca.pem"
             crl = "{certificates}/crl.pem"
-            {settings}""",
+            {settings}
+            {_fronts(settings)}""",
             encoding="utf-8",
         )
 

@@ -1,0 +1,436 @@
+"""The process of a front: it reads the journal, then serves the connections that its gateway hands to it."""
+
+import gc
+import json
+import logging
+import pickle
+import signal
+import socket
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, final
+
+import trio
+
+from maxam.broker.broker import Broker
+from maxam.cluster import wire
+from maxam.config import Settings
+from maxam.errors import JournalError, MaxamError
+from maxam.front.loop import FrontLoop
+from maxam.front.replica import Replica, ReplicaError
+from maxam.gateway.access import AccessMonitor
+from maxam.gateway.bridge_links import BridgeLinks
+from maxam.gateway.clients import Clients
+from maxam.gateway.clock import WallClock
+from maxam.gateway.freshness import Freshness
+from maxam.gateway.front_link import FrontLink, FrontLinkError
+from maxam.gateway.fronts import COUNTED, REJECTION_FIELDS
+from maxam.gateway.holdings import Holdings
+from maxam.gateway.loaded_config import SCHEMAS, Content, LoadedConfig, take_contents
+from maxam.gateway.log import log_event, start_logging
+from maxam.gateway.rates import Rates
+from maxam.gateway.transport import Transport
+from maxam.journal.disk import OsDisk
+from maxam.journal.encoding import Position
+from maxam.journal.identity import end_chain
+from maxam.journal.replay import Replay
+from maxam.records import Identity, Rejection
+from maxam.stomp.events import Send
+
+_UNSENT_BYTES_MAX: Final = 268_435_456
+_REPORT_S: Final = 0.5
+_EVENTS_MAX: Final = 10_000  # between two reports; the rest is counted in the log of the front
+_TRIES: Final = 20  # to read a journal whose files are renamed meanwhile
+_COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)  # as the gateway has them
+_COLLECT_ALL_INTERVAL_S: Final = 900
+_NO_ONE: Final = Identity("", "")
+_REJECTED_BYTES: Final = 500  # of a rejected SEND in a report, beside its body
+_REJECTED_BYTES_MAX: Final = 4_194_304  # of those in one report
+
+
+def _packed(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+@final
+class Reports:
+    """Reports for the gateway: audit events, who is connected, counters. It is an audit log and a presence for `Clients`.
+
+    Attributes:
+        held: As presence has it; unused.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.held = False
+        self._broker: Final = broker
+        self._audit: list[object] = []
+        self._presence: list[object] = []
+        self._ended = 0
+        self._counted = dict.fromkeys(COUNTED, 0)
+        self._rejected: dict[str, int] = {}
+        self._rejected_sends: list[object] = []
+        self._rejected_bytes = 0
+        self._lost = 0  # rejected SENDs that are not among these
+
+    def record(
+        self,
+        event: str,
+        outcome: str,
+        who: Identity = _NO_ONE,
+        address: str = "",
+        reason: str = "",
+        **facts: object,
+    ) -> None:
+        """Note an audit event."""
+        if len(self._audit) < _EVENTS_MAX:
+            known = {name: value for name, value in facts.items() if value is not None}
+            self._audit.append((event, outcome, (who.principal, who.fingerprint), address, reason, known))
+
+    def connected(self, principal: str, client_id: str, address: str, _now_s: float) -> None:
+        """Note that a connection has a session."""
+        self._presence.append((principal, client_id, address, None))
+
+    def ended(self, principal: str, client_id: str, address: str, heard_s: float | None, now_s: float) -> None:
+        """Note that a connection has ended."""
+        self._presence.append((principal, client_id, address, 0.0 if heard_s is None else now_s - heard_s))
+
+    def rejected(self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
+        """Note a rejected SEND for the quarantine, the journal of rejected SENDs and the audit log of the gateway."""
+        size = len(event.body) + _REJECTED_BYTES
+        if self._rejected_bytes + size > _REJECTED_BYTES_MAX:
+            self._lost += 1
+            return
+        self._rejected_bytes += size
+        self._rejected_sends.append(
+            (
+                (identity.principal, identity.fingerprint),
+                _packed(event.destination),
+                _packed(event.body),
+                [(_packed(name), _packed(value)) for name, value in event.headers],
+                disposition.decode(),
+                [getattr(rejection, name) for name in REJECTION_FIELDS],
+                wall_us,
+            )
+        )
+
+    def closed(self) -> None:
+        """Note that a connection that was handed over has ended."""
+        self._ended += 1
+
+    def take(self) -> bytes | None:
+        """Return the report of what has happened since the last one; None if nothing has."""
+        counters = self._broker.counters
+        counts = {name: getattr(counters, name) for name in COUNTED}
+        news = {name: count - self._counted[name] for name, count in counts.items() if count != self._counted[name]}
+        rejected = {
+            result: count - self._rejected.get(result, 0)
+            for result, count in counters.rejected.items()
+            if count != self._rejected.get(result, 0)
+        }
+        if not (news or rejected or self._audit or self._presence or self._ended or self._rejected_sends or self._lost):
+            return None
+        self._counted = counts
+        self._rejected = dict(counters.rejected)
+        told = {
+            "audit": self._audit,
+            "presence": self._presence,
+            "ended": self._ended,
+            "counters": news,
+            "rejected": rejected,
+            "sends": self._rejected_sends,
+            "lost": self._lost,
+        }
+        self._audit, self._presence, self._ended = [], [], 0
+        self._rejected_sends, self._rejected_bytes, self._lost = [], 0, 0
+        return json.dumps(told).encode()
+
+
+@final
+class FrontProcess:
+    """A front that has read the journal.
+
+    Attributes:
+        loaded: The configuration in force.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        loaded: LoadedConfig,
+        epoch: int,
+        link: FrontLink,
+        taking: socket.socket,
+        replica: Replica,
+        clock: WallClock,
+    ) -> None:
+        self.loaded = loaded
+        self._settings: Final = settings
+        self._link: Final = link
+        self._taking: Final = taking
+        self._replica: Final = replica
+        self._broker: Final = replica.broker
+        replica.epoch = epoch
+        self._loop: Final = FrontLoop(replica, settings.limits)
+        self._connections: Final[dict[Transport, None]] = {}
+        self._reports: Final = Reports(self._broker)
+        self._access: Final = AccessMonitor(
+            settings, self._broker, self._connections, lambda: self.loaded, self._loop.schedule_commit
+        )
+        self._clock: Final = clock
+        self._rates: Final = Rates(self._broker, self._connections)
+        self._broker.subscribing.individual_acks = settings.listener.client_individual == "individual"
+        self._clients: Final = Clients(
+            settings,
+            self._broker,
+            self._connections,
+            self._loop,
+            clock,
+            self._access,
+            lambda: self.loaded,
+            Holdings(settings.limits),
+            self._reports,
+            self._reports,
+            self._rates,
+            replica.claim,
+        )
+        self._broker.publishing.on_rejected = self._reports.rejected
+        # The gateway deletes what expires; here overdue topics are found for the notices of subscribers.
+        self._freshness: Final = Freshness(self._broker, clock.now_us, self._loop.schedule_commit, lambda: False)
+        self._bridge_links: Final = BridgeLinks(self._broker, self._freshness, clock.now_us)
+        self._prepared: LoadedConfig | None = None
+        self._settling: trio.MemorySendChannel[tuple[int, LoadedConfig]]
+        self._reading: trio.MemorySendChannel[tuple[int, Mapping[str, Content]]]
+        self._ready = False
+        self._stopping = trio.Event()
+
+    async def run(self) -> None:
+        """Serve until the gateway ends or stops.
+
+        Raises:
+            MaxamError: The front must end. May be in a group.
+        """
+        self._settling, settle = trio.open_memory_channel[tuple[int, LoadedConfig]](100)
+        self._reading, read = trio.open_memory_channel[tuple[int, Mapping[str, Content]]](100)
+        async with trio.open_nursery() as lasting:
+            lasting.start_soon(self._loop.run)
+            lasting.start_soon(self._access.run)
+            lasting.start_soon(self._rates.run)
+            lasting.start_soon(self._freshness.run)
+            lasting.start_soon(self._bridge_links.run)
+            lasting.start_soon(self._clock.run)
+            lasting.start_soon(self._report)
+            lasting.start_soon(self._settle, settle)
+            lasting.start_soon(self._read, read)
+            lasting.start_soon(_collect_garbage)
+            async with trio.open_nursery() as clients:
+                lasting.start_soon(self._link.run, partial(self._receive, clients))
+                lasting.start_soon(self._take, clients)
+                self._note_ready()
+                await self._stopping.wait()
+                self._clients.close()
+                clients.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
+            self._broker.record_acknowledgements()
+            with trio.move_on_after(1):
+                while self._broker.applied_seq < self._broker.appended_seq or self._broker.pending:
+                    self._loop.schedule_commit()
+                    await trio.sleep(0.01)
+            self._send_report()
+            lasting.cancel_scope.cancel()
+
+    def _receive(self, _clients: trio.Nursery, frames: list[wire.Frame]) -> None:
+        known: list[wire.Frame] = []
+        for frame in frames:
+            if frame.type == wire.REPORT:
+                self._loop.receive(known)
+                known = []
+                self._hear(json.loads(frame.body))
+            elif frame.type == wire.SOURCES:
+                self._reading.send_nowait(pickle.loads(frame.body))  # noqa: S301  # of the process that has started this one
+            elif frame.type == wire.EXPEL and frame.body == b'{"all": true}':
+                self._stopping.set()
+            else:
+                known.append(frame)
+        self._loop.receive(known)
+        self._note_ready()
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        if "memory_low" in told:
+            self._broker.memory_low = bool(told["memory_low"])
+        if "now" in told:
+            self._swap(int(told["now"]), bool(told["schemas"]))
+
+    def _note_ready(self) -> None:
+        if self._replica.serving and not self._ready:
+            self._ready = True
+            self._link.send(wire.frame(wire.REPORT, json.dumps({"ready": True}).encode()))
+
+    # Connections.
+
+    async def _take(self, clients: trio.Nursery) -> None:
+        """Take the sockets that the gateway hands over."""
+        while True:
+            await trio.lowlevel.wait_readable(self._taking)
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._taking, 4096, 1)
+            except BlockingIOError:
+                continue
+            if not data:
+                return
+            host, port = json.loads(data)
+            connected = socket.socket(fileno=descriptors[0])
+            connected.setblocking(False)
+            clients.start_soon(self._serve, connected, str(host), int(port))
+
+    async def _serve(self, connected: socket.socket, host: str, port: int) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                self._clients.begin(nursery, connected, host, port)
+        finally:
+            self._reports.closed()
+
+    async def _report(self) -> None:
+        while True:
+            await trio.sleep(_REPORT_S)
+            self._send_report()
+
+    def _send_report(self) -> None:
+        told = self._reports.take()
+        if told is not None:
+            self._link.send(wire.frame(wire.REPORT, told))
+
+    # Reload.
+
+    async def _read(self, read: trio.MemoryReceiveChannel[tuple[int, Mapping[str, Content]]]) -> None:
+        async for epoch, contents in read:
+            self._prepared = await trio.to_thread.run_sync(take_contents, self._settings, contents, self.loaded)
+            self._send_sourced(epoch, 0)
+
+    def _swap(self, epoch: int, schemas: bool) -> None:
+        before, after = self.loaded, self._prepared
+        self._prepared = None
+        if after is None:
+            raise ReplicaError("a reload that was not prepared")
+        if not schemas:
+            digests = {**after.digests, SCHEMAS: before.digests[SCHEMAS]}
+            contents = {**after.contents, SCHEMAS: before.contents[SCHEMAS]}
+            after = replace(after, registry=before.registry, digests=digests, contents=contents)
+        self._loop.schedule_commit()
+        self._replica.flush()  # with the number of the files by which they were judged
+        self.loaded = after
+        self._replica.epoch = epoch
+        if after.policy is not before.policy:
+            self._broker.replace_policy(after.policy, self._clock.now_us())
+        if after.registry is not before.registry:
+            self._broker.replace_registry(after.registry)
+        self._settling.send_nowait((epoch, before))
+
+    async def _settle(self, settle: trio.MemoryReceiveChannel[tuple[int, LoadedConfig]]) -> None:
+        async for epoch, before in settle:
+            await self._access.settle(before)
+            self._send_sourced(epoch, epoch)
+
+    def _send_sourced(self, read: int, settled: int) -> None:
+        self._link.send(wire.frame(wire.SOURCED, json.dumps({"read": read, "settled": settled}).encode()))
+
+
+def main() -> int:
+    """Run the process; its arguments are the descriptors of the link and of the socket that hands over connections."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the gateway gets them too, and decides
+    start_logging()
+    gc.set_threshold(*_COLLECT_THRESHOLDS)
+    code = 0
+    try:
+        trio.run(_run, socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))
+    except* FrontLinkError:
+        pass  # it ends with the gateway
+    except* MaxamError as group:
+        log_event(logging.ERROR, "front-failed", error=_first(group))
+        code = 1
+    return code
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _run(connected: socket.socket, taking: socket.socket) -> None:
+    taking.setblocking(False)
+    begin = _receive_frame(connected)
+    settings, contents, name, epoch, memory_low = pickle.loads(begin.body)  # noqa: S301  # of the process that has started this one
+    welcome = wire.read_welcome(_receive_frame(connected).body)
+    loaded = take_contents(settings, contents, None)
+    link = FrontLink(connected, _UNSENT_BYTES_MAX)
+    broker, position = _read_journal(settings, loaded)
+    clock = WallClock(broker.accepted_at_us, settings.limits.clock_jump_s_max, trio.current_time())
+    replica = Replica(
+        broker, name, position, welcome.position, link.send, lambda: (trio.current_time(), clock.now_us())
+    )
+    broker.memory_low = memory_low
+    broker.incarnation = welcome.incarnation
+    await FrontProcess(settings, loaded, epoch, link, taking, replica, clock).run()
+
+
+def _receive_frame(connected: socket.socket) -> wire.Frame:
+    """Return the next frame, and read nothing after it."""
+    connected.setblocking(True)
+    head = _receive(connected, 5)
+    body = _receive(connected, int.from_bytes(head[:4], "big"))
+    return wire.FrameReader().feed(head + body)[0]
+
+
+def _receive(connected: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        some = connected.recv(size - len(data))
+        if not some:
+            raise FrontLinkError("the gateway has ended")
+        data += some
+    return bytes(data)
+
+
+def _read_journal(settings: Settings, loaded: LoadedConfig) -> tuple[Broker, Position]:
+    """Return a broker with what the files of the journal hold, and the position where they end.
+
+    Raises:
+        JournalError: The files cannot be read.
+    """
+    folder = str(settings.journal.folder.absolute())
+    tries = 0
+    while True:
+        broker = Broker(settings.limits, loaded.policy, loaded.registry)
+        replay = Replay(folder, OsDisk())
+        gc.disable()
+        try:
+            for record in replay.records(following=True):
+                broker.replay(record)
+            broker.backfills.run(broker.store)
+            break
+        except (JournalError, OSError) as error:  # a segment was sealed meanwhile, as a rule
+            tries += 1
+            if tries == _TRIES:
+                raise JournalError(f"{folder} cannot be read beside the gateway: {error}") from error
+            time.sleep(0.05)
+        finally:
+            gc.enable()
+    position = replay.position
+    if position.chain == 0 and position.revision > 0:
+        chain = end_chain(folder, "changes", position.revision)
+        position = Position(position.revision, position.accepted_at_us, chain)
+    broker.recovered(trio.current_time(), position.revision, position.accepted_at_us, replay.floor)
+    gc.collect()
+    gc.freeze()
+    return broker, position
+
+
+async def _collect_garbage() -> None:
+    while True:
+        await trio.sleep(_COLLECT_ALL_INTERVAL_S)
+        gc.collect()
