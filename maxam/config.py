@@ -18,6 +18,7 @@ from maxam.toml_lines import line_of, written_key
 
 _T = TypeVar("_T")
 _Bounds = tuple[int, int, str]
+_CORE_MAX: Final = 4095
 
 # Connections of the admin listener, and of the enrolment listener. Half of them may be in their handshake.
 LISTENER_PLACES: Final = 128
@@ -270,6 +271,8 @@ class FrontsSettings:
 
     # Number of processes. With 0 the gateway serves its clients itself
     count: int = bounded(0, 0, 64, "each one holds all topics")
+    # Numbers of the processors of the fronts, in turn; the gateway is not bound. Empty: the system decides
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +483,10 @@ def _value(key: str, hint: Any, value: Any, bounds: _Bounds | None) -> Any:  # n
         return value
     if hint is int or hint is float:
         return _number(key, hint, value, bounds)
+    if hint == tuple[int, ...]:
+        if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= _CORE_MAX for item in value):
+            raise _wrong(key, f"expected a list of whole numbers from 0 to {_CORE_MAX}, found {shown(value)}")
+        return tuple(value)
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
             raise _wrong(key, f"expected a list of texts with at least one, found {shown(value)}")

@@ -87,6 +87,10 @@ CODES: Final[dict[str, Entry]] = {
         "The link between a gateway and one of its fronts has ended.",
         "The gateway starts another front by itself. See the log for the reason.",
     ),
+    "front-silent": Entry(
+        "The front that has the session did not answer within a second, or has just ended.",
+        "Try again. If it recurs, see the log of the front and the load of the machine.",
+    ),
     "front-diverged": Entry(
         "The gateway sends a front something that does not continue what the front has.",
         "The gateway starts another front by itself. If it recurs, report it with the log.",

@@ -161,11 +161,16 @@ class HttpsConnection(http.client.HTTPSConnection):
 
 @final
 class Remote:
-    """The admin API of one gateway. Connects at the first request; use it as a context manager."""
+    """The admin API of one gateway. Connects at the first request; use it as a context manager.
+
+    Attributes:
+        incomplete: An answer lacked what a front of the gateway has.
+    """
 
     def __init__(self, credentials: Credentials, timeout_s: float = TIMEOUT_S) -> None:
         self._credentials: Final = credentials
         self._timeout_s: Final = timeout_s
+        self.incomplete = False
         host, port = credentials.address()
         self._connection: Final = HttpsConnection(
             host, port, credentials.tls_context(), credentials.server_name, timeout_s
@@ -181,7 +186,10 @@ class Remote:
 
     def get(self, path: str, **parameters: str | int) -> Any:  # noqa: ANN401 JSON of any shape
         """Return the JSON that the gateway holds under a path."""
-        return json.loads(self.text(f"{path}?{urlencode(parameters)}" if parameters else path))
+        answer = json.loads(self.text(f"{path}?{urlencode(parameters)}" if parameters else path))
+        if isinstance(answer, dict) and answer.get("incomplete") is True:
+            self.incomplete = True
+        return answer
 
     def text(self, path: str) -> bytes:
         """Return what the gateway holds under a path, as it is."""

@@ -83,16 +83,20 @@ def _fields(schema: Schema) -> tuple[Mapping[str, Schema], list[str]]:
     return properties, required
 
 
-def page(rows: str, row: Schema, **more: Schema) -> Schema:
+INCOMPLETE: Final[Schema] = described(FLAG, "true: a front did not answer, so rows are missing. Absent otherwise")
+
+
+def page(rows: str, row: Schema, optional: Collection[str] = (), **more: Schema) -> Schema:
     """Return the schema of one page of a listing.
 
     Args:
         rows: Name of the list.
         row: Schema of its items.
+        optional: Further fields that may be missing.
         more: Further fields.
     """
     following = nullable(described(TEXT, "`after` of the next page; null at the end"))
-    return record("", (), **{rows: listed(row)}, next=following, **more)
+    return record("", optional, **{rows: listed(row)}, next=following, **more)
 
 
 CODE: Final[Schema] = described(TEXT, "code of the error, see docs/reference/errors.md")

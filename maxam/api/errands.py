@@ -52,8 +52,14 @@ async def resubmit(gateway: Gateway, caller: Identity, record: Quarantined) -> d
     return answer
 
 
-def kick(session: Session) -> bool:
-    """Close the live connection of a session with an ERROR. Return False if it has none."""
+async def kick(gateway: Gateway, session: Session) -> bool:
+    """Close the live connection of a session with an ERROR. Return False if it has none.
+
+    Raises:
+        FrontSilentError: The front that has the connection does not answer.
+    """
+    if session.holder and gateway.fronts is not None:
+        return bool(await gateway.fronts.asks.holder(session, "kick"))
     if session.connection is None:
         return False
     session.connection.expel(ProtocolError("closed by an operator", "an operator closed this connection"))
@@ -65,6 +71,8 @@ async def end_session(gateway: Gateway, caller: Identity, session: Session) -> N
 
     If it is cancelled, the session is ended nevertheless, but a crash may bring it back.
     """
+    if session.holder and gateway.fronts is not None:
+        gateway.fronts.asks.expel(session, ProtocolError("session dropped", "an operator ended this session"))
     with _Errand(gateway, caller) as errand:
         gateway.broker.end_session(session)
         await errand.committed()
@@ -74,8 +82,14 @@ async def end_subscription(gateway: Gateway, caller: Identity, key: tuple[str, s
     """End a durable subscription, and wait until that is in the journal. Return False if a connection uses it, None if it is unknown.
 
     If it is cancelled, the subscription is ended nevertheless, but a crash may bring it back.
+
+    Raises:
+        FrontSilentError: The front that has the session does not answer. The subscription may be ended.
     """
     session = gateway.broker.sessions.get(key)
+    if session is not None and session.holder and gateway.fronts is not None:
+        ended: bool | None = await gateway.fronts.asks.holder(session, "end_subscription", id=id_)
+        return ended
     subscription = session.subscriptions.get(id_.encode()) if session is not None else None
     if subscription is None:
         return None

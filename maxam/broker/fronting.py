@@ -13,7 +13,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from maxam.broker.acknowledgements import Acknowledgements
@@ -51,6 +51,7 @@ class Fronting:
 
     Attributes:
         taken: Number of the newest operation that was handed over.
+        on_receipts: Called before the RECEIPTs of an entry become due, and after all of its deliveries.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class Fronting:
         "_scanner",
         "_table",
         "_wires",
+        "on_receipts",
         "taken",
     )
 
@@ -87,6 +89,7 @@ class Fronting:
     ) -> None:
         """Make a broker that was recovered the broker of a front. From now on its log counts own operations and changes only."""
         self.taken = 0
+        self.on_receipts: Callable[[], None] | None = None
         self._log: Final = log
         self._table: Final = table
         self._routing: Final = routing
@@ -146,7 +149,10 @@ class Fronting:
         done = self._settle_to(origin.done, done)
         while self._flight and done + 1 in self._refused:
             done = self._settle_to(done + 1, done)
-        self._receipt_waits.passed(self._log.finish_to(done))
+        finished = self._log.finish_to(done)
+        if self.on_receipts is not None:
+            self.on_receipts()
+        self._receipt_waits.passed(finished)
 
     def _settle_to(self, number: int, done: int) -> int:
         """Have own operations without a record take effect, up to a number."""

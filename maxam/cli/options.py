@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 
 from maxam.client_config import Given
-from maxam.https_client import Credentials
+from maxam.https_client import Credentials, Remote
 from maxam.terminal.options import QUIET, WIDE, in_force, remark
 from maxam.terminal.tables import print_json, print_line, print_table
 
@@ -86,6 +86,12 @@ def _first_rows(rows: Iterator[dict[str, Any]], limit: int | None) -> Iterator[d
     yield from islice(rows, limit or TABLE_ROWS_MAX)
     if limit is None and next(rows, None) is not None:
         remark(f"only the first {TABLE_ROWS_MAX} are shown: --limit N shows more, --json all")
+
+
+def note_incomplete(remote: Remote) -> None:
+    """Warn on standard error that an answer lacks what a front has."""
+    if remote.incomplete:
+        click.echo("The answer is incomplete: a front did not answer within a second. Run the command again.", err=True)
 
 
 def print_rows(

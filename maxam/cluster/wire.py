@@ -17,6 +17,8 @@ on which nothing arrives for `SILENCE_S` seconds ends.
 | 18 SOURCES | to a front | JSON: what is in force, or comes into force |
 | 19 SOURCED | front | JSON: the epoch that is ready or in force |
 | 20 REPORT | front | JSON: connections that began or ended, counters |
+| 21 ASK | to a front | JSON: a question of an operator, with its number |
+| 22 ANSWER | front | JSON: the answer to that number |
 | 12 LIST | who copies | nothing |
 | 13 FILES | copy | count (4), then for each file: path, size (8) |
 | 14 DATA | who copies | path, offset (8): the request for the rest of a file |
@@ -52,6 +54,8 @@ DONE: Final = 15
 SOURCES: Final = 18
 SOURCED: Final = 19
 REPORT: Final = 20
+ASK: Final = 21
+ANSWER: Final = 22
 
 FEED: Final = 1  # wishes of HELLO
 COPY: Final = 2
@@ -66,7 +70,7 @@ UNAUTHORISED: Final = "unauthorised"  # the certificate lacks the admin right `r
 OTHER_VERSION: Final = "other-version"  # the link's version or a wish is unknown
 
 _HEAD_BYTES: Final = 5
-_OF_FRONTS: Final = frozenset({OPS, GRANT, EXPEL, SOURCES, SOURCED, REPORT})
+_OF_FRONTS: Final = frozenset({OPS, GRANT, EXPEL, SOURCES, SOURCED, REPORT, ASK, ANSWER})
 _TYPES: Final = frozenset({HELLO, WELCOME, REFUSED, ENTRY, BEAT, LIST, FILES, DATA, DONE, *_OF_FRONTS})
 _SMALL_BYTES_MAX: Final = 65_536  # of all messages that carry neither an entry nor a file
 _LARGE: Final = {
@@ -76,6 +80,8 @@ _LARGE: Final = {
     OPS: FRAME_BYTES_MAX,
     SOURCES: FRAME_BYTES_MAX,
     REPORT: FRAME_BYTES_MAX,
+    ASK: FRAME_BYTES_MAX,
+    ANSWER: FRAME_BYTES_MAX,
 }
 AT_US_MAX: Final = 253_402_300_799_999_999  # the last moment of the year 9999
 _FILES_MAX: Final = 1_000_000

@@ -31,6 +31,8 @@ class FrontLoop:
         self.deliveries: Final = DeliveryScheduler(self._wakeup.set)
         self._replica: Final = replica
         self._broker: Final = replica.broker
+        # A RECEIPT has come a longer way than without fronts. It does not wait until all subscribers have been sent the change.
+        replica.watch_receipts(self.deliveries.begin_receipts)
         self._limits: Final = limits
         self._collected = replica.broker.committed_revision
 
@@ -56,6 +58,7 @@ class FrontLoop:
         try:
             for frame in frames:
                 self._replica.receive(frame)
+                self.deliveries.begin_changes()
         finally:
             self.deliveries.end_commit()
         self._replica.flush()

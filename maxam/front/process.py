@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import time
-from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
@@ -18,135 +18,39 @@ import trio
 
 from maxam.broker.broker import Broker
 from maxam.cluster import wire
-from maxam.config import Settings
+from maxam.config import Limits, Settings
 from maxam.errors import JournalError, MaxamError
+from maxam.front.answers import Answers
+from maxam.front.figures import FigureReader
 from maxam.front.loop import FrontLoop
 from maxam.front.replica import Replica, ReplicaError
+from maxam.front.reports import Reports
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.bridge_links import BridgeLinks
 from maxam.gateway.clients import Clients
 from maxam.gateway.clock import WallClock
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.front_link import FrontLink, FrontLinkError
-from maxam.gateway.fronts import COUNTED, REJECTION_FIELDS
 from maxam.gateway.holdings import Holdings
+from maxam.gateway.holdings_watch import HoldingsWatch
 from maxam.gateway.loaded_config import SCHEMAS, Content, LoadedConfig, take_contents
-from maxam.gateway.log import log_event, start_logging
+from maxam.gateway.log import log_bug, log_event, start_logging
 from maxam.gateway.rates import Rates
+from maxam.gateway.shadow import Shadows
+from maxam.gateway.staleness import Staleness
 from maxam.gateway.transport import Transport
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import Position
 from maxam.journal.identity import end_chain
 from maxam.journal.replay import Replay
-from maxam.records import Identity, Rejection
-from maxam.stomp.events import Send
 
 _UNSENT_BYTES_MAX: Final = 268_435_456
 _REPORT_S: Final = 0.5
-_EVENTS_MAX: Final = 10_000  # between two reports; the rest is counted in the log of the front
+_COMMITTED_LOOK_S: Final = 0.005
 _TRIES: Final = 20  # to read a journal whose files are renamed meanwhile
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)  # as the gateway has them
 _COLLECT_ALL_INTERVAL_S: Final = 900
-_NO_ONE: Final = Identity("", "")
-_REJECTED_BYTES: Final = 500  # of a rejected SEND in a report, beside its body
-_REJECTED_BYTES_MAX: Final = 4_194_304  # of those in one report
-
-
-def _packed(data: bytes) -> str:
-    return b64encode(data).decode()
-
-
-@final
-class Reports:
-    """Reports for the gateway: audit events, who is connected, counters. It is an audit log and a presence for `Clients`.
-
-    Attributes:
-        held: As presence has it; unused.
-    """
-
-    def __init__(self, broker: Broker) -> None:
-        self.held = False
-        self._broker: Final = broker
-        self._audit: list[object] = []
-        self._presence: list[object] = []
-        self._ended = 0
-        self._counted = dict.fromkeys(COUNTED, 0)
-        self._rejected: dict[str, int] = {}
-        self._rejected_sends: list[object] = []
-        self._rejected_bytes = 0
-        self._lost = 0  # rejected SENDs that are not among these
-
-    def record(
-        self,
-        event: str,
-        outcome: str,
-        who: Identity = _NO_ONE,
-        address: str = "",
-        reason: str = "",
-        **facts: object,
-    ) -> None:
-        """Note an audit event."""
-        if len(self._audit) < _EVENTS_MAX:
-            known = {name: value for name, value in facts.items() if value is not None}
-            self._audit.append((event, outcome, (who.principal, who.fingerprint), address, reason, known))
-
-    def connected(self, principal: str, client_id: str, address: str, _now_s: float) -> None:
-        """Note that a connection has a session."""
-        self._presence.append((principal, client_id, address, None))
-
-    def ended(self, principal: str, client_id: str, address: str, heard_s: float | None, now_s: float) -> None:
-        """Note that a connection has ended."""
-        self._presence.append((principal, client_id, address, 0.0 if heard_s is None else now_s - heard_s))
-
-    def rejected(self, identity: Identity, event: Send, disposition: bytes, rejection: Rejection, wall_us: int) -> None:
-        """Note a rejected SEND for the quarantine, the journal of rejected SENDs and the audit log of the gateway."""
-        size = len(event.body) + _REJECTED_BYTES
-        if self._rejected_bytes + size > _REJECTED_BYTES_MAX:
-            self._lost += 1
-            return
-        self._rejected_bytes += size
-        self._rejected_sends.append(
-            (
-                (identity.principal, identity.fingerprint),
-                _packed(event.destination),
-                _packed(event.body),
-                [(_packed(name), _packed(value)) for name, value in event.headers],
-                disposition.decode(),
-                [getattr(rejection, name) for name in REJECTION_FIELDS],
-                wall_us,
-            )
-        )
-
-    def closed(self) -> None:
-        """Note that a connection that was handed over has ended."""
-        self._ended += 1
-
-    def take(self) -> bytes | None:
-        """Return the report of what has happened since the last one; None if nothing has."""
-        counters = self._broker.counters
-        counts = {name: getattr(counters, name) for name in COUNTED}
-        news = {name: count - self._counted[name] for name, count in counts.items() if count != self._counted[name]}
-        rejected = {
-            result: count - self._rejected.get(result, 0)
-            for result, count in counters.rejected.items()
-            if count != self._rejected.get(result, 0)
-        }
-        if not (news or rejected or self._audit or self._presence or self._ended or self._rejected_sends or self._lost):
-            return None
-        self._counted = counts
-        self._rejected = dict(counters.rejected)
-        told = {
-            "audit": self._audit,
-            "presence": self._presence,
-            "ended": self._ended,
-            "counters": news,
-            "rejected": rejected,
-            "sends": self._rejected_sends,
-            "lost": self._lost,
-        }
-        self._audit, self._presence, self._ended = [], [], 0
-        self._rejected_sends, self._rejected_bytes, self._lost = [], 0, 0
-        return json.dumps(told).encode()
+_ASKED_MAX: Final = 1000  # questions that wait
 
 
 @final
@@ -161,6 +65,7 @@ class FrontProcess:
         self,
         settings: Settings,
         loaded: LoadedConfig,
+        slot: int,
         epoch: int,
         link: FrontLink,
         taking: socket.socket,
@@ -183,6 +88,13 @@ class FrontProcess:
         self._clock: Final = clock
         self._rates: Final = Rates(self._broker, self._connections)
         self._broker.subscribing.individual_acks = settings.listener.client_individual == "individual"
+        count = 1 if settings.fronts is None else max(1, settings.fronts.count)
+        holdings = Holdings(_share(settings.limits, count))
+        self._holdings_watch: Final = HoldingsWatch(holdings)
+        self._shadows: Final = Shadows(
+            settings.limits.shadow_bytes_per_s_max // count, self._broker.counters, lambda: self.loaded.registry
+        )
+        self._broker.watch_shadows(self._shadows.record)
         self._clients: Final = Clients(
             settings,
             self._broker,
@@ -191,7 +103,7 @@ class FrontProcess:
             clock,
             self._access,
             lambda: self.loaded,
-            Holdings(settings.limits),
+            holdings,
             self._reports,
             self._reports,
             self._rates,
@@ -201,10 +113,19 @@ class FrontProcess:
         # The gateway deletes what expires; here overdue topics are found for the notices of subscribers.
         self._freshness: Final = Freshness(self._broker, clock.now_us, self._loop.schedule_commit, lambda: False)
         self._bridge_links: Final = BridgeLinks(self._broker, self._freshness, clock.now_us)
+        staleness = Staleness(self._broker, settings.limits.lag_threshold_s, clock.now_us, front=True)
+        self._figures: Final = FigureReader(self._broker, self._clients, holdings, self._rates, self._holdings_watch)
+        self._reports.totals = self._figures.totals
+        self._reports.shadows = self._shadows.take
+        self._answers: Final = Answers(
+            slot, self._broker, self._connections, self._clients, self._rates, staleness, self._committed
+        )
+        self._asked: trio.MemorySendChannel[dict[str, Any]]
         self._prepared: LoadedConfig | None = None
         self._settling: trio.MemorySendChannel[tuple[int, LoadedConfig]]
         self._reading: trio.MemorySendChannel[tuple[int, Mapping[str, Content]]]
         self._ready = False
+        self._taken = 0  # connections that were handed over
         self._stopping = trio.Event()
 
     async def run(self) -> None:
@@ -215,7 +136,10 @@ class FrontProcess:
         """
         self._settling, settle = trio.open_memory_channel[tuple[int, LoadedConfig]](100)
         self._reading, read = trio.open_memory_channel[tuple[int, Mapping[str, Content]]](100)
+        self._asked, asked = trio.open_memory_channel[dict[str, Any]](_ASKED_MAX)
         async with trio.open_nursery() as lasting:
+            lasting.start_soon(self._answer, asked)
+            lasting.start_soon(self._holdings_watch.run)
             lasting.start_soon(self._loop.run)
             lasting.start_soon(self._access.run)
             lasting.start_soon(self._rates.run)
@@ -250,6 +174,9 @@ class FrontProcess:
                 self._hear(json.loads(frame.body))
             elif frame.type == wire.SOURCES:
                 self._reading.send_nowait(pickle.loads(frame.body))  # noqa: S301  # of the process that has started this one
+            elif frame.type == wire.ASK:
+                with suppress(trio.WouldBlock):  # the gateway waits for a second
+                    self._asked.send_nowait(json.loads(frame.body))
             elif frame.type == wire.EXPEL and frame.body == b'{"all": true}':
                 self._stopping.set()
             else:
@@ -280,27 +207,48 @@ class FrontProcess:
                 continue
             if not data:
                 return
-            host, port = json.loads(data)
+            host, port, number = json.loads(data)
+            self._taken += 1
+            self._link.send(wire.frame(wire.REPORT, json.dumps({"taken": self._taken}).encode()))
             connected = socket.socket(fileno=descriptors[0])
             connected.setblocking(False)
-            clients.start_soon(self._serve, connected, str(host), int(port))
+            clients.start_soon(self._serve, connected, str(host), int(port), int(number))
 
-    async def _serve(self, connected: socket.socket, host: str, port: int) -> None:
+    async def _serve(self, connected: socket.socket, host: str, port: int, number: int) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                self._clients.begin(nursery, connected, host, port)
+                self._clients.begin(nursery, connected, host, port, number)
         finally:
             self._reports.closed()
 
     async def _report(self) -> None:
         while True:
             await trio.sleep(_REPORT_S)
-            self._send_report()
+            self._send_report(await self._figures.read())
 
-    def _send_report(self) -> None:
-        told = self._reports.take()
+    def _send_report(self, figures: dict[str, Any] | None = None) -> None:
+        told = self._reports.take(figures)
         if told is not None:
             self._link.send(wire.frame(wire.REPORT, told))
+
+    # Questions of operators.
+
+    async def _answer(self, asked: trio.MemoryReceiveChannel[dict[str, Any]]) -> None:
+        async for question in asked:
+            try:
+                answer = await self._answers.answer(question)
+            except Exception as error:  # noqa: BLE001  # a bug met by one question must not end the clients
+                log_bug("internal-error", error, action=f"the question {question['what']} of an operator has no answer")
+                continue
+            told = {"ask": question["ask"], "answer": answer}
+            self._link.send(wire.frame(wire.ANSWER, json.dumps(told).encode()))
+
+    async def _committed(self) -> None:
+        """Wait until all is committed that was appended so far."""
+        number = self._broker.appended_seq
+        self._loop.schedule_commit()
+        while self._broker.applied_seq < number:  # noqa: ASYNC110  # a count has no event, and few ask
+            await trio.sleep(_COMMITTED_LOOK_S)
 
     # Reload.
 
@@ -337,6 +285,15 @@ class FrontProcess:
         self._link.send(wire.frame(wire.SOURCED, json.dumps({"read": read, "settled": settled}).encode()))
 
 
+def _share(limits: Limits, count: int) -> Limits:
+    """Return the limits of one of several fronts: those of the memory of all connections are divided."""
+    return replace(
+        limits,
+        frames_unfinished_bytes_max=limits.frames_unfinished_bytes_max // count,
+        receipts_pending_total_bytes_max=limits.receipts_pending_total_bytes_max // count,
+    )
+
+
 def main() -> int:
     """Run the process; its arguments are the descriptors of the link and of the socket that hands over connections."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -364,7 +321,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 async def _run(connected: socket.socket, taking: socket.socket) -> None:
     taking.setblocking(False)
     begin = _receive_frame(connected)
-    settings, contents, name, epoch, memory_low = pickle.loads(begin.body)  # noqa: S301  # of the process that has started this one
+    settings, contents, name, slot, epoch, memory_low = pickle.loads(begin.body)  # noqa: S301  # of the process that has started this one
     welcome = wire.read_welcome(_receive_frame(connected).body)
     loaded = take_contents(settings, contents, None)
     link = FrontLink(connected, _UNSENT_BYTES_MAX)
@@ -375,7 +332,7 @@ async def _run(connected: socket.socket, taking: socket.socket) -> None:
     )
     broker.memory_low = memory_low
     broker.incarnation = welcome.incarnation
-    await FrontProcess(settings, loaded, epoch, link, taking, replica, clock).run()
+    await FrontProcess(settings, loaded, slot, epoch, link, taking, replica, clock).run()
 
 
 def _receive_frame(connected: socket.socket) -> wire.Frame:

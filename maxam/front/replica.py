@@ -76,6 +76,10 @@ class Replica:
         self._claiming.setdefault((principal, client_id), []).append(peer)
         self._fronting.ask(SessionStep(True, principal, client_id))
 
+    def watch_receipts(self, on_receipts: Callable[[], None]) -> None:
+        """Have a function called before the RECEIPTs of an entry become due, after all of its deliveries."""
+        self._fronting.on_receipts = on_receipts
+
     def flush(self) -> None:
         """Send what was appended."""
         while self.broker.pending:

@@ -191,8 +191,8 @@ class Clients:
                 log_event(logging.WARNING, "connection-refused", address=address_text(host, port), reason=over)
         return not over
 
-    def begin(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
-        """Serve a connection that was accepted, in a task of its own."""
+    def begin(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int, number: int = 0) -> None:
+        """Serve a connection that was accepted, in a task of its own. Its `number` is 0 unless it has one already."""
         if len(self._unauthenticated) >= self._settings.limits.connections_unauthenticated_max:
             # A legitimate client is unauthenticated for milliseconds: the oldest one is the least loss.
             oldest = next(iter(self._unauthenticated))
@@ -205,6 +205,7 @@ class Clients:
             self._settings.limits,
             self._committer.deliveries,
             self._clock,
+            number,
         )
         self._connections[connection] = None
         self._unauthenticated[connection] = None

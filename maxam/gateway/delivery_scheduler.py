@@ -33,7 +33,7 @@ class DeliveryScheduler:
         feeds: The limit on expensive frames.
     """
 
-    __slots__ = ("_clock", "_committing", "_due", "_let_through", "_notify", "_since_s", "_waiting", "feeds")
+    __slots__ = ("_clock", "_committing", "_due", "_let_through", "_notify", "_put", "_since_s", "_waiting", "feeds")
 
     def __init__(self, notify: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
         """Begin with nothing due; `notify` is called when `run` has something to do. `clock` returns seconds."""
@@ -41,6 +41,7 @@ class DeliveryScheduler:
         self._clock: Final = clock
         self.feeds: Final = FeedLimiter(notify, clock)
         self._due: Final[deque[Callable[[], None]]] = deque()
+        self._put = self._due.append
         self._committing = False  # `end_commit` sends what becomes due
         self._waiting: Final[dict[trio.lowlevel.Task, None]] = {}  # readers, first come, first served
         self._since_s = 0.0
@@ -50,13 +51,21 @@ class DeliveryScheduler:
 
     def schedule(self, send: Callable[[], None]) -> None:
         """Have `send` called once, after all that were scheduled before. It sends what is due for its connection, without waiting."""
-        self._due.append(send)
+        self._put(send)
         if not self._committing:
             self._notify()
 
     def begin_commit(self) -> None:
         """Record that a commit is about to make deliveries due, which `end_commit` sends."""
         self._committing = True
+
+    def begin_receipts(self) -> None:
+        """Record that RECEIPTs are about to become due. Until `begin_changes` they leave before all else."""
+        self._put = self._due.appendleft
+
+    def begin_changes(self) -> None:
+        """Record that deliveries are about to become due, which leave after all that was due before."""
+        self._put = self._due.append
 
     def end_commit(self) -> None:
         """Send what the commit made due, for SEND_S; `run` continues with the rest."""

@@ -63,6 +63,7 @@ class FrontOrders:
         self.epoch = 1
         self.claims: Final = Claims(self, broker.limits.takeovers_per_minute_max)
         self._intake: Final[Intake] = broker.serve_fronts()
+        self._counters: Final = broker.counters
         self._now_s: Final = now_s
         self._origins: list[Origin] = []  # of the batch under way
 
@@ -132,6 +133,7 @@ class FrontOrders:
 
     def expel(self, key: Key, front: bytes) -> None:
         """Send a front that another connection claims the session."""
+        self._counters.takeovers += 1
         self._tell(front, wire.EXPEL, {"key": key})
 
     def _step(self, front: bytes, step: SessionStep) -> None:

@@ -13,9 +13,6 @@ import pickle
 import secrets
 import signal
 import socket
-import subprocess
-import sys
-from base64 import b64decode
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,79 +23,34 @@ import trio
 
 from maxam import __version__
 from maxam.broker.broker import Broker
+from maxam.broker.session import Session
 from maxam.cluster import wire
-from maxam.compiled import child_environment
 from maxam.config import Settings
 from maxam.errors import MaxamError
 from maxam.gateway.audit import Audit
 from maxam.gateway.clients import Clients
 from maxam.gateway.commit_loop import CommitLoop
+from maxam.gateway.front_asks import FrontAsks
+from maxam.gateway.front_children import Accepted, Front, Started, end_process, start_process
 from maxam.gateway.front_link import FrontLink
-from maxam.gateway.front_orders import FrontOrders, OrderedFront
+from maxam.gateway.front_orders import FrontOrders
+from maxam.gateway.front_reports import FrontReports
+from maxam.gateway.holdings import Holdings
+from maxam.gateway.listings import subscriptions_after
 from maxam.gateway.loaded_config import ITEMS, LoadedConfig
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.presence import Presence
+from maxam.gateway.shadow import Shadows
+from maxam.gateway.staleness import Look, Staleness, SubscriptionRow, read_look, read_row
+from maxam.gateway.transport import opening_number
 from maxam.journal.encoding import Position
-from maxam.records import Identity, Rejection
-from maxam.stomp.events import Send
 
 _UNSENT_BYTES_MAX: Final = 268_435_456  # for a front that reads the journal meanwhile
 _TICK_S: Final = 0.05
 _START_S: Final = 30.0  # that clients wait for all fronts
-_RESTART_S: Final = 0.1
 _SLOW_RESTART_S: Final = 1.0  # after a front that has not become ready
 _SOURCES_S: Final = 5.0  # a front that has not taken new files by then is killed
 _STOP_MARGIN_S: Final = 2.0  # beyond the time that clients have
-REJECTION_FIELDS: Final = (
-    "result",
-    "reason",
-    "schema",
-    "schema_version",
-    "path",
-    "expected",
-    "found",
-    "offset",
-    "item",
-    "item_key",
-)  # of a rejection in a report, in the order of its constructor
-COUNTED: Final = (
-    "messages",
-    "acks",
-    "acks_ignored",
-    "conflated",
-    "sends_invalid",
-    "sends_unauthorised",
-    "sends_unavailable",
-    "sends_superseded",
-)  # counters of fronts that are added to those of the gateway
-
-
-@final
-class Front:
-    """One front, as the gateway sees it.
-
-    Attributes:
-        slot: Its number, from 0.
-        pid: Of its process.
-        link: To it.
-        ready: It serves clients.
-        handed: Connections that were handed to it.
-        ended: Of these, those that have ended.
-        epoch: Number of the files that it has read last, in force or not.
-        settled: Number of the files whose predecessors are out of force there.
-    """
-
-    def __init__(self, slot: int, pid: int, link: FrontLink, sockets: socket.socket) -> None:
-        self.slot: Final = slot
-        self.pid: Final = pid
-        self.link: Final = link
-        self.sockets: Final = sockets
-        self.ready = False
-        self.handed = 0
-        self.ended = 0
-        self.epoch = 0
-        self.settled = 0
-        self.ordered: OrderedFront | None = None
 
 
 @final
@@ -108,6 +60,8 @@ class Fronts:
     Attributes:
         orders: The order of their operations.
         running: Those that run.
+        asks: Questions to them.
+        reports: Their reports, which are put into the figures of the gateway.
         restarts: Fronts that have ended by themselves.
     """
 
@@ -122,6 +76,9 @@ class Fronts:
         presence: Presence,
         position: Position,
         wall_us: Callable[[], int],
+        staleness: Staleness,
+        shadows: Shadows,
+        holdings: Holdings,
     ) -> None:
         """Prepare to start them; `serve` does.
 
@@ -135,22 +92,28 @@ class Fronts:
             presence: Publishes who is connected.
             position: Where the journal ends.
             wall_us: Returns the gateway's time, microseconds since the epoch.
+            staleness: Of the subscriptions of sessions without a connection.
+            shadows: Trials of candidate versions.
+            holdings: Where connections are counted that held too much.
         """
         self.orders: Final = FrontOrders(broker, position, trio.current_time)
         committer.group.fronted = self.orders
         self.running: Final[list[Front]] = []
+        self.asks: Final = FrontAsks(self.running, self._find)
+        self.reports: Final = FrontReports(self.running, broker, clients, audit, presence, shadows, holdings)
         self.restarts = 0
         self._settings: Final = settings
         self._broker: Final = broker
         self._committer: Final = committer
         self._clients: Final = clients
         self._loaded: Final = loaded
-        self._audit: Final = audit
-        self._presence: Final = presence
+        self._staleness: Final = staleness
+        staleness.others = self._looks
         self._wall_us: Final = wall_us
         self._count: Final = 0 if settings.fronts is None else settings.fronts.count
         self._memory_low = False
-        self._held: Final[deque[tuple[socket.socket, str, int]]] = deque()  # until a front serves
+        self._held: Final[deque[Accepted]] = deque()  # until a front serves
+        self._spare: Started | None = None  # has its modules loaded, so that a front is replaced at once
         self._stopping = False
         self._read = self.orders.epoch  # number of the files that fronts have read last, or were asked to
         self._changed = trio.Event()
@@ -170,31 +133,86 @@ class Fronts:
             for slot in range(self._count):
                 nursery.start_soon(self._keep, slot)
             nursery.start_soon(self._tick)
+            nursery.start_soon(self._keep_spare)
             nursery.start_soon(self._accept, listening, accepting, ready)
             await stopping.wait()
             self._stopping = True
             accepting.cancel()
             self._clients.close()
-            for connected, _, _ in self._held:
-                connected.close()
+            for accepted in self._held:
+                accepted.connected.close()
             for front in self.running:
                 front.link.send(wire.frame(wire.EXPEL, json.dumps({"all": True}).encode()))
             with trio.move_on_after(self._settings.limits.stop_timeout_s + _STOP_MARGIN_S):
                 while self.running:
                     await self._wait_change()
+            if self._spare is not None:
+                await end_process(self._spare)
             nursery.cancel_scope.cancel()
 
     def degraded(self) -> list[str]:
         """Return a line while fronts are missing."""
-        ready = sum(front.ready for front in self.running)
-        return [f"fronts: {ready} of {self._count} serve clients"] if ready < self._count else []
+        missing = [] if self._serving == self._count else [f"fronts: {self._serving} of {self._count} serve clients"]
+        return missing + self.reports.degraded()
+
+    # Questions of operators.
+
+    def address(self, session: Session) -> str:
+        """Return the address of the client of a session that a front has. Empty if it is not known."""
+        front = self._find(session.holder)
+        return "" if front is None else front.addresses.get(session.key, "")
+
+    async def fill_sessions(self, rows: list[dict[str, object]], held: list[tuple[str, str]]) -> bool:
+        """Put what fronts know into rows of sessions; return False if one did not answer."""
+        told, incomplete = await self.asks.all("sessions", keys=held)
+        known = {(row["principal"], row["client_id"]): row for answer in told for row in answer}
+        for row in rows:
+            row.update(known.get((row["principal"], row["client_id"]), {}))
+        return not incomplete
+
+    def subscriptions(
+        self,
+        cursor: tuple[str, ...] | None,
+        most: int,
+        only: tuple[str | None, str | None],
+        told: list[tuple[list[dict[str, Any]], list[str] | None]],
+    ) -> tuple[list[SubscriptionRow], tuple[str, ...] | None]:
+        """Return a page of the subscriptions of the gateway itself and of fronts, and where the next one begins.
+
+        Args:
+            cursor: Where the page before ended. None for the first.
+            most: Rows of the page.
+            only: Principal and client-id to which the page is restricted.
+            told: The same page of each front.
+        """
+        found, following = subscriptions_after(self._staleness, self._broker.sessions, cursor, most, *only)
+        ends = [] if following is None else [following]
+        for rows, end in told:
+            found += [read_row(row) for row in rows]
+            ends += [] if end is None else [tuple(end)]
+        found.sort(key=_place)
+        if ends:  # beyond the first of these, a listing is not known wholly
+            found = [one for one in found if _place(one) <= min(ends)]
+        if len(found) > most:
+            return found[:most], _place(found[most - 1])
+        return found, min(ends, default=None)
+
+    async def _looks(self) -> tuple[list[Look], bool]:
+        told, incomplete = await self.asks.all("look")
+        return [read_look(one) for one in told], incomplete
+
+    def _find(self, name: bytes) -> Front | None:
+        for front in self.running:
+            if front.ordered is not None and front.ordered.id == name:
+                return front
+        return None
 
     # Connections.
 
     async def _accept(self, listening: socket.socket, accepting: trio.CancelScope, ready: Callable[[], None]) -> None:
         """Accept once all fronts serve, so that the first of them does not get all clients."""
         with trio.move_on_after(_START_S):
-            while sum(front.ready for front in self.running) < self._count:
+            while self._serving < self._count:
                 await self._wait_change()
         ready()
         await self._clients.accept(listening, self._accepted, accepting)
@@ -202,24 +220,17 @@ class Fronts:
     def _accepted(self, connected: socket.socket, host: str, port: int) -> None:
         if not self._clients.admits(connected, host, port, self.open):
             return
-        if not self._hand_over(connected, host, port):
-            self._held.append((connected, host, port))  # a moment: a front is being started
+        accepted = Accepted(connected, host, port, opening_number())
+        if not self._hand_over(accepted):
+            self._held.append(accepted)  # a moment: a front is being started
 
-    def _hand_over(self, connected: socket.socket, host: str, port: int) -> bool:
+    def _hand_over(self, accepted: Accepted) -> bool:
         """Hand a connection to the front that has the fewest; return False if none serves."""
-        data = json.dumps([host, port]).encode()
-        for front in sorted((one for one in self.running if one.ready), key=lambda one: one.handed - one.ended):
-            try:
-                socket.send_fds(front.sockets, [data], [connected.fileno()])
-            except OSError:  # it hangs, or has ended: the next one
-                continue
-            front.handed += 1
-            connected.close()
-            return True
-        return False
+        fronts = sorted((one for one in self.running if one.ready), key=lambda one: one.handed - one.ended)
+        return any(front.hand_over(accepted) for front in fronts)
 
     def _hand_over_held(self) -> None:
-        while self._held and self._hand_over(*self._held[0]):
+        while self._held and self._hand_over(self._held[0]):
             self._held.popleft()
 
     # Processes.
@@ -234,25 +245,28 @@ class Fronts:
             if self._stopping:
                 return
             self.restarts += 1
-            await trio.sleep(_RESTART_S if was_ready else _SLOW_RESTART_S)
+            if not was_ready:
+                await trio.sleep(_SLOW_RESTART_S)
+
+    async def _keep_spare(self) -> None:
+        """Have one more process wait, once all fronts serve."""
+        while True:
+            if self._spare is None and not self._stopping and self._serving == self._count:
+                with suppress(OSError):
+                    self._spare = await start_process()
+            await self._wait_change()
+
+    @property
+    def _serving(self) -> int:
+        return sum(front.ready for front in self.running)
 
     async def _run_one(self, slot: int) -> bool:
         """Run a front to its end; return whether it has served clients."""
-        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        handing, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        handing.setblocking(False)
-        command = [sys.executable, "-m", "maxam.front", str(far.fileno()), str(taking.fileno())]
-        try:
-            process = await trio.lowlevel.open_process(
-                command,
-                stdin=subprocess.DEVNULL,
-                env=child_environment(),
-                pass_fds=(far.fileno(), taking.fileno()),
-            )
-        finally:
-            far.close()
-            taking.close()
-        front = Front(slot, process.pid, FrontLink(near, _UNSENT_BYTES_MAX), handing)
+        started, self._spare = self._spare, None
+        if started is None or started.process.returncode is not None:
+            started = await start_process()
+        process, handing = started.process, started.handing
+        front = Front(slot, process.pid, FrontLink(started.link, _UNSENT_BYTES_MAX), handing)
         reason = "it was stopped"
         try:
             self._begin(front)
@@ -276,12 +290,15 @@ class Fronts:
         return front.ready
 
     def _begin(self, front: Front) -> None:
+        cores = () if self._settings.fronts is None else self._settings.fronts.cores
+        if cores:
+            os.sched_setaffinity(front.pid, {cores[front.slot % len(cores)]})
         self.running.append(front)
         name = secrets.token_bytes(8)
         front.ordered = self.orders.begin(name, front.link.send)
         loaded = self._loaded()
         front.epoch = front.settled = self.orders.epoch
-        begin = (self._settings, dict(loaded.contents), name, front.epoch, self._broker.memory_low)
+        begin = (self._settings, dict(loaded.contents), name, front.slot, front.epoch, self._broker.memory_low)
         front.link.send(wire.frame(wire.SOURCES, pickle.dumps(begin)))
         welcome = wire.Welcome(
             f"front {front.slot}", __version__, "serving", self._broker.incarnation, self.orders.position
@@ -291,6 +308,9 @@ class Fronts:
     def _end(self, front: Front) -> None:
         if front in self.running:
             self.running.remove(front)
+        self.reports.end(front)
+        self._held.extend(front.give_back())
+        self._hand_over_held()
         if front.ordered is not None:
             self.orders.end(front.ordered)
             front.ordered = None
@@ -306,6 +326,8 @@ class Fronts:
                 self.orders.receive(front.ordered, frame.body, wall_us)
             elif frame.type == wire.REPORT:
                 self._report(front, json.loads(frame.body))
+            elif frame.type == wire.ANSWER:
+                self.asks.answered(json.loads(frame.body))
             elif frame.type == wire.SOURCED:
                 told = json.loads(frame.body)
                 front.epoch = max(front.epoch, int(told["read"]))
@@ -321,28 +343,9 @@ class Fronts:
             log_event(logging.INFO, "front-started", front=front.slot, pid=front.pid)
             self._note_change()
             self._hand_over_held()
-        front.ended += int(told.get("ended", 0))
-        for event, outcome, who, address, reason, facts in told.get("audit", ()):
-            self._audit.record(event, outcome, Identity(*who), address, reason, **facts)
-        now_s = trio.current_time()
-        for principal, client_id, address, heard_ago_s in told.get("presence", ()):
-            if heard_ago_s is None:
-                self._presence.connected(principal, client_id, address, now_s)
-            else:
-                self._presence.ended(principal, client_id, address, now_s - heard_ago_s, now_s)
-        counters = self._broker.counters
-        for name, count in told.get("counters", {}).items():
-            if name in COUNTED:
-                setattr(counters, name, getattr(counters, name) + int(count))
-        for result, count in told.get("rejected", {}).items():
-            counters.rejected[result] = counters.rejected.get(result, 0) + int(count)
-        counters.rejects_over_queue += int(told.get("lost", 0))
-        take = self._broker.publishing.on_rejected
-        for who, destination, body, headers, disposition, fields, wall_us in told.get("sends", ()):
-            pairs = tuple((b64decode(name), b64decode(value)) for name, value in headers)
-            if take is not None:
-                event = Send(b64decode(destination), b64decode(body), pairs, None)
-                take(Identity(*who), event, disposition.encode(), Rejection(*fields), wall_us)
+        if "taken" in told:
+            front.taken(int(told["taken"]))
+        self.reports.take(front, told)
 
     async def _tick(self) -> None:
         while True:
@@ -399,3 +402,7 @@ class Fronts:
     def _note_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _place(row: SubscriptionRow) -> tuple[str, ...]:
+    return row.principal, row.client_id, row.id

@@ -64,6 +64,7 @@ def measures(gateway: Gateway) -> Iterator[Measure]:
     yield from _outcomes(gateway)
     yield from _files(gateway)
     yield from _cluster(gateway)
+    yield from _fronts(gateway)
 
 
 def _cluster(gateway: Gateway) -> Iterator[Measure]:
@@ -169,13 +170,25 @@ def _connections(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_sent_bytes_total", (), traffic.bytes_sent
     yield "maxam_frames_received_total", (), traffic.frames
     yield "maxam_conflated_total", (), traffic.conflated
-    holdings = gateway.holdings
-    yield "maxam_frames_unfinished_bytes", (), holdings.frames_bytes
+    holdings, (frames_bytes, receipts_bytes) = gateway.holdings, gateway.held_bytes()
+    yield "maxam_frames_unfinished_bytes", (), frames_bytes
     yield "maxam_frames_abandoned_total", ("size",), holdings.frames_closed
     yield "maxam_frames_abandoned_total", ("pace",), holdings.frames_slow
-    yield "maxam_receipts_pending_bytes", (), holdings.receipts_bytes
+    yield "maxam_receipts_pending_bytes", (), receipts_bytes
     for name, used, limit, _ in gateway.limits_used():
         yield "maxam_limit_used_ratio", (name,), used / limit
+
+
+def _fronts(gateway: Gateway) -> Iterator[Measure]:
+    fronts = gateway.fronts
+    yield "maxam_fronts", (), 0 if fronts is None else sum(front.ready for front in fronts.running)
+    yield "maxam_front_restarts_total", (), 0 if fronts is None else fronts.restarts
+    for front in () if fronts is None else fronts.running:
+        yield "maxam_front_connections", (str(front.slot),), front.handed - front.ended
+        behind = gateway.broker.committed_revision - front.figures.revision
+        yield "maxam_front_lag_changes", (str(front.slot),), max(0, behind) if front.figures.revision else 0
+        taken = 0 if front.ordered is None else front.ordered.order.taken
+        yield "maxam_front_operations", (str(front.slot),), taken
 
 
 def _state(gateway: Gateway) -> Iterator[Measure]:

@@ -6,7 +6,7 @@ ends the session of that principal that owes most. A client gets the present sta
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 import trio
@@ -31,6 +31,8 @@ class OwedWatch:
         most: Topics that the principal with most is owed, when it was last added up.
         principal: That principal. Empty if no subscription is owed anything.
         ended: Sessions that were ended since the start.
+        fronts: Returns sessions by their key, with what their transient subscriptions on fronts are owed. None without fronts.
+        expel: Has a front close the connection of a session with an ERROR.
     """
 
     def __init__(self, broker: Broker, memory_bytes_max: int, schedule_commit: Callable[[], None]) -> None:
@@ -48,6 +50,8 @@ class OwedWatch:
         self.most = 0
         self.principal = ""
         self.ended = 0
+        self.fronts: Callable[[], Iterable[tuple[tuple[str, str], int]]] | None = None
+        self.expel: Callable[[Session, ProtocolError], None] | None = None
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -67,6 +71,11 @@ class OwedWatch:
             if counted >= _SLICE:
                 counted = 0
                 await trio.lowlevel.checkpoint()
+        for key, owed in () if self.fronts is None else self.fronts():
+            transient = self._broker.sessions.get(key)
+            if transient is not None:
+                of_principal = owed_by.setdefault(transient.principal, {})
+                of_principal[transient] = of_principal.get(transient, 0) + owed
         self.most, self.principal = 0, ""
         for principal, sessions in owed_by.items():
             total = sum(sessions.values())
@@ -97,5 +106,8 @@ class OwedWatch:
             f"the subscriptions of this principal were owed more than {self.limit} topics (limit owed_per_principal_max). "
             f"Those of this session were owed {owed} of them. Subscribe to fewer topics, or read faster"
         )
-        self._broker.end_session(session, ProtocolError("too much owed", explanation))
+        failure = ProtocolError("too much owed", explanation)
+        if session.holder and self.expel is not None:
+            self.expel(session, failure)
+        self._broker.end_session(session, failure)
         self._schedule_commit()

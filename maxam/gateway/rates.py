@@ -8,7 +8,7 @@ so. Its reported rate is not estimated: it is its own count, over a few seconds.
 import random
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import nlargest
 from operator import attrgetter
@@ -124,6 +124,7 @@ class Rates:
         hot_topics: The hottest first.
         busy_sessions: The busiest first.
         senders: Principals with rejected SENDs.
+        fronts: Returns the busiest sessions of fronts. None without fronts.
     """
 
     def __init__(self, broker: Broker, connections: Iterable[Transport]) -> None:
@@ -139,6 +140,7 @@ class Rates:
         self.hot_topics: list[HotTopic] = []
         self.busy_sessions: list[BusySession] = []
         self.senders: Final = Senders()
+        self.fronts: Callable[[], list[BusySession]] | None = None
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -233,4 +235,6 @@ class Rates:
                 busy = nlargest(SESSIONS_SHOWN_MAX, busy, key=_load)
                 await trio.lowlevel.checkpoint()
         self._seen = seen
+        if self.fronts is not None:
+            busy += self.fronts()
         self.busy_sessions = nlargest(SESSIONS_SHOWN_MAX, busy, key=_load)

@@ -219,7 +219,7 @@ class Gateway:
         """Return the processes that have the clients. Their modules are loaded only if they are wanted."""
         from maxam.gateway.fronts import Fronts  # noqa: PLC0415
 
-        return Fronts(
+        fronts = Fronts(
             self.settings,
             self.broker,
             self.committer,
@@ -229,7 +229,15 @@ class Gateway:
             self.presence,
             self._journal.position,
             self.clock.now_us,
+            self.staleness,
+            self.shadows,
+            self.holdings,
         )
+        self.clients.traffic.fronts = fronts.reports.connections
+        self.rates.fronts = fronts.reports.busy
+        self.owed_watch.fronts = fronts.reports.owed
+        self.owed_watch.expel = fronts.asks.expel
+        return fronts
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -397,7 +405,7 @@ class Gateway:
         """Begin the stop itself."""
         self._serving.set()
         if not self._stopping.is_set():
-            log_event(logging.INFO, "stopping", connections=len(self.connections))
+            log_event(logging.INFO, "stopping", connections=self.connections_open)
             self._stopping.set()
 
     def denial(self, chain: Chain) -> ProtocolError | None:
@@ -417,6 +425,7 @@ class Gateway:
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
         reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
         reasons += self.role.degraded()
+        reasons += [] if self.fronts is None else self.fronts.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
 
     def _crowded(self) -> list[str]:
@@ -439,6 +448,7 @@ class Gateway:
     def limits_used(self) -> list[tuple[str, int, int, str]]:
         """Return each limit on totals: how much is used, how much may be, and the principal that uses most if each has its own."""
         limits, holdings = self.settings.limits, self.holdings
+        frames_bytes, receipts_bytes = self.held_bytes()
         most = {"delete_retention_topics_max": limits.deletes_retained_max}  # or the setting itself
         used = [
             (name, count, most.get(name) or getattr(limits, name), principal)
@@ -447,10 +457,20 @@ class Gateway:
         return [
             *used,
             ("owed_per_principal_max", self.owed_watch.most, self.owed_watch.limit, self.owed_watch.principal),
-            ("connections_max", len(self.connections), self.clients.connections_max, ""),
-            ("frames_unfinished_bytes_max", holdings.frames_bytes, holdings.frames_bytes_max, ""),
-            ("receipts_pending_total_bytes_max", holdings.receipts_bytes, holdings.receipts_bytes_max, ""),
+            ("connections_max", self.connections_open, self.clients.connections_max, ""),
+            ("frames_unfinished_bytes_max", frames_bytes, holdings.frames_bytes_max, ""),
+            ("receipts_pending_total_bytes_max", receipts_bytes, holdings.receipts_bytes_max, ""),
         ]
+
+    @property
+    def connections_open(self) -> int:
+        """Number of connections of clients, those of fronts included."""
+        return len(self.connections) + (0 if self.fronts is None else self.fronts.open)
+
+    def held_bytes(self) -> tuple[int, int]:
+        """Return the bytes of unfinished frames and of pending RECEIPTs, those of fronts included."""
+        frames_bytes, receipts_bytes = (0, 0) if self.fronts is None else self.fronts.reports.held_bytes()
+        return self.holdings.frames_bytes + frames_bytes, self.holdings.receipts_bytes + receipts_bytes
 
 
 def _and_others(count: int) -> str:

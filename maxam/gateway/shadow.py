@@ -15,9 +15,9 @@ reload keeps those of a rule whose destination, encoding and candidate stay the 
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, final
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Final, final
 
 from maxam.avro.registry import Registry
 from maxam.avro.resolution import Resolution
@@ -51,6 +51,11 @@ class Tally:
     rejected: int = 0
     newly_accepted: int = 0
     aside: int = 0
+
+    def add(self, counts: Iterable[int]) -> None:
+        """Add the figures of another tally, in the order of the fields."""
+        for one, count in zip(fields(self), counts, strict=True):
+            setattr(self, one.name, getattr(self, one.name) + count)
 
     @property
     def relevant(self) -> float:
@@ -104,16 +109,26 @@ class Trials:
             tally = self.principals.setdefault(principal, Tally())
         return tally
 
-    def blame(self, principal: str, problem: str, reason: str, destination: bytes, at_us: int) -> None:
-        """Count one that would have been rejected, and keep it as the example of its kind."""
+    def blame(
+        self,
+        principal: str,
+        problem: str,
+        reason: str,
+        destination: bytes,
+        at_us: int,
+        count: int = 1,
+        first_at_us: int = 0,
+    ) -> None:
+        """Count SENDs that would have been rejected, and keep the last one as the example of its kind."""
         if principal not in self.principals:
             principal = OTHERS
         found = self.reasons.get((principal, problem))
         if found is None:
             if len(self.reasons) >= REASONS_MAX:
                 principal, problem = OTHERS, "other reasons"
-            found = self.reasons.setdefault((principal, problem), Reason(principal, problem, at_us, at_us))
-        found.count += 1
+            first = Reason(principal, problem, first_at_us or at_us, at_us)
+            found = self.reasons.setdefault((principal, problem), first)
+        found.count += count
         found.at_us = at_us
         found.destination = destination
         found.reason = reason
@@ -179,6 +194,37 @@ class Shadows:
         size = len(event.body)
         if size <= TRIED_BYTES_MAX and self._affordable(principal, size + _TRIAL_BYTES, wall_us):
             self._try(trials, tally, principal, event, verdict, wall_us)
+
+    def take(self) -> list[object]:
+        """Return the figures as JSON, and begin again. A front reports them to its gateway."""
+        self._bind()
+        told: list[object] = []
+        for rule, trials in self._trials.items():
+            if trials.total.seen:
+                tallies = {name: astuple(tally) for name, tally in trials.principals.items()}
+                reasons = [
+                    (*astuple(reason)[:5], reason.destination.decode(), reason.reason)
+                    for reason in trials.reasons.values()
+                ]
+                told.append((_key(rule, trials.candidate), tallies, reasons))
+                self._trials[rule] = Trials(rule, trials.candidate)
+        return told
+
+    def add(self, told: Sequence[Any]) -> None:
+        """Add figures that a front has reported. Those of rules that are no longer in force are dropped."""
+        if not told:
+            return
+        self._bind()
+        found = {_key(trials.rule, trials.candidate): trials for trials in self._trials.values()}
+        for key, tallies, reasons in told:
+            trials = found.get(tuple(key))
+            if trials is None:
+                continue
+            for principal, counts in tallies.items():
+                trials.tally(principal).add(counts)
+                trials.total.add(counts)
+            for principal, problem, first_at_us, at_us, count, destination, reason in reasons:
+                trials.blame(principal, problem, reason, destination.encode(), at_us, count, first_at_us)
 
     def _bind(self) -> None:
         """Begin figures for the rules of the registry in force, or go on with those there are."""

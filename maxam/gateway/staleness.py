@@ -9,11 +9,12 @@ Time is the broker's: that of the wall clock, but never before the newest change
 """
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from heapq import heappush, heappushpop
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from heapq import heappush, heappushpop, nlargest
 from itertools import count
-from typing import Final, Literal, final
+from operator import attrgetter
+from typing import Any, Final, Literal, final
 
 import trio
 
@@ -114,6 +115,7 @@ class Look:
         counts: How many there are of each state.
         largest_s: The largest staleness of each state. 0.0 if none lacks a topic.
         worst: Those that lack a topic, worst first, WORST_MAX at most.
+        incomplete: A front did not answer, so its subscriptions are missing.
     """
 
     at_us: int
@@ -122,6 +124,7 @@ class Look:
     counts: dict[State, int]
     largest_s: dict[State, float]
     worst: tuple[SubscriptionRow, ...]
+    incomplete: bool = False
 
 
 @final
@@ -145,15 +148,21 @@ class Staleness:
     Attributes:
         last: Result of the newest scan. Empty before the first.
         behind_after_s: Staleness above which a subscription counts as behind.
+        others: Reads the subscriptions of fronts: their results, and whether one is missing. None without fronts.
     """
 
-    def __init__(self, broker: Broker, behind_after_s: float, wall_us: Callable[[], int] = _wall_us) -> None:
+    def __init__(
+        self, broker: Broker, behind_after_s: float, wall_us: Callable[[], int] = _wall_us, *, front: bool = False
+    ) -> None:
+        """Make it. On a `front`, only sessions that have their connection there count: others know the state of the rest."""
         self._broker: Final = broker
         self._wall_us: Final = wall_us  # microseconds since the epoch
         self.behind_after_s: Final = behind_after_s
         self.last = Look(0, 0, 0, {"connected": 0, "detached": 0}, {"connected": 0.0, "detached": 0.0}, ())
         self._kept_until_s = -1.0
         self._walking: trio.Event | None = None
+        self._front: Final = front
+        self.others: Callable[[], Awaitable[tuple[list[Look], bool]]] | None = None
 
     async def look(self) -> Look:
         """Return the result of a scan that ended less than KEPT_S ago, or, for long scans, less than _KEPT_PER_TAKEN durations ago."""
@@ -187,12 +196,20 @@ class Staleness:
         walking = self._walking = trio.Event()
         began_s = trio.current_time()
         try:
-            self.last = await self._found()
+            self.last = await self._all_found()
             now_s = trio.current_time()
             self._kept_until_s = now_s + max(KEPT_S, _KEPT_PER_TAKEN * (now_s - began_s))
         finally:
             self._walking = None
             walking.set()
+
+    def is_here(self, session: Session) -> bool:
+        """Return True if this process knows the state of a session's subscriptions best."""
+        return session.connection is not None or not (self._front or session.holder)
+
+    async def _all_found(self) -> Look:
+        found = await self._found()
+        return found if self.others is None else _merged(found, *await self.others())
 
     async def _found(self) -> Look:
         pace = Pace()
@@ -202,6 +219,8 @@ class Staleness:
         worst: list[tuple[float, int, SubscriptionRow]] = []
         number = count()
         for session in list(self._broker.sessions.values()):
+            if not self.is_here(session):
+                continue
             for subscription in _subscriptions(session):
                 await pace.step()
                 if subscription.removed:
@@ -228,6 +247,34 @@ class Staleness:
                         heappushpop(worst, one)
         worst.sort(reverse=True)
         return Look(self.now_us(), looked_at, behind, counts, largest_s, tuple(row for _, _, row in worst))
+
+
+def _merged(own: Look, others: list[Look], incomplete: bool) -> Look:
+    """Return the result of the scans of all processes."""
+    looks = [own, *others]
+    return replace(
+        own,
+        looked_at=sum(look.looked_at for look in looks),
+        behind=sum(look.behind for look in looks),
+        counts={state: sum(look.counts[state] for look in looks) for state in own.counts},
+        largest_s={state: max(look.largest_s[state] for look in looks) for state in own.largest_s},
+        worst=tuple(nlargest(WORST_MAX, [row for look in looks for row in look.worst], key=_STALENESS)),
+        incomplete=incomplete,
+    )
+
+
+_STALENESS: Final = attrgetter("staleness_s")
+
+
+def read_look(told: dict[str, Any]) -> Look:
+    """Return the result of a scan from its JSON, as `dataclasses.asdict` has it."""
+    return Look(**{**told, "worst": tuple([read_row(row) for row in told["worst"]])})
+
+
+def read_row(told: dict[str, Any]) -> SubscriptionRow:
+    """Return one subscription from its JSON."""
+    refinement = told["refinement"]
+    return SubscriptionRow(**{**told, "refinement": None if refinement is None else RefinementRow(**refinement)})
 
 
 def lacked_since_us(session: Session, subscription: Subscription) -> tuple[int, int]:

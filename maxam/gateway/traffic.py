@@ -1,7 +1,7 @@
 """Totals of connections and subscriptions, ended ones included: counted where the traffic is, summed up when asked."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 import trio
@@ -33,6 +33,7 @@ class Traffic:
         bytes_sent: Plaintext to clients.
         frames: Received from clients.
         conflated: Changes that were replaced before a subscription read them.
+        fronts: Returns the numbers of connections of fronts, and the earliest end of validity there. None without fronts.
     """
 
     def __init__(self, broker: Broker, connections: Iterable[Transport]) -> None:
@@ -40,6 +41,8 @@ class Traffic:
         self._broker: Final = broker
         self._connections: Final = connections
         self._ended = (0, 0, 0)
+        self._ended_conflated = 0
+        self.fronts: Callable[[], tuple[int, int, float]] | None = None
         self.accepted = 0
         self.refused: Final = dict.fromkeys(STAGES, 0)
         self.connected = 0
@@ -63,6 +66,19 @@ class Traffic:
         elif connection.peer.connection is None:
             self.refused[CONNECT] += 1
 
+    def add(self, kind: str, stage: str, count: int) -> None:
+        """Add what a front has counted. `stage` is empty except with `refused`."""
+        received, sent, frames = self._ended
+        if kind == "refused":
+            self.refused[stage] += count
+        elif kind == "accepted":
+            self.accepted += count
+        elif kind == "conflated":
+            self._ended_conflated += count
+        else:
+            more = [count if kind == name else 0 for name in ("bytes_received", "bytes_sent", "frames")]
+            self._ended = (received + more[0], sent + more[1], frames + more[2])
+
     async def gather(self) -> None:
         """Sum up again. Connections that end meanwhile may be missing until the next time, but no sum is ever less than before."""
         received, sent, frames = self._ended
@@ -78,16 +94,22 @@ class Traffic:
             frames += _frames(connection)
             if at % _SLICE == 0:
                 await trio.lowlevel.checkpoint()
+        connecting = len(connections) - connected
+        if self.fronts is not None:
+            connected_there, connecting_there, expiry_there_s = self.fronts()
+            connected += connected_there
+            connecting += connecting_there
+            first_expiry_s = min(first_expiry_s, expiry_there_s)
         self.connected = connected
-        self.connecting = len(connections) - connected
-        self.first_expiry_s = first_expiry_s if connected else 0.0
+        self.connecting = connecting
+        self.first_expiry_s = first_expiry_s if first_expiry_s < math.inf else 0.0
         self.bytes_received = max(self.bytes_received, received)
         self.bytes_sent = max(self.bytes_sent, sent)
         self.frames = max(self.frames, frames)
-        conflated = self._broker.counters.conflated
+        conflated = self._broker.counters.conflated + self._ended_conflated
         looked_at = 0
         for session in list(self._broker.sessions.values()):
-            conflated += _conflated(session)
+            conflated += 0 if session.holder else _conflated(session)  # a front counts its own
             looked_at += 1 + len(session.subscriptions)
             if looked_at >= _SLICE_SUBSCRIPTIONS:
                 looked_at = 0

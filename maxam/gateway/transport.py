@@ -114,11 +114,18 @@ class Transport:
     )
 
     def __init__(
-        self, tls: TlsSocket, address: str, host: str, limits: Limits, deliveries: DeliveryScheduler, clock: WallClock
+        self,
+        tls: TlsSocket,
+        address: str,
+        host: str,
+        limits: Limits,
+        deliveries: DeliveryScheduler,
+        clock: WallClock,
+        number: int = 0,
     ) -> None:
         self.address: Final = address
         self.host: Final = host
-        self.number: Final = opening_number()
+        self.number: Final = number or opening_number()  # the gateway numbers those that it hands to fronts
         self.opened_at_s: Final = trio.current_time()
         self.opened_at_us: Final = time.time_ns() // 1000
         self.bytes_in = 0

@@ -22,7 +22,7 @@ RELEASED = """
     enrolment-refused expired failed file-forbidden file-not-found following forbidden gateway-unreachable in-use input-incomplete
     input-output internal invalid-destination invalid-glob invalid-parameter invalid-request invalid-selector invalid-token
     invalid-value job-failed journal-damaged journal-failed journal-incarnation journal-other journal-unreadable key-known key-revoked
-    drill-unanswered forked front-diverged front-lost handover-refused link-down link-invalid link-lost link-refused journal-copied load-failed log-damaged log-full log-lost log-superseded log-trimmed maker member-live method-not-allowed missing-header
+    drill-unanswered forked front-diverged front-lost front-silent handover-refused link-down link-invalid link-lost link-refused journal-copied load-failed log-damaged log-full log-lost log-superseded log-trimmed maker member-live method-not-allowed missing-header
     no-certificate no-common-version no-rule no-token not-connected operations-invalid origins-invalid
     not-found not-in-force outcome-unknown personal-withheld policy-invalid position-unavailable principal-exists protocol-error publish-failed revisions-lost
     revoked schema-invalid stomp-error tls-failed token-exists too-large too-many too-many-streams too-often too-slow

@@ -3,8 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import merge
-from operator import attrgetter
-from typing import Final, TypeVar
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from maxam.api.answers import Rows
 from maxam.api.description import (
     COUNT,
     HEX,
+    INCOMPLETE,
     NUMBER,
     SECONDS,
     TEXT,
@@ -29,18 +30,22 @@ from maxam.api.parameters import AFTER_NUMBER, LIMIT
 from maxam.api.routing import Call, Description, RouteSpec
 from maxam.avro.json.decoding import iso_time
 from maxam.gateway.access import AdminConnection
+from maxam.gateway.listings import STATES, STOMP, connection_row
 from maxam.gateway.transport import Transport
 
+if TYPE_CHECKING:
+    from maxam.gateway.fronts import Fronts
+
 ROWS_PER_SLICE: Final = 50  # made before the event loop runs other tasks: less than 1 ms
-STOMP: Final = "stomp"
 ADMIN: Final = "admin"
-STATES: Final = ("handshake", "connecting", "connected", "closing")
 _Connection = TypeVar("_Connection", Transport, AdminConnection)
 
 RATE: Final = described(NUMBER, "average of the last two seconds; null before it is known")
 
 CONNECTION: Final = record(
     "Connection",
+    ("front",),
+    front=described(COUNT, "number of the front that serves it. Absent without fronts"),
     id=described(WHOLE, "number of its opening, since the process began"),
     kind=one_of(STOMP, ADMIN),
     state=one_of(*STATES),
@@ -68,7 +73,7 @@ CONNECTION: Final = record(
 
 @Description(
     "Connections in order of their opening: of clients, and of operators",
-    page("connections", CONNECTION),
+    page("connections", CONNECTION, ("incomplete",), incomplete=INCOMPLETE),
     (AFTER_NUMBER, LIMIT),
     text="Figures of frames, receipts and window are null before a client is connected, and those of the traffic for operators.",
 )
@@ -76,6 +81,9 @@ async def _connections(call: Call) -> Response:
     # One copy of the references. Connections that end meanwhile are left out, new ones have a higher number.
     clients, operators = call.gateway.connections, call.gateway.access.admin_connections
     listed_clients, listed_operators = list(clients), list(operators)
+    fronts = call.gateway.fronts
+    if fronts is not None:
+        return await _connections_of_fronts(call, fronts, listed_operators)
 
     async def read(cursor: int | None, most: int) -> tuple[list[dict[str, object]], int | None]:
         found: list[dict[str, object]] = []
@@ -90,8 +98,7 @@ async def _connections(call: Call) -> Response:
                 if connection in operators:
                     found.append(_admin_row(call, connection))
             elif connection in clients:
-                rates = call.gateway.rates.of(connection.number)
-                found.append(_client_row(connection, trio.current_time()) | dict(zip(_RATES, rates, strict=True)))
+                found.append(connection_row(connection, call.gateway.rates.of(connection.number), trio.current_time()))
         return found, None
 
     rows = Rows("connections")
@@ -99,55 +106,28 @@ async def _connections(call: Call) -> Response:
     return rows.answer(following)
 
 
+async def _connections_of_fronts(call: Call, fronts: "Fronts", operators: list[AdminConnection]) -> Response:
+    """Return a page of the connections of all fronts and of operators. Each front gives the first rows after the cursor."""
+    after, most = call[AFTER_NUMBER] or 0, call[LIMIT]
+    told, incomplete = await fronts.asks.all("connections", after=after, most=most)
+    found = [row for rows in told for row in rows]
+    found += [_admin_row(call, one) for one in _later(operators, after)[:most]]
+    found.sort(key=itemgetter("id"))
+    rows = Rows("connections")
+    await rows.add_all(found[:most], ROWS_PER_SLICE, dict)
+    following = found[most - 1]["id"] if len(found) >= most else None
+    return rows.answer(following, **(_INCOMPLETE if incomplete else {}))
+
+
 _NUMBER: Final = attrgetter("number")
-_RATES: Final = ("sends_per_s", "messages_per_s")
+_INCOMPLETE: Final[dict[str, object]] = {"incomplete": True}
 
 
 def _later(connections: list[_Connection], number: int) -> list[_Connection]:
     return connections[bisect_right(connections, number, key=_NUMBER) :]
 
 
-def state_of(client: Transport) -> str:
-    """Return the state of a client's connection: one of STATES."""
-    peer = client.peer
-    if client.reason or (peer is not None and (peer.end or peer.finished)):
-        return "closing"
-    if peer is None:
-        return "handshake"
-    if peer.connection is None:
-        return "connecting"
-    return "connected" if peer.connection.failure is None else "closing"
-
-
-def _client_row(client: Transport, now_s: float) -> dict[str, object]:
-    peer = client.peer
-    connection = None if peer is None else peer.connection
-    heard_at_s = None if peer is None else peer.heard_at_s
-    return {
-        "id": client.number,
-        "kind": STOMP,
-        "state": state_of(client),
-        "address": client.address,
-        "principal": None if connection is None else connection.identity.principal,
-        "client_id": None if peer is None else peer.client_id or None,
-        "fingerprint": client.fingerprint or None,
-        "tls": client.tls_version or None,
-        "stomp": None if peer is None else peer.version or None,
-        "opened_at": iso_time(client.opened_at_us),
-        "open_s": round(now_s - client.opened_at_s, 3),
-        "heard_s": None if heard_at_s is None else round(max(0.0, now_s - heard_at_s), 3),
-        "bytes_in": client.bytes_in,
-        "bytes_out": client.bytes_out,
-        "frames": None if peer is None else peer.frames,
-        "sends": None if peer is None else peer.sends,
-        "messages": None if peer is None else peer.messages,
-        "receipts_waiting": None if connection is None else len(connection.receipts),
-        "window": None if connection is None else connection.window.size,
-        "in_flight": None if connection is None else connection.in_flight,
-    }
-
-
-_NOTHING: Final[dict[str, object]] = dict.fromkeys(names_of(CONNECTION))
+_NOTHING: Final[dict[str, object]] = {name: None for name in names_of(CONNECTION) if name != "front"}
 
 
 def _admin_row(call: Call, connection: AdminConnection) -> dict[str, object]:

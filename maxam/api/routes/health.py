@@ -220,8 +220,8 @@ async def _health(call: Call) -> Response:
                 "low": gateway.watermarks.memory_low,
                 "used_bytes": gateway.watermarks.memory_used_bytes,
                 "limit_bytes": gateway.watermarks.memory_bytes_max,
-                "unfinished_bytes": gateway.holdings.frames_bytes,
-                "receipts_bytes": gateway.holdings.receipts_bytes,
+                "unfinished_bytes": gateway.held_bytes()[0],
+                "receipts_bytes": gateway.held_bytes()[1],
             },
             "expiries": _expiries(reloader.loaded, now_s),
             "reload": [

@@ -88,6 +88,13 @@ _CURRENT: Final = (
     Declared("maxam_follow_received_bytes_total", "counter", "Bytes received from sources."),
     Declared("maxam_follow_links_lost_total", "counter", "Links to sources that ended or could not be made."),
     Declared("maxam_links", "gauge", "Links of other gateways to this one, by wish: feed or copy.", ("wish",)),
+    Declared("maxam_fronts", "gauge", "Fronts that serve clients; 0 without [fronts]."),
+    Declared("maxam_front_restarts_total", "counter", "Fronts that ended by themselves and were replaced."),
+    Declared("maxam_front_connections", "gauge", "Connections that a front has.", ("front",)),
+    Declared("maxam_front_operations", "gauge", "Operations that a front has handed over since it began.", ("front",)),
+    Declared(
+        "maxam_front_lag_changes", "gauge", "Changes that a front had not applied when it last reported.", ("front",)
+    ),
     Declared("maxam_disk_full", "gauge", "1 while SENDs are refused because the journal has no room."),
     Declared("maxam_disk_slow", "gauge", "1 while the journal's disk has not answered for five seconds."),
     Declared("maxam_disk_low", "gauge", "1 while the journal's disk has less room than free_bytes_min."),

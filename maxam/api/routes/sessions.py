@@ -4,7 +4,7 @@ Principal and client-id are one segment of the path each, percent-encoded, and m
 """
 
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -14,6 +14,7 @@ from maxam.api.description import (
     COUNT,
     FLAG,
     HEX,
+    INCOMPLETE,
     NUMBER,
     TEXT,
     TIME,
@@ -26,13 +27,16 @@ from maxam.api.description import (
 )
 from maxam.api.errands import end_session, kick
 from maxam.api.parameters import LIMIT, after, text
-from maxam.api.routes.subscriptions import SLICE_SUBSCRIPTIONS, SUBSCRIPTION, subscription_row
+from maxam.api.routes.subscriptions import SUBSCRIPTION, answered_by_front, subscription_row
 from maxam.api.routing import Call, Description, RouteSpec, not_found
-from maxam.avro.json.decoding import iso_time
 from maxam.broker.session import Session
+from maxam.gateway.listings import SLICE_SUBSCRIPTIONS, session_row
 from maxam.gateway.server import Gateway
-from maxam.gateway.staleness import Pace, SubscriptionRow
+from maxam.gateway.staleness import Pace, SubscriptionRow, read_row
 from maxam.gateway.transport import Transport
+
+if TYPE_CHECKING:
+    from maxam.gateway.fronts import Fronts
 
 SESSIONS_PATH: Final = "/v1/sessions"
 SESSIONS_PER_SLICE: Final = 50
@@ -65,22 +69,26 @@ SESSION: Final = record(
 
 @Description(
     "Sessions in order of principal and client-id",
-    page("sessions", SESSION),
+    page("sessions", SESSION, ("incomplete",), incomplete=INCOMPLETE),
     (_PRINCIPAL, _CLIENT_ID, _FIND, _AFTER, LIMIT),
 )
 async def _sessions(call: Call) -> Response:
-    staleness, pace = call.gateway.staleness, Pace()
+    staleness, fronts, pace = call.gateway.staleness, call.gateway.fronts, Pace()
+    incomplete: dict[str, object] = {}
 
     async def read(cursor: tuple[str, ...] | None, most: int) -> tuple[list[dict[str, object]], tuple[str, ...] | None]:
         found, following = _sessions_after(call, cursor, most)
         rows = [_row(call.gateway, session) for session in found]
         for session, row in zip(found, rows, strict=True):
             row.update(_staleness(call.gateway, await staleness.of_session(*session.key, pace)))
+        held = [session.key for session in found if session.holder]
+        if fronts is not None and held and not await fronts.fill_sessions(rows, held):
+            incomplete["incomplete"] = True
         return rows, following
 
     rows = Rows("sessions")
     following = await rows.fill(call[LIMIT], SESSIONS_PER_SLICE, call[_AFTER], read)
-    return rows.answer(following)
+    return rows.answer(following, **incomplete)
 
 
 def _sessions_after(
@@ -113,7 +121,10 @@ def _sessions_after(
 def _searched(gateway: Gateway, session: Session) -> str:
     """Return the text that `find` searches."""
     client = _client(gateway, session)
-    return f"{session.principal}\n{session.client_id}\n{'' if client is None else client.address}".lower()
+    address = "" if client is None else client.address
+    if gateway.fronts is not None and session.holder:
+        address = gateway.fronts.address(session)
+    return f"{session.principal}\n{session.client_id}\n{address}".lower()
 
 
 @Description(
@@ -124,6 +135,8 @@ def _searched(gateway: Gateway, session: Session) -> str:
 )
 async def _session(call: Call) -> Response:
     session = _found(call, "")
+    if session.holder and call.gateway.fronts is not None:
+        return await _session_of_front(call.gateway.fronts, session)
     staleness, pace = call.gateway.staleness, Pace()
     subscriptions: list[SubscriptionRow] = []
     for subscription in list(session.subscriptions.values()):
@@ -138,6 +151,19 @@ async def _session(call: Call) -> Response:
     return rows.within(**fields | _staleness(call.gateway, largest_s))
 
 
+async def _session_of_front(fronts: "Fronts", session: Session) -> Response:
+    """Return a session that has its connection on a front."""
+    with answered_by_front():
+        told = await fronts.asks.holder(session, "session")
+    if told is None:
+        raise not_found("the session has just lost its connection; ask again")
+    fields, subscriptions = told
+    rows = Rows("subscriptions")
+    await rows.add_all([read_row(one) for one in subscriptions], ROWS_PER_SLICE, subscription_row)
+    del fields["subscriptions"]
+    return rows.within(**fields)
+
+
 @Description(
     "Close the live connection with an ERROR; the session stays",
     record(kicked={"const": True}),
@@ -147,7 +173,9 @@ async def _session(call: Call) -> Response:
 async def _kick(call: Call) -> Response:
     if not call.request.scope["raw_path"].endswith(b"/kick"):
         raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)  # no other action exists
-    if not kick(_found(call, "/kick")):
+    with answered_by_front():
+        kicked = await kick(call.gateway, _found(call, "/kick"))
+    if not kicked:
         raise ApiError(HTTPStatus.CONFLICT, "not-connected", "the session has no live connection")
     return Answer({"kicked": True})
 
@@ -177,22 +205,7 @@ def _client(gateway: Gateway, session: Session) -> Transport | None:
 
 
 def _row(gateway: Gateway, session: Session) -> dict[str, object]:
-    connection, client = session.connection, _client(gateway, session)
-    subscriptions = session.subscriptions.values()
-    return {
-        "principal": session.principal,
-        "client_id": session.client_id,
-        "connected": connection is not None,
-        "durable": session.durable,
-        "peer": None if client is None else client.address,
-        "fingerprint": None if connection is None else connection.identity.fingerprint,
-        "connected_at": None if client is None else iso_time(client.opened_at_us),
-        "window": None if connection is None else connection.window.size,
-        "unacked": sum([len(subscription.sent) for subscription in subscriptions]),
-        "owed": sum([len(subscription.owed) for subscription in subscriptions]),
-        "conflated": sum([subscription.conflated for subscription in subscriptions]),
-        "subscriptions": len(subscriptions),
-    }
+    return session_row(session, _client(gateway, session))
 
 
 def _staleness(gateway: Gateway, largest_s: float) -> dict[str, object]:

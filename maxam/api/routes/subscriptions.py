@@ -1,7 +1,9 @@
 """Routes of subscriptions: list them, list those that are behind, explain the delivery of a topic, end one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import trio
 from starlette.responses import Response
@@ -10,6 +12,7 @@ from maxam.api.answers import Answer, ApiError, Rows
 from maxam.api.description import (
     COUNT,
     FLAG,
+    INCOMPLETE,
     NUMBER,
     SECONDS,
     TEXT,
@@ -27,13 +30,16 @@ from maxam.api.errands import end_subscription
 from maxam.api.parameters import LIMIT, after, seconds, text
 from maxam.api.routing import Call, Description, RouteSpec, not_found
 from maxam.avro.json.decoding import iso_time
-from maxam.broker.delivery_state import CODES, PLACES_MAX, delivery_state
-from maxam.gateway.server import Gateway
+from maxam.broker.delivery_state import CODES, PLACES_MAX, DeliveryState, delivery_state
+from maxam.gateway.front_asks import FrontSilentError
+from maxam.gateway.listings import subscriptions_after
 from maxam.gateway.staleness import Cause, RefinementRow, SubscriptionRow, refinement_row
+
+if TYPE_CHECKING:
+    from maxam.gateway.fronts import Fronts
 
 SUBSCRIPTIONS_PATH: Final = "/v1/subscriptions"
 ROWS_PER_SLICE: Final = 25  # read before the event loop runs other tasks: about 1 ms if each is owed very much
-SLICE_SUBSCRIPTIONS: Final = 1000  # sessions and subscriptions read likewise
 
 REFINEMENT: Final = record(
     "Refinement",
@@ -103,12 +109,18 @@ _MIN_S: Final = seconds(
 
 @Description(
     "Subscriptions in order of principal, client-id and id",
-    page("subscriptions", SUBSCRIPTION),
+    page("subscriptions", SUBSCRIPTION, ("incomplete",), incomplete=INCOMPLETE),
     (_PRINCIPAL, _CLIENT_ID, _AFTER, LIMIT),
 )
 async def _subscriptions(call: Call) -> Response:
+    gateway = call.gateway
+    if gateway.fronts is not None:
+        return await _subscriptions_of_fronts(call, gateway.fronts)
+
     async def read(cursor: tuple[str, ...] | None, most: int) -> tuple[list[dict[str, object]], tuple[str, ...] | None]:
-        found, following = _after(call.gateway, cursor, most, call[_PRINCIPAL], call[_CLIENT_ID])
+        found, following = subscriptions_after(
+            gateway.staleness, gateway.broker.sessions, cursor, most, call[_PRINCIPAL], call[_CLIENT_ID]
+        )
         return [subscription_row(one) for one in found], following
 
     rows = Rows("subscriptions")
@@ -116,48 +128,28 @@ async def _subscriptions(call: Call) -> Response:
     return rows.answer(following)
 
 
-def _after(
-    gateway: Gateway, cursor: tuple[str, ...] | None, most: int, principal: str | None, client_id: str | None
-) -> tuple[list[SubscriptionRow], tuple[str, ...] | None]:
-    """Return the next subscriptions in order of (principal, client-id, id), which are filtered.
-
-    Args:
-        gateway: The gateway.
-        cursor: Place where the batch before ended: after an id, or before the first one of a session. None begins.
-        most: Rows of the batch.
-        principal: Only those of this principal. None for all.
-        client_id: Only those of sessions with this name. None for all.
-
-    Returns:
-        The rows, and where to go on. None at the end.
-    """
-    sessions, staleness = gateway.broker.sessions, gateway.staleness
-    rows: list[SubscriptionRow] = []
-    looked_at = 0
-    start = ("", "") if cursor is None else (cursor[0], cursor[1])
-    if principal is not None:
-        start = max(start, (principal, client_id or ""))
-    for key in sessions.irange(start):
-        if principal is not None and key[0] != principal:
-            break
-        if looked_at >= SLICE_SUBSCRIPTIONS:
-            return rows, key
-        session = sessions[key]
-        looked_at += 1 + len(session.subscriptions)
-        if client_id is not None and key[1] != client_id:
-            continue
-        behind = cursor[2].encode() if cursor is not None and len(cursor) == 3 and key == cursor[:2] else None
-        for id_ in sorted([id_ for id_ in session.subscriptions if behind is None or id_ > behind]):
-            if len(rows) == most:
-                return rows, cursor
-            cursor = (*key, id_.decode())
-            rows.append(staleness.row(session, session.subscriptions[id_]))
-    return rows, None
+async def _subscriptions_of_fronts(call: Call, fronts: "Fronts") -> Response:
+    """Return a page of the subscriptions of the gateway and all fronts. Each gives the first rows after the cursor."""
+    cursor, most, only = call[_AFTER], call[LIMIT], (call[_PRINCIPAL], call[_CLIENT_ID])
+    told, incomplete = await fronts.asks.all("subscriptions", cursor=cursor, most=most, only=only)
+    found, following = fronts.subscriptions(cursor, most, only, told)
+    rows = Rows("subscriptions")
+    await rows.add_all(found, ROWS_PER_SLICE, subscription_row)
+    return rows.answer(following, **({"incomplete": True} if incomplete else {}))
 
 
 @Description(
     "Subscriptions that are behind, the longest first",
-    record(as_of=TIME, behind=COUNT, looked_at=COUNT, behind_after_s=SECONDS, subscriptions=listed(SUBSCRIPTION)),
+    record(
+        "",
+        ("incomplete",),
+        as_of=TIME,
+        behind=COUNT,
+        looked_at=COUNT,
+        behind_after_s=SECONDS,
+        subscriptions=listed(SUBSCRIPTION),
+        incomplete=INCOMPLETE,
+    ),
     (LIMIT, _MIN_S),
     text="""A subscription is behind if it has lacked a topic for longer than `behind_after_s`, the limit `lag_threshold_s`. `behind` is their number.
 The result is at most a second old or, if there are very many, 20 times the duration of a scan.""",
@@ -173,6 +165,7 @@ async def _slow(call: Call) -> Response:
         behind=look.behind,
         looked_at=look.looked_at,
         behind_after_s=staleness.behind_after_s,
+        **({"incomplete": True} if look.incomplete else {}),
     )
 
 
@@ -184,7 +177,8 @@ async def _slow(call: Call) -> Response:
 )
 async def _drop(call: Call) -> Response:
     principal, client_id, id_ = call.segments(SUBSCRIPTIONS_PATH, ("principal", "client-id", "id"))
-    dropped = await end_subscription(call.gateway, call.caller, (principal, client_id), id_)
+    with answered_by_front():
+        dropped = await end_subscription(call.gateway, call.caller, (principal, client_id), id_)
     if dropped is None:
         raise not_found("there is no such subscription")
     if not dropped:
@@ -204,11 +198,19 @@ not receive the topic.""",
 async def _explain(call: Call) -> Response:
     principal, client_id, id_ = call[_OWNER] or "", call[_OWNER_CLIENT_ID] or "", call[_ID] or ""
     broker, destination = call.gateway.broker, call[_DESTINATION] or ""
-    session = broker.sessions.get((principal, client_id))
+    session, name = broker.sessions.get((principal, client_id)), destination.encode()
+    if session is not None and session.holder and call.gateway.fronts is not None:
+        with answered_by_front():
+            told = await call.gateway.fronts.asks.holder(
+                session, "explain", id=id_, destination=destination, may_receive=call.may_receive(name)
+            )
+        if told is None:
+            raise not_found("there is no such subscription")
+        state, glob, refinement = DeliveryState(**told["state"]), told["glob"], told["refinement"]
+        return _explanation(call, state, glob, None if refinement is None else RefinementRow(**refinement))
     subscription = None if session is None else session.subscriptions.get(id_.encode())
     if subscription is None:
         raise not_found("there is no such subscription")
-    name = destination.encode()
     state = delivery_state(
         subscription,
         name,
@@ -217,19 +219,32 @@ async def _explain(call: Call) -> Response:
         trio.current_time(),
         call.may_receive(name),
     )
+    return _explanation(call, state, subscription.glob.text, refinement_row(subscription))
+
+
+def _explanation(call: Call, state: DeliveryState, glob: str, refinement: RefinementRow | None) -> Response:
     return Answer(
         row_of(
             EXPLANATION,
             state,
-            principal=principal,
-            client_id=client_id,
-            id=id_,
-            destination=destination,
-            glob=subscription.glob.text,
+            principal=call[_OWNER],
+            client_id=call[_OWNER_CLIENT_ID],
+            id=call[_ID],
+            destination=call[_DESTINATION],
+            glob=glob,
             accepted_at=None if state.accepted_at_us is None else iso_time(state.accepted_at_us),
-            refinement=_refinement(refinement_row(subscription)),
+            refinement=_refinement(refinement),
         )
     )
+
+
+@contextmanager
+def answered_by_front() -> Iterator[None]:
+    """Turn the silence of a front into an answer of status 503."""
+    try:
+        yield
+    except FrontSilentError as error:
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, error.code, str(error)) from error
 
 
 def subscription_row(row: SubscriptionRow) -> dict[str, object]:

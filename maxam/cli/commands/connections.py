@@ -4,7 +4,7 @@ from typing import Any, final
 
 import click
 
-from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, NotFoundError, Remote, RemoteError, session_path
@@ -78,6 +78,7 @@ def connections_list(credentials: Credentials, limit: int | None, as_json: bool)
             ],
             [*expendable, "MESSAGES", "SENDS"],
         )
+        note_incomplete(remote)
 
 
 @connections.command("show")

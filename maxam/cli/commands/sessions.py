@@ -4,7 +4,7 @@ import click
 
 from maxam.cli.commands.subscriptions import behind_by, why
 from maxam.cli.completion import client_ids, principals
-from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.https_client import Credentials, Remote, session_path
 from maxam.terminal.groups import CommandGroup
@@ -59,6 +59,7 @@ def sessions_list(
             ],
             expendable,
         )
+        note_incomplete(remote)
 
 
 @sessions.command("show")

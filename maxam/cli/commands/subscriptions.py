@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from maxam.cli.completion import client_ids, principals, subscription_ids
-from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.cli.screens.top import WHY
 from maxam.counting import counted
@@ -76,6 +76,7 @@ def subscriptions_list(
             ],
             ["WHY", "DURABLE", "ACK", *_EXPENDABLE],
         )
+        note_incomplete(remote)
 
 
 @subscriptions.command("slow")
@@ -99,6 +100,7 @@ def subscriptions_slow(credentials: Credentials, minimum: timedelta | None, limi
     wanted = {} if min_s is None else {"min_s": f"{min_s:f}"}
     with Remote(credentials) as remote:
         found = remote.get("/v1/subscriptions/slow", limit=limit, **wanted)
+        note_incomplete(remote)
     rows = found["subscriptions"]
     if as_json:
         for row in rows:

@@ -14,9 +14,9 @@ from maxam.api import openapi
 from maxam.api.answers import Rows
 from maxam.api.application import ROUTES
 from maxam.api.routes import console
-from maxam.api.routes.connections import STATES
 from maxam.api.routing import ANY_CERTIFICATE, ANY_PRINCIPAL, Described, RouteSpec
 from maxam.config import Limits
+from maxam.gateway.listings import STATES
 from maxam.gateway.reload import RELOADED
 from tests.benchmarks.holds import counted_steps
 from tests.support.living_gateway import ANYTHING_GOES, Living, Site, TestClient, cli, living, run, until

@@ -130,6 +130,7 @@ class World:
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(REGISTRY))
         self.committer = CommitLoop(self.broker)
         self.role = Alone(cast("Journal", None))
+        self.fronts = None
         self.links = None
         self.clients = SimpleNamespace(connected={})
         self.address = ("127.0.0.1", 61614)

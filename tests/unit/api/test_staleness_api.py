@@ -460,7 +460,7 @@ def test_pages_are_right_while_subscriptions_come_and_go(world: World) -> None:
 @pytest.mark.parametrize("slice_", [1, 1000])
 def test_pages_end_though_an_id_is_empty(world: World, monkeypatch: pytest.MonkeyPatch, slice_: int) -> None:
     """STOMP lets an id be empty: its subscription is one like others, seen once, however the pages are cut."""
-    monkeypatch.setattr("maxam.api.routes.subscriptions.SLICE_SUBSCRIPTIONS", slice_)
+    monkeypatch.setattr("maxam.gateway.listings.SLICE_SUBSCRIPTIONS", slice_)
     for name in ("a", "b"):
         connection = world.connect("admin", name)
         for id_ in ("", "1"):

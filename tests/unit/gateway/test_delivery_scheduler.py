@@ -302,3 +302,18 @@ def test_the_loop_does_not_rest_for_others_that_are_not_there() -> None:
     feeds.spend("alone", 0.01)
     deliveries.run()
     assert feeds.over("alone", True)
+
+
+def test_receipts_of_a_front_leave_before_deliveries() -> None:
+    """RECEIPTs become due between `begin_receipts` and `begin_changes`, and leave before the rest of earlier entries too."""
+    sent: list[str] = []
+    scheduler = DeliveryScheduler(lambda: None, lambda: 0.0)
+    scheduler.begin_commit()
+    for entry in ("1", "2"):
+        for subscriber in ("a", "b"):
+            scheduler.schedule(partial(sent.append, subscriber + entry))
+        scheduler.begin_receipts()
+        scheduler.schedule(partial(sent.append, "receipt" + entry))
+        scheduler.begin_changes()
+    scheduler.end_commit()
+    assert sent == ["receipt2", "receipt1", "a1", "b1", "a2", "b2"]

@@ -677,6 +677,7 @@ class TestConnect:
             _connect_denial=lambda *_: None,
             _access=SimpleNamespace(connects=lambda _: None),
             _holdings=None,
+            _claim=None,
         )
         sessions = []
         for _ in range(2):

@@ -300,3 +300,27 @@ def test_a_long_body_is_seen_and_not_tried() -> None:
     assert isinstance(bench.send(blocks * 3 + b"\x00"), Validation)
     figures = bench.figures()
     assert (figures["seen"], figures["tried"]) == (3, 2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([OLD_A, OLD_C, BAD]), st.sampled_from(["anna", "ben"]))))
+def test_figures_of_fronts_add_up_to_those_of_one_process(sends: list[tuple[int, bytes, str]]) -> None:
+    """Whichever front judges a SEND and however often they report, the sum is what one process counts."""
+    registry = load_registry(texts())
+    alone, gateway = Bench(registry), Bench(registry)
+    fronts = [Bench(registry), Bench(registry)]
+    for where, body, principal in sends:
+        alone.send(body, principal, schema_version="1.0")
+        if where == 2:
+            gateway.send(body, principal, schema_version="1.0")
+        else:
+            fronts[where].send(body, principal, schema_version="1.0")
+            if body == OLD_C:
+                gateway.shadows.add(json.loads(json.dumps(fronts[where].shadows.take())))
+    for front in fronts:
+        gateway.shadows.add(json.loads(json.dumps(front.shadows.take())))
+        assert front.shadows.take() == []
+    assert gateway.trials.total == alone.trials.total
+    assert gateway.trials.principals == alone.trials.principals
+    assert {key: reason.count for key, reason in gateway.trials.reasons.items()} == {
+        key: reason.count for key, reason in alone.trials.reasons.items()
+    }

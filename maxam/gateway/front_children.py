@@ -1,0 +1,127 @@
+"""The processes of fronts as the gateway has them: how each is started, and the connections that it was handed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, final
+
+import trio
+
+from maxam.compiled import child_environment
+from maxam.gateway.front_link import FrontLink
+from maxam.gateway.front_orders import OrderedFront
+from maxam.gateway.front_reports import Figures
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A connection that was accepted and is not served yet: its socket, where it comes from, and its number in listings."""
+
+    connected: socket.socket
+    host: str
+    port: int
+    number: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process of a front that waits for its begin, and the gateway's ends of its sockets."""
+
+    process: trio.Process
+    link: socket.socket
+    handing: socket.socket
+
+
+@final
+class Front:
+    """One front, as the gateway sees it.
+
+    Attributes:
+        slot: Its number, from 0.
+        pid: Of its process.
+        link: To it.
+        ready: It serves clients.
+        handed: Connections that were handed to it.
+        ended: Of these, those that have ended.
+        epoch: Number of the files that it has read last, in force or not.
+        settled: Number of the files whose predecessors are out of force there.
+        addresses: Of its connected clients, by principal and client-id.
+        figures: Of its last report.
+    """
+
+    def __init__(self, slot: int, pid: int, link: FrontLink, sockets: socket.socket) -> None:
+        self.slot: Final = slot
+        self.pid: Final = pid
+        self.link: Final = link
+        self.sockets: Final = sockets
+        self.ready = False
+        self.handed = 0
+        self.ended = 0
+        self.epoch = 0
+        self.settled = 0
+        self.ordered: OrderedFront | None = None
+        self.addresses: Final[dict[tuple[str, str], str]] = {}
+        self.figures = Figures()
+        self._handing: Final[deque[Accepted]] = deque()  # kept open until the front has taken them
+        self._taken = 0
+
+    def hand_over(self, accepted: Accepted) -> bool:
+        """Hand a connection over; return False if the front hangs or has ended."""
+        data = json.dumps([accepted.host, accepted.port, accepted.number]).encode()
+        try:
+            socket.send_fds(self.sockets, [data], [accepted.connected.fileno()])
+        except OSError:
+            return False
+        self.handed += 1
+        self._handing.append(accepted)
+        return True
+
+    def taken(self, count: int) -> None:
+        """Close connections that the front has taken; `count` is their number since it began."""
+        while self._taken < count and self._handing:
+            self._taken += 1
+            self._handing.popleft().connected.close()
+
+    def give_back(self) -> list[Accepted]:
+        """Return the connections that the front has not taken. It has ended."""
+        return list(self._handing)
+
+
+async def start_process() -> Started:
+    """Start a process that loads its modules, and then waits for the first frame."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    handing, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    handing.setblocking(False)
+    command = [sys.executable, "-m", "maxam.front", str(far.fileno()), str(taking.fileno())]
+    try:
+        process = await trio.lowlevel.open_process(
+            command,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(),
+            pass_fds=(far.fileno(), taking.fileno()),
+        )
+    except BaseException:
+        near.close()
+        handing.close()
+        raise
+    finally:
+        far.close()
+        taking.close()
+    return Started(process, near, handing)
+
+
+async def end_process(started: Started) -> None:
+    """End a process that has not begun to serve."""
+    started.link.close()
+    started.handing.close()
+    with suppress(ProcessLookupError):
+        os.kill(started.process.pid, signal.SIGKILL)
+    await started.process.wait()
