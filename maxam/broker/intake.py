@@ -201,6 +201,11 @@ class Intake:
                 validation = verdict
         if rejection is None:
             rejection = self._room(change, topic)
+        now_s = wall_us / 1e6
+        principal = change.publisher.principal
+        bucket = self._publishing.bucket(principal, now_s)
+        if rejection is None and bucket is not None and bucket.empty(now_s):
+            rejection = self._publishing.too_fast(principal, bucket, now_s)
         if rejection is None and terms is not None:
             rejection = self._compare(change, topic, terms, wall_us)
         if rejection is not None:
@@ -221,6 +226,8 @@ class Intake:
         )
         ordered.target = topic
         position = log.append_change(ordered)
+        if bucket is not None:
+            bucket.take(len(change.destination) + len(change.content), now_s)
         self.ledger.note(order.front, number, position)
         if terms is not None:
             if terms.source is not None:

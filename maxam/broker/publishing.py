@@ -143,9 +143,11 @@ class Publishing:
         if self.memory_low and not (deleted and topic is not None):  # deletes are the way out
             self._reject(connection, event, MEMORY_LOW, wall_us)
             return
-        bucket = None if self._sending is None else self._sending.of(connection.identity.principal, wall_us / 1e6)
+        bucket = None if self._sending is None else self.bucket(connection.identity.principal, wall_us / 1e6)
         if bucket is not None and bucket.empty(wall_us / 1e6):
-            self._reject(connection, event, self._too_fast(connection, bucket, wall_us / 1e6), wall_us)
+            self._reject(
+                connection, event, self.too_fast(connection.identity.principal, bucket, wall_us / 1e6), wall_us
+            )
             return
         condition = event.condition
         if condition is not None and not self._holds(connection, event, condition, topic, deleted, wall_us):
@@ -291,10 +293,17 @@ class Publishing:
         else:
             connection.promise(receipt_id, headers)
 
-    def _too_fast(self, connection: Outbox, bucket: TokenBucket, now_s: float) -> Rejection:
+    def bucket(self, principal: str, now_s: float) -> TokenBucket | None:
+        """Return what a principal may still send. None without a limit, and on a front: one limit holds for all fronts."""
+        if self._sending is None or self.offers is not None:
+            return None
+        return self._sending.of(principal, now_s)
+
+    def too_fast(self, principal: str, bucket: TokenBucket, now_s: float) -> Rejection:
+        """Return why a SEND of a principal whose bucket is empty is rejected."""
         wait_s = int(bucket.ready_s(now_s) - now_s) + 1
         reason = (
-            f"the principal {connection.identity.principal} sends more than {self._rate} bytes/s "
+            f"the principal {principal} sends more than {self._rate} bytes/s "
             f"(limit send_bytes_per_s_max); try again in {wait_s} s, and send less"
         )
         return Rejection("too-fast", reason)

@@ -248,8 +248,12 @@ class Clients:
         """Return why a CONNECT is answered with an ERROR, or None."""
         denial = self._access.denial(chain)
         principal = self._broker.policy.principal_of(fingerprint)
-        if denial is not None or principal is None:
-            return denial
+        if denial is not None or principal is None or self._claim is not None:
+            return denial  # the gateway counts the connections of all fronts
+        return self.rate_denial(principal)
+
+    def rate_denial(self, principal: str) -> ProtocolError | None:
+        """Count a CONNECT of a principal; return why it is answered with an ERROR, or None."""
         if self.connect_rates.admits_principal(principal, trio.current_time()):
             return None
         return ProtocolError(

@@ -50,13 +50,20 @@ class FrontOrders:
         epoch: Number of the schemas and the policy in force.
     """
 
-    def __init__(self, broker: Broker, position: Position, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        position: Position,
+        now_s: Callable[[], float],
+        denial: Callable[[str], ProtocolError | None],
+    ) -> None:
         """Begin without fronts.
 
         Args:
             broker: Keeps the order.
             position: Where its journal ends. Nothing may be under way.
             now_s: Returns monotonic seconds.
+            denial: Returns why a principal may not connect now, or None. It counts the connection.
         """
         self.fronts: Final[dict[bytes, OrderedFront]] = {}
         self.position = position
@@ -65,6 +72,7 @@ class FrontOrders:
         self._intake: Final[Intake] = broker.serve_fronts()
         self._counters: Final = broker.counters
         self._now_s: Final = now_s
+        self._denial: Final = denial
         self._origins: list[Origin] = []  # of the batch under way
 
     def begin(self, front: bytes, send: Callable[[bytes], None]) -> OrderedFront:
@@ -142,7 +150,11 @@ class FrontOrders:
             return  # it ended meanwhile
         key = (step.principal, step.client_id)
         if step.claims:
-            self.claims.claim(key, front, self._now_s())
+            denial = self._denial(step.principal)
+            if denial is not None:
+                self.refuse(key, front, denial)
+            else:
+                self.claims.claim(key, front, self._now_s())
         else:
             self.claims.release(key, front, self._now_s())
 

@@ -96,7 +96,7 @@ class Fronts:
             shadows: Trials of candidate versions.
             holdings: Where connections are counted that held too much.
         """
-        self.orders: Final = FrontOrders(broker, position, trio.current_time)
+        self.orders: Final = FrontOrders(broker, position, trio.current_time, clients.rate_denial)
         committer.group.fronted = self.orders
         self.running: Final[list[Front]] = []
         self.asks: Final = FrontAsks(self.running, self._find)

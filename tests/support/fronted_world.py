@@ -10,12 +10,14 @@ from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
 from maxam.cluster import wire
 from maxam.config import Limits, Settings
+from maxam.errors import ProtocolError
 from maxam.front.replica import Replica
 from maxam.gateway.commit import REFUSED_DELAY_S, GroupCommit
+from maxam.gateway.connect_rates import ConnectRates
 from maxam.gateway.front_orders import FrontOrders, OrderedFront
 from maxam.gateway.server_connection import ServerConnection
 from maxam.journal.decoding import Decoder
-from maxam.journal.encoding import START, Block, Encoder
+from maxam.journal.encoding import START, Block, Encoder, Position
 from maxam.records import Record
 from maxam.stomp.frames import SERVER_COMMANDS, Frame
 from tests.support.journal_records import SYNC
@@ -67,14 +69,17 @@ class Front:
     inbound: deque[bytes]
     outbound: deque[bytes]
     alive: bool = True
+    stopped: bool = False  # it does nothing for a while
 
 
 class FrontClient(Client):
-    """A client of a front; its CONNECTED comes once the session is granted."""
+    """A client of a front; its CONNECTED comes once the session is granted. Without a front, a client of the broker itself."""
 
-    def __init__(self, front: Front, principal: str, session_id: str) -> None:
-        super().__init__(front.world, principal, session_id)
+    def __init__(self, world: World, front: Front | None, principal: str, session_id: str) -> None:
+        super().__init__(world, principal, session_id)
         self.front = front
+        if front is None:
+            return
         self.peer = ServerConnection(
             front.world.broker,
             front.world.settings,
@@ -101,7 +106,7 @@ class FrontClient(Client):
 
 @dataclass
 class FrontedWorld:
-    """The broker that keeps the order, and its fronts."""
+    """The broker that keeps the order, and its fronts; `count` may be 0."""
 
     count: int = 2
     limits: Limits = field(default_factory=Limits)
@@ -110,12 +115,23 @@ class FrontedWorld:
     def __post_init__(self) -> None:
         self.leader = World.make(limits=self.limits, **self.principals)
         self.journal = ListedJournal()
-        self.group = GroupCommit(self.leader.broker, self.journal)
-        self.orders = FrontOrders(self.leader.broker, START, lambda: self.leader.now_s)
-        self.group.fronted = self.orders
-        self.block: Block | None = None
+        self.rates = ConnectRates(self.limits)
         self.made = 0
-        self.fronts = [self.add_front() for _ in range(self.count)]
+        self.policies: dict[int, dict[str, Any]] = {}  # by their number
+        self.fronts: list[Front] = []
+        self._begin(START)
+
+    def _begin(self, position: Position) -> None:
+        self.block: Block | None = None
+        self.group = GroupCommit(self.leader.broker, self.journal)
+        self.orders = FrontOrders(self.leader.broker, position, lambda: self.leader.now_s, self._denial)
+        if self.count:
+            self.group.fronted = self.orders
+        self.fronts[:] = [self.add_front() for _ in range(self.count)]
+
+    def _denial(self, principal: str) -> ProtocolError | None:
+        admitted = self.rates.admits_principal(principal, self.leader.now_s)
+        return None if admitted else ProtocolError("connecting too often", "")
 
     def settings(self) -> Settings:
         """Return the settings of all."""
@@ -129,20 +145,55 @@ class FrontedWorld:
         begun = self.orders.position
         name = self.made.to_bytes(8, "big")
         ordered = self.orders.begin(name, inbound.append)
+        world = self._recovered()
+        replica = Replica(world.broker, name, self._end(), begun, outbound.append, lambda: (world.now_s, world.wall_us))
+        replica.epoch = self.orders.epoch
+        return Front(world, replica, ordered, inbound, outbound)
+
+    def _end(self) -> Position:
+        return self.journal.blocks[-1].after if self.journal.blocks else START
+
+    def _recovered(self) -> World:
+        """Return a broker that has read the journal."""
         broker = Broker(self.limits, policy(**self.principals), load_registry(UNCHECKED))
         for record in self.journal.records():
             broker.replay(record)
-        position = self.journal.blocks[-1].after if self.journal.blocks else START
-        broker.recovered(self.leader.now_s, position.revision)
+        broker.recovered(self.leader.now_s, self._end().revision)
         world = World(broker, self.settings())
         world.now_s, world.wall_us = self.leader.now_s, self.leader.wall_us
-        replica = Replica(broker, name, position, begun, outbound.append, lambda: (world.now_s, world.wall_us))
-        return Front(world, replica, ordered, inbound, outbound)
+        return world
+
+    def restart(self, *, written: bool) -> None:
+        """End the process and all fronts; start again. A block that was being written is on the disk, or is not."""
+        if self.block is not None and written:
+            self.journal.blocks.append(self.block)
+        for front in self.fronts:
+            front.alive = False
+        self.leader = self._recovered()
+        self.journal.encoder = Encoder(self._end(), SYNC)
+        self._begin(self._end())
+
+    def reload(self, **principals: Any) -> None:
+        """Have another policy come into force: here now, and at each front when its frame arrives, as `Fronts.swap` does."""
+        self.principals = principals
+        self.orders.epoch += 1
+        self.policies[self.orders.epoch] = principals
+        self.leader.broker.replace_policy(policy(**principals), self.leader.wall_us)
+        for front in self.fronts:
+            front.inbound.append(wire.frame(wire.REPORT, b"%d" % self.orders.epoch))
+
+    def _swap(self, front: Front, epoch: int) -> None:
+        """Do what the process of a front does; of two reloads the files of the later one are read."""
+        front.replica.flush()
+        front.replica.epoch = epoch
+        front.world.broker.replace_policy(policy(**self.policies[epoch]), front.world.wall_us)
 
     def client(self, at: int = 0, principal: str = "anna", **headers: str) -> FrontClient:
         """Begin the connection of a client to a front."""
         self.made += 1
-        client = FrontClient(self.fronts[at], principal, f"made-{self.made}")
+        front = self.fronts[at] if self.fronts else None
+        world = self.leader if front is None else front.world
+        client = FrontClient(world, front, principal, f"made-{self.made}")
         client.begin(**headers)
         return client
 
@@ -158,8 +209,10 @@ class FrontedWorld:
 
     def to_leader(self, front: Front) -> bool:
         """Have the next frame of a front arrive."""
+        if not front.alive or front.stopped:
+            return False
         front.replica.flush()
-        if not front.outbound or not front.alive:
+        if not front.outbound:
             return False
         frame = self._frame(front.outbound.popleft())
         assert frame.type == wire.OPS
@@ -168,9 +221,13 @@ class FrontedWorld:
 
     def to_front(self, front: Front) -> bool:
         """Have the next frame arrive at a front."""
-        if not front.inbound or not front.alive:
+        if not front.inbound or not front.alive or front.stopped:
             return False
-        front.replica.receive(self._frame(front.inbound.popleft()))
+        frame = self._frame(front.inbound.popleft())
+        if frame.type == wire.REPORT:
+            self._swap(front, int(frame.body))
+        else:
+            front.replica.receive(frame)
         front.replica.flush()
         front.world.broker.scan()
         return True
@@ -231,13 +288,10 @@ class FrontedWorld:
 
     def step(self, choice: random.Random, full: float = 0.0) -> None:
         """Do one thing that may happen next."""
-        front = choice.choice(self.fronts)
-        steps: list[Callable[[], bool]] = [
-            lambda: self.to_leader(front),
-            lambda: self.to_front(front),
-            self.begin_commit,
-            lambda: self.end_commit(choice.random() < full),
-        ]
+        steps: list[Callable[[], bool]] = [self.begin_commit, lambda: self.end_commit(choice.random() < full)]
+        if self.fronts:
+            front = choice.choice(self.fronts)
+            steps += [lambda: self.to_leader(front), lambda: self.to_front(front)]
         choice.choice(steps)()
 
     @staticmethod

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.config import Limits
-from maxam.records import Change
+from maxam.records import Change, UnsubscriptionRecord
 from maxam.stomp.frames import Frame
 from tests.support.fronted_world import FrontClient, FrontedWorld
 from tests.support.sans_io import receipts, values
@@ -190,6 +190,47 @@ def test_limits_on_sessions_are_those_of_all_fronts() -> None:
     assert third.read()[-1].command == b"ERROR"
 
 
+def test_limits_on_rates_are_those_of_all_fronts() -> None:
+    """The bytes and the connections of a principal are counted over all fronts."""
+    limits = Limits(send_bytes_per_s_max=10, connects_per_principal_per_s=1, connects_per_principal_burst=2)
+    world = FrontedWorld(limits=limits)
+    one, other = world.connected(0), world.connected(1)
+    third = world.client(1)
+    world.settle()
+    assert third.read()[-1].headers[b"message"] == b"connecting too often"
+    one.send("X/a", bytes(200), "r1")
+    world.settle()
+    other.send("X/a", bytes(200), "r2")
+    world.settle()
+    assert dispositions(one.read()) == [("r1", "accepted")]
+    assert dispositions(other.read()) == [("r2", "too-fast")]
+
+
+def test_the_front_of_a_session_ends_its_unused_subscription_and_the_gateway_does_not() -> None:
+    """The gateway never ends a subscription of a session that a front has, however long the front is silent."""
+    world = FrontedWorld(limits=Limits(session_expiry_s=5.0))
+    first = world.connected(0, client_id="pump")
+    for name in ("used", "unused"):
+        first.subscribe(id_=name, durable=True)
+    world.settle()
+    first.lose()
+    world.settle()
+    again = world.connected(1, client_id="pump")
+    again.subscribe(id_="used", durable=True)
+    world.settle()
+
+    def ended() -> list[bytes]:
+        return [r.subscription for r in world.journal.records() if isinstance(r, UnsubscriptionRecord)]
+
+    for _ in range(40):
+        world.pass_time(1.0)
+        while world.begin_commit():
+            world.end_commit()
+    assert ended() == []
+    world.settle()
+    assert ended() == [b"unused"]
+
+
 class Random:
     """Clients of a fronted world that act at random, and what must hold of each."""
 
@@ -315,7 +356,9 @@ class Random:
             assert broker.applied_seq == broker.appended_seq
         for client in self.clients:
             connection = client.peer.connection
-            if connection is None or client.peer.finished or not client.front.alive or client.peer.end:
+            if connection is None or client.peer.finished or client.peer.end:
+                continue
+            if client.front is None or not client.front.alive:
                 continue
             assert not self.asked[client], (self.asked[client], client.frames)
             for subscription in connection.session.subscriptions.values():
