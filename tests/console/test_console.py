@@ -1,6 +1,8 @@
 """The console except the grid of topics, in a real browser, against a real gateway under load."""
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -398,6 +400,26 @@ def test_a_restart_shows_as_stale_and_heals(browser: Browser, tmp_path: Path) ->
             expect(page.locator(".banner").first).to_be_hidden()
             floor.send("machines", "X/Kept.one.Counter", body(2, "after"))
             expect(page.locator(f"{ROWS} .value")).to_contain_text("after")
+
+
+def test_connections_show_their_front_and_a_silent_front_is_reported(browser: Browser, tmp_path: Path) -> None:
+    """Each connection of a client shows its front. While a front does not answer, the page shows that the listing is incomplete."""
+    with (
+        open_floor(tmp_path, "[fronts]\ncount = 1") as floor,
+        RawClient(floor.gateway, "machines", client_id="at-a-front"),
+        operator(browser, floor.origin, floor.gateway.certificates) as tab,
+    ):
+        page = tab.open("connections")
+        expect(page.get_by_role("row").filter(has_text="at-a-front")).to_contain_text("front 0")
+        expect(page.get_by_role("main")).not_to_contain_text("incomplete")
+        found = re.search(r"front-started front=0 pid=(\d+)", floor.gateway.log())
+        assert found is not None
+        os.kill(int(found[1]), signal.SIGSTOP)
+        try:
+            expect(page.get_by_role("main")).to_contain_text("incomplete")
+        finally:
+            os.kill(int(found[1]), signal.SIGCONT)
+        expect(page.get_by_role("main")).not_to_contain_text("incomplete")
 
 
 def test_a_hidden_or_paused_page_asks_nothing(tab: OpenTab) -> None:

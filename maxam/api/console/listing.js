@@ -3,7 +3,7 @@
  */
 
 import { refusal } from "./dialogs.js";
-import { add, el, fill } from "./dom.js";
+import { add, badge, el, fill } from "./dom.js";
 import { get, path } from "./api.js";
 import { Poll } from "./link.js";
 import { Table } from "./table.js";
@@ -43,7 +43,7 @@ export class Listing {
     this.poll = new Poll(
       (signal) => this.#load(signal),
       options.every_ms,
-      ({ answer, rows, more }) => this.#show(answer, rows, more),
+      ({ answer, rows, more, incomplete }) => this.#show(answer, rows, more, incomplete),
       (problem) => {
         fill(this.place, (options.refused ?? refusal)(problem));
         fill(this.summary);
@@ -68,20 +68,22 @@ export class Listing {
     const rows = [];
     let answer = null;
     let after = null;
+    let incomplete = false; // a front of the gateway did not answer
     for (let page = 0; page < this.#pages; page++) {
       const query = this.options.single ? {} : { after, limit: PAGE };
       const next = await get(path(["v1", ...this.options.route.split("/")], { ...this.options.query?.(), ...query }), signal);
       answer ??= next;
       rows.push(...next[this.options.rows]);
+      incomplete ||= next.incomplete === true;
       after = next.next ?? null;
       if (after === null) break;
       if (next[this.options.rows].length < PAGE && page === this.#pages - 1 && rows.length < PAGE && page < PAGES_MAX) this.#pages += 1; // a page may be short
     }
-    return { answer, rows, more: after !== null };
+    return { answer, rows, more: after !== null, incomplete };
   }
 
-  /** @param {any} answer @param {R[]} rows @param {boolean} more */
-  #show(answer, rows, more) {
+  /** @param {any} answer @param {R[]} rows @param {boolean} more @param {boolean} incomplete */
+  #show(answer, rows, more, incomplete) {
     if (rows.length) {
       if (this.place.firstChild !== this.table.element) fill(this.place, this.table.element);
       this.table.show(rows);
@@ -91,7 +93,7 @@ export class Listing {
     }
     const said = this.options.summary?.(answer, rows) ?? null;
     const before = this.summary.textContent;
-    const holder = el("span", null, said);
+    const holder = el("span", null, said, incomplete && " ", incomplete && badge("warn", "incomplete: a front of the gateway did not answer"));
     if (before !== holder.textContent) fill(this.summary, holder); // read out only when it has changed
     fill(this.#foot);
     if (more && this.#pages < PAGES_MAX) add(this.#foot, `The first ${count(rows.length)} are shown. `, this.#more);

@@ -43,6 +43,7 @@ def connections_list(credentials: Credentials, limit: int | None, as_json: bool)
             "#ID",
             "KIND",
             "STATE",
+            "#FRONT",
             "ADDRESS",
             "PRINCIPAL",
             "CLIENT-ID",
@@ -62,6 +63,7 @@ def connections_list(credentials: Credentials, limit: int | None, as_json: bool)
                 row["id"],
                 row["kind"],
                 row["state"],
+                row.get("front"),
                 row["address"],
                 row["principal"],
                 row["client_id"],
@@ -76,7 +78,8 @@ def connections_list(credentials: Credentials, limit: int | None, as_json: bool)
                 row["window"],
                 row["tls"],
             ],
-            [*expendable, "MESSAGES", "SENDS"],
+            [*expendable, "MESSAGES", "SENDS", "FRONT"],
+            optional=["#FRONT"],
         )
         note_incomplete(remote)
 

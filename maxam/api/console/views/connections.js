@@ -20,7 +20,7 @@ export function show({ root }) {
       hint: (row) => `Connection ${row.id} from ${shownShort(row.address, 60)}`,
       columns: [
         { title: "From", cell: (row) => cut(row.address) },
-        { title: "Kind", cell: (row) => (row.kind === "stomp" ? (row.stomp ? `STOMP ${row.stomp}` : "STOMP") : "operator") },
+        { title: "Kind", cell: (row) => kind(row) },
         { title: "State", cell: (row) => badge(row.state === "connected" ? "ok" : row.state === "closing" ? "warn" : "idle", row.state) },
         { title: "Principal", cell: (row) => (row.principal === null ? el("span", { class: "aside" }, "not said yet") : cut(row.principal)) },
         { title: "Client-id", cell: (row) => cut(row.client_id ?? "–") },
@@ -39,4 +39,11 @@ export function show({ root }) {
   });
   add(root, listing.element);
   return () => listing.stop();
+}
+
+/** @param {any} row */
+function kind(row) {
+  if (row.kind !== "stomp") return "operator";
+  const stomp = row.stomp ? `STOMP ${row.stomp}` : "STOMP";
+  return row.front === undefined ? stomp : `${stomp}, front ${row.front}`;
 }
