@@ -16,15 +16,11 @@ from maxam.stomp.frames import Frame
 from tests.support.gateway_folder import BlockingClient, GatewayFolder, GatewayProcess
 from tests.support.patience import PATIENCE_S
 
-FRONTS = "[fronts]\ncount = 2\n"
-
 
 @pytest.fixture
 def files(tmp_path: Path) -> GatewayFolder:
     """Return the files of a gateway with two fronts."""
-    folder = GatewayFolder(tmp_path)
-    folder.config.write_text(folder.config.read_text() + FRONTS)
-    return folder
+    return GatewayFolder(tmp_path, fronts=2)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
-from tests.faults.test_fronts import FRONTS, front_pids, message, receipt, subscribe, wait_for
+from tests.faults.test_fronts import front_pids, message, receipt, subscribe, wait_for
 from tests.support.gateway_folder import BlockingClient, GatewayFolder, GatewayProcess
 from tests.support.patience import PATIENCE_S
 
@@ -26,9 +26,7 @@ KEYS = ("c0", "c1", "c2", "c3")
 @pytest.fixture
 def files(tmp_path: Path) -> GatewayFolder:
     """Return the files of a gateway with two fronts."""
-    folder = GatewayFolder(tmp_path)
-    folder.config.write_text(folder.config.read_text() + FRONTS)
-    return folder
+    return GatewayFolder(tmp_path, fronts=2)
 
 
 @pytest.fixture
@@ -201,7 +199,6 @@ def test_a_silent_front_makes_a_view_incomplete(files: GatewayFolder, stack: Exi
 def test_a_principal_that_is_owed_too_much_loses_its_session(files: GatewayFolder, stack: ExitStack) -> None:
     """Transient subscriptions of fronts count. The connection gets the reason."""
     files.configure(limits="owed_per_principal_max = 2\n")
-    files.config.write_text(files.config.read_text() + FRONTS)
     with files.start() as gateway:
         client = stack.enter_context(gateway.client(client_id="slow"))
         client.write(encoder.subscribe(VERSION_1_2, b"s", b"X/**", b"client", receipt_id=b"r"))

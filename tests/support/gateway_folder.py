@@ -15,7 +15,7 @@ from maxam.pki.certificates import issue_development_certificates
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
-from tests.support.gateway_process import COMMAND, launch, port_of
+from tests.support.gateway_process import COMMAND, fronts_table, launch, port_of
 from tests.support.patience import PATIENCE_S
 
 RUN = COMMAND
@@ -24,7 +24,8 @@ RUN = COMMAND
 class GatewayFolder:
     """The files of a gateway: certificates, a policy under which everyone may do everything under X, no schema checks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fronts: int = 0) -> None:
+        self._fronts = f"[fronts]\ncount = {fronts}\n" if fronts else fronts_table()
         self.folder = folder
         self.fault = folder / "fault"
         self.config = folder / "maxam.toml"
@@ -46,7 +47,7 @@ class GatewayFolder:
             "[listener]\nport = 0\n[admin]\nport = 0\n"
             '[tls]\ncertificate = "certs/server.pem"\nkey = "certs/server.key"\nclient_ca = "certs/ca.pem"\n'
             f'crl = "certs/crl.pem"\n{tls}\n[policy]\nfile = "policy.toml"\n[schemas]\nfolder = "schemas"\n'
-            f"[journal]\n{journal}\n[limits]\n{limits}\n"
+            f"[journal]\n{journal}\n[limits]\n{limits}\n{self._fronts}"
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:

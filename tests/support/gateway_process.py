@@ -18,10 +18,12 @@ from tests.support.patience import PATIENCE_S
 COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gateway does
 
 
-def _fronts(settings: str) -> str:
-    """Return the table that has all these gateways serve with fronts: MAXAM_TEST_FRONTS is their number."""
+def fronts_table(settings: str = "") -> str:
+    """Return the table that has all gateways of tests serve with fronts, except those that cannot: MAXAM_TEST_FRONTS is their number."""
     count = os.environ.get("MAXAM_TEST_FRONTS", "0")
-    return f"[fronts]\n            count = {count}" if count != "0" and "[fronts]" not in settings else ""
+    if count == "0" or any(table in settings for table in ("[fronts]", "[follow]", "[cluster]")):
+        return ""
+    return f"[fronts]\ncount = {count}\n"
 
 
 def kept_ports(count: int) -> list[int]:
@@ -162,7 +164,7 @@ class GatewayProcess:
             client_ca = "{certificates}/ca.pem"
             crl = "{certificates}/crl.pem"
             {settings}
-            {_fronts(settings)}""",
+            {fronts_table(settings)}""",
             encoding="utf-8",
         )
 
