@@ -7,7 +7,7 @@ from typing import Final, final
 from maxam.api.conditions import Conditions
 from maxam.api.live.shared import SLICE_NAMES, Live
 from maxam.avro.json.decoding import iso_time
-from maxam.avro.personal import with_marks_of
+from maxam.avro.judging import judging_text
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
@@ -190,8 +190,4 @@ class View:
 
         A field that any version of the same fingerprint marks as personal is marked.
         """
-        version = self.registry.schema(validation.schema, validation.schema_version)
-        if version is None or validation.schema_fingerprint not in (version.crc_64, version.sha_256):
-            return None
-        same = [one.schema.text for one in self.registry.versions(version.type_name) if one.crc_64 == version.crc_64]
-        return version.schema.text if len(same) == 1 else with_marks_of(version.schema.text, tuple(same))
+        return judging_text(self.registry, validation)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from maxam.broker.policy import Capability, Policy, Principal
 from maxam.errors import GlobError
@@ -253,7 +253,9 @@ def find_oddities(policy: Policy, rules: Sequence[Glob] | None = None) -> Iterat
         if capability.name not in held:
             yield Oddity(capability.file, capability.place, "no principal has it; give it to one, or remove it")
         if not _grants(capability):
-            yield Oddity(capability.file, capability.place, "grants nothing; give it send, receive, admin or bridge")
+            yield Oddity(
+                capability.file, capability.place, "grants nothing; give it send, receive, admin, bridge or pii"
+            )
         yield from _odd_globs(capability.file, f"{capability.place}.send", capability.send, rules)
         yield from _odd_globs(capability.file, f"{capability.place}.receive", capability.receive, rules)
     for principal in policy.principals.values():
@@ -261,7 +263,8 @@ def find_oddities(policy: Policy, rules: Sequence[Glob] | None = None) -> Iterat
 
 
 def _grants(capability: Capability) -> bool:
-    return bool(capability.send or capability.receive or capability.admin or capability.bridge)
+    flags = capability.bridge or capability.pii
+    return bool(capability.send or capability.receive or capability.admin or flags)
 
 
 def _odd_principal(policy: Policy, principal: Principal, rules: Sequence[Glob] | None) -> Iterator[Oddity]:
@@ -317,6 +320,9 @@ def _shadows(globs: Sequence[Glob], wide: int, narrow: int) -> bool:
 
 # --- what two differ in
 
+Flag: TypeAlias = Literal["bridge", "pii"]
+_FLAGS: Final[Mapping[Flag, str]] = {"bridge": "origin headers", "pii": "personal fields"}
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -325,8 +331,8 @@ class Difference:
     Attributes:
         principal: Name of the principal.
         change: Whether it gains or loses the right.
-        right: Kind of right: `principal` (to be known at all), `fingerprint`, `send`, `receive`, `admin` or `bridge`. `will` is the last
-            will that is bound to it.
+        right: Kind of right: `principal` (to be known at all), `fingerprint`, `send`, `receive`, `admin`, `bridge` or `pii`. `will`
+            is the last will that is bound to it.
         what: The glob, fingerprint, admin right or will.
         example: A destination that proves the difference. Empty if there is none.
         exact: False if the globs are too complex to decide whether the new text means anything else.
@@ -334,7 +340,7 @@ class Difference:
 
     principal: str
     change: Literal["gains", "loses"]
-    right: Literal["principal", "fingerprint", "send", "receive", "admin", "bridge", "will"]
+    right: Literal["principal", "fingerprint", "send", "receive", "admin", "bridge", "pii", "will"]
     what: str
     example: str = ""
     exact: bool = True
@@ -363,9 +369,11 @@ def differences(old: Policy, new: Policy) -> Iterator[Difference]:
             yield Difference(name, "gains", "admin", right)
         for right in sorted(had_admin - has_admin):
             yield Difference(name, "loses", "admin", right)
-        had_bridge, has_bridge = _bridge(old, before), _bridge(new, after)
-        if has_bridge != had_bridge:
-            yield Difference(name, "gains" if has_bridge else "loses", "bridge", "origin headers")
+        had_flags, has_flags = _flags(old, before), _flags(new, after)
+        for flag in sorted(has_flags - had_flags):
+            yield Difference(name, "gains", flag, _FLAGS[flag])
+        for flag in sorted(had_flags - has_flags):
+            yield Difference(name, "loses", flag, _FLAGS[flag])
         had_will, has_will = _will(before), _will(after)
         if _facts(before) != _facts(after):
             if had_will:
@@ -400,8 +408,12 @@ def _admin(policy: Policy, principal: Principal | None) -> frozenset[str]:
     return frozenset() if principal is None else policy.rights(principal.name).admin
 
 
-def _bridge(policy: Policy, principal: Principal | None) -> bool:
-    return principal is not None and policy.rights(principal.name).bridge
+def _flags(policy: Policy, principal: Principal | None) -> set[Flag]:
+    if principal is None:
+        return set()
+    rights = policy.rights(principal.name)
+    held: dict[Flag, bool] = {"bridge": rights.bridge, "pii": rights.pii}
+    return {flag for flag, granted in held.items() if granted}
 
 
 def _granted(policy: Policy, principal: Principal | None, action: str) -> list[Sequence[Glob]]:

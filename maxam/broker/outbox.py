@@ -31,7 +31,7 @@ from maxam.stomp.encoder import receipt, receipt_accepted
 VALUES_BYTES_MAX: Final = 16_384  # handed out at a time: what the socket does not take grows stale
 RECEIPTS_BYTES_MAX: Final = 65_536  # handed out at a time; a receipt cannot grow stale
 WITHHELD_MAX: Final = 1000  # values without a right to them that one `drain` skips: 1 ms
-_BYTES_PER_WEIGHT: Final = 20  # that the evaluation of a selector counts as
+_BYTES_PER_WEIGHT: Final = 20  # that the evaluation of a selector and a conversion count as
 SUBSCRIPTION_REFUSED: Final = ProtocolError(
     "disk full", "the durable subscription could not be stored; try again later"
 )
@@ -351,7 +351,7 @@ class Outbox:
                 out.append(shared)
                 size += len(current.prefix) + len(shared)
             elif (added := self._drain_refined(current, topic, out, now_s, permitted)) == 0:
-                withheld += 1 if current.refinement is None else 1 + current.refinement.weight
+                withheld += 1 if current.refinement is None else 1 + current.refinement.spend()
                 if withheld < WITHHELD_MAX:
                     continue
                 self.skipped_s = now_s
@@ -382,7 +382,9 @@ class Outbox:
         if not parts and subscription.durable and topic not in subscription.owed:
             # As if it had been written: it is settled with what was written before, and not earlier.
             self.unwritten.append((subscription, topic, topic.change.revision, subscription.taken_since_us()))
-        return sum([len(part) for part in parts]) + (_BYTES_PER_WEIGHT * subscription.refinement.weight if parts else 0)
+        return sum([len(part) for part in parts]) + (
+            _BYTES_PER_WEIGHT * subscription.refinement.spend() if parts else 0
+        )
 
     def _drain_alone(self, subscription: Subscription, out: list[bytes]) -> int:
         """Hand out values to the only subscription that has some ready, when nothing need be noted of them; return how many."""

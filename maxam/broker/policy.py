@@ -36,6 +36,7 @@ class Rights:
         admin: Which of `read`, `write`, `metrics` and `enrol` it has on the admin listener, and whether it may `replicate`: receive
             the journal over a link.
         bridge: Whether its SENDs may have the provenance headers of bridges.
+        pii: Whether its values as JSON have the fields that schemas mark as personal.
         number: That no other rights have in this process, for who must remember which they were and not keep them.
     """
 
@@ -52,6 +53,7 @@ class Rights:
         "admin",
         "bridge",
         "number",
+        "pii",
     )
 
     def __init__(
@@ -62,9 +64,11 @@ class Rights:
         owns: tuple[Glob, ...] | None,
         limits: Limits,
         bridge: bool = False,
+        pii: bool = False,
     ) -> None:
         self.admin: Final = admin
         self.bridge: Final = bridge
+        self.pii: Final = pii
         self.number: Final = next(_NUMBERS)
         self._send: Final = send
         self._receive: Final = receive
@@ -119,6 +123,7 @@ class Rights:
             and self._owns == other._owns  # noqa: SLF001  # of its own kind
             and self.admin == other.admin
             and self.bridge == other.bridge
+            and self.pii == other.pii
             and self._bytes_max == other._bytes_max  # noqa: SLF001  # of its own kind
         )
 
@@ -139,6 +144,8 @@ class Rights:
             return f"the admin right {right}"
         if wanted.bridge and not self.bridge:
             return "bridge = true"
+        if wanted.pii and not self.pii:
+            return "pii = true"
         narrowed = [] if wanted._owns is None else [wanted._owns]  # noqa: SLF001  # of its own kind
         granted = [self._send] if self._owns is None else [self._send, self._owns]
         for verb, globs, narrow, held in (
@@ -194,6 +201,7 @@ class Capability:
         place: Path into the file, such as `capabilities.Monitoring`.
         send, receive, admin: The rights that it grants.
         bridge: It allows the provenance headers of bridges.
+        pii: It shows personal fields in values as JSON.
     """
 
     name: str
@@ -203,6 +211,7 @@ class Capability:
     receive: tuple[Glob, ...]
     admin: tuple[str, ...]
     bridge: bool = False
+    pii: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +376,7 @@ class _Loader:
         if other is not None:
             self._problem(key, "a name of its own", f"another capability called {name!r} in {other.file}")
         table = self._table(value, key)
-        self._check_keys(table, key, ("send", "receive", "admin", "bridge"))
+        self._check_keys(table, key, ("send", "receive", "admin", "bridge", "pii"))
         admin: list[str] = []
         for at, right in self._strings(table.get("admin", []), f"{key}.admin"):
             if right in ADMIN_RIGHTS:
@@ -376,10 +385,8 @@ class _Loader:
                 self._problem(f"{key}.admin[{at}]", _one_of(ADMIN_RIGHTS), repr(right))
         send = self._globs(table.get("send", []), f"{key}.send")
         receive = self._globs(table.get("receive", []), f"{key}.receive")
-        bridge = table.get("bridge", False)
-        if not isinstance(bridge, bool):
-            self._problem(f"{key}.bridge", "true or false", _found(bridge))
-        granted = Capability(name, self._source, key, send, receive, tuple(admin), bridge is True)
+        bridge, pii = self._flag(table, key, "bridge"), self._flag(table, key, "pii")
+        granted = Capability(name, self._source, key, send, receive, tuple(admin), bridge, pii)
         self._capabilities.setdefault(name, granted)
 
     def _add_principal(self, value: object, key: str) -> None:
@@ -422,15 +429,13 @@ class _Loader:
         """Let further fingerprints stand for the principal of one; if that is gone, they hang on nothing and count for nothing."""
         self._check_keys(table, key, ("renews", "fingerprints", "retired"))
         renewed = self._read_fingerprints({"fingerprints": [table.get("renews")]}, f"{key}.renews")
-        retired = table.get("retired", False)
-        if not isinstance(retired, bool):
-            self._problem(f"{key}.retired", "true or false", _found(retired))
+        retired = self._flag(table, key, "retired")
         name = self._fingerprints.get(renewed[0][1]) if renewed else None
         for where, fingerprint in self._read_fingerprints(table, f"{key}.fingerprints"):
             if name is not None and self._fingerprints.setdefault(fingerprint, name) != name:
                 owner = self._fingerprints[fingerprint]
                 self._problem(where, "a certificate of one principal", f"{fingerprint}, which is {owner!r} too")
-        if name is not None and retired is True:
+        if name is not None and retired:
             del self._fingerprints[renewed[0][1]]
 
     def _principal_name(self, value: object, key: str) -> str:
@@ -465,7 +470,14 @@ class _Loader:
             principal.owns,
             self._limits,
             any(capability.bridge for capability in held),
+            any(capability.pii for capability in held),
         )
+
+    def _flag(self, table: Mapping[str, object], key: str, name: str) -> bool:
+        value = table.get(name, False)
+        if not isinstance(value, bool):
+            self._problem(f"{key}.{name}", "true or false", _found(value))
+        return value is True
 
     def _globs(self, value: object, key: str) -> tuple[Glob, ...]:
         globs: list[Glob] = []

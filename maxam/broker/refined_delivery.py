@@ -52,6 +52,9 @@ class RefinedDelivery:
     def frame(self, subscription: Subscription, refinement: Refinement, topic: Topic, now_s: float) -> list[bytes]:
         """Return the parts of the MESSAGE for a topic that was just taken; empty if nothing is sent."""
         change = topic.change
+        json = refinement.json
+        if json is not None:
+            json.with_pii = subscription.session.rights.pii
         verdict = refinement.judge(change)
         parts: list[bytes] = []
         if verdict == WAIT:
@@ -64,7 +67,10 @@ class RefinedDelivery:
             wire = change.wire
             if refinement.metadata:
                 prefix = with_conflated(prefix, skipped)
-            if verdict == LEAVE:
+            value = None if json is None or verdict == LEAVE or change.deleted else json.content(change)
+            if value is not None:
+                shared = self._wires.encode_json(topic, variant, fresh, value)
+            elif verdict == LEAVE:
                 kind = b"left" if refinement.metadata or refinement.markers else b""
                 shared = self._wires.encode_kind(topic, variant, kind, b"selector", EMPTY_CONTENT, len(EMPTY_CONTENT))
             elif fresh and not change.deleted:

@@ -24,6 +24,7 @@ from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from typing import Final, final
 
+from maxam.broker.json_values import JsonView
 from maxam.broker.policy import Rights
 from maxam.records import Change, Headers
 from maxam.selectors.selector import Selector
@@ -57,6 +58,7 @@ class Refinement:
         markers: The client gets marker MESSAGEs and notices.
         metadata: Each MESSAGE has the metadata of its change.
         selector: The condition on values, or None.
+        json: The part of values that the client gets as JSON; None if it gets bodies as they were sent.
         weight: How many topics a scan could visit while the selector is evaluated once; 0 for an ordinary selector.
         notices: Topics about which the client is to be sent a notice, in order.
         withdrawals: Topics that it may no longer receive, in order. Their notices come when no scan goes on.
@@ -91,6 +93,7 @@ class Refinement:
         "completing",
         "earlier",
         "initial_left",
+        "json",
         "markers",
         "metadata",
         "notices",
@@ -105,7 +108,14 @@ class Refinement:
         "withdrawals",
     )
 
-    def __init__(self, options: SubscribeOptions, selector: Selector | None, resumed: bool, since: int = -1) -> None:
+    def __init__(
+        self,
+        options: SubscribeOptions,
+        selector: Selector | None,
+        resumed: bool,
+        since: int = -1,
+        json: JsonView | None = None,
+    ) -> None:
         """Begin with the headers of a SUBSCRIBE.
 
         Args:
@@ -113,7 +123,9 @@ class Refinement:
             selector: Its selector, compiled; None for none.
             resumed: The client may hold values of the subscription.
             since: The position that the client gave, if it can be used; -1 for none.
+            json: The part of values that it gets as JSON, or None.
         """
+        self.json: Final = json
         self.markers: Final = options.markers
         self.metadata: Final = options.metadata
         self.unavailable: Final = options.since is not None and since < 0 and not resumed
@@ -165,7 +177,7 @@ class Refinement:
             return SEND if change.deleted else LEAVE
         if change.deleted:
             return SEND
-        if self._changes_only and self._bodies.get(destination) == _digest(change):
+        if self._changes_only and self._bodies.get(destination) == self._digest(change):
             return SKIP
         return WAIT if destination in self._due_s else SEND
 
@@ -192,6 +204,10 @@ class Refinement:
         if selector is not None and not self._inside and len(self._focus) <= _ENDED_MAX:
             for destination in self._focus:
                 selector.let_go(destination)
+
+    def spend(self) -> int:
+        """Return how many topics could have been handed out in the time that the last one took in addition."""
+        return self.weight if self.json is None else self.weight + self.json.take_spent_us()
 
     # Facts for operators.
 
@@ -233,7 +249,7 @@ class Refinement:
             self._leave_focus(destination)
         else:
             if self._changes_only:
-                self._bodies[destination] = _digest(change)
+                self._bodies[destination] = self._digest(change)
             if self._interval_s > 0:
                 due_s = now_s + self._interval_s
                 self._due_s[destination] = due_s
@@ -372,6 +388,9 @@ class Refinement:
                 if self.selector is not None:
                     self.selector.let_go(destination)
 
-
-def _digest(change: Change) -> bytes:
-    return blake2b(memoryview(change.content)[change.body_at :], digest_size=16).digest()
+    def _digest(self, change: Change) -> bytes:
+        """Return the digest of the body that the client gets."""
+        value = None if self.json is None else self.json.content(change)
+        if value is not None:
+            return blake2b(memoryview(value.content)[value.body_at :], digest_size=16).digest()
+        return blake2b(memoryview(change.content)[change.body_at :], digest_size=16).digest()

@@ -2,13 +2,17 @@
 
 from typing import Final, final
 
+from maxam.avro.json.selection import Fields
 from maxam.avro.registry import Registry
+from maxam.broker.json_values import JsonValues, JsonView
+from maxam.broker.policy import Rights
 from maxam.broker.refinement import Refinement
 from maxam.broker.unknown import UnknownTopics
 from maxam.config import Limits
 from maxam.errors import ProtocolError, SelectorError
 from maxam.glob_sets import GlobSet
 from maxam.globs import Glob
+from maxam.selectors.selected_fields import checked_fields
 from maxam.selectors.selector import Selector, SelectorTable
 from maxam.stomp.events import Subscribe
 
@@ -21,15 +25,19 @@ class RefinementTable:
         markers: How many have markers.
         selective: How many have a selector.
         version: Counts the changes of `selective`.
+        json_values: Values as JSON, for the subscriptions that asked for it.
         unknown: Topics that are stale because of a link.
     """
 
     __slots__ = (
         "_limit",
+        "_limits",
+        "_registry",
         "_selectors",
         "_steps",
         "_steps_limit",
         "_texts",
+        "json_values",
         "markers",
         "selective",
         "unknown",
@@ -42,6 +50,9 @@ class RefinementTable:
         self.version = 0
         self.unknown: Final = UnknownTopics()
         self._selectors: Final = SelectorTable(registry, limits)
+        self.json_values: Final = JsonValues(registry, limits.json_bytes_max)
+        self._registry = registry
+        self._limits: Final = limits
         self._limit: Final = limits.selectors_per_principal_max
         self._steps_limit: Final = limits.selector_steps_per_principal_max
         self._steps: Final[dict[str, int]] = {}  # by principal: those of its different selectors
@@ -90,6 +101,27 @@ class RefinementTable:
         self._texts[principal] = texts
         return selector
 
+    def json_view(self, event: Subscribe, glob: Glob, rights: Rights) -> JsonView | None:
+        """Return the part of values that a SUBSCRIBE asks for as JSON, None if it wants bodies as they were sent.
+
+        Args:
+            event: The SUBSCRIBE.
+            glob: Its destination.
+            rights: Of the principal.
+
+        Raises:
+            ProtocolError: The selected fields are malformed, or no schema has one of them.
+        """
+        if event.options is None or not event.options.json:
+            return None
+        fields: Fields = ()
+        if event.options.fields is not None:
+            try:
+                fields = checked_fields(event.options.fields, self._registry, glob, rights.received, self._limits)
+            except ValueError as error:
+                raise ProtocolError("bad fields", f"the fields of SUBSCRIBE: {error}", event.receipt) from error
+        return JsonView(self.json_values, fields, rights.pii)
+
     def add(self, refinement: Refinement) -> None:
         """Count a refinement, whose selector was taken before."""
         self.markers += refinement.markers
@@ -117,4 +149,6 @@ class RefinementTable:
 
     def replace_registry(self, registry: Registry) -> None:
         """Read the fields of selectors by the schemas of another registry."""
+        self._registry = registry
         self._selectors.reload(registry)
+        self.json_values.replace_registry(registry)

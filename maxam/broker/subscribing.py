@@ -79,6 +79,7 @@ class Subscribing:
         durable = event.durable and not filtered
         old = session.subscriptions.get(event.subscription)
         self._check_subscribe(session, event, old, glob, durable)
+        json = self._table.refinements.json_view(event, glob, session.rights)
         selector = self._table.refinements.selector(session.principal, event, glob, session.rights.received)
         after = -1
         if old is not None and old.glob == glob:
@@ -99,7 +100,7 @@ class Subscribing:
         eager = event.eager and after < 0
         self._attach(subscription, connection, event, eager, wall_us)
         if event.options is not None:
-            refinement = Refinement(event.options, selector, subscription is old, after)
+            refinement = Refinement(event.options, selector, subscription is old, after, json)
             self._table.refinements.add(refinement)
             connection.refine(subscription, refinement, self._table.refinements.unknown)
         if subscription.durable and (subscription is not old or (eager and not filtered)):

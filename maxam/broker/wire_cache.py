@@ -2,10 +2,11 @@
 
 from typing import Final, final
 
+from maxam.broker.json_values import JsonContent
 from maxam.broker.session import Topic
 from maxam.content import EMPTY_CONTENT
 from maxam.records import GATEWAY, Change
-from maxam.stomp.encoder import kind_lines, message_shared, metadata_lines
+from maxam.stomp.encoder import escape, kind_lines, message_shared, metadata_lines
 
 METADATA: Final = 4  # added to a variant whose MESSAGEs have the metadata of their change
 # Shared bytes of MESSAGEs kept for the next subscriber. All who keep up ask within a batch or two, while a processor's cache
@@ -90,6 +91,32 @@ class WireCache:
             lines = kind_lines(kind, reason) if kind else b""
         return message_shared(version, variant & 1 == 1, change.destination, change.revision, content, body_at, lines)
 
+    @staticmethod
+    def encode_json(topic: Topic, variant: int, fresh: bool, value: JsonContent) -> bytes:
+        """Return the shared bytes of a topic's MESSAGE with its value as JSON; `fresh` for the value of a topic that was stale."""
+        wire = value.wire
+        if wire is not None and wire[0] == variant and not fresh:
+            return wire[1]
+        change = topic.change
+        version = variant >> 1 & 1
+        if variant >= METADATA:
+            lines = change_lines(version, change, b"fresh" if fresh else b"value")
+        else:
+            lines = b"schema:%b\n" % escape(version, _schema(change)) + (kind_lines(b"fresh", b"") if fresh else b"")
+        acknowledged = variant & 1 == 1
+        shared = message_shared(
+            version,
+            acknowledged,
+            change.destination,
+            change.revision,
+            value.content,
+            value.body_at,
+            lines + value.lines,
+        )
+        if not fresh:
+            value.wire = (variant, shared)
+        return shared
+
     def keep_chunk(self, chunk: Chunk) -> None:
         """Keep what was handed out until the next commit."""
         if len(self.chunks) >= _CHUNKS_MAX:
@@ -99,9 +126,13 @@ class WireCache:
 
 def change_lines(version: int, change: Change, kind: bytes, reason: bytes = b"") -> bytes:
     """Return the header lines with the metadata of a change."""
-    validation = change.validation
-    schema = f"{validation.schema} {validation.schema_version}" if validation.schema else ""
     publisher = change.publisher.principal
     if change.deleted:
         reason = b"expired" if publisher == GATEWAY.principal else b"deleted"
-    return metadata_lines(version, change.accepted_at_us, publisher.encode(), schema.encode(), kind, reason)
+    return metadata_lines(version, change.accepted_at_us, publisher.encode(), _schema(change), kind, reason)
+
+
+def _schema(change: Change) -> bytes:
+    """Return type and version by which the body of a change was judged, empty if nothing was checked."""
+    validation = change.validation
+    return f"{validation.schema} {validation.schema_version}".encode() if validation.schema else b""

@@ -47,6 +47,8 @@ class RefinementRow:
         changes_only: A value with the body of the one sent last is not sent.
         markers: The client gets markers and notices.
         metadata: Each MESSAGE has the metadata of its change.
+        format: `json` if values are sent as JSON, else empty.
+        fields: Paths of the fields that are sent as JSON. Empty for all.
     """
 
     selector: str | None
@@ -54,6 +56,8 @@ class RefinementRow:
     changes_only: bool
     markers: bool
     metadata: bool
+    format: Literal["json", ""]
+    fields: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +345,8 @@ def refinement_row(subscription: Subscription) -> RefinementRow | None:
         changes_only=refinement.changes_only,
         markers=refinement.markers,
         metadata=refinement.metadata,
+        format="" if refinement.json is None else "json",
+        fields=() if refinement.json is None else tuple([".".join(path) for path in refinement.json.fields]),
     )
 
 

@@ -99,6 +99,17 @@ def reachable_rules(registry: Registry, glob: Glob, received: GlobSet | None = N
     return found
 
 
+def reachable_versions(registry: Registry, glob: Glob, received: GlobSet | None = None) -> list[SchemaVersion]:
+    """Return the schema versions that `reachable_rules` accept."""
+    versions: dict[tuple[str, str], SchemaVersion] = {}
+    for rule in reachable_rules(registry, glob, received):
+        minors = rule.minors
+        for version in registry.versions(rule.schema):
+            if version.minor in minors:
+                versions[version.type_name, version.minor] = version
+    return list(versions.values())
+
+
 def check(root: Syntax, registry: Registry, glob: Glob, received: GlobSet | None = None) -> None:
     """Check the fields and types of a selector.
 
@@ -112,14 +123,7 @@ def check(root: Syntax, registry: Registry, glob: Glob, received: GlobSet | None
         SelectorError: It is no condition, no schema version has a field of it, or unlike types are compared. The error has the
             path and the position.
     """
-    rules = reachable_rules(registry, glob, received)
-    versions: dict[tuple[str, str], SchemaVersion] = {}
-    for rule in rules:
-        minors = rule.minors
-        for version in registry.versions(rule.schema):
-            if version.minor in minors:
-                versions[version.type_name, version.minor] = version
-    _Checker(list(versions.values())).condition(root)
+    _Checker(reachable_versions(registry, glob, received)).condition(root)
 
 
 @final

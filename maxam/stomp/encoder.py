@@ -260,7 +260,7 @@ def _flag_header(name: bytes, flag: bool) -> Headers:
 def _option_headers(options: SubscribeOptions | None) -> Headers:
     if options is None:
         return ()
-    since, selector, interval_ms = options.since, options.selector, options.interval_ms
+    since, selector, interval_ms, fields = options.since, options.selector, options.interval_ms, options.fields
     return (
         *(() if since is None else ((b"since", since),)),
         *_flag_header(b"markers", options.markers),
@@ -268,6 +268,8 @@ def _option_headers(options: SubscribeOptions | None) -> Headers:
         *(((b"min-interval", b"%d" % interval_ms),) if interval_ms else ()),
         *(() if selector is None else ((b"selector", selector.encode()),)),
         *_flag_header(b"changes-only", options.changes_only),
+        *(((b"accept-format", b"json"),) if options.json else ()),
+        *(() if fields is None else ((b"fields", fields.encode()),)),
     )
 
 

@@ -194,9 +194,11 @@ class SubscribeOptions:
         interval_ms: The `min-interval` header, milliseconds; 0 if there is none.
         selector: The `selector` header, or None.
         changes_only: The `changes-only` header.
+        json: The header `accept-format:json`.
+        fields: The `fields` header, or None.
     """
 
-    __slots__ = ("changes_only", "interval_ms", "markers", "metadata", "selector", "since")
+    __slots__ = ("changes_only", "fields", "interval_ms", "json", "markers", "metadata", "selector", "since")
 
     def __init__(
         self,
@@ -206,7 +208,11 @@ class SubscribeOptions:
         interval_ms: int = 0,
         selector: str | None = None,
         changes_only: bool = False,
+        json: bool = False,
+        fields: str | None = None,
     ) -> None:
+        self.json: Final = json
+        self.fields: Final = fields
         self.since: Final = since
         self.markers: Final = markers
         self.metadata: Final = metadata

@@ -295,10 +295,23 @@ def _read_options(frame: Frame, limits: Limits) -> SubscribeOptions | None:
     markers = _flag(frame, b"markers")
     metadata = _flag(frame, b"metadata")
     changes_only = _flag(frame, b"changes-only")
-    if not (markers or metadata or changes_only or interval_ms) and since is None and selector is None:
+    json = b"accept-format" in headers
+    if json and headers[b"accept-format"] != b"json":
+        raise _refusal(
+            frame,
+            "bad accept-format",
+            "The accept-format of SUBSCRIBE is unknown; expected json. Leave it out for bodies as they were sent.",
+        )
+    fields = headers.get(b"fields")
+    if fields is not None:
+        _limit(frame, b"fields", fields, "selector_bytes_max", limits.selector_bytes_max)
+        if not json:
+            raise _refusal(frame, "bad fields", "The fields of SUBSCRIBE need accept-format:json; add it.")
+    if not (markers or metadata or changes_only or interval_ms or json) and since is None and selector is None:
         return None
     text = None if selector is None else selector.decode()
-    return SubscribeOptions(since, markers, metadata, interval_ms, text, changes_only)
+    names = None if fields is None else fields.decode()
+    return SubscribeOptions(since, markers, metadata, interval_ms, text, changes_only, json, names)
 
 
 def _unsubscribe(frame: Frame, _limits: Limits) -> Event:
@@ -336,7 +349,18 @@ _COMMON_READERS: Final[Mapping[bytes, _Reader]] = {
     b"CONNECT": _second_connect,
     b"STOMP": _second_connect,
 }
-_OPTIONS: Final = frozenset((b"since", b"markers", b"metadata", b"min-interval", b"selector", b"changes-only"))
+_OPTIONS: Final = frozenset(
+    (
+        b"since",
+        b"markers",
+        b"metadata",
+        b"min-interval",
+        b"selector",
+        b"changes-only",
+        b"accept-format",
+        b"fields",
+    )
+)
 _READERS: Final[tuple[Mapping[bytes, _Reader], Mapping[bytes, _Reader]]] = (
     {**_COMMON_READERS, b"ACK": _ack_1_1},
     {**_COMMON_READERS, b"ACK": _ack_1_2},

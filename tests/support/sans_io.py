@@ -28,15 +28,14 @@ def fingerprint_of(principal: str) -> str:
 def policy(**principals: Mapping[str, Sequence[str]]) -> Policy:
     """Make a policy in which each principal has one capability with the given `send`, `receive` (and `owns`) globs, and `will` in TOML.
 
-    A `bridge` that is not empty allows the headers of bridges.
+    A `bridge` that is not empty allows the headers of bridges, and `pii` likewise shows personal fields.
     """
     lines = []
     for name, rights in principals.items():
         lines.append(f"[capabilities.{name}]")
-        globs = {kind: list(globs) for kind, globs in rights.items() if kind not in {"owns", "will", "bridge"}}
+        globs = {kind: list(globs) for kind, globs in rights.items() if kind not in {"owns", "will", "bridge", "pii"}}
         lines += [f"{kind} = {those!r}" for kind, those in globs.items()]
-        if rights.get("bridge"):
-            lines.append("bridge = true")
+        lines += [f"{flag} = true" for flag in ("bridge", "pii") if rights.get(flag)]
         lines.append(f'[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint_of(name)}"]')
         lines.append(f'capabilities = ["{name}"]')
         if "owns" in rights:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
-from maxam.avro.json.decoding import Json, ValueDecodeError, decode_value
+from maxam.avro.json.decoding import ValueDecodeError, decode_value
 from maxam.avro.json.rows import topic_row
 from maxam.avro.personal import marks_personal
 from maxam.avro.registry import Registry
@@ -21,7 +21,6 @@ VALUE_BYTES_MAX: Final = 8192  # of a value's JSON text; 7 of the largest a seco
 RAW_BYTES_MAX: Final = 512  # of a body that is shown without decoding
 ROWS_MAX: Final = 2048  # of the cache: ten windows of 200
 CACHE_BYTES_MAX: Final = 4_194_304
-EXACT_MAX: Final = 2**53  # JavaScript rounds larger numbers
 # Fields of `lasting`. The rest of a row is `passing`, except fields that are not in a stream at all.
 _LASTING: Final = ("publisher", "encoding", "schema", "schema_version")
 _LEFT_OUT: Final = ("fingerprint", "schema_fingerprint")
@@ -121,7 +120,7 @@ def _value_fields(change: Change, text: bytes | None, with_pii: bool) -> dict[st
     else:
         masked = not with_pii and marks_personal(text)
         try:
-            value = _exact(decode_value(text, change.body, validation, without_pii=masked))
+            value = decode_value(text, change.body, validation, without_pii=masked)
         except ValueDecodeError as error:
             problem = str(error)
         else:
@@ -131,17 +130,6 @@ def _value_fields(change: Change, text: bytes | None, with_pii: bool) -> dict[st
                 return fields | {"pii_masked": True} if masked else fields
             problem = f"it would take {shown} bytes, more than {VALUE_BYTES_MAX}"
     return {"value_state": "undecoded", "problem": problem}
-
-
-def _exact(value: Json) -> Json:
-    """Convert whole numbers that a browser would round to texts."""
-    if isinstance(value, dict):
-        return {key: _exact(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_exact(item) for item in value]
-    if isinstance(value, int) and not -EXACT_MAX <= value <= EXACT_MAX:
-        return str(value)
-    return value
 
 
 def _size(key: tuple[bytes, bool], row: Row) -> int:

@@ -48,6 +48,8 @@ REFINEMENT: Final = record(
     changes_only=FLAG,
     markers=FLAG,
     metadata=FLAG,
+    format=described(one_of("json", ""), "`json` if values are sent as JSON; empty if they are sent as they are"),
+    fields=described(listed(TEXT), "paths of the fields that are sent; empty for all"),
 )
 SUBSCRIPTION: Final = record(
     "Subscription",

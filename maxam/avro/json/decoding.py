@@ -1,12 +1,13 @@
 """Bodies as values that JSON can hold, decoded by the schema that judged them.
 
 Bytes and fixed show as base64, decimals as exact text, dates and times as ISO 8601 (UTC with `Z`), NaN and the infinities as
-text. A branch of a union shows as `{"<type name>": ...}` where the bare value would be taken for another branch. A value that its
+text. So do whole numbers beyond 2^53, which JavaScript would round. A branch of a union shows as `{"<type name>": ...}` where the bare value would be taken for another branch. A value that its
 logical type cannot express shows as its base type, so that one odd field hides nothing else. Examples are a timestamp beyond
 year 9999 and a decimal of a thousand digits.
 """
 
 import io
+import json
 import math
 import struct
 from base64 import b64encode
@@ -22,9 +23,10 @@ import fastavro.read
 from fastavro.schema import SchemaParseException
 from fastavro.types import Schema
 
-from maxam.avro.json.forms import form_of, named_forms
+from maxam.avro.json.forms import EXACT_MAX, form_of, named_forms
 from maxam.avro.json.leaves import DECIMAL_BYTES_MAX
-from maxam.avro.schema import PII, Type, parse_schema
+from maxam.avro.json.selection import ALL, Fields, Selection, selection_of
+from maxam.avro.schema import Type, parse_schema
 from maxam.avro.source import read_source
 from maxam.counting import counted
 from maxam.errors import MaxamError, SchemaError
@@ -41,7 +43,9 @@ class ValueDecodeError(MaxamError):
     code = "value-unreadable"
 
 
-def decode_value(schema_text: bytes, body: bytes, validation: Validation, *, without_pii: bool = False) -> Json:
+def decode_value(
+    schema_text: bytes, body: bytes, validation: Validation, *, without_pii: bool = False, fields: Fields = ()
+) -> Json:
     """Decode the datum inside `body` by its schema.
 
     The body must be one that the gateway accepted: fastavro does not bound the work that hostile bytes cause. The walker did.
@@ -51,13 +55,14 @@ def decode_value(schema_text: bytes, body: bytes, validation: Validation, *, wit
         body: The whole body.
         validation: Where the datum lies in it.
         without_pii: Leave out the fields that the schema marks as personal, whatever they hold.
+        fields: Paths of the fields to show. Empty for all.
 
     Raises:
         ValueDecodeError: Text and datum do not belong together.
     """
     start = validation.value_offset
     datum = body[start:] if validation.value_length < 0 else body[start : start + validation.value_length]
-    return decode_datum(_parsed(schema_text, without_pii), datum)
+    return decode_datum(_parsed(schema_text, without_pii, fields), datum)
 
 
 def decode_datum(schema: Schema, datum: bytes) -> Json:
@@ -81,6 +86,11 @@ def decode_datum(schema: Schema, datum: bytes) -> Json:
     return cast("Json", value)
 
 
+def json_text(value: object) -> bytes:
+    """Return a value as JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
 def iso_time(microseconds: int) -> str:
     """Return microseconds since the epoch as ISO 8601 UTC text, or the bare number beyond year 9999."""
     try:
@@ -93,21 +103,21 @@ def iso_time(microseconds: int) -> str:
 # Our logical types stand in for Avro's and for the base types that JSON lacks. fastavro hands each leaf to its reader below.
 # So one pass gives JSON. It calls none of its own readers, because these raise or take quadratic time.
 _PREFIX: Final = "maxam-"
-_BASES: Final = {"bytes": "bytes", "fixed": "bytes", "float": "real", "double": "real"}
+_BASES: Final = {"bytes": "bytes", "fixed": "bytes", "float": "real", "double": "real", "long": "whole"}
 
 
 @lru_cache(maxsize=256)
-def _parsed(schema_text: bytes, without_pii: bool) -> Schema:
+def _parsed(schema_text: bytes, without_pii: bool, fields: Fields) -> Schema:
     try:
         of = parse_schema(read_source("the schema", schema_text)).type
-        return reading_schema(of, without_pii=without_pii)
+        return reading_schema(of, without_pii=without_pii, fields=fields)
     except (ValueError, RecursionError, SchemaParseException, SchemaError) as error:
         raise ValueDecodeError(f"the schema cannot be used: {error}") from error
 
 
-def reading_schema(of: Type, *, without_pii: bool = False) -> Schema:
+def reading_schema(of: Type, *, without_pii: bool = False, fields: Fields = ()) -> Schema:
     """Return the schema by which fastavro decodes a type to values that JSON can hold."""
-    return fastavro.parse_schema(_Marker(without_pii).marked(of))
+    return fastavro.parse_schema(_Marker(without_pii).marked(of, selection_of(fields)))
 
 
 @final
@@ -117,39 +127,50 @@ class _Marker:
     def __init__(self, without_pii: bool) -> None:
         self._without_pii: Final = without_pii
         self._written: Final[set[str]] = set()
-        self._branches = 0
+        self._made = 0
 
-    def marked(self, of: Type) -> Any:  # noqa: ANN401 JSON
-        """Return a schema, or the name of one that is written already."""
+    def marked(self, of: Type, selection: Selection = ALL) -> Any:  # noqa: ANN401 JSON
+        """Return a schema, or the name of one that is written already. Of the fields below, those of the selection are shown."""
+        match of.kind:
+            case "union":
+                return [
+                    self._branch(branch, forms, selection) if forms else self.marked(branch, selection)
+                    for branch, forms in zip(of.branches, named_forms(of), strict=True)
+                ]
+            case "array":
+                return {"type": "array", "items": self.marked(of.branches[0], selection)}
+            case "map":
+                return {"type": "map", "values": self.marked(of.branches[0], selection)}
+            case "record" if selection:  # under a name of its own, because other places may show other fields
+                return self._record(of, self._name("selection"), selection)
         if of.name in self._written:
             return of.name
         if of.name:
             self._written.add(of.name)
-        match of.kind:
-            case "union":
-                return [
-                    self._branch(branch, forms) if forms else self.marked(branch)
-                    for branch, forms in zip(of.branches, named_forms(of), strict=True)
-                ]
-            case "array":
-                return {"type": "array", "items": self.marked(of.branches[0])}
-            case "map":
-                return {"type": "map", "values": self.marked(of.branches[0])}
-            case "record":
-                # without defaults and aliases: they are for readers of another version
-                fields = [{"name": field.name, "type": self.marked(field.type)} for field in of.fields]
-                personal = [field.name for field in of.fields if self._without_pii and field.personal]
-                marks = {"logicalType": _PREFIX + "bare", PII: personal} if personal else {}
-                return {"type": "record", "name": of.name, "fields": fields} | marks
-            case _:
-                return self._leaf(of)
+        return self._record(of, of.name, selection) if of.kind == "record" else self._leaf(of)
 
-    def _branch(self, of: Type, forms: frozenset[str]) -> Any:  # noqa: ANN401 JSON
+    def _name(self, kind: str) -> str:
+        self._made += 1
+        return f"maxam.{kind}.N{self._made}"
+
+    def _record(self, of: Type, name: str, selection: Selection) -> Any:  # noqa: ANN401 JSON
+        # without defaults and aliases: they are for readers of another version
+        fields = [
+            {"name": field.name, "type": self.marked(field.type, selection.get(field.name, ALL))} for field in of.fields
+        ]
+        hidden = [
+            field.name
+            for field in of.fields
+            if (self._without_pii and field.personal) or (selection and field.name not in selection)
+        ]
+        marks = {"logicalType": _PREFIX + "bare", "hidden": hidden} if hidden else {}
+        return {"type": "record", "name": name, "fields": fields} | marks
+
+    def _branch(self, of: Type, forms: frozenset[str], selection: Selection) -> Any:  # noqa: ANN401 JSON
         """Wrap a branch in a record, which adds no byte, and whose reader adds the branch's name in some forms."""
-        self._branches += 1
-        name = f"maxam.branch.B{self._branches}"
+        name = self._name("branch")
         marks = {"logicalType": _PREFIX + "branch", "label": of.label, "forms": sorted(forms)}
-        fields = [{"name": "value", "type": self.marked(of)}]
+        fields = [{"name": "value", "type": self.marked(of, selection)}]
         return {"type": "record", "name": name, "fields": fields} | marks
 
     def _leaf(self, of: Type) -> Any:  # noqa: ANN401 JSON
@@ -175,6 +196,10 @@ def _real(number: float) -> Json:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
+def _whole(number: int) -> Json:
+    return number if -EXACT_MAX <= number <= EXACT_MAX else str(number)
+
+
 def _base64(data: bytes) -> Json:
     return b64encode(data).decode()
 
@@ -191,9 +216,9 @@ def _timestamp(value: int, per_second: int, zone: str) -> Json:
     try:
         moment = _EPOCH + timedelta(seconds=seconds)
     except OverflowError:
-        return value
+        return _whole(value)
     digits = len(str(per_second)) - 1
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:0{digits}d}{zone}" if moment.year > 999 else value
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:0{digits}d}{zone}" if moment.year > 999 else _whole(value)
 
 
 def _date(days: int) -> Json:
@@ -206,7 +231,7 @@ def _date(days: int) -> Json:
 def _time_of_day(value: int, per_second: int) -> Json:
     seconds, fraction = divmod(value, per_second)
     if not 0 <= seconds < 86_400:
-        return value
+        return _whole(value)
     minutes, second = divmod(seconds, 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}.{fraction:0{len(str(per_second)) - 1}d}"
 
@@ -223,12 +248,13 @@ def _scale(schema: dict[str, object]) -> int:
 
 _Reader = Callable[..., Json]
 _READERS: Final[dict[str, _Reader]] = {
-    "record-maxam-bare": lambda record, writer, _reader: {k: v for k, v in record.items() if k not in writer[PII]},
+    "record-maxam-bare": lambda record, writer, _reader: {k: v for k, v in record.items() if k not in writer["hidden"]},
     "record-maxam-branch": _with_name,
     "bytes-maxam-bytes": lambda data, _writer, _reader: _base64(data),
     "fixed-maxam-bytes": lambda data, _writer, _reader: _base64(data),
     "float-maxam-real": lambda number, _writer, _reader: _real(number),
     "double-maxam-real": lambda number, _writer, _reader: _real(number),
+    "long-maxam-whole": lambda number, _writer, _reader: _whole(number),
     "bytes-maxam-decimal": lambda data, writer, _reader: _decimal(data, _scale(writer)),
     "fixed-maxam-decimal": lambda data, writer, _reader: _decimal(data, _scale(writer)),
     "fixed-maxam-duration": lambda data, _writer, _reader: _duration(data) if len(data) == 12 else _base64(data),

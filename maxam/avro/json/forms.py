@@ -8,6 +8,7 @@ from maxam.avro.schema import Type
 
 Json = Any  # parsed JSON of any shape; numbers with a point or an exponent may be Decimal
 BITS: Final = {"int": 32, "long": 64}
+EXACT_MAX: Final = 2**53  # JavaScript rounds larger whole numbers, so these are text
 _FORMS: Final = {
     "null": ("null",),
     "boolean": ("boolean",),
@@ -84,7 +85,7 @@ def named_forms(union: Type) -> list[frozenset[str]]:
 
 def _forms(of: Type) -> tuple[str, ...]:
     if of.kind in BITS:
-        return ("whole", "text") if of.logical else ("whole",)
+        return ("whole", "text") if of.logical or of.kind == "long" else ("whole",)
     if of.logical == "duration":
         return ("object",)
     return _FORMS.get(of.kind, ("text",))
@@ -99,6 +100,8 @@ def _rank(of: Type, form: str) -> int | None:
             return found if decimal else None
         case "whole", "int" | "long":
             return 1 if logical else 0
+        case "text", "long" if not logical:
+            return 4
         case "text" | "moment", "int" | "long":
             return found if logical else None
         case "text", "bytes" | "fixed":

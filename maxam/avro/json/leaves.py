@@ -20,6 +20,7 @@ DECIMAL_BYTES_MAX: Final = (
 )
 DECIMAL_DIGITS_MAX: Final = 4000  # Python turns no longer text into a number
 
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -103,7 +104,9 @@ def number_writer(of: Type, rows: bool) -> Write:
 
     def write(value: Json, out: bytearray, _depth: int) -> None:
         number = value
-        if of.logical and isinstance(value, str | date | time):
+        if of.kind == "long" and isinstance(value, str) and _WHOLE.fullmatch(value):
+            number = int(value)  # as those beyond 2^53 are shown
+        elif of.logical and isinstance(value, str | date | time):
             number = _units(of.logical, value)
         elif rows and isinstance(value, Decimal) and value == value.to_integral_value():
             number = int(value)

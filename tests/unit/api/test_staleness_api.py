@@ -194,6 +194,8 @@ def test_what_an_interval_holds_is_no_lag(world: World) -> None:
             "changes_only": True,
             "markers": False,
             "metadata": False,
+            "format": "",
+            "fields": [],
         }
 
     run(test)

@@ -166,7 +166,7 @@ CAN = "[capabilities.c]\nsend = ['X/**']\n" + PRINCIPAL + "fingerprints = []\nca
         ('"a b" = 1', ["'a b'"]),
         ("capabilities = 1", ["capabilities: expected a table, found 1"]),
         ("capabilities.x = []", ["capabilities.x: expected a table, found an array"]),
-        ("[capabilities.x]\nsned = []", ["capabilities.x.sned", "one of admin, bridge, receive, send"]),
+        ("[capabilities.x]\nsned = []", ["capabilities.x.sned", "one of admin, bridge, pii, receive, send"]),
         ("[capabilities.'a b']\nsned = []", ["capabilities.'a b'.sned"]),
         ("[capabilities.x]\nsend = 'X/*'", ["capabilities.x.send: expected an array, found 'X/*'"]),
         ("[capabilities.x]\nsend = ['X/*', 1]", ["capabilities.x.send[1]: expected a string, found 1"]),

@@ -120,6 +120,8 @@ export function refined(refinement) {
   if (refinement.changes_only) words.push("changes only");
   if (refinement.markers) words.push("markers");
   if (refinement.metadata) words.push("metadata");
+  if (refinement.format) words.push(refinement.format.toUpperCase());
+  if (refinement.fields.length) words.push(`the fields ${refinement.fields.join(", ")}`);
   const parts = refinement.selector ? ["selector ", client(refinement.selector, 300), words.length ? ", " : ""] : [];
   return [...parts, words.join(", ")];
 }
