@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from maxam.cluster import placing
@@ -55,9 +54,8 @@ from maxam.errors import DiskFullError
 from maxam.journal.encoding import START, Position
 from maxam.journal.files import JournalSettings
 from maxam.records import AcknowledgementRecord, Record
-from tests.simulation import fibers
-from tests.simulation.fibers import Fiber
 from tests.simulation.model import Violation
+from tests.simulation.runtime import Runtime
 from tests.simulation.simulated_log import SimulatedLog
 from tests.support.journal_records import NOW_US, change
 
@@ -140,7 +138,7 @@ class _Keeper:
         self._process.keep(entry)
 
 
-class Process:
+class Process(Runtime):
     """A run of a member.
 
     Attributes:
@@ -158,16 +156,14 @@ class Process:
     """
 
     def __init__(self, cluster: "Cluster", site: Site) -> None:
+        super().__init__(cluster, site)
         self.cluster = cluster
         self.site = site
-        self.rng = cluster.rng
         self.member = Member(site.name, site.priority, LEASE_S, CUT_OFF_S, cluster.id)
         self.log = SimulatedLog(cluster.engine, self, cluster.rng, cluster.faults)
         self.trimming = Trimming(cluster.copies_min, KEEP_S)
-        self.frozen = self.ended = False
         self.leading = self.open = False
         self.reading = True
-        self.stalls_s = 0.0  # of the event loop, at most, each time
         self.pending: list[int] = []
         self.asks: list[tuple[float, int, int]] = []
         self.applied = 0
@@ -192,8 +188,6 @@ class Process:
             self.rng.randbytes,
         )
         self._facts: deque[Callable[[], list[Wish] | None]] = deque()
-        self._held: list[Callable[[], None]] = []
-        self._fibers: list[Fiber] = []
         self.disk_full = False
         self._writing = self._syncing = False
         self._began_s: float | None = None  # when the swap under way began
@@ -201,65 +195,15 @@ class Process:
         self._successor = ""
         self._peers: dict[str, tuple[int, float]] = {}
         self.post(self.member.recovered)
-        self._after(0.0, self._tick)
-        self._after(0.0, self._announce)
+        self.after(0.0, self._tick)
+        self.after(0.0, self._announce)
 
-    # Time, threads and the event loop.
-
-    @property
-    def local_s(self) -> float:
-        """The monotonic clock of the machine."""
-        return self.cluster.now_s * self.site.rate
-
-    def now(self) -> float:
-        """The time for calls of the log."""
-        return self.cluster.now_s
-
-    def sleep(self, seconds: float) -> None:
-        """Wait in a thread."""
-        fiber = self._fiber
-        self._after(seconds, lambda: self._go(fiber))
-        fibers.wait()
-
-    def changed(self, seconds: float) -> None:
-        """Wait in a thread for a change of the log."""
-        fiber, woken = self._fiber, [False]
-
-        def wake() -> None:
-            if not woken[0]:
-                woken[0] = True
-                self.cluster.engine.watchers.remove(watcher)
-                self._go(fiber)
-
-        def watcher() -> None:
-            self._after(0.0, wake)
-
-        self.cluster.engine.watchers.append(watcher)
-        self._after(seconds, wake)
-        fibers.wait()
-
-    def _go(self, fiber: Fiber) -> None:
-        self._fiber = fiber
-        fiber.go()
-
-    def _spawn(self, body: Callable[[], None]) -> None:
-        fiber = Fiber(body, self.sleep)
-        self._fibers.append(fiber)
-        self._after(0.0, lambda: self._go(fiber))
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        self.cluster.after(seconds, partial(self._run, call))
-
-    def _run(self, call: Callable[[], None]) -> None:
-        if self.frozen:
-            self._held.append(call)
-        elif not self.ended:
-            call()
+    # The event loop.
 
     def post(self, fact: Callable[[], list[Wish] | None]) -> None:
         """Have the event loop take a fact, after those before it."""
         self._facts.append(fact)
-        self._after(self.rng.random() * (0.002 + self.stalls_s), self._drain)
+        self.after(self.rng.random() * (0.002 + self.stalls_s), self._drain)
 
     def _drain(self) -> None:
         while self._facts and not self.ended:
@@ -272,11 +216,7 @@ class Process:
         self._fulfil(self.member.tick(self.local_s))
         self._pump()
         self.cluster.check_tick(self)
-        self._after(TICK_S + self.rng.random() * (0.01 + self.stalls_s), self._tick)
-
-    def freeze(self) -> None:
-        """Stop the process."""
-        self.frozen = True
+        self.after(TICK_S + self.rng.random() * (0.01 + self.stalls_s), self._tick)
 
     def wake(self) -> None:
         """Let it go on."""
@@ -287,14 +227,13 @@ class Process:
         if not self.ended:
             self._fulfil(self.member.tick(self.local_s))
         for call in held:
-            self._run(call)
+            self.run(call)
 
     def kill(self) -> None:
         """End the process at once."""
         self.ended = True
         self.logged.end()
-        for fiber in self._fibers:
-            fiber.end()
+        self.end_fibers()
         self._facts.clear()
 
     # Wishes.
@@ -306,18 +245,18 @@ class Process:
     def _do(self, wish: Wish) -> None:
         match wish:
             case ReadHead():
-                self._spawn(self._read_head)
+                self.spawn(self._read_head)
             case FindPlace(head):
-                self._spawn(lambda: self._find_place(head))
+                self.spawn(lambda: self._find_place(head))
             case Follow(first):
                 self.applied = first - 1
                 self.place.start(first)
-                self._spawn(self._read)
+                self.spawn(self._read)
             case Copy():
                 self.cluster.copy(self)
             case Claim(before):
                 self.cluster.check_claim(self, before)
-                self._spawn(lambda: self._claim(before))
+                self.spawn(lambda: self._claim(before))
             case Lead(head):
                 self._lead(head)
             case Beat():
@@ -439,7 +378,7 @@ class Process:
         self._kept = entry.index
         if not self._syncing:
             self._syncing = True
-            self._after(self.rng.uniform(0.02, 0.4), self._sync)
+            self.after(self.rng.uniform(0.02, 0.4), self._sync)
 
     def _sync(self) -> None:
         self._syncing = False
@@ -501,7 +440,7 @@ class Process:
                 swap()
             self.post(self._written)
 
-        self._spawn(body)
+        self.spawn(body)
 
     def _written(self) -> None:
         self._writing = False
@@ -523,7 +462,7 @@ class Process:
                 index = self.place.index
                 self.post(lambda: self._commit(block.after, index, values, asks))
 
-        self._spawn(body)
+        self.spawn(body)
 
     def _roll_back(self, values: list[int], asks: list[tuple[float, int, int]]) -> None:
         self._writing = False
@@ -551,13 +490,13 @@ class Process:
     # Announcements and trimming.
 
     def _announce(self) -> None:
-        self._after(ANNOUNCE_S, self._announce)
+        self.after(ANNOUNCE_S, self._announce)
         site, member = self.site, self.member
         site.number += 1
         head = member.head
         ready = member.role is Role.FOLLOWING and head is not None and self.applied >= head.index - 3
         text = {"number": site.number, "priority": site.priority, "ready": ready, "synced": self.synced_index}
-        self._spawn(lambda: self._exchange(json.dumps(text).encode()))
+        self.spawn(lambda: self._exchange(json.dumps(text).encode()))
 
     def _exchange(self, text: bytes) -> None:
         try:
@@ -575,7 +514,7 @@ class Process:
             synced = {name: found[name]["synced"] for name in self.member.live(now_s)}
             last = self.trimming.due(now_s, synced | {self.site.name: self.synced_index})
             if last:
-                self._spawn(lambda: self._trim(last))
+                self.spawn(lambda: self._trim(last))
         return []
 
     def _trim(self, last: int) -> None:

@@ -1,10 +1,16 @@
 """Threads of a simulation: each runs code that blocks, and only one runs at a time, when the simulation decides."""
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar, Self
+from queue import Empty
+from typing import ClassVar, Generic, Self, TypeVar
 
 import greenlet
+
+T = TypeVar("T")
+Register = Callable[[Callable[[], None]], None]  # takes what is to be called when a wait is over
+Park = Callable[[Register, float | None], None]
 
 
 class EndedFiber(BaseException):
@@ -17,11 +23,13 @@ class Fiber:
     Attributes:
         current: The one that runs.
         sleep: Waits for some seconds, in this fiber.
+        park: Waits until something is called, at most for some seconds, in this fiber.
     """
 
     current: ClassVar["Fiber | None"] = None
 
-    def __init__(self, body: Callable[[], None], sleep: Callable[[float], None]) -> None:
+    def __init__(self, body: Callable[[], None], sleep: Callable[[float], None], park: Park) -> None:
+        self.park = park
         self._greenlet = greenlet.greenlet(self._run)
         self._body = body
         self.sleep = sleep
@@ -29,6 +37,11 @@ class Fiber:
     def _run(self) -> None:
         with suppress(EndedFiber):
             self._body()
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._greenlet.dead)
 
     def go(self) -> None:
         """Run it to the next place where it waits. Raises what it raises. Does nothing after its end."""
@@ -88,6 +101,43 @@ class Event:
             _sleep(1.0)
         _sleep(timeout or 0.0)
         return self._set
+
+
+class SimpleQueue(Generic[T]):
+    """Stands for `queue.SimpleQueue` in code that fibers run. One of them takes."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._wake: Callable[[], None] = _nothing
+
+    def put(self, item: T) -> None:
+        """Add an item."""
+        self._items.append(item)
+        wake, self._wake = self._wake, _nothing
+        wake()
+
+    def get_nowait(self) -> T:
+        """Take an item. Raises Empty."""
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+    def get(self, timeout: float | None = None) -> T:
+        """Wait for an item and take it. Raises Empty when the time is over."""
+        while not self._items:
+            fiber = Fiber.current
+            assert fiber is not None, "the event loop would wait"
+            fiber.park(self._register, timeout)
+            if timeout is not None:
+                break
+        return self.get_nowait()
+
+    def _register(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+
+def _nothing() -> None:
+    pass
 
 
 def _sleep(seconds: float) -> None:
