@@ -308,8 +308,8 @@ class Publishing:
         )
         return Rejection("too-fast", reason)
 
-    def _reject(self, connection: Outbox, event: Send, rejection: Rejection, wall_us: int, position: int = 0) -> None:
-        """Answer a SEND; `position` is that of the operation it was compared with.
+    def _reject(self, connection: Outbox, event: Send, rejection: Rejection, wall_us: int, position: int = -1) -> None:
+        """Answer a SEND; `position` is that of the operation it was compared with, -1 if it was not compared.
 
         Raises:
             ProtocolError: The answer is an ERROR.
@@ -322,7 +322,11 @@ class Publishing:
         if connection.rejections_end:
             raise rejection_error(rejection_headers(disposition, rejection), event.receipt)
         if event.receipt is not None:
-            self._promise_compared(connection, event.receipt, rejection_headers(disposition, rejection), position)
+            headers = rejection_headers(disposition, rejection)
+            if position < 0:
+                connection.promise(event.receipt, headers)
+            else:
+                self._promise_compared(connection, event.receipt, headers, position)
 
     def keep(self, change: Change) -> None:
         """Record the mark of a change that another broker has ordered."""
