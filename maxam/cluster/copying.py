@@ -248,7 +248,7 @@ def place_copy(folder: str, disk: Disk) -> bool:
         OSError: The folder cannot be renamed, for example because it is a mount point.
     """
     parent, _, name = folder.rpartition("/")
-    names = disk.names(parent or ".")
+    names = disk.names(parent or "/")
     if name + COPIED not in names:
         return False
     if name in names:
@@ -264,5 +264,5 @@ def place_copy(folder: str, disk: Disk) -> bool:
         finally:
             disk.close(lock)
     disk.rename(folder + COPIED, folder)
-    disk.fsync_folder(parent or ".")
+    disk.fsync_folder(parent or "/")
     return True
