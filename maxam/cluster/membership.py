@@ -25,7 +25,7 @@ class Membership:
     """The note of a member.
 
     Attributes:
-        cluster: Identifier of the cluster.
+        cluster: Identifier of the cluster; empty if it is not known.
         index: Of an entry that is synced in the journal; 0 for none.
     """
 
@@ -49,23 +49,15 @@ def update_membership(folder: str, note: Membership) -> None:
 
 
 def read_membership(folder: str, disk: Disk) -> Membership | None:
-    """Return the note of a member; None if the journal belongs to no cluster.
-
-    Raises:
-        JournalError: The file is damaged.
-    """
+    """Return the note of a member; None if the journal belongs to no cluster. Of one that a power cut left in part, nothing is known."""
     try:
         found = json.loads(disk.read(f"{folder}/{MEMBERSHIP}", 0, _NOTE_BYTES_MAX))
         note = Membership(bytes.fromhex(found["cluster"]), int(found["index"]))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
-        raise JournalError(
-            f"{folder}/{MEMBERSHIP} is damaged ({error}). Set the folder aside, and the next start copies a journal"
-        ) from error
-    if len(note.cluster) != CLUSTER_ID_BYTES:
-        raise JournalError(f"{folder}/{MEMBERSHIP} has no identifier of a cluster. Set the folder aside")
-    return note
+    except (ValueError, TypeError, KeyError):
+        return Membership(b"", 0)
+    return note if len(note.cluster) == CLUSTER_ID_BYTES else Membership(b"", 0)
 
 
 def is_member(folder: str, disk: Disk) -> bool:
