@@ -234,22 +234,26 @@ class Journal:
     def adopt(self, incarnation: str) -> None:
         """Take over the incarnation of the journal that this one follows, for the segments that `put` begins.
 
+        It is durable at once, unless the open segment holds a change: a segment without one keeps it.
+
         Raises:
-            DiskFullError: There is no room to write the header of the open segment again.
+            DiskFullError: There is no room for a header with it. The same call can be tried again.
             OSError: The outcome is unknown; the process must end.
             JournalError: An earlier call failed so.
         """
         self._require_usable()
         if incarnation == self.incarnation:
             return
-        self.incarnation = incarnation
         segment = self._files.opened
-        if segment is not None and self._committed.revision < segment.first:
+        if segment is None or self._committed.revision < segment.first:
             try:
-                self._files.rewrite_header(segment, incarnation)
+                self._files.set_incarnation(self._committed, self._encoder.sync_marker, incarnation)
+            except DiskFullError:
+                raise
             except OSError:
                 self._failed = True
                 raise
+        self.incarnation = incarnation
 
     def put(self, block: Block, sync_marker: bytes, begins: bool) -> None:
         """Store a block of the journal that this one follows, byte for byte. It is durable after the next `sync`.
@@ -471,11 +475,13 @@ class Journal:
         if segment is not None and begins:
             if self._committed.revision >= segment.first:
                 files.seal(segment, self._committed)
+                segment = None
             elif segment.started_at_us == NOT_BEGUN:
-                files.drop(segment)  # its first block never came, and the one that comes may have another marker
+                # its first block never came, and the one that comes may have another marker
+                segment = files.rewrite_header(segment, self.incarnation, block.before, sync_marker)
+                self._encoder = Encoder(block.before, sync_marker)
             else:
                 raise ValueError("a segment begins, but the open one holds no change")
-            segment = None
         if segment is None:
             if not begins:
                 raise ValueError("the block belongs to a segment whose beginning is missing")

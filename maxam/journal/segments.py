@@ -204,18 +204,24 @@ class SegmentFiles:
         if self.opened is not None:
             self._syncs.file(self.opened.handle, data_only=True)
 
-    def rewrite_header(self, segment: OpenSegment, incarnation: str) -> OpenSegment:
-        """Write the header of the open segment again, with incarnation and schema. The segment holds no change yet."""
+    def rewrite_header(
+        self, segment: OpenSegment, incarnation: str, position: Position | None = None, sync_marker: bytes = b""
+    ) -> OpenSegment:
+        """Write the header of the open segment again, with incarnation and schema. The segment holds no change yet.
+
+        With a position and a sync marker of its first block, it must hold no block either.
+        """
         data = self._disk.read(segment.path, 0, segment.size)
         scanner = Scanner(segment.path, segment.size, lambda offset, length: data[offset : offset + length])
-        start = header(scanner.start, scanner.sync_marker, snapshot=False, incarnation=incarnation)
+        marker = sync_marker or scanner.sync_marker
+        start = header(position or scanner.start, marker, snapshot=False, incarnation=incarnation)
         rest = data[scanner.first_offset :]
         write_file(self._disk, segment.path, [start, rest])
         self._syncs.folder(self._folder)
         self._disk.close(segment.handle)
         handle = self._disk.open(segment.path)
         size = len(start) + len(rest)
-        renewed = OpenSegment(segment.path, handle, segment.first, size, segment.started_at_us, segment.sync_marker)
+        renewed = OpenSegment(segment.path, handle, segment.first, size, segment.started_at_us, marker)
         self.opened = renewed
         return renewed
 
@@ -272,12 +278,6 @@ class SegmentFiles:
         self._disk.truncate(segment.handle, segment.size)
         self._syncs.file(segment.handle)
         self.uncut = False
-
-    def drop(self, segment: OpenSegment) -> None:
-        """Remove the open segment, which holds no block."""
-        self.opened = None
-        self._disk.close(segment.handle)
-        self._disk.unlink(segment.path)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -203,7 +203,7 @@ class SimulatedDisk:
 
     def pwrite(self, handle: int, data: bytes, offset: int) -> int:
         """As of `Disk`."""
-        file = self._handles[handle]
+        file = self._opened(handle)
         cut = self._call("pwrite", f"{len(data)} bytes", midway=True)
         if self.write_bytes_max is not None:
             data = data[: self.write_bytes_max]
@@ -221,13 +221,13 @@ class SimulatedDisk:
     def truncate(self, handle: int, size: int) -> None:
         """As of `Disk`."""
         self._call("truncate", f"to {size}")
-        self._handles[handle].apply(size, None)
-        self._handles[handle].pending.append((size, None))
+        self._opened(handle).apply(size, None)
+        self._opened(handle).pending.append((size, None))
 
     def allocate(self, handle: int, size: int) -> None:
         """As of `Disk`."""
         self._call("allocate", f"{size} bytes")
-        file = self._handles[handle]
+        file = self._opened(handle)
         if self.capacity is not None and self._used() - len(file.data) + size > self.capacity:
             raise OSError(errno.ENOSPC, "simulated")
         file.apply(len(file.data), bytes(max(0, size - len(file.data))))  # one that is larger stays so
@@ -236,16 +236,17 @@ class SimulatedDisk:
     def fsync(self, handle: int) -> None:
         """As of `Disk`."""
         self._call("fsync", "")
-        self._handles[handle].sync()
+        self._opened(handle).sync()
 
     def fdatasync(self, handle: int) -> None:
         """As of `Disk`."""
         self._call("fdatasync", "")
-        self._handles[handle].sync()
+        self._opened(handle).sync()
 
     def close(self, handle: int) -> None:
         """As of `Disk`."""
         self._call("close", "")
+        self._opened(handle)
         del self._handles[handle]
         self._locks.pop(handle, None)
 
@@ -321,6 +322,11 @@ class SimulatedDisk:
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, path)
         return self.files[path]
+
+    def _opened(self, handle: int) -> File:
+        if handle not in self._handles:
+            raise OSError(errno.EBADF, "closed")
+        return self._handles[handle]
 
     def _handle(self, file: File) -> int:
         self._next_handle += 1
