@@ -25,6 +25,7 @@ from maxam.cluster.membership import (
     write_membership,
 )
 from maxam.cluster.trimming import Trimming
+from maxam.errors import DiskFullError
 from maxam.gateway.log import log_event
 from maxam.journal.disk import OsDisk
 from maxam.link_config import ClusterSettings
@@ -124,8 +125,11 @@ class Announcer:
         await self._changed.wait()
 
     def begin(self, first: int) -> None:
-        """Note, durably, that this journal belongs to the cluster and follows from an index on. Raises OSError."""
-        write_membership(self._folder, Membership(self.cluster, first - 1), OsDisk())
+        """Note, durably, that this journal belongs to the cluster and follows from an index on. It is only a hint."""
+        try:
+            write_membership(self._folder, Membership(self.cluster, first - 1), OsDisk())
+        except (OSError, DiskFullError) as error:
+            log_event(logging.WARNING, "cluster-note-failed", error=error)
 
     def note(self) -> None:
         """Note what is synced."""

@@ -467,7 +467,10 @@ class ClusterMember:
 
     def _hand_over(self, successor: str) -> None:
         """Append a handover, on the thread of commits, and wait there for the successor."""
-        self.logged.hand_over(successor)
+        try:
+            self.logged.hand_over(successor)
+        except LogFullError:  # the machine knows it already
+            return
         self._report("handover", logging.WARNING, successor=successor)
         term = self.logged.place.term
         while not self._ending:
