@@ -136,8 +136,8 @@ simulate: $(DEV) ## the whole broker on a simulated disk, clock and network, on 
 simulate-bridges: $(DEV) ## the same of venues, a centre and the bridges between them (SEEDS=10000; JOBS=1)
 	$(BIN)/python -m tests.simulation --kinds bridges --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
-simulate-cluster: $(DEV) ## the same of the members of a cluster and their log (SEEDS=10000; JOBS=1)
-	$(BIN)/python -m tests.simulation --kinds cluster --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
+simulate-cluster: $(DEV) ## the same of the members of a cluster, their gateways, clients and log (SEEDS=10000; JOBS=1)
+	$(BIN)/python -m tests.simulation --kinds cluster cluster-venue --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
 reference: $(DEV) ## write docs/reference/ from the commands and the admin API
 	$(BIN)/python -m tests.docs.reference

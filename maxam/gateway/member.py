@@ -111,9 +111,6 @@ class ClusterMember:
             cluster: Its section `[cluster]`.
             journal: Opened without an incarnation of its own.
             log: Of the cluster.
-
-        Raises:
-            JournalError: The note of the membership is damaged.
         """
         self._settings: Final = settings
         self._cluster: Final = cluster

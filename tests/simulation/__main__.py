@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 
-from tests.simulation import bridges, cluster
+from tests.simulation import bridges, cluster, cluster_venue
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import refined, selective
 from tests.simulation.venue import simulate
@@ -40,8 +40,9 @@ KINDS: dict[str, Callable[[int], Mapping[str, int] | None]] = {
     "venue": _venue,
     "bridges": lambda seed: bridges.simulate(seed).counted,
     "cluster": lambda seed: cluster.simulate(seed).counted,
+    "cluster-venue": lambda seed: cluster_venue.simulate(seed).counted,
 }
-ONE_BROKER = [kind for kind in KINDS if kind not in {"bridges", "cluster"}]
+ONE_BROKER = [kind for kind in KINDS if kind not in {"bridges", "cluster", "cluster-venue"}]
 COUNTED = ("crashes", "faults", "refusals", "reloads", "snapshots", "expiries", "committed", "messages")
 
 
@@ -102,7 +103,7 @@ def said(counted: Counter[str]) -> str:
     """Return the counts in words."""
     return ", ".join(
         f"{counted[name]:,} {name}"
-        for name in dict.fromkeys(("seeds", *COUNTED, *bridges.COUNTED, *cluster.COUNTED))
+        for name in dict.fromkeys(("seeds", *COUNTED, *bridges.COUNTED, *cluster.COUNTED, *cluster_venue.COUNTED))
         if counted[name]
     )
 

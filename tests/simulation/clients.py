@@ -66,6 +66,7 @@ class Asked:
         None  # what judges it: that of the rule in force when the broker read it, empty without a schema
     )
     low: bool = False  # memory was then
+    newest: int = 0  # revision that was shown to anybody before, in a cluster
 
 
 @dataclass
@@ -128,6 +129,7 @@ class Link:
     expelled: bool = False
     message_under_way: bool = False
     large_messages: int = 0
+    process: Any = None  # of the gateway, in a cluster
 
     def expel(self, failure: ProtocolError) -> None:
         """End gracefully."""
@@ -144,15 +146,15 @@ class Link:
 
 
 class Clients:
-    """What clients do, and what they are promised. A subclass has the gateway, and lets time pass.
+    """Clients, and the promises to them. A subclass has the gateway, and lets time pass.
 
     Attributes:
         machine: The gateway that is driven now.
         sources: The configuration in force.
         written: The files of operators.
-        truth: What is committed: topic and body by revision.
+        truth: Committed changes: topic and body by revision.
         marks: Likewise, number by topic and source.
-        minors: What was to judge a body.
+        minors: Version that was to judge a body.
         told: Receipts of the SENDs that operators were notified of.
         settled: Of durable subscriptions, the revision of each topic whose ACK had its RECEIPT.
         positions: The newest of each client and id, with its glob.

@@ -58,14 +58,15 @@ class Truth:
         values: Of clients, in the order of the log.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, values: Callable[[Entry], list[int]] | None = None) -> None:
+        self._values_of = values_of if values is None else values
         self.entries: list[Entry] = []
         self.blocks: list[Entry] = []
         self.values: list[int] = []
 
     def up_to(self, index: int) -> "Truth":
         """Return the beginning of this history."""
-        truth = Truth()
+        truth = Truth(self._values_of)
         for entry in self.entries[:index]:
             truth.add(entry)
         return truth
@@ -82,7 +83,7 @@ class Truth:
         self.entries.append(entry)
         if entry.kind == BLOCK:
             self.blocks.append(entry)
-            self.values += values_of(entry)
+            self.values += self._values_of(entry)
 
     def holds(self, place: int, block: Entry) -> bool:
         """Return True if a block is at a place among the blocks."""
@@ -142,12 +143,20 @@ class Cluster:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._values = count(1)
-        genesis = Entry(GENESIS, False, START, START, MARKER, ID, 1, 0)
-        self.engine.swap(genesis.encode(), Head(ID, 0, 1, "", START, 1, 0, bytes(8)), None)
+        self.found()
         names = "abc"[: self.rng.choice((2, 3, 3))]
-        self.sites = [Site(n, self.rng.choice((50, 100, 100)), self.rng.uniform(0.98, 1.02)) for n in names]
+        self.sites = [self.machine(n, self.rng.choice((50, 100, 100)), self.rng.uniform(0.98, 1.02)) for n in names]
         for site in self.sites:
             self.start(site)
+
+    def found(self) -> None:
+        """Make the log."""
+        genesis = Entry(GENESIS, False, START, START, MARKER, ID, 1, 0)
+        self.engine.swap(genesis.encode(), Head(ID, 0, 1, "", START, 1, 0, bytes(8)), None)
+
+    def machine(self, name: str, priority: int, rate: float) -> Site:
+        """Return the machine of a member."""
+        return Site(name, priority, rate)
 
     # Time.
 

@@ -74,6 +74,7 @@ class Engine:
         announcements: By the names of members.
         events: Index of each entry and each head, in the order in which they came.
         noted: Called with each entry, or b"" for a beat, and its head, before others can see them.
+        trims: Called with the index up to which entries will be forgotten.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,7 @@ class Engine:
         self.announcements: dict[str, bytes] = {}
         self.events: list[int | Head] = []
         self.noted: Callable[[bytes, Head], None] = lambda _entry, _head: None
+        self.trims: Callable[[int], None] = lambda _last: None
         self.lock: Final = threading.Condition(threading.RLock())
         self.watchers: list[Callable[[], None]] = []
         self._heads: dict[int, Head] = {}  # the newest one with each index
@@ -140,6 +142,7 @@ class Engine:
     def trim(self, last: int) -> None:
         """Forget entries up to an index, which may be one of before the log was set back."""
         last = min(last, self.head.index if self.head is not None else 0)
+        self.trims(last)
         for index in range(self.first, last + 1):
             self.entries.pop(index, None)
         self.first = max(self.first, last + 1)

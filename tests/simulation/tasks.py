@@ -1,13 +1,14 @@
-"""What `trio`, `time`, `threading` and `queue` are to the modules of a simulated process: as much of them as they use.
+"""As much of `trio`, `time`, `threading` and `queue` as the modules of a simulated process use.
 
 Each name stands for the process that runs (`Runtime.running`). A coroutine goes on when what it waits for has come, a moment later, in
-any order among others. What the code under test waits for, it waits for in simulated time.
+any order among others. All waits are in simulated time.
 """
 
 import math
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from functools import partial
 from queue import Empty
 from typing import Any, ClassVar, Final, Self
@@ -59,7 +60,7 @@ class Threaded(Runtime):
         while self._asked and not self.ended:
             self._asked.popleft()()
 
-    def run_sync_soon(self, call: Callable[..., object], *arguments: Any, idempotent: bool = False) -> None:
+    def run_sync_soon(self, call: Callable[..., object], *arguments: Any, **_: object) -> None:
         """As a token of trio's."""
         self.post(partial(call, *arguments))
 
@@ -73,6 +74,10 @@ class Threaded(Runtime):
     def exit(self, status: int) -> None:
         """End by itself."""
         raise NotImplementedError
+
+    def crashed(self, error: BaseException) -> None:
+        """End because a task has failed."""
+        raise error
 
     def end_all(self) -> None:
         """End all threads and tasks where they wait."""
@@ -97,53 +102,54 @@ class Task:
         self._coroutine = coroutine
         self._waits = 0  # number of the wait that it is in
         self._woken = True
-        process.after(process.moment(), partial(self._step, 0, None))
+        process.after(process.moment(), partial(self._step, 0))
 
-    def _step(self, number: int, error: _CancelledTask | None) -> None:
-        if self.done or number != self._waits or (error is not None and error.scope not in self.scopes):
+    def _step(self, number: int) -> None:
+        if self.done or number != self._waits:
             return
+        scope = next((scope for scope in self.scopes if scope.cancelled), None)
         Task.current = self
         self._waits += 1
         self._woken = False
         try:
-            register = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
+            register = self._coroutine.send(None) if scope is None else self._coroutine.throw(_CancelledTask(scope))
         except StopIteration:
             self.done = True
         except ExitProcess as end:
             self.done = True
             self.process.exit(end.status)
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001  # the process judges it
             self.done = True
             if not self.process.ended:
-                raise
+                self.process.crashed(error)
         else:
             register(partial(self._wake, self._waits))
 
     def _wake(self, number: int) -> None:
         if number == self._waits and not self._woken:
             self._woken = True
-            self.process.after(self.process.moment(), partial(self._step, number, None))
+            self.process.after(self.process.moment(), partial(self._step, number))
 
-    def cancel(self, scope: "CancelScope") -> None:
-        """End its present wait, if it is in a scope."""
-        self._woken = True
-        self.process.after(0.0, partial(self._step, self._waits, _CancelledTask(scope)))
+    def wake(self) -> None:
+        """End its present wait."""
+        self._wake(self._waits)
 
     def close(self) -> None:
         """Give it up, as the end of its process does."""
         if not self.done:
             self.done = True
             Task.current = self
-            try:
+            with suppress(
+                RuntimeError, ValueError
+            ):  # it would wait in `finally`, or it is the one that ends the process
                 self._coroutine.close()
-            except RuntimeError:  # it would wait in `finally`
-                pass
 
 
 class CancelScope:
     """As of trio, for one task."""
 
-    def __init__(self, *, deadline: float = math.inf, shield: bool = False) -> None:
+    def __init__(self, *, deadline: float = math.inf, **_: object) -> None:
+        self.cancelled = False
         self._deadline_s = deadline
         self._task: Task | None = None
 
@@ -162,8 +168,9 @@ class CancelScope:
 
     def cancel(self) -> None:
         """End what is in it."""
+        self.cancelled = True
         if self._task is not None:
-            self._task.cancel(self)
+            self._task.wake()
 
 
 class TaskEvent:
@@ -261,7 +268,7 @@ class Nursery:
 class Thread:
     """Stands for `threading.Thread`."""
 
-    def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), name: str = "", daemon: bool = True):
+    def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: object) -> None:
         self._body = partial(target, *args)
         self._fiber: Fiber | None = None
 
@@ -282,13 +289,11 @@ class Thread:
 class Trio:
     """Stands for `trio`, `trio.lowlevel` and `trio.to_thread`."""
 
-    Event = TaskEvent
-    CancelScope = CancelScope
-    Nursery = Nursery
-    open_nursery = Nursery
-
     def __init__(self) -> None:
         self.lowlevel = self.to_thread = self
+        self.Event = TaskEvent
+        self.CancelScope = CancelScope
+        self.open_nursery = Nursery
 
     def CapacityLimiter(self, _: int) -> None:  # noqa: N802  # as of trio
         """Return no limit."""
