@@ -20,7 +20,7 @@ from maxam.journal.retention import Rules
 from maxam.records import Change, Record
 from maxam.stomp.frames import Frame
 from tests.simulation import files
-from tests.simulation.clients import TEXTS, Asked, Clients, Link
+from tests.simulation.clients import TEXTS, Clients
 from tests.simulation.cluster import COUNTED as MEMBERS_COUNTED
 from tests.simulation.cluster import ID, Cluster, Truth
 from tests.simulation.cluster_gateway import GatewayProcess, GatewaySite, in_force
@@ -28,6 +28,7 @@ from tests.simulation.cluster_node import CUT_OFF_S, LEASE_S, MARKER
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.driver import cheap_globs, check_floor
 from tests.simulation.files import CLIENTS, Granted, Written
+from tests.simulation.links import Asked, Link
 from tests.simulation.loop import Loop
 from tests.simulation.machine import FAULTS, FOLDER, build
 from tests.simulation.model import Violation
