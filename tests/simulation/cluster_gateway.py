@@ -113,6 +113,10 @@ class _Role(ClusterMember):  # type: ignore[misc]  # the simulation records it
         self._process.cluster.check_promotion(self._process, head)
         await super()._lead(head)
 
+    def _check_fitness(self) -> None:
+        self._process.cluster.check_queues(self._process)  # the queues were made again just now
+        super()._check_fitness()
+
     async def _copy(self) -> None:
         self._reader.stop()
         await self._process.copy(self._steps)

@@ -38,7 +38,7 @@ ACTS_PER_S: Final = 40.0  # of clients
 INCARNATED: Final = "0123456789abcdef"
 LATE_S: Final = 0.5  # a tick, and what it causes
 ENDS_S: Final = 5.0  # longest time for clients to take their ERROR, and for files to be closed, by a loop that was late
-UNTIDY_MAX: Final = 40  # of a queue, beside what is owed, between two times at which it is made again
+UNTIDY_MAX: Final = 4  # of a queue, beside twice what is owed, when the queues of a follower were made again
 TIDY: Final = str(session.__file__).endswith(".py")  # the limit of compiled code cannot be changed
 COUNTED: Final = (*(name for name in MEMBERS_COUNTED if name not in {"acks", "set backs"}), "faults", "fed", "messages")
 
@@ -232,7 +232,6 @@ class ClusterVenue(Cluster):
         self.texts: set[str] = set()  # of schemas in the log
         super().__init__(seed)
         self.clients = ClusterClients(self)
-        self.after(0.0, self.check_queues)
 
     def found(self) -> None:
         """Make the log, with an incarnation."""
@@ -343,16 +342,14 @@ class ClusterVenue(Cluster):
                 if late_s * process.site.rate > CUT_OFF_S + ENDS_S and woken_s > LATE_S + ENDS_S:
                     raise Violation(f"{process.site.name} goes on without a proof")
 
-    def check_queues(self) -> None:
+    def check_queues(self, process: GatewayProcess) -> None:
         """See that what a follower holds of subscriptions does not grow."""
-        self.after(2.0, self.check_queues)
-        for process in self.gateways():
-            if process.role is None or process.leading or process.frozen or not TIDY:
-                continue
-            for one in process.broker.sessions.values():
-                for subscription in one.subscriptions.values():
-                    if subscription.ready_count > 2 * len(subscription.owed) + UNTIDY_MAX:
-                        raise Violation(f"{process.site.name} holds {subscription.ready_count} in a queue")
+        if not TIDY:
+            return
+        for one in process.broker.sessions.values():
+            for subscription in one.subscriptions.values():
+                if subscription.ready_count > 2 * len(subscription.owed) + UNTIDY_MAX:
+                    raise Violation(f"{process.site.name} holds {subscription.ready_count} in a queue")
 
     def check_promotion(self, process: GatewayProcess, head: Head) -> None:
         """See that what a follower has is what a recovery of the log makes, and that it owes at least as much."""
@@ -477,7 +474,7 @@ def simulate(seed: int) -> ClusterVenue:
     disabled = logging.root.manager.disable
     logging.disable()
     try:
-        with cheap_globs(), in_force(), patch.object(session, "_UNTIDY_MAX", 4):
+        with cheap_globs(), in_force(), patch.object(session, "_UNTIDY_MAX", UNTIDY_MAX):
             venue = ClusterVenue(seed)
             venue.run()
     except Exception as error:
