@@ -1,8 +1,8 @@
 """Check a history of operations against the one order of the journal: linearizability by revision.
 
 Theory of operation. In general it is hard to decide whether a history is linearizable, because its order must be found. Here the
-broker states the order: each accepted SEND has a revision, which the journals show. So it is enough to check that this order never
-contradicts real time, and that each answer is right at some moment between request and answer. That takes O(n log n).
+broker states the order: each accepted SEND has a revision, which the journals show. Two checks remain. This order never contradicts
+real time. Each answer is right at some moment between request and answer. That takes O(n log n).
 
 Moments become revisions by two bounds. The *floor* of a moment is the highest revision that was known before it, by a RECEIPT or a
 MESSAGE. The *ceiling* is the revision before the lowest one whose SEND began later. The state that an answer was decided in lies
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
     GAP = "revisions have a gap"
     TWICE = "an operation is in the order twice"
-    FOREIGN = "a revision is of an operation that nobody sent"
+    FOREIGN = "a revision is of an operation that no client sent"
     LOST = "an accepted operation is not in the order"
     REFUSED_FOUND = "a refused operation is in the order"
     OTHER_REVISION = "a client was given another revision than the order has"
@@ -213,7 +213,7 @@ def check(rows: Sequence[Row], history: History) -> list[Violation]:
 
     Args:
         rows: The journal, in its order.
-        history: What clients know. Operations without a row had no effect.
+        history: Knowledge of the clients. Operations without a row had no effect.
     """
     return list(_violations(rows, history))
 
@@ -282,7 +282,7 @@ def _shown(rows: Sequence[Row], history: History) -> Iterator[Violation]:
 
 
 def _answer(operation: Operation, row: Row | None) -> Iterator[Violation]:
-    """What is accepted is in the order, with the revision of its RECEIPT. What is refused is not."""
+    """An accepted operation is in the order, with the revision of its RECEIPT. A refused one is not."""
     if row is None:
         if operation.outcome is Outcome.ACCEPTED:
             yield Violation(Kind.LOST, f"{operation}")

@@ -223,7 +223,7 @@ def test_an_empty_member_copies_what_the_log_has_forgotten(
     tmp_path: Path, certificates: Path, etcd: EtcdCluster
 ) -> None:
     """It takes the journal of another member, then follows the log, and leads when the others are gone."""
-    settings = {"copies_min": 1, "cut_off_s": 0.0, "log_keep_s": 1.0}
+    settings: dict[str, Any] = {"copies_min": 1, "cut_off_s": 0.0, "log_keep_s": 1.0}
     with ClusterSite(tmp_path / "site", certificates, etcd, 2, **settings) as site:
         site.found("a")
         site.members["a"].start()

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,7 +32,16 @@ class ClusterSite:
         ports: Where each one takes clients, while it leads.
     """
 
-    def __init__(self, folder: Path, certificates: Path, etcd: EtcdCluster, count: int, **cluster: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        certificates: Path,
+        etcd: EtcdCluster,
+        count: int,
+        *,
+        etcd_hosts: Sequence[str] = (),
+        **cluster: object,
+    ) -> None:
         """Write the configurations; nothing runs yet.
 
         Args:
@@ -40,13 +49,14 @@ class ClusterSite:
             certificates: Of `issue_cluster_certificates`.
             etcd: Runs.
             count: Number of members.
+            etcd_hosts: The address of all nodes of etcd by which each member finds them; none for the nodes' own.
             cluster: Further settings of `[cluster]`.
         """
         self.members: dict[str, GatewayProcess] = {}
         self.ports: dict[str, int] = {}
         self.etcd = etcd
         policy = policy_of(certificates, "gateway")
-        for name in "abcde"[:count]:
+        for number, name in enumerate("abcde"[:count]):
             own = folder / name
             own.mkdir(parents=True)
             member = GatewayProcess(own, certificates, policy, SCHEMAS)
@@ -55,7 +65,9 @@ class ClusterSite:
             text = (own / "maxam.toml").read_text("utf-8")
             text = text.replace("listener.port = 0", f"listener.port = {listener}")
             text = text.replace("admin.port = 0", f"admin.port = {admin}")
-            text = text.replace("[tls]", f"{_cluster(etcd, certificates, name, link, cluster)}\n[tls]", 1)
+            endpoints = [one.replace("127.0.0.1", etcd_hosts[number]) if etcd_hosts else one for one in etcd.endpoints]
+            section = _cluster(etcd, endpoints, certificates, name, link, cluster)
+            text = text.replace("[tls]", f"{section}\n[tls]", 1)
             text = text.replace("[tls]", '[journal]\nfolder = "journal"\nsegment_bytes_max = 65536\n[tls]', 1)
             text = text.replace('journal.folder = "journal"', "", 1)
             (own / "maxam.toml").write_text(text, "utf-8")
@@ -171,9 +183,11 @@ def issue_cluster_certificates(folder: Path) -> None:
     prints.write_text(prints.read_text("utf-8").replace(before, after), "utf-8")
 
 
-def _cluster(etcd: EtcdCluster, certificates: Path, name: str, link: int, further: dict[str, object]) -> str:
+def _cluster(
+    etcd: EtcdCluster, addresses: list[str], certificates: Path, name: str, link: int, further: dict[str, object]
+) -> str:
     files = etcd.certificates
-    endpoints = ", ".join(f'"{one}"' for one in etcd.endpoints)
+    endpoints = ", ".join(f'"{one}"' for one in addresses)
     lines = [f"{key} = {value}" for key, value in further.items()]
     return "\n".join(
         [

@@ -146,17 +146,21 @@ class EtcdCluster:
         certificates: `ca.pem`, `client.pem` and `client.key` for clients; `server.*` of the nodes.
     """
 
-    def __init__(self, folder: Path, count: int = 3, quota_bytes: int = QUOTA_BYTES) -> None:
+    def __init__(
+        self, folder: Path, count: int = 3, quota_bytes: int = QUOTA_BYTES, further_hosts: Sequence[str] = ()
+    ) -> None:
         """Issue certificates; nothing runs yet.
 
         Args:
             folder: An empty folder.
             count: Number of nodes.
             quota_bytes: Their quota.
+            further_hosts: Addresses of this machine at which all nodes listen too, such as `127.0.0.11`. A client that has one of
+                its own can be cut off alone.
         """
         self.certificates: Final = folder / "certificates"
         self.certificates.mkdir()
-        issue_certificates(self.certificates)
+        issue_certificates(self.certificates, further_hosts)
         program = require_etcd()
         ports = kept_ports(2 * count)
         peers = [f"https://127.0.0.1:{port}" for port in ports[count:]]
@@ -170,7 +174,7 @@ class EtcdCluster:
                 program,
                 f"--name=n{number}",
                 f"--data-dir={own}/data",
-                f"--listen-client-urls={client}",
+                f"--listen-client-urls={','.join([client, *(f'https://{one}:{ports[number]}' for one in further_hosts)])}",
                 f"--advertise-client-urls={client}",
                 f"--listen-peer-urls={peers[number]}",
                 f"--initial-advertise-peer-urls={peers[number]}",
@@ -250,13 +254,13 @@ class EtcdCluster:
             node.close()
 
 
-def issue_certificates(folder: Path) -> None:
+def issue_certificates(folder: Path, further_hosts: Sequence[str] = ()) -> None:
     """Issue the certificates of an authority for etcd alone."""
     now = dt.datetime.now(dt.UTC)
     valid = (now - CLOCK_TOLERANCE, now + VALIDITY)
     authority = Authority.create("etcd of the tests", now)
     authority.issued.write(folder, "ca")
-    authority.issue("etcd", *valid, ["127.0.0.1", "localhost"]).write(folder, "server")
+    authority.issue("etcd", *valid, ["127.0.0.1", "localhost", *further_hosts]).write(folder, "server")
     authority.issue("gateway", *valid).write(folder, "client")
 
 

@@ -150,7 +150,7 @@ def twice() -> tuple[list[Row], History]:
 
 
 def foreign() -> tuple[list[Row], History]:
-    """The journal has a change that nobody sent."""
+    """The journal has a change that no client sent."""
     rows, history = sequence(accepted(1, 0))
     return [*rows, Row(2, "X/a", 7, deleted=False)], history
 
@@ -263,7 +263,7 @@ def test_each_planted_violation_is_found(planted: Callable[[], tuple[list[Row], 
     assert kinds(*planted()) == {kind}
 
 
-def test_what_overlaps_may_have_either_order() -> None:
+def test_operations_that_overlap_may_have_either_order() -> None:
     """Two operations at the same time, a read beside a SEND, and a conflict beside the change that caused it."""
     for order in ((accepted(1, 0), accepted(2, 0.5)), (accepted(2, 0.5), accepted(1, 0))):
         assert kinds(*sequence(*order)) == set()
