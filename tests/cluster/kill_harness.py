@@ -42,17 +42,6 @@ FREEZES_S: Final = (1.0, 4.0, 30.0)
 CUT_S: Final = (1.0, 12.0)
 QUIET_S: Final = 10.0
 THINK_S: Final = (0.2, 1.5)  # under load, before a fault
-SHORT: Final = {
-    "leader": 5,
-    "etcd-leader": 2,
-    "etcd-two": 1,
-    "etcd-all": 1,
-    "both": 2,
-    "freeze-1": 1,
-    "freeze-4": 1,
-    "freeze-etcd-4": 1,
-    "handover": 2,
-}
 # shares of a long run, by the table of the design
 SHARES: Final = {
     "leader": 200,

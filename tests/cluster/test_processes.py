@@ -1,0 +1,40 @@
+"""The short forms of `make cluster-test` and `make partition-test`."""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import partitions
+from tests.cluster.kill_harness import run
+from tests.interop.bridge import thin_line
+from tests.support.etcd_cluster import require_etcd
+
+pytestmark = pytest.mark.slow
+
+PLAN = {"leader": 2, "both": 1, "etcd-leader": 1, "etcd-two": 1, "freeze-4": 1, "handover": 1}
+CUTS = {"leader-etcd-both": 1, "leader-node-out": 1, "follower-etcd-back": 1, "clients-leader-both": 1}
+
+
+def test_no_promise_is_broken_by_faults_of_processes(tmp_path: Path) -> None:
+    """Nothing accepted is lost, the order never contradicts real time, and all journals are equal, through five kills and more."""
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    totals = run(tmp_path, seed, PLAN)
+    assert {name: len(waits_s) for name, waits_s in totals.waits_s.items()} == PLAN
+
+
+@pytest.mark.interop
+def test_no_promise_is_broken_by_partitions() -> None:
+    """The same while packets between parts of the cluster are dropped, in one direction or in both."""
+    require_etcd()
+    problem = thin_line.missing()
+    if problem:
+        if os.environ.get("CI") and problem.startswith("not installed"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+    sys.stdout.flush()
+    faults = ",".join(f"{name}={count}" for name, count in CUTS.items())
+    assert partitions.main(["--faults", faults]) == 0
