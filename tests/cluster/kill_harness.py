@@ -9,7 +9,7 @@ fault begins when the cluster is whole. It ends when the cluster is whole again,
 * All journals have the same changes, and the same bytes in sealed segments.
 * No member ends by itself, except when it has lost the lead.
 
-Printed are the times from each fault to the next RECEIPT. For a lost leader it is the first RECEIPT of the next leader.
+Printed are the longest times without a RECEIPT, and the times from each kill or request to the first RECEIPT of the next leader.
 """
 
 import argparse
@@ -88,12 +88,14 @@ class Totals:
     """Figures of a run.
 
     Attributes:
-        waits_s: From each fault to the RECEIPT, by fault.
+        gaps_s: The longest times without a RECEIPT, by fault.
+        waits_s: From the loss of a leader to the first RECEIPT of the next one, by fault.
         needless: New terms that no fault asked for, by fault.
         wakes_s: From the end of each freeze of a leader to the end of its process, if it was superseded.
         texts: Lines about the load.
     """
 
+    gaps_s: dict[str, list[float]] = field(default_factory=dict)
     waits_s: dict[str, list[float]] = field(default_factory=dict)
     needless: dict[str, int] = field(default_factory=dict)
     wakes_s: list[float] = field(default_factory=list)
@@ -102,16 +104,22 @@ class Totals:
     def lines(self) -> list[str]:
         """Return the figures for people."""
         found = list(self.texts)
-        for name, waits_s in self.waits_s.items():
-            ordered = sorted(waits_s)
-            p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+        for name, gaps_s in self.gaps_s.items():
             found.append(
-                f"{name}: {len(ordered)} times, to the next RECEIPT p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s,"
-                f" worst {ordered[-1]:.2f} s, needless terms {self.needless.get(name, 0)}"
+                f"{name}: {len(gaps_s)} times, longest gap {quantiles(gaps_s)}, needless terms {self.needless[name]}"
             )
+            if name in self.waits_s:
+                found.append(f"{name}: to the first RECEIPT of the next leader {quantiles(self.waits_s[name])}")
         if self.wakes_s:
             found.append(f"superseded leaders ended {max(self.wakes_s):.2f} s after they woke up, at most")
         return found
+
+
+def quantiles(seconds: Sequence[float]) -> str:
+    """Return median, 99th percentile and maximum for people."""
+    ordered = sorted(seconds)
+    p99_s = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    return f"p50 {statistics.median(ordered):.2f} s, p99 {p99_s:.2f} s, worst {ordered[-1]:.2f} s"
 
 
 class Harness:
@@ -140,19 +148,21 @@ class Harness:
         await trio.sleep(self._random.uniform(*THINK_S))
         before = (await self._supervised.head()).term
         with trio.move_on_after(PATIENCE_S) as patience:
-            wait_s, terms = await self._strike(name, leader)
+            self._load.measure_gap()
+            terms = await self._strike(name, leader)
             await self._load.all_accepted()
+            gap_s = self._load.gap_s
             await self._supervised.settled()
         if patience.cancelled_caught:
             raise BrokenPromiseError(
                 f"{name}: no RECEIPT, or no whole cluster, within {PATIENCE_S:g} s\n{self._supervised.state()}"
             )
         extra = (await self._supervised.head()).term - before - terms
-        self.totals.waits_s.setdefault(name, []).append(wait_s)
+        self.totals.gaps_s.setdefault(name, []).append(gap_s)
         self.totals.needless[name] = self.totals.needless.get(name, 0) + max(0, extra)
 
-    async def _strike(self, name: str, leader: str) -> tuple[float, int]:
-        """Do a fault. Return the time to the next RECEIPT, and the number of new terms that it may cost."""
+    async def _strike(self, name: str, leader: str) -> int:
+        """Do a fault, and return the number of new terms that it may cost."""
         kind, _, seconds = name.rpartition("-")
         if name in self._cuts:
             return await self._cut(self._cuts[name], leader)
@@ -160,7 +170,7 @@ class Harness:
             return await self._freeze(leader, float(seconds))
         if kind == "freeze-etcd":
             return await self._freeze_etcd(float(seconds))
-        strikes: dict[str, Callable[[str], Awaitable[tuple[float, int]]]] = {
+        strikes: dict[str, Callable[[str], Awaitable[int]]] = {
             "leader": self._kill_leader,
             "both": self._kill_both,
             "etcd-leader": self._kill_etcd_leader,
@@ -171,113 +181,92 @@ class Harness:
         }
         return await strikes[name](leader)
 
-    async def _kill_leader(self, leader: str) -> tuple[float, int]:
+    async def _kill_leader(self, leader: str) -> int:
         began_s = time.monotonic()
         self._supervised.kill(leader)
-        wait_s = await self._load.receipt_after(began_s, fresh=True)
+        await self._next_leader("leader", began_s)
         self._supervised.release(leader)
-        return wait_s, 1
+        return 1
 
-    async def _kill_both(self, leader: str) -> tuple[float, int]:
+    async def _kill_both(self, leader: str) -> int:
         node = await self._supervised.etcd_leader()
         began_s = time.monotonic()
         self._supervised.kill(leader)
         node.kill()
-        wait_s = await self._load.receipt_after(began_s, fresh=True)
+        await self._next_leader("both", began_s)
         self._supervised.release(leader)
         node.start()
-        return wait_s, 1
+        return 1
 
-    async def _kill_etcd_leader(self, _leader: str) -> tuple[float, int]:
+    async def _kill_etcd_leader(self, _leader: str) -> int:
         node = await self._supervised.etcd_leader()
-        began_s = time.monotonic()
         node.kill()
-        wait_s = await self._load.receipt_after(began_s, fresh=False)
+        await self._load.all_accepted()
         node.start()
-        return wait_s, 0
+        return 0
 
-    async def _kill_two(self, _leader: str) -> tuple[float, int]:
+    async def _kill_two(self, _leader: str) -> int:
         return await self._kill_nodes(self._random.sample(self._supervised.etcd.nodes, 2))
 
-    async def _kill_all(self, _leader: str) -> tuple[float, int]:
+    async def _kill_all(self, _leader: str) -> int:
         return await self._kill_nodes(self._supervised.etcd.nodes)
 
-    async def _kill_nodes(self, nodes: Sequence[EtcdNode]) -> tuple[float, int]:
-        """Kill nodes, so that no quorum is left, and start them later. The time counts from the start."""
+    async def _kill_nodes(self, nodes: Sequence[EtcdNode]) -> int:
+        """Kill nodes, so that no quorum is left, and start them later."""
         for node in nodes:
             node.kill()
         await trio.sleep(self._random.uniform(*OUTAGE_S))
-        began_s = time.monotonic()
         for node in nodes:
             node.start()
-        return await self._load.receipt_after(began_s, fresh=False), 1
+        return 1
 
-    async def _freeze(self, leader: str, seconds: float) -> tuple[float, int]:
-        began_s = time.monotonic()
+    async def _freeze(self, leader: str, seconds: float) -> int:
         term = (await self._supervised.head()).term
         self._supervised.freeze(leader)
         process = self._supervised.site.members[leader]._process
         assert process is not None
-        waits_s: list[float] = []
+        await trio.sleep(seconds)
+        superseded = (await self._supervised.head()).term > term
+        self._supervised.thaw(leader)
+        thawed_s = time.monotonic()
+        while superseded and process.returncode is None:  # noqa: ASYNC110  # supervision polls it
+            await trio.sleep(0.01)
+        if superseded:
+            self.totals.wakes_s.append(time.monotonic() - thawed_s)
+        return 1
 
-        async def wait() -> None:
-            waits_s.append(await self._load.receipt_after(began_s, fresh=False))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await trio.sleep(seconds)
-            superseded = (await self._supervised.head()).term > term
-            self._supervised.thaw(leader)
-            thawed_s = time.monotonic()
-            while superseded and process.returncode is None:  # noqa: ASYNC110  # supervision polls it
-                await trio.sleep(0.01)
-            if superseded:
-                self.totals.wakes_s.append(time.monotonic() - thawed_s)
-        return waits_s[0], 1
-
-    async def _freeze_etcd(self, seconds: float) -> tuple[float, int]:
+    async def _freeze_etcd(self, seconds: float) -> int:
         node = await self._supervised.etcd_leader()
-        began_s = time.monotonic()
         node.freeze()
-        waits_s: list[float] = []
+        await trio.sleep(seconds)
+        node.thaw()
+        return 0
 
-        async def wait() -> None:
-            waits_s.append(await self._load.receipt_after(began_s, fresh=False))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await trio.sleep(seconds)
-            node.thaw()
-        return waits_s[0], 0
-
-    async def _hand_over(self, leader: str) -> tuple[float, int]:
+    async def _hand_over(self, leader: str) -> int:
         other = self._random.choice([name for name in self._supervised.site.members if name != leader])
         began_s = time.monotonic()
         term = (await self._supervised.head()).term
         await in_thread(self._supervised.site.admin, leader, "cluster", "handover", "--to", other)
         while (await self._supervised.head()).term == term:  # noqa: ASYNC110  # in etcd
             await trio.sleep(0.01)
-        return await self._load.receipt_after(began_s, fresh=True), 1
+        await self._next_leader("handover", began_s)
+        return 1
 
-    async def _quiet(self, _leader: str) -> tuple[float, int]:
+    async def _next_leader(self, name: str, began_s: float) -> None:
+        """Wait for the first RECEIPT of the next leader, and record its time."""
+        self.totals.waits_s.setdefault(name, []).append(await self._load.receipt_after(began_s))
+
+    async def _quiet(self, _leader: str) -> int:
         """Do nothing; each new term is needless."""
         await trio.sleep(QUIET_S)
-        return await self._load.receipt_after(time.monotonic(), fresh=False), 0
+        return 0
 
-    async def _cut(self, cut: Cut, leader: str) -> tuple[float, int]:
-        """Cut a part of the network for a while. The time counts from the begin."""
+    async def _cut(self, cut: Cut, leader: str) -> int:
+        """Cut a part of the network for a while."""
         node = await self._supervised.etcd_leader()
-        began_s = time.monotonic()
-        waits_s: list[float] = []
-
-        async def wait() -> None:
-            waits_s.append(await self._load.receipt_after(began_s, fresh=False))
-
-        async with trio.open_nursery() as nursery:
-            with cut(self._place, leader, node.name):
-                nursery.start_soon(wait)
-                await trio.sleep(self._random.uniform(*CUT_S))
-        return waits_s[0], 1
+        with cut(self._place, leader, node.name):
+            await trio.sleep(self._random.uniform(*CUT_S))
+        return 1
 
 
 def plan_of(kills: int, shares: Mapping[str, int]) -> dict[str, int]:
@@ -349,8 +338,9 @@ async def _main(
             await publishing.wait()
             for count, name in enumerate(faults, 1):
                 await harness.fault(name)
-                waits_s = harness.totals.waits_s[name]
-                report(f"{count}/{len(faults)} {name}: {waits_s[-1]:.2f} s")
+                gaps_s, waits_s = harness.totals.gaps_s[name], harness.totals.waits_s.get(name)
+                wait = f", next leader {waits_s[-1]:.2f} s" if waits_s else ""
+                report(f"{count}/{len(faults)} {name}: gap {gaps_s[-1]:.2f} s{wait}")
                 if problems := [*load.problems, *supervised.problems()]:
                     raise BrokenPromiseError("\n".join(problems))
             load.stopping = True

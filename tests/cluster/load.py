@@ -81,13 +81,11 @@ class Awaited:
     """A RECEIPT that a fault is measured by.
 
     Attributes:
-        after_s: The SEND was written after this moment.
-        fresh: Its connection was made after it too.
+        after_s: The connection of its SEND was made after this moment.
         at_s: When the RECEIPT came; infinite before.
     """
 
     after_s: float
-    fresh: bool
     at_s: float = math.inf
 
 
@@ -108,6 +106,7 @@ class Load:
         problems: Promises that were broken, as seen by one client alone.
         accepted: Number of accepted SENDs by publisher.
         counts: Number of outcomes.
+        gap_s: The longest time without a RECEIPT since `measure_gap`.
         stopping: Publishers and readers end.
     """
 
@@ -125,6 +124,8 @@ class Load:
         self.counts = dict.fromkeys(Outcome, 0)
         self.messages = 0
         self.redelivered = 0
+        self.gap_s = 0.0
+        self._accepted_s = 0.0  # when the newest RECEIPT came
         self.stopping = False
         self.readers = [
             Reader("each", "X/*", 1, 0.2),
@@ -161,14 +162,13 @@ class Load:
                 await trio.sleep(RETRY_S)
             nursery.cancel_scope.cancel()
 
-    async def receipt_after(self, after_s: float, *, fresh: bool) -> float:
-        """Wait for the RECEIPT of a SEND that was written after a moment, and return the time between them.
+    def measure_gap(self) -> None:
+        """Begin to measure the longest time without a RECEIPT."""
+        self.gap_s, self._accepted_s = 0.0, time.monotonic()
 
-        Args:
-            after_s: The moment.
-            fresh: The connection must be one that was made after it too.
-        """
-        awaited = Awaited(after_s, fresh)
+    async def receipt_after(self, after_s: float) -> float:
+        """Wait for a RECEIPT on a connection that was made after a moment, and return the time between them."""
+        awaited = Awaited(after_s)
         self._awaited.append(awaited)
         while awaited.at_s == math.inf:  # noqa: ASYNC110  # noticed by many tasks
             await trio.sleep(RETRY_S / 10)
@@ -241,14 +241,13 @@ class Load:
 
     async def _send_batch(self, connection: Connection, publisher: int, batch: Sequence[Operation]) -> None:
         """Send a batch, and record its RECEIPTs until the connection is lost."""
-        posted: list[tuple[Operation, float, Posted]] = []
+        posted: list[tuple[Operation, Posted]] = []
         with suppress(ClientError):
             for operation in batch:
-                began_s = time.monotonic()
-                posted.append((operation, began_s, await self._post(connection.client, operation)))
-        for operation, began_s, one in posted:
+                posted.append((operation, await self._post(connection.client, operation)))  # noqa: PERF401  # a part of them is kept
+        for operation, one in posted:
             with suppress(ClientError):
-                self._answered(operation, await one.receipt(), publisher, began_s, connection)
+                self._answered(operation, await one.receipt(), publisher, connection)
 
     def _batch(self, connection: Connection, publisher: int) -> list[Operation]:
         shared = publisher in COMPETING
@@ -275,9 +274,7 @@ class Load:
             if_revision=operation.if_revision if operation.if_revision >= 0 else None,
         )
 
-    def _answered(
-        self, operation: Operation, receipt: Receipt, publisher: int, began_s: float, connection: Connection
-    ) -> None:
+    def _answered(self, operation: Operation, receipt: Receipt, publisher: int, connection: Connection) -> None:
         now_s = time.monotonic()
         operation.ended_s = now_s
         if receipt.result == Outcome.SUPERSEDED:
@@ -292,8 +289,10 @@ class Load:
         self.counts[operation.outcome] += 1
         if operation.outcome in {Outcome.ACCEPTED, Outcome.SUPERSEDED}:
             self.accepted[publisher] += 1
+            self.gap_s = max(self.gap_s, now_s - self._accepted_s)
+            self._accepted_s = now_s
             for awaited in self._awaited:
-                if began_s > awaited.after_s and (connection.made_s > awaited.after_s or not awaited.fresh):
+                if connection.made_s > awaited.after_s:
                     awaited.at_s = now_s
             self._awaited = [awaited for awaited in self._awaited if awaited.at_s == math.inf]
 

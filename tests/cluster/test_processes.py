@@ -23,7 +23,7 @@ def test_no_promise_is_broken_by_faults_of_processes(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     totals = run(tmp_path, seed, PLAN)
-    assert {name: len(waits_s) for name, waits_s in totals.waits_s.items()} == PLAN
+    assert {name: len(gaps_s) for name, gaps_s in totals.gaps_s.items()} == PLAN
 
 
 @pytest.mark.interop
