@@ -408,8 +408,9 @@ class Load:
                         chosen = self._random.choice(list(GLOBS)) if glob == "X/*" else glob
                         await self._read_snapshot(client, chosen)
                         await trio.sleep(READ_PAUSE_S)
-            except ClientError:
-                await trio.sleep(RETRY_S)
+            except* ClientError:
+                pass
+            await trio.sleep(RETRY_S)
 
     async def _read_snapshot(self, client: Client, glob: str) -> None:
         shown: dict[str, int] = {}

@@ -15,7 +15,7 @@ from tests.support.etcd_cluster import require_etcd
 pytestmark = pytest.mark.slow
 
 PLAN = {"leader": 2, "both": 1, "etcd-leader": 1, "etcd-two": 1, "freeze-4": 1, "handover": 1}
-CUTS = {"leader-etcd-both": 1, "leader-node-out": 1, "follower-etcd-back": 1, "clients-leader-both": 1}
+CUTS = {"leader-etcd-both": 1, "leader-node-out": 1, "clients-leader-back": 1}
 
 
 def test_no_promise_is_broken_by_faults_of_processes(tmp_path: Path) -> None:
