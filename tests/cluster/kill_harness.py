@@ -37,9 +37,8 @@ from tests.support.etcd_cluster import EtcdCluster, EtcdNode
 from tests.support.patience import PATIENCE_S
 
 MEMBERS: Final = 3
-OUTAGE_S: Final = (1.0, 12.0)  # of etcd's quorum: both sides of cut_off_s
+OUTAGE_S: Final = (1.0, 12.0)  # of etcd's quorum, or of a part of the network: both sides of cut_off_s
 FREEZES_S: Final = (1.0, 4.0, 30.0)
-CUT_S: Final = (1.0, 12.0)
 QUIET_S: Final = 10.0
 THINK_S: Final = (0.2, 1.5)  # under load, before a fault
 # shares of a long run, by the table of the design
@@ -125,7 +124,15 @@ def quantiles(seconds: Sequence[float]) -> str:
 class Harness:
     """A cluster through any number of faults."""
 
-    def __init__(self, supervised: Supervised, load: Load, place: Place, seed: int, cuts: Mapping[str, Cut]) -> None:
+    def __init__(
+        self,
+        supervised: Supervised,
+        load: Load,
+        place: Place,
+        seed: int,
+        cuts: Mapping[str, Cut],
+        outage_s: float = OUTAGE_S[1],
+    ) -> None:
         """Take a cluster that runs.
 
         Args:
@@ -134,12 +141,14 @@ class Harness:
             place: Addresses, for cuts.
             seed: Of all choices.
             cuts: Further faults by name.
+            outage_s: Longest time without a quorum of etcd, or with a cut.
         """
         self.totals: Final = Totals()
         self._supervised: Final = supervised
         self._load: Final = load
         self._place: Final = place
         self._cuts: Final = cuts
+        self._outage_s: Final = (OUTAGE_S[0], outage_s)
         self._random: Final = random.Random(seed)  # noqa: S311 - no secret
 
     async def fault(self, name: str) -> None:
@@ -215,7 +224,7 @@ class Harness:
         """Kill nodes, so that no quorum is left, and start them later."""
         for node in nodes:
             node.kill()
-        await trio.sleep(self._random.uniform(*OUTAGE_S))
+        await trio.sleep(self._random.uniform(*self._outage_s))
         for node in nodes:
             node.start()
         return 1
@@ -263,7 +272,7 @@ class Harness:
         """Cut a part of the network for a while."""
         node = await self._supervised.etcd_leader()
         with cut(self._place, leader, node.name):
-            await trio.sleep(self._random.uniform(*CUT_S))
+            await trio.sleep(self._random.uniform(*self._outage_s))
         return 1
 
 
@@ -278,6 +287,7 @@ def run(
     plan: Mapping[str, int],
     *,
     lease_s: float = 3.0,
+    outage_s: float = OUTAGE_S[1],
     burners: int = 0,
     cuts: Mapping[str, Cut] | None = None,
     report: Callable[[str], object] = lambda _: None,
@@ -289,6 +299,7 @@ def run(
         seed: Of all choices. The run is not repeatable, as real processes take part.
         plan: Number of each fault.
         lease_s: Of the cluster.
+        outage_s: Longest time without a quorum of etcd, or with a cut.
         burners: Processes that use up processors meanwhile.
         cuts: Faults of the network. The process must be in a namespace of its own.
         report: Called with a line after each fault.
@@ -314,7 +325,7 @@ def run(
         supervised = Supervised(site, etcd)
         stack.callback(supervised.close)
         load = Load([("127.0.0.1", port) for port in site.ports.values()], certificates, seed)
-        harness = Harness(supervised, load, place, seed, cuts or {})
+        harness = Harness(supervised, load, place, seed, cuts or {}, outage_s)
         for _ in range(burners):
             burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             stack.callback(burner.wait)
@@ -379,6 +390,9 @@ def main(arguments: Sequence[str] | None = None, cuts: Mapping[str, Cut] | None 
     parser.add_argument("--kills", type=int, default=50, help="kills of the leader; other faults in proportion")
     parser.add_argument("--faults", type=read_plan, help="instead, such as leader=50,freeze-4=3,quiet=6")
     parser.add_argument("--lease", type=float, default=3.0, help="lease_s of the cluster")
+    parser.add_argument(
+        "--outage", type=float, default=OUTAGE_S[1], help="longest time of an outage or cut, in seconds"
+    )
     parser.add_argument("--burners", type=int, default=0, help="processes that use up processors")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options = parser.parse_args(arguments)
@@ -390,7 +404,16 @@ def main(arguments: Sequence[str] | None = None, cuts: Mapping[str, Cut] | None 
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    totals = run(folder, options.seed, plan, lease_s=options.lease, burners=options.burners, cuts=cuts, report=report)
+    totals = run(
+        folder,
+        options.seed,
+        plan,
+        lease_s=options.lease,
+        outage_s=options.outage,
+        burners=options.burners,
+        cuts=cuts,
+        report=report,
+    )
     shutil.rmtree(folder)
     sys.stdout.write("\n".join(totals.lines()) + "\n")
     return 0
