@@ -1,4 +1,4 @@
-"""The Python client of maxam, on trio: `connect` opens one connection, `resuming` connects again after losses."""
+"""The Python client of maxam, on asyncio or trio: `connect` opens one connection, `resuming` connects again after losses."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

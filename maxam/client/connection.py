@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
-import trio
+import anyio
 
 from maxam.client.errors import ConnectionLostError, OutcomeUnknownError, UnreachableError, VersionError
 from maxam.client.link import RECEIVE_BYTES_MAX, Link, Posted, background, refusal_error
 from maxam.client.progress import Progress
 from maxam.client.subscription import AckMode, Subscription, check_values, read_options
-from maxam.client.transport import loss
+from maxam.client.transport import Stream, loss
 from maxam.config import Limits
 from maxam.errors import ClientError, ProtocolError
 from maxam.stomp import encoder
@@ -222,7 +222,7 @@ class Client:
         if link.leaving or link.failure is not None:
             return
         receipt_id = link.new_id()
-        with trio.move_on_after(DISCONNECT_TIMEOUT_S), suppress(ClientError):
+        with anyio.move_on_after(DISCONNECT_TIMEOUT_S), suppress(ClientError):
             posted = await link.post(encoder.disconnect(link.version, receipt_id), receipt_id)
             link.leaving = True
             link.resume_reading()  # frames before the RECEIPT are read and dropped
@@ -238,7 +238,7 @@ class Client:
 
 @asynccontextmanager
 async def converse(
-    stream: trio.abc.Stream,
+    stream: Stream,
     *,
     client_id: str | None = None,
     host: str = "MAXVAPI",
@@ -264,7 +264,7 @@ async def converse(
         raise ClientError(str(error)) from error
     decoder = Decoder(_LIMITS, SERVER_COMMANDS)
     connected: Connected | None = None
-    with trio.move_on_after(timeout_s):
+    with anyio.move_on_after(timeout_s):
         connected = await _shake_hands(stream, decoder, request, {encoder.VERSION_TEXTS[each] for each in offered})
     if connected is None:
         raise UnreachableError(f"TLS was set up, but CONNECT has no answer within {timeout_s:g} s")
@@ -282,7 +282,7 @@ async def converse(
             link.fail(ConnectionLostError("this client was closed"))
 
 
-async def _shake_hands(stream: trio.abc.Stream, decoder: Decoder, request: bytes, offered: set[bytes]) -> Connected:
+async def _shake_hands(stream: Stream, decoder: Decoder, request: bytes, offered: set[bytes]) -> Connected:
     try:
         await stream.send_all(request)
         while (frame := decoder.next_frame()) is None:
@@ -293,7 +293,7 @@ async def _shake_hands(stream: trio.abc.Stream, decoder: Decoder, request: bytes
                 )
             decoder.receive_data(data)
         answer = read_answer(frame)
-    except trio.BrokenResourceError as error:
+    except anyio.BrokenResourceError as error:
         raise loss(error) from error
     except ProtocolError as error:
         raise ConnectionLostError(f"the answer to CONNECT cannot be used; is that a STOMP broker? {error}") from error

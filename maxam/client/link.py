@@ -1,8 +1,9 @@
-"""Frames over one stream: the two background tasks of a connection, its RECEIPTs and its heart-beats.
+"""Frames over one stream: the background tasks of a connection, its RECEIPTs and its heart-beats.
 
 Theory of operation: the reader decodes frames and hands them out. A RECEIPT goes to the task that awaits it by id, a MESSAGE
-to the inbox of its subscription. The writer alone writes: everything that has gathered at once, or a heart-beat. A request puts
-a whole frame into the writer's queue, so that cancelling a request never cuts a frame. When the connection ends, each waiting
+to the inbox of its subscription. The writer alone writes: everything that has gathered at once. A request puts a whole frame
+into the writer's queue, so that cancelling a request never cuts a frame. The timer puts heart-beats there, and ends a connection
+that is silent for too long. So neither reading nor writing needs a deadline of its own. When the connection ends, each waiting
 task gets the reason as an exception.
 
 Bounds: frames that are not written yet (requests wait for room), and unread messages. While an inbox is full, the whole
@@ -15,11 +16,13 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Final, final
 
-import trio
+import anyio
+import anyio.abc
+import anyio.lowlevel
 
 from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError
 from maxam.client.progress import Progress, is_position, position_marker
-from maxam.client.transport import loss
+from maxam.client.transport import Stream, clock, loss
 from maxam.errors import ClientError, ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.answers import Answer, Connected, Delivery, Receipt, Refusal, read_answer
@@ -31,6 +34,7 @@ UNWRITTEN_BYTES_MAX: Final = 262_144  # frames in the writer's queue; when they 
 UNREAD_MESSAGES_MAX: Final = 100  # of a subscription with ack auto: a value that waits here is no longer the newest
 UNREAD_BYTES_MAX: Final = 1_048_576  # likewise, in bytes of bodies
 ERROR_TIMEOUT_S: Final = 1.0  # for an ERROR to arrive when writing has failed already
+_LAST_CHANCE_PASSES: Final = 5  # of the event loop, for bytes that came while the program kept it busy
 
 
 @final
@@ -50,7 +54,7 @@ class Inbox:
         self.progress: Final = progress
         self.deliveries: Final[deque[Delivery]] = deque()
         self.limited = False
-        self.arrived = trio.Event()
+        self.arrived = anyio.Event()
         self._bytes = 0
 
     @property
@@ -95,32 +99,32 @@ class Link:
         leaving: True once DISCONNECT was put into the queue: nothing may follow it.
         failure: The reason why the connection ended, or None.
         ended: Set when the connection has ended.
+        now_s: Returns the time of the event loop.
         take: Handles frames before all others, if there is one: see `Client.serve_frames`.
         after_read: Called when all frames that came together have been handled.
     """
 
-    def __init__(
-        self, stream: trio.abc.Stream, decoder: Decoder, connected: Connected, heart_beat_ms: tuple[int, int]
-    ) -> None:
+    def __init__(self, stream: Stream, decoder: Decoder, connected: Connected, heart_beat_ms: tuple[int, int]) -> None:
         self.version: Final = connected.version
         self.incarnation: Final = connected.incarnation
         self.inboxes: Final[dict[bytes, Inbox]] = {}
         self.leaving = False
         self.failure: ClientError | None = None
-        self.ended: Final = trio.Event()
+        self.ended: Final = anyio.Event()
+        self.now_s: Final = clock()
         self.take: Callable[[Answer], bool] | None = None
         self.after_read: Callable[[], None] | None = None
         self._stream: Final = stream
         self._decoder: Final = decoder
-        self._heart_beat: Final = HeartBeat(heart_beat_ms, connected.heart_beat_ms, trio.current_time())
+        self._heart_beat: Final = HeartBeat(heart_beat_ms, connected.heart_beat_ms, self.now_s())
         self._ids: Final = count(1)
         self._posted: Final[dict[bytes, Posted]] = {}
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
-        self._unwritten_some = trio.Event()
-        self._room = trio.Event()  # for requests
-        self._drained = trio.Event()  # for the reader
-        self._scope: Final = trio.CancelScope()  # of the two background tasks
+        self._unwritten_some = anyio.Event()
+        self._room: anyio.Event | None = None  # that requests wait for
+        self._drained = anyio.Event()  # for the reader
+        self._scope: Final = anyio.CancelScope()  # of the background tasks
 
     def new_id(self) -> bytes:
         """Return a receipt id that this connection has not used."""
@@ -133,6 +137,8 @@ class Link:
             ConnectionLostError: The connection has ended or is ending.
         """
         while self._unwritten_bytes >= UNWRITTEN_BYTES_MAX and self.failure is None:
+            if self._room is None:
+                self._room = anyio.Event()
             await self._room.wait()
         if self.failure is not None or self.leaving:
             raise ConnectionLostError(f"nothing was sent: {self.reason()}") from self.failure
@@ -163,9 +169,9 @@ class Link:
         if self.failure is None:
             self.failure = failure
         self.ended.set()
-        self._room.set()
+        self._make_room()
         for posted in self._posted.values():
-            posted.answered.set()
+            posted.settle()
         for inbox in self.inboxes.values():
             inbox.wake()
         self._scope.cancel()
@@ -173,9 +179,10 @@ class Link:
     async def run(self) -> None:
         """Read and write until the connection ends."""
         with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, self._read)
-                nursery.start_soon(self._watch, self._write)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch, self._read)
+                tasks.start_soon(self._watch, self._write)
+                tasks.start_soon(self._watch, self._beat)
 
     async def _watch(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -184,26 +191,24 @@ class Link:
             self.fail(error)
         except ProtocolError as error:
             self.fail(ConnectionLostError(f"what the gateway sent is no STOMP: {error}"))
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             self.fail(loss(error))
 
     async def _write(self) -> None:
         while True:
             if not self._unwritten:
-                self._unwritten_some = trio.Event()
-                with trio.move_on_at(self._heart_beat.send_due_s):
-                    await self._unwritten_some.wait()
-            data = b"".join(self._unwritten) or encoder.HEART_BEAT
+                self._unwritten_some = anyio.Event()
+                await self._unwritten_some.wait()
+            data = b"".join(self._unwritten)
             self._unwritten.clear()
             self._unwritten_bytes = 0
-            self._room.set()
-            self._room = trio.Event()
+            self._make_room()
             try:
                 await self._stream.send_all(data)
-            except trio.BrokenResourceError:
-                await trio.sleep(ERROR_TIMEOUT_S)  # the reader may yet find the ERROR that has the reason
+            except anyio.BrokenResourceError:
+                await anyio.sleep(ERROR_TIMEOUT_S)  # the reader may yet find the ERROR that has the reason
                 raise
-            self._heart_beat.sent(trio.current_time())
+            self._heart_beat.sent(self.now_s())
 
     async def _read(self) -> None:
         while True:
@@ -212,23 +217,42 @@ class Link:
             if self.after_read is not None:
                 self.after_read()
             await self._wait_for_inboxes()
-            with trio.move_on_at(self._heart_beat.dead_due_s) as patience:
-                data = bytes(await self._stream.receive_some(RECEIVE_BYTES_MAX))
-            if patience.cancelled_caught:
-                raise ConnectionLostError(
-                    f"nothing from the gateway for {2 * self._heart_beat.receive_interval_s:g} s, twice the heart-beat agreed"
-                )
+            data = await self._stream.receive_some(RECEIVE_BYTES_MAX)
             if not data:
                 raise ConnectionLostError("the gateway closed the connection")
-            self._heart_beat.received(trio.current_time())
+            self._heart_beat.received(self.now_s())
             self._decoder.receive_data(data)
+
+    async def _beat(self) -> None:
+        """Send heart-beats that are due, and end the connection when none of the gateway's have come."""
+        beat = self._heart_beat
+        longest_s = max(beat.send_interval_s, 2 * beat.receive_interval_s)  # without reading, no silence is due
+        while longest_s:
+            due_s = min(beat.send_due_s, beat.dead_due_s, self.now_s() + longest_s)
+            await anyio.sleep(due_s - self.now_s())
+            if self.now_s() >= beat.send_due_s:
+                if not self._unwritten:
+                    self.put_now(encoder.HEART_BEAT)
+                beat.sent(self.now_s())
+            if self.now_s() >= beat.dead_due_s:
+                for _ in range(_LAST_CHANCE_PASSES):
+                    await anyio.lowlevel.checkpoint()
+            if self.now_s() >= beat.dead_due_s:
+                raise ConnectionLostError(
+                    f"nothing from the gateway for {2 * beat.receive_interval_s:g} s, twice the heart-beat agreed"
+                )
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
     async def _wait_for_inboxes(self) -> None:
         while not self.leaving and any(inbox.full for inbox in self.inboxes.values()):
-            self._heart_beat.pause(trio.current_time())
-            self._drained = trio.Event()
+            self._heart_beat.pause(self.now_s())
+            self._drained = anyio.Event()
             await self._drained.wait()
-            self._heart_beat.resume(trio.current_time())
+            self._heart_beat.resume(self.now_s())
 
     def _take(self, answer: Answer) -> None:
         if self.take is not None and self.take(answer):
@@ -244,7 +268,7 @@ class Link:
                     if answer.position is not None and posted.inbox is not None:
                         posted.inbox.put(position_marker(b"", answer.position))
                     posted.answer = answer
-                    posted.answered.set()
+                    posted.settle()
             case Refusal():
                 raise refusal_error(answer)
             case Connected():
@@ -256,25 +280,27 @@ class Posted:
     """A frame that is on its way and asks for a RECEIPT, such as a SEND of `Client.post`.
 
     Attributes:
-        answered: Set when there is a RECEIPT, or when the connection has ended.
         answer: The RECEIPT, once it has come.
         inbox: Where a position of the RECEIPT goes, among the messages before and after it.
+        settled: True if `receipt` returns or raises without waiting: there is a RECEIPT, or the connection has ended.
     """
 
-    __slots__ = ("_link", "_lost", "_receipt_id", "answer", "answered", "inbox")
+    __slots__ = ("_link", "_lost", "_receipt_id", "_waited", "answer", "inbox", "settled")
 
     def __init__(self, link: Link, receipt_id: bytes, lost: type[ClientError] = OutcomeUnknownError) -> None:
         self._link: Final = link
         self._receipt_id: Final = receipt_id
         self._lost: Final = lost
-        self.answered: Final = trio.Event()
+        self._waited: anyio.Event | None = None
         self.answer: Receipt | None = None
         self.inbox: Inbox | None = None
+        self.settled = False
 
-    @property
-    def settled(self) -> bool:
-        """True if `receipt` returns or raises without waiting."""
-        return self.answered.is_set()
+    def settle(self) -> None:
+        """Record that there is a RECEIPT, or that the connection has ended."""
+        self.settled = True
+        if self._waited is not None:
+            self._waited.set()
 
     async def receipt(self) -> Receipt:
         """Wait for the RECEIPT and return it. Other tasks do not run if it is there already.
@@ -282,8 +308,10 @@ class Posted:
         Raises:
             ClientError: The connection went before the RECEIPT came. For a SEND the errors are those of `Client.send`.
         """
-        if not self.answered.is_set():
-            await self.answered.wait()
+        if not self.settled:
+            if self._waited is None:
+                self._waited = anyio.Event()
+            await self._waited.wait()
         if self.answer is not None:
             return self.answer
         failure = self._link.reason()
@@ -298,15 +326,15 @@ def refusal_error(refusal: Refusal) -> GatewayError:
 
 
 @asynccontextmanager
-async def background() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery whose tasks end with the block. Errors of the block come out as they are, in no ExceptionGroup."""
+async def background() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """Open a task group whose tasks end with the block. Errors of the block come out as they are, in no ExceptionGroup."""
     problem: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as tasks:
         try:
-            yield nursery
-        except BaseException as error:  # noqa: BLE001 - raised again below, outside of the nursery
+            yield tasks
+        except BaseException as error:  # noqa: BLE001 - raised again below, outside of the group
             problem = error
-        nursery.cancel_scope.shield = True  # the tasks end at once, and an outer cancellation is `problem` already
-        nursery.cancel_scope.cancel()
+        tasks.cancel_scope.shield = True  # the tasks end at once, and an outer cancellation is `problem` already
+        tasks.cancel_scope.cancel()
     if problem is not None:
         raise problem

@@ -7,7 +7,7 @@ stored with the values never covers a change that the values lack.
 from collections.abc import Callable, MutableMapping
 from typing import Final, Literal, cast, final
 
-import trio
+import anyio
 
 from maxam.errors import ClientError
 from maxam.stomp.answers import MARKER, Delivery
@@ -57,7 +57,7 @@ class Progress:
         self.tracking: Final = tracking or values is not None
         self._topics: Final[set[str] | None] = set() if self.tracking and values is None else None
         self._missing: set[str] | None = None  # held topics that the snapshot under way has not named
-        self._changed = trio.Event()
+        self._changed = anyio.Event()
 
     @property
     def topics(self) -> set[str]:
@@ -117,7 +117,7 @@ class Progress:
     def notify(self) -> None:
         """Wake all tasks that wait for a change."""
         self._changed.set()
-        self._changed = trio.Event()
+        self._changed = anyio.Event()
 
     async def complete(self, failure: Callable[[], ClientError | None]) -> None:
         """Wait until it has caught up, or raise what `failure` returns."""

@@ -13,7 +13,8 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self, final
 
-import trio
+import anyio
+import anyio.abc
 
 from maxam.client.connection import Client, Headers, Source
 from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError, PositionUnavailableError
@@ -73,7 +74,7 @@ class ResumingClient:
         self._ids: Final = count(1)
         self._subscriptions: Final[list[ResumingSubscription]] = []
         self._client: Client | None = None  # connected, and its subscriptions resumed
-        self._changed = trio.Event()
+        self._changed = anyio.Event()
         self._failure: ClientError | None = None  # it will not dial again
 
     async def send(
@@ -165,7 +166,7 @@ class ResumingClient:
     def _set(self, client: Client | None) -> None:
         self._client = client
         self._changed.set()
-        self._changed = trio.Event()
+        self._changed = anyio.Event()
 
     def _fail(self, failure: ClientError) -> None:
         if self._failure is None:
@@ -175,10 +176,10 @@ class ResumingClient:
             if subscription._progress is not None:
                 subscription._progress.notify()
 
-    async def _serve(self, task_status: trio.TaskStatus[ClientError | None]) -> None:
+    async def _serve(self, task_status: anyio.abc.TaskStatus[ClientError | None]) -> None:
         pause_s = PAUSE_MIN_S
         while True:
-            began_s = trio.current_time()
+            began_s = anyio.current_time()
             try:
                 async with self._dial(self.session) as client:
                     self.session = self.session or client.session or None
@@ -201,13 +202,13 @@ class ResumingClient:
             if isinstance(reason, GatewayError) and reason.message == SESSION_TAKEN_OVER:
                 self._fail(reason)  # otherwise two clients would take the session from each other for ever
                 return
-            if trio.current_time() - began_s > STABLE_AFTER_S:
+            if anyio.current_time() - began_s > STABLE_AFTER_S:
                 pause_s = PAUSE_MIN_S
             # jitter, so that the clients of a restarted gateway do not come all at once
             wait_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             if self._on_loss is not None:
                 self._on_loss(reason, wait_s)
-            await trio.sleep(wait_s)
+            await anyio.sleep(wait_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 

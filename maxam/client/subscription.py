@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self, final
 
-import trio
+import anyio
+import anyio.lowlevel
 
 from maxam.client.errors import ConnectionLostError, PositionUnavailableError
 from maxam.client.link import Inbox, Link
@@ -161,7 +162,7 @@ class Message:
         subscription = self._subscription
         if self._settled or self._number <= subscription._acknowledged_to:
             return
-        await trio.lowlevel.checkpoint_if_cancelled()  # without yielding: see YIELD_S
+        await anyio.lowlevel.checkpoint_if_cancelled()  # without yielding: see YIELD_S
         await subscription._acknowledge(self._delivery, receipt)
         self._settled = True
         if subscription._ack == "client" and self._number > subscription._acknowledged_to:
@@ -245,7 +246,7 @@ class Subscription:
         link.inboxes[self._name] = self._inbox
         try:
             receipt = await posted.receipt()
-        except trio.Cancelled:
+        except anyio.get_cancelled_exc_class():
             self._abandon()
             raise
         self.result = receipt.result
@@ -319,18 +320,18 @@ class Subscription:
             await self._last.ack()
         self._last = None
         inbox = self._inbox
-        if inbox.deliveries and trio.current_time() < self._yielded_s + YIELD_S:
-            await trio.lowlevel.checkpoint_if_cancelled()
+        if inbox.deliveries and self._link.now_s() < self._yielded_s + YIELD_S:
+            await anyio.lowlevel.checkpoint_if_cancelled()
         else:
-            await trio.lowlevel.checkpoint()
-            self._yielded_s = trio.current_time()
+            await anyio.lowlevel.checkpoint()
+            self._yielded_s = self._link.now_s()
         self._pass_markers()
         while not inbox.deliveries:
             if self._link.leaving or not self._listening:
                 raise StopAsyncIteration
             if self._link.failure is not None:
                 raise self._link.failure
-            inbox.arrived = trio.Event()
+            inbox.arrived = anyio.Event()
             await inbox.arrived.wait()
             self._pass_markers()
         self._taken += 1

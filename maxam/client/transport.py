@@ -1,19 +1,134 @@
-"""Dial a gateway over mutual TLS."""
+"""Dial a gateway over mutual TLS, on asyncio or trio."""
 
 import os
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, final
 
-import trio
+import anyio
+import anyio.abc
 
 from maxam.client.errors import ConnectionLostError, TlsError, UnreachableError
 from maxam.client_tls import client_context
 from maxam.errors import ClientError
 
 CLOSE_TIMEOUT_S: Final = 1.0  # for the peer to take our TLS close_notify
+_CHUNK_BYTES: Final = 65_536  # read from the socket at a time
+
+
+class Stream(Protocol):
+    """Bytes to and from a server. One task may read while another one writes."""
+
+    async def send_all(self, data: bytes) -> None:
+        """Write all of `data`.
+
+        Raises:
+            anyio.BrokenResourceError: The connection is gone. Its `__cause__` is the reason, if one is known.
+        """
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        """Wait for bytes and return up to `bytes_max` of them, or none at the end of the stream.
+
+        Raises:
+            anyio.BrokenResourceError: The connection is gone. Its `__cause__` is the reason, if one is known.
+        """
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+
+@final
+class TlsStream:
+    """TLS over a TCP connection.
+
+    Own code, because `TLSStream` of anyio reads one record at a time, and sends no close_notify without waiting for the other's.
+    """
+
+    def __init__(self, plain: anyio.abc.ByteStream, context: ssl.SSLContext, name: str | None) -> None:
+        self._plain: Final = plain
+        self._incoming: Final = ssl.MemoryBIO()
+        self._outgoing: Final = ssl.MemoryBIO()
+        self._tls: Final = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        self._sending: Final = anyio.Lock()
+
+    async def shake_hands(self) -> None:
+        """Set up TLS.
+
+        Raises:
+            anyio.BrokenResourceError: The handshake failed, for the reason in `__cause__`.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._fill()
+            except ssl.SSLError as error:
+                await self._flush()  # an alert
+                raise anyio.BrokenResourceError from error
+            else:
+                await self._flush()
+                return
+
+    async def send_all(self, data: bytes) -> None:
+        """Write all of `data`; see `Stream`."""
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as error:
+            raise anyio.BrokenResourceError from error
+        await self._flush()
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        """Return what has arrived; see `Stream`."""
+        parts: list[bytes] = []
+        while True:
+            try:
+                while bytes_max > 0 and (part := self._tls.read(bytes_max)):
+                    parts.append(part)
+                    bytes_max -= len(part)
+            except ssl.SSLWantReadError:
+                if self._outgoing.pending:
+                    await self._flush()
+                if parts:
+                    break
+                await self._fill()
+            except ssl.SSLError as error:
+                if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+                    break
+                raise anyio.BrokenResourceError from error
+            else:
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def aclose(self) -> None:
+        """Send close_notify and close the connection, without waiting for the other's."""
+        with suppress(ssl.SSLError):  # it wants the other's close_notify
+            self._tls.unwrap()
+        try:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._flush()
+        finally:
+            await self._plain.aclose()  # also when cancelled: it closes first
+
+    async def _flush(self) -> None:
+        async with self._sending:  # records leave in the order of their numbers
+            data = self._outgoing.read()
+            if data:
+                try:
+                    await self._plain.send(data)
+                except OSError as error:
+                    raise anyio.BrokenResourceError from error
+
+    async def _fill(self) -> None:
+        try:
+            self._incoming.write(await self._plain.receive(_CHUNK_BYTES))
+        except anyio.EndOfStream:
+            self._incoming.write_eof()
+        except OSError as error:
+            raise anyio.BrokenResourceError from error
 
 
 @asynccontextmanager
@@ -26,7 +141,7 @@ async def dial(
     ca: str | Path,
     check_name: str | None,
     timeout_s: float,
-) -> AsyncIterator[trio.abc.Stream]:
+) -> AsyncIterator[Stream]:
     """Open a TLS connection and close it at the end of the block, abruptly if that end is an exception.
 
     With TLS 1.3 the gateway's refusal of our certificate comes only with the first read.
@@ -38,38 +153,48 @@ async def dial(
     """
     context = client_context(ca, certificate, key, name_checked=check_name is not None)
     where = f"{address}:{port}"
-    with trio.move_on_after(timeout_s) as patience:
+    stream: TlsStream | None = None
+    plain: anyio.abc.SocketStream | None = None
+    with anyio.move_on_after(timeout_s):
         try:
-            plain = await trio.open_tcp_stream(address, port)
+            plain = await anyio.connect_tcp(address, port)
         except OSError as error:
             raise UnreachableError(f"no gateway at {where}: {_reason(error)}. Is it running?") from error
-        stream = trio.SSLStream(plain, context, server_hostname=check_name, https_compatible=True)
+        tls = TlsStream(plain, context, check_name)
         try:
-            await stream.do_handshake()
-        except trio.BrokenResourceError as error:
-            await trio.aclose_forcefully(stream)
+            await tls.shake_hands()
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            await anyio.aclose_forcefully(plain)
             raise loss(error) from error
         except BaseException:
-            await trio.aclose_forcefully(stream)
+            await anyio.aclose_forcefully(plain)
             raise
-    if patience.cancelled_caught:
+        stream = tls
+    if stream is None or plain is None:
         raise UnreachableError(f"no answer from {where} within {timeout_s:g} s")
     try:
         yield stream
     except BaseException:
-        await trio.aclose_forcefully(stream)
+        await anyio.aclose_forcefully(plain)
         raise
-    with trio.move_on_after(CLOSE_TIMEOUT_S):
+    with anyio.move_on_after(CLOSE_TIMEOUT_S):
         await stream.aclose()
 
 
+def clock() -> Callable[[], float]:
+    """Return the function that returns the time of the running event loop, in seconds."""
+    return anyio.current_time
+
+
 def _reason(error: OSError) -> str:
-    """Return why connecting failed. The error of trio itself reports only that all attempts did."""
-    cause = error.__cause__
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    number = cause.errno if isinstance(cause, OSError) else error.errno
-    return str(error) if number is None else os.strerror(number)
+    """Return why connecting failed. The error of anyio itself reports only that all attempts did."""
+    cause: BaseException | None = error
+    while cause is not None and not (isinstance(cause, OSError) and cause.errno is not None):
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
+    number = cause.errno if isinstance(cause, OSError) else None
+    if number is None or isinstance(cause, socket.gaierror):
+        return str(cause or error)
+    return os.strerror(number)
 
 
 def loss(error: BaseException) -> ClientError:

@@ -32,13 +32,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import fastavro
 import trio
 
 from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
 from maxam.broker.policy import load_policy
-from maxam.client.transport import dial
+from maxam.client.transport import Stream, dial
 from maxam.config import Limits
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
@@ -132,7 +133,7 @@ class Totals:
 class Wire:
     """A connection in frames, which may end at any moment."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._decoder = Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2)
 
@@ -140,7 +141,7 @@ class Wire:
         """Send; what a dead peer does not take is dropped."""
         try:
             await self._stream.send_all(data)
-        except trio.BrokenResourceError:
+        except anyio.BrokenResourceError:
             await trio.lowlevel.checkpoint()
 
     async def frames(self) -> list[Frame]:
@@ -149,7 +150,7 @@ class Wire:
         while not found:
             try:
                 data = bytes(await self._stream.receive_some(65_536))
-            except trio.BrokenResourceError:
+            except anyio.BrokenResourceError:
                 return []
             if not data:
                 return []

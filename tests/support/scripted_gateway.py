@@ -2,11 +2,9 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import wraps
 from typing import Any
 
-import trio
-import trio.testing
+import anyio
 
 from maxam.client import Client, UnreachableError
 from maxam.client.connection import converse
@@ -17,28 +15,15 @@ from maxam.errors import ProtocolError
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import CLIENT_COMMANDS, Decoder, Frame
+from tests.support.byte_streams import MemoryStream, stream_pair
 
 Script = Callable[["ServerConnection"], Awaitable[None]]
-
-
-def trio_test(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an async test by a clock that jumps when all tasks wait."""
-
-    @wraps(test)
-    def run(**fixtures: Any) -> None:
-        async def bounded() -> None:
-            with trio.fail_after(1000):
-                await test(**fixtures)
-
-        trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 class ServerConnection:
     """The gateway's end: reads frames, and sends the answers of the test."""
 
-    def __init__(self, stream: trio.abc.Stream, version: int = VERSION_1_2) -> None:
+    def __init__(self, stream: MemoryStream, version: int = VERSION_1_2) -> None:
         self.stream = stream
         self.version = version
         self.decoder = Decoder(Limits(), CLIENT_COMMANDS)
@@ -96,24 +81,24 @@ class ServerConnection:
 @asynccontextmanager
 async def talking(script: Script, spoken: int = VERSION_1_2, **options: Any) -> AsyncIterator[Client]:
     """Connect a client to a peer that follows `script`, which must come to its end."""
-    ours, theirs = trio.testing.memory_stream_pair()
+    ours, theirs = stream_pair()
     peer = ServerConnection(theirs, spoken)
-    done = trio.Event()
+    done = anyio.Event()
 
     async def play() -> None:
         await script(peer)
         done.set()
 
     problem: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(play)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(play)
         try:
             async with converse(ours, **options) as client:
                 yield client
             await done.wait()
-        except BaseException as error:  # noqa: BLE001 - raised again outside of the nursery, unwrapped
+        except BaseException as error:  # noqa: BLE001 - raised again outside of the tasks, unwrapped
             problem = error
-        nursery.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
     if problem is not None:
         raise problem
 

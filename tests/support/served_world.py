@@ -1,16 +1,17 @@
 """A broker without I/O that clients of `maxam.client` reach over in-memory streams, which a test may cut at any byte."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import trio
-import trio.testing
+import anyio
 
 from maxam.client import Client
 from maxam.client.connection import converse
 from maxam.client.link import background
 from maxam.gateway.server_connection import ServerConnection
+from tests.support.byte_streams import MemoryStream, stream_pair
 from tests.support.sans_io import World, fingerprint_of, policy
 
 EVER = 2**62
@@ -18,7 +19,7 @@ INCARNATION = "0123456789abcdef"
 
 
 class ServedWorld:
-    """Serves one world at a time; its clock is that of trio.
+    """Serves one world at a time; its clock is that of the event loop.
 
     Attributes:
         world: The broker and its journal. A test may replace it, as a restart does.
@@ -30,7 +31,7 @@ class ServedWorld:
         self.world.broker.incarnation = INCARNATION
         self.sent_bytes = 0
         self._sessions = 0
-        self._serving: set[trio.CancelScope] = set()
+        self._serving: set[anyio.CancelScope] = set()
 
     @property
     def values(self) -> dict[str, bytes]:
@@ -80,19 +81,19 @@ class ServedWorld:
     @asynccontextmanager
     async def connected(self, client_id: str | None = None, bytes_max: int = EVER) -> AsyncIterator[Client]:
         """Connect as `anna`. The connection breaks once the broker has sent `bytes_max` bytes."""
-        ours, theirs = trio.testing.memory_stream_pair()
-        async with background() as nursery:
-            nursery.start_soon(self._serve, theirs, bytes_max)
+        ours, theirs = stream_pair()
+        async with background() as tasks:
+            tasks.start_soon(self._serve, theirs, bytes_max)
             async with converse(ours, client_id=client_id, heart_beat_ms=(0, 0)) as client:
                 yield client
 
     def _tick(self) -> float:
-        self.world.now_s = 1000 + trio.current_time()
-        self.world.wall_us = 1_700_000_000_000_000 + int(trio.current_time() * 1_000_000)
+        self.world.now_s = 1000 + anyio.current_time()
+        self.world.wall_us = 1_700_000_000_000_000 + int(anyio.current_time() * 1_000_000)
         return self.world.now_s
 
-    async def _serve(self, stream: trio.abc.Stream, bytes_max: int) -> None:
-        world, woken = self.world, trio.Event()
+    async def _serve(self, stream: MemoryStream, bytes_max: int) -> None:
+        world, woken = self.world, anyio.Event()
 
         def wake() -> None:
             woken.set()
@@ -102,16 +103,16 @@ class ServedWorld:
         connection = ServerConnection(world.broker, world.settings, fingerprint_of("anna"), name, wake, self._tick())
 
         async def read() -> None:
-            async for data in stream:
-                connection.receive_data(bytes(data), self._tick(), world.wall_us)
+            while data := await stream.receive_some():
+                connection.receive_data(data, self._tick(), world.wall_us)
                 world.settle()
                 woken.set()
             connection.receive_eof(self._tick())
             woken.set()
 
-        async with trio.open_nursery() as nursery:
-            self._serving.add(nursery.cancel_scope)
-            nursery.start_soon(read)
+        async with anyio.create_task_group() as tasks:
+            self._serving.add(tasks.cancel_scope)
+            tasks.start_soon(read)
             try:
                 while bytes_max > 0 and not connection.finished:
                     data = b"".join(connection.data_to_send(self._tick()))[:bytes_max]
@@ -121,16 +122,16 @@ class ServedWorld:
                         await stream.send_all(data)
                         continue
                     due_s = connection.next_due_s
-                    with trio.move_on_after(EVER if due_s is None else max(due_s - world.now_s, 0)):
+                    with anyio.move_on_after(math.inf if due_s is None else max(due_s - world.now_s, 0)):
                         await woken.wait()
-                    woken = trio.Event()
+                    woken = anyio.Event()
                     connection.tick(self._tick())
-            except trio.BrokenResourceError:
+            except anyio.BrokenResourceError:
                 pass
             finally:
-                self._serving.remove(nursery.cancel_scope)
+                self._serving.remove(tasks.cancel_scope)
                 connection.closed(self._tick(), "over")
                 if world is self.world:
                     world.settle()
-                nursery.cancel_scope.cancel()
-                await trio.aclose_forcefully(stream)
+                tasks.cancel_scope.cancel()
+                stream.cut()

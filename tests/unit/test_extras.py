@@ -112,8 +112,9 @@ def test_a_role_imports_what_its_extra_brings(graph: grimp.ImportGraph, extra: s
 
 
 def test_the_client_needs_two_packages() -> None:
-    """`pip install maxam` names trio and mypy-extensions, and what trio brings."""
-    assert {requirement.name for requirement in requirements("")} == {"trio", "mypy-extensions"}
+    """`pip install maxam` names anyio and mypy-extensions: an application on asyncio installs no trio."""
+    assert {requirement.name for requirement in requirements("")} == {"anyio", "mypy-extensions"}
+    assert "trio" not in closure("")
 
 
 def test_all_is_every_extra() -> None:

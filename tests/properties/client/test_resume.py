@@ -1,19 +1,18 @@
 """A client that keeps its values and the position ends equal to the broker, wherever its connection or itself is cut off."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
-import trio.lowlevel
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxam.client import Client, ClientError
 from maxam.client.resume import ResumingClient, resume
 from maxam.client.subscription import AckMode
+from tests.support.event_loops import EVENT_LOOPS, EventLoop, simulated
 from tests.support.served_world import EVER, ServedWorld
 
 ALL = {"send": ["X/**"], "receive": ["X/**"]}
@@ -47,8 +46,8 @@ async def program(client: Client | ResumingClient, kept: Kept, **given: Any) -> 
             position = await subscription.position_after(position)
             store()
 
-    async with subscription, trio.open_nursery() as nursery:
-        nursery.start_soon(store_positions)
+    async with subscription, anyio.create_task_group() as tasks:
+        tasks.start_soon(store_positions)
         async for _ in subscription:
             store()
 
@@ -57,7 +56,7 @@ async def run_program(
     served: ServedWorld, kept: Kept, seconds: float = SETTLED_S, bytes_max: int = EVER, **given: Any
 ) -> None:
     """Run the program on one connection until a time has passed or the connection breaks, and kill it."""
-    with trio.move_on_after(seconds):
+    with anyio.move_on_after(seconds):
         try:
             async with served.connected(bytes_max=bytes_max) as client:
                 await program(client, kept, **given)
@@ -65,15 +64,11 @@ async def run_program(
             assert bytes_max < EVER
 
 
-def simulated(test: Callable[[], Any]) -> None:
-    """Run a test by a clock that jumps when all tasks wait."""
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("event_loop", EVENT_LOOPS)
 @pytest.mark.parametrize("ack", ACK_MODES)
 @pytest.mark.parametrize("restored", [False, True])
-def test_killed_at_any_byte_it_ends_equal(ack: AckMode, restored: bool) -> None:
+def test_killed_at_any_byte_it_ends_equal(event_loop: EventLoop, ack: AckMode, restored: bool) -> None:
     """The program is killed after any number of bytes of its catch-up, or of its second snapshot. Then more changes."""
 
     async def history(cut: int) -> int:
@@ -100,16 +95,17 @@ def test_killed_at_any_byte_it_ends_equal(ack: AckMode, restored: bool) -> None:
     async def test() -> None:
         total = await history(EVER)
         assert total > 400
-        for cut in range(0, total, 1 if ack == "client" else STRIDE):
+        for cut in range(0, total, 1 if ack == "client" and event_loop == "trio" else STRIDE):
             assert await history(cut) <= cut
 
-    simulated(test)
+    simulated(test, event_loop)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("event_loop", EVENT_LOOPS)
 @pytest.mark.parametrize("given_values", [True, False])
 @pytest.mark.parametrize("ack", ACK_MODES)
-def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, given_values: bool) -> None:
+def test_cut_at_any_byte_a_resuming_client_ends_equal(event_loop: EventLoop, ack: AckMode, given_values: bool) -> None:
     """A connection that breaks after any number of bytes is resumed; changes come meanwhile, and a restart may."""
 
     async def history(cut: int, restart: str) -> int:
@@ -128,19 +124,19 @@ def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, given_values
             if restart:
                 served.restart(restart)
 
-        with trio.move_on_after(2 * SETTLED_S):
+        with anyio.move_on_after(2 * SETTLED_S):
             async with resume(dial, "me", lost) as client:
                 marked: dict[str, Any] = {"values": values} if given_values else {"markers": True, "eager": True}
                 subscription = client.subscribe("X/**", id="s", ack=ack, **marked)
-                async with subscription, trio.open_nursery() as nursery:
+                async with subscription, anyio.create_task_group() as tasks:
 
                     async def change() -> None:
-                        await trio.sleep(1)
+                        await anyio.sleep(1)
                         served.send("X/a", b"2")
                         served.send("X/b", b"")
                         served.send("X/d", b"2")
 
-                    nursery.start_soon(change)
+                    tasks.start_soon(change)
                     async for message in subscription:
                         if not given_values:
                             values[message.destination] = message.body
@@ -152,10 +148,10 @@ def test_cut_at_any_byte_a_resuming_client_ends_equal(ack: AckMode, given_values
     async def test() -> None:
         first = await history(180, "")  # CONNECTED must come
         for restart in ("", "fedcba9876543210"):
-            for cut in range(180, first, 1 if given_values and ack == "auto" else STRIDE):
+            for cut in range(180, first, 1 if given_values and ack == "auto" and event_loop == "trio" else STRIDE):
                 await history(cut, restart)
 
-    simulated(test)
+    simulated(test, event_loop)
 
 
 SENDS = st.lists(st.tuples(st.sampled_from(TOPICS), st.sampled_from([b"1", b"2", b""])), max_size=4)
@@ -187,8 +183,10 @@ def wanted(served: ServedWorld, options: dict[str, Any]) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
-@given(st.sampled_from(ACK_MODES), st.sampled_from(OPTIONS), st.lists(STEPS, max_size=12))
-def test_any_history_ends_equal(ack: AckMode, options: dict[str, Any], steps: list[tuple[Any, ...]]) -> None:
+@given(st.sampled_from(EVENT_LOOPS), st.sampled_from(ACK_MODES), st.sampled_from(OPTIONS), st.lists(STEPS, max_size=12))
+def test_any_history_ends_equal(
+    event_loop: EventLoop, ack: AckMode, options: dict[str, Any], steps: list[tuple[Any, ...]]
+) -> None:
     """Changes, kills, restarts, restores, other rights and forgotten deletes, while the program runs and while it does not."""
 
     async def run(served: ServedWorld, kept: Kept, seconds: float = SETTLED_S, bytes_max: int = EVER) -> None:
@@ -204,27 +202,27 @@ def test_any_history_ends_equal(ack: AckMode, options: dict[str, Any], steps: li
                 case ("run", bytes_max, seconds):
                     await run(served, kept, seconds, bytes_max)
                 case ("live", sends):
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(lambda: run(served, kept))
-                        await trio.sleep(SETTLED_S / 2)
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(lambda: run(served, kept))
+                        await anyio.sleep(SETTLED_S / 2)
                         for topic, body in sends:
                             served.send(topic, body)
-                            await trio.lowlevel.checkpoint()
+                            await anyio.lowlevel.checkpoint()
                 case ("forget",):
                     served.forget()
                 case ("restart", incarnation):
                     served.restart(incarnation)
                 case ("rights", rights, running):
-                    async with trio.open_nursery() as nursery:
+                    async with anyio.create_task_group() as tasks:
                         if running:
-                            nursery.start_soon(lambda: run(served, kept))
-                            await trio.sleep(SETTLED_S / 2)
+                            tasks.start_soon(lambda: run(served, kept))
+                            await anyio.sleep(SETTLED_S / 2)
                         served.grant(rights)
                 case _:
                     raise AssertionError(step)
         assert kept.values == wanted(served, options)
 
-    simulated(test)
+    simulated(test, event_loop)
 
 
 LIVE_STEPS = st.one_of(
@@ -240,13 +238,14 @@ LIVE_STEPS = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
+    st.sampled_from(EVENT_LOOPS),
     st.sampled_from(ACK_MODES),
     st.sampled_from(OPTIONS),
     st.booleans(),
     st.lists(LIVE_STEPS, max_size=12),
 )
 def test_any_history_of_a_resuming_client_ends_equal(
-    ack: AckMode, options: dict[str, Any], given_values: bool, steps: list[tuple[Any, ...]]
+    event_loop: EventLoop, ack: AckMode, options: dict[str, Any], given_values: bool, steps: list[tuple[Any, ...]]
 ) -> None:
     """The same for a program that goes on while its connections break. Without `values` it keeps them by the messages."""
 
@@ -264,8 +263,8 @@ def test_any_history_of_a_resuming_client_ends_equal(
 
     async def test() -> None:
         served, values = ServedWorld(), dict[str, bytes]()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep, served, values)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep, served, values)
             for step in (*steps, ("wait", 3 * SETTLED_S)):
                 match step:
                     case ("send", sends):
@@ -280,10 +279,10 @@ def test_any_history_of_a_resuming_client_ends_equal(
                     case ("rights", rights):
                         served.grant(rights)
                     case ("wait", seconds):
-                        await trio.sleep(seconds)
+                        await anyio.sleep(seconds)
                     case _:
                         raise AssertionError(step)
-            nursery.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
         assert values == wanted(served, options)
 
-    simulated(test)
+    simulated(test, event_loop)

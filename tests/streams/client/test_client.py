@@ -4,9 +4,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+import anyio
 import pytest
-import trio
-import trio.testing
 
 from maxam.client import (
     CertificateFileError,
@@ -25,10 +24,12 @@ from maxam.client.link import UNREAD_MESSAGES_MAX
 from maxam.stomp import encoder
 from maxam.stomp.answers import SESSION_TAKEN_OVER
 from maxam.stomp.events import VERSION_1_1, VERSION_1_2
-from tests.support.scripted_gateway import Gateway, ServerConnection, talking, trio_test
+from tests.support.byte_streams import stream_pair
+from tests.support.event_loops import on_both_loops, run_on_both_loops
+from tests.support.scripted_gateway import Gateway, ServerConnection, talking
 
 
-@trio_test
+@on_both_loops
 async def test_connects_and_leaves() -> None:
     """CONNECT offers both versions, the page's host and heart-beats; the end of the block sends DISCONNECT with a receipt."""
 
@@ -45,7 +46,7 @@ async def test_connects_and_leaves() -> None:
         assert (client.session, client.server, client.version) == ("s-1", "peer/1", "1.2")
 
 
-@trio_test
+@on_both_loops
 async def test_send_returns_each_disposition() -> None:
     """A SEND returns its own RECEIPT, rejections included, and its headers and body arrive as given."""
 
@@ -70,7 +71,7 @@ async def test_send_returns_each_disposition() -> None:
         assert (receipt.disposition, receipt.result, receipt.reason) == ("rejected-invalid", "no-rule", "why: so")
 
 
-@trio_test
+@on_both_loops
 async def test_a_source_may_repeat_itself() -> None:
     """A SEND with a source carries name and number after the user headers, and `superseded` is no failure."""
 
@@ -87,7 +88,7 @@ async def test_a_source_may_repeat_itself() -> None:
         assert (receipt.accepted, receipt.result, receipt.revision) == (True, "superseded", None)
 
 
-@trio_test
+@on_both_loops
 async def test_only_the_value_that_is_known_is_changed() -> None:
     """`if_revision` is sent, 0 too. The Receipt has the new revision or the conflict. A malformed revision is an error."""
 
@@ -110,7 +111,7 @@ async def test_only_the_value_that_is_known_is_changed() -> None:
             await client.send("X/a", b"v", if_revision=7)
 
 
-@trio_test
+@on_both_loops
 async def test_sends_pipeline() -> None:
     """A hundred SENDs are on the wire before the first RECEIPT, and each gets its own, whatever the order."""
 
@@ -124,12 +125,12 @@ async def test_sends_pipeline() -> None:
     async def send(client: Client, destination: str) -> None:
         assert (await client.send(destination, b"v")).result == destination
 
-    async with talking(script) as client, trio.open_nursery() as nursery:
+    async with talking(script) as client, anyio.create_task_group() as tasks:
         for number in range(100):
-            nursery.start_soon(send, client, f"X/{number}")
+            tasks.start_soon(send, client, f"X/{number}")
 
 
-@trio_test
+@on_both_loops
 async def test_what_one_task_posts_is_written_and_settled_in_order() -> None:
     """`post` returns before the RECEIPT; each SEND then has its own answer, and a loss settles what had none."""
 
@@ -176,7 +177,6 @@ def test_automatic_ack_follows_the_body(version: int) -> None:
         await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
         await peer.leave()
 
-    @trio_test
     async def test() -> None:
         async with (
             talking(script, version) as client,
@@ -194,10 +194,10 @@ def test_automatic_ack_follows_the_body(version: int) -> None:
                     break
             assert revisions == ["7", "8", "9"]
 
-    test()
+    run_on_both_loops(test)
 
 
-@trio_test
+@on_both_loops
 async def test_a_body_that_raises_acknowledges_nothing() -> None:
     """The message whose loop body raised is not acknowledged, and the exception comes out as it is."""
     commands = []
@@ -206,7 +206,7 @@ async def test_a_body_that_raises_acknowledges_nothing() -> None:
         await peer.accept()
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
         await peer.message(1)
-        with contextlib.suppress(EOFError, trio.BrokenResourceError):
+        with contextlib.suppress(EOFError, anyio.BrokenResourceError):
             while True:
                 commands.append((await peer.frame()).command)
 
@@ -236,8 +236,8 @@ def test_an_ack_repeats_the_messages_ack_header(ack: Literal["client", "client-i
         await peer.receipt(frame)
         await peer.leave()
 
-    @trio_test
     async def test() -> None:
+        acked.clear()
         async with talking(script) as client:
             async with client.subscribe("/queue/x", id="sub", ack=ack, automatic=False) as subscription:
                 first, second, third = [await anext(subscription) for _ in range(3)]
@@ -247,7 +247,7 @@ def test_an_ack_repeats_the_messages_ack_header(ack: Literal["client", "client-i
             await third.ack()
         assert acked == ([b"T_1@@:1"] if ack == "client" else [b"T_1@@:1", b"T_1@@:0"])
 
-    test()
+    run_on_both_loops(test)
 
 
 def test_a_receipt_shows_what_it_says() -> None:
@@ -257,7 +257,7 @@ def test_a_receipt_shows_what_it_says() -> None:
     assert repr(Receipt(b"7", "accepted", "", "", True, 3)).endswith("filtered=True, revision=3)")
 
 
-@trio_test
+@on_both_loops
 async def test_ack_with_receipt_waits() -> None:
     """`ack(receipt=True)` returns after the gateway's RECEIPT."""
     recorded = False
@@ -268,7 +268,7 @@ async def test_ack_with_receipt_waits() -> None:
         await peer.receipt(await peer.expect(b"SUBSCRIBE"))
         await peer.message(1)
         frame = await peer.expect(b"ACK")
-        await trio.sleep(3)
+        await anyio.sleep(3)
         recorded = True
         await peer.receipt(frame)
         await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
@@ -279,7 +279,7 @@ async def test_ack_with_receipt_waits() -> None:
         assert recorded
 
 
-@trio_test
+@on_both_loops
 async def test_durable_pauses_and_is_removed() -> None:
     """The end of the block pauses a durable subscription, `remove` ends it for good and returns the gateway's result."""
 
@@ -301,7 +301,7 @@ async def test_durable_pauses_and_is_removed() -> None:
             assert await subscription.remove() == "removed"
 
 
-@trio_test
+@on_both_loops
 async def test_unread_auto_subscription_stops_reading() -> None:
     """A subscription with ack auto that no task reads holds a bounded number of messages, and loses none."""
     sent = 0
@@ -316,54 +316,54 @@ async def test_unread_auto_subscription_stops_reading() -> None:
         await peer.receipt(await peer.expect(b"UNSUBSCRIBE"))
         await peer.leave()
 
-    ours, theirs = trio.testing.lockstep_stream_pair()  # takes nothing that is not being read
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(script, ServerConnection(theirs))
+    ours, theirs = stream_pair(lockstep=True)  # takes nothing that is not being read
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(script, ServerConnection(theirs))
         async with (
             converse(ours, heart_beat_ms=(0, 0)) as client,
             client.subscribe("X/*", id="sub", ack="auto") as subscription,
         ):
-            await trio.sleep(600)
+            await anyio.sleep(600)
             assert sent <= UNREAD_MESSAGES_MAX + 2
             for revision in range(1, 1001):
                 assert (await anext(subscription)).message_id == str(revision)
 
 
-@trio_test
+@on_both_loops
 async def test_heart_beats_are_sent() -> None:
     """An idle client sends an end of line within each agreed interval."""
 
     async def script(peer: ServerConnection) -> None:
         await peer.accept(heart_beat_ms=(0, 15000))
         before = peer.received_bytes
-        with trio.move_on_after(60):
+        with anyio.move_on_after(60):
             await peer.frame()
         assert 4 <= peer.received_bytes - before <= 5
         await peer.leave()
 
     async with talking(script):
-        await trio.sleep(60)
+        await anyio.sleep(60)
 
 
-@trio_test
+@on_both_loops
 async def test_a_silent_gateway_counts_as_dead() -> None:
     """Twice the agreed interval without a byte ends the connection: requests under way have an unknown outcome."""
 
     async def script(peer: ServerConnection) -> None:
         await peer.accept(heart_beat_ms=(10000, 0))
-        await trio.sleep(15)
+        await anyio.sleep(15)
         await peer.stream.send_all(encoder.HEART_BEAT)
 
     async with talking(script) as client:
-        began = trio.current_time()
+        began = anyio.current_time()
         with pytest.raises(OutcomeUnknownError, match="20 s, twice the heart-beat"):
             await client.send("X/a", b"v")
-        assert trio.current_time() - began == pytest.approx(35)
+        assert anyio.current_time() - began == pytest.approx(35)
         with pytest.raises(ConnectionLostError, match="nothing was sent"):
             await client.send("X/a", b"v")
 
 
-@trio_test
+@on_both_loops
 async def test_an_error_is_raised_where_it_belongs() -> None:
     """ERROR is raised by the request it names and by every iteration; other requests have an unknown outcome."""
 
@@ -385,12 +385,12 @@ async def test_an_error_is_raised_where_it_belongs() -> None:
     async with talking(script) as client:
         subscription = client.subscribe("X/*", id="sub")
         await subscription.__aenter__()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(attempt, "iteration", subscription.__anext__)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(attempt, "first", lambda: client.send("X/first", b"v"))
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(attempt, "second", lambda: client.send("X/second", b"v"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, "iteration", subscription.__anext__)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(attempt, "first", lambda: client.send("X/first", b"v"))
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(attempt, "second", lambda: client.send("X/second", b"v"))
         assert isinstance(seen["first"], OutcomeUnknownError)
         assert isinstance(seen["first"].__cause__, GatewayError)
         for name in ("second", "iteration"):
@@ -399,7 +399,7 @@ async def test_an_error_is_raised_where_it_belongs() -> None:
             assert (error.message, error.detail) == ("no good", "detail")
 
 
-@trio_test
+@on_both_loops
 async def test_no_common_version() -> None:
     """An answer to CONNECT that lists only versions we did not offer is a VersionError, and so is a CONNECTED with one of those."""
 
@@ -416,7 +416,7 @@ async def test_no_common_version() -> None:
                 pytest.fail("connected")
 
 
-@trio_test
+@on_both_loops
 async def test_a_version_header_alone_makes_no_version_error() -> None:
     """An ERROR that lists a version we speak, or that is no answer to CONNECT, is a plain GatewayError (RabbitMQ lists them in each)."""
 
@@ -436,7 +436,7 @@ async def test_a_version_header_alone_makes_no_version_error() -> None:
         assert type(await client.ended()) is GatewayError
 
 
-@trio_test
+@on_both_loops
 async def test_a_mute_gateway_is_unreachable() -> None:
     """No answer to CONNECT in time is an UnreachableError; the error for a close instead of an answer has advice."""
 
@@ -455,26 +455,26 @@ async def test_a_mute_gateway_is_unreachable() -> None:
             pytest.fail("connected")
 
 
-@trio_test
+@on_both_loops
 async def test_a_cancelled_send_leaves_a_whole_frame() -> None:
     """A SEND that was cancelled while it waited for its RECEIPT was written whole, and the connection goes on."""
 
     async def script(peer: ServerConnection) -> None:
         await peer.accept()
         late = await peer.expect(b"SEND")
-        await trio.sleep(10)
+        await anyio.sleep(10)
         await peer.receipt(late)
         await peer.receipt(await peer.expect(b"SEND"))
         await peer.leave()
 
     async with talking(script) as client:
-        with trio.move_on_after(5) as patience:
+        with anyio.move_on_after(5) as patience:
             await client.send("X/a", b"1" * 1_000_000)
         assert patience.cancelled_caught
         assert (await client.send("X/a", b"2")).accepted
 
 
-@trio_test
+@on_both_loops
 async def test_iteration_ends_with_our_own_disconnect() -> None:
     """`disconnect` ends iterations without an exception."""
 
@@ -488,13 +488,13 @@ async def test_iteration_ends_with_our_own_disconnect() -> None:
         async def iterate() -> None:
             assert [message async for message in subscription] == []
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(iterate)
-            await trio.testing.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(iterate)
+            await anyio.wait_all_tasks_blocked()
             await client.disconnect()
 
 
-@trio_test
+@on_both_loops
 async def test_an_id_is_used_once() -> None:
     """A second subscription of the same id is refused here, where it does not cost the connection."""
 
@@ -509,7 +509,7 @@ async def test_an_id_is_used_once() -> None:
             await client.subscribe("X/b", id="sub").__aenter__()
 
 
-@trio_test
+@on_both_loops
 async def test_missing_files_and_nobody_there(tmp_path: Any) -> None:
     """A missing file is named, and so is the kind of it."""
     with pytest.raises(CertificateFileError, match=r"CA file .*none\.pem: "):
@@ -517,7 +517,7 @@ async def test_missing_files_and_nobody_there(tmp_path: Any) -> None:
             pytest.fail("connected")
 
 
-@trio_test
+@on_both_loops
 async def test_resumes_subscriptions() -> None:
     """After a loss it connects with the session's name, subscribes again as before, and the iteration just goes on."""
 
@@ -525,7 +525,7 @@ async def test_resumes_subscriptions() -> None:
         await peer.accept("s-1")
         await peer.receipt(await peer.expect(b"SUBSCRIBE"), (b"result", b"created"))
         await peer.message(1)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         await peer.stream.aclose()
 
     async def second(peer: ServerConnection) -> None:
@@ -543,14 +543,14 @@ async def test_resumes_subscriptions() -> None:
     async with gateway.resuming() as client, client.subscribe("X/*", id="sub", durable=True) as subscription:
         assert subscription.result == "created"
         message = await anext(subscription)
-        await trio.sleep(5)
+        await anyio.sleep(5)
         await message.ack()  # of a connection that is gone: it is not sent
         assert (await anext(subscription)).message_id == "2"
         assert subscription.result == "resumed"
     assert gateway.sessions == [None, "s-1"]
 
 
-@trio_test
+@on_both_loops
 async def test_a_send_is_repeated_only_on_request() -> None:
     """A SEND in flight at the loss is raised as of unknown outcome; with `retry` it is sent until it has a RECEIPT."""
 
@@ -574,7 +574,7 @@ async def test_a_send_is_repeated_only_on_request() -> None:
         assert client.connections == 3
 
 
-@trio_test
+@on_both_loops
 async def test_pauses_grow_to_a_bound() -> None:
     """Failed attempts wait twice as long each, at least half of that by chance, and never more than 30 s."""
 
@@ -584,7 +584,7 @@ async def test_pauses_grow_to_a_bound() -> None:
 
     gateway = Gateway(once)
     async with gateway.resuming():
-        await trio.sleep(300)
+        await anyio.sleep(300)
     waits = [wait_s for _, wait_s in gateway.losses]
     assert len(waits) > 10
     for attempt, wait_s in enumerate(waits):
@@ -594,7 +594,7 @@ async def test_pauses_grow_to_a_bound() -> None:
     assert gateway.losses[1][0] == "nobody there"
 
 
-@trio_test
+@on_both_loops
 async def test_a_session_taken_over_is_not_taken_back() -> None:
     """The ERROR of a takeover ends the resuming client: iterations and sends raise it."""
 
@@ -612,7 +612,7 @@ async def test_a_session_taken_over_is_not_taken_back() -> None:
     assert len(gateway.sessions) == 1
 
 
-@trio_test
+@on_both_loops
 async def test_a_first_connection_that_fails_is_raised() -> None:
     """Where nothing ever answered there is nothing to resume: the reason comes out at once."""
     with pytest.raises(UnreachableError, match="nobody there"):
@@ -620,7 +620,7 @@ async def test_a_first_connection_that_fails_is_raised() -> None:
             pytest.fail("connected")
 
 
-@trio_test
+@on_both_loops
 async def test_receipts_say_accepted_when_they_say_nothing() -> None:
     """The RECEIPT of a broker without dispositions counts as accepted."""
     assert Receipt(b"1", "accepted", "", "", False).accepted

@@ -4,16 +4,17 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
 import pytest
-import trio
-import trio.testing
 
 from maxam.client import ClientError, ConnectionLostError, Message, PositionUnavailableError
 from maxam.client.connection import converse
 from maxam.client.progress import NOT_IN_SNAPSHOT
 from maxam.stomp.answers import MARKER, Receipt
 from maxam.stomp.frames import Frame
-from tests.support.scripted_gateway import Gateway, ServerConnection, talking, trio_test
+from tests.support.byte_streams import stream_pair
+from tests.support.event_loops import on_both_loops, run_on_both_loops
+from tests.support.scripted_gateway import Gateway, ServerConnection, talking
 
 UNAVAILABLE = (b"result", b"since-unavailable")
 
@@ -55,7 +56,7 @@ def options(frame: Frame) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in frame.headers.items() if name not in plain}
 
 
-@trio_test
+@on_both_loops
 async def test_options_are_headers() -> None:
     """CONNECT asks for the incarnation. SUBSCRIBE has a header for each option given, and none for the others."""
     seen = []
@@ -93,7 +94,7 @@ async def test_options_are_headers() -> None:
     ]
 
 
-@trio_test
+@on_both_loops
 async def test_options_need_a_server_that_knows_them() -> None:
     """A server that sends no incarnation would ignore the options, so entering fails and the connection goes on."""
 
@@ -111,7 +112,7 @@ async def test_options_need_a_server_that_knows_them() -> None:
         assert (await client.send("X/a", b"v")).accepted
 
 
-@trio_test
+@on_both_loops
 async def test_messages_have_kinds_and_metadata() -> None:
     """A message has kind, reason and metadata. Only one that has an `ack` header is acknowledged."""
     acked = []
@@ -156,7 +157,7 @@ async def test_messages_have_kinds_and_metadata() -> None:
     assert acked == [b"sub 8"]
 
 
-@trio_test
+@on_both_loops
 async def test_headers_of_a_publisher_are_no_metadata() -> None:
     """Without metadata and markers a header `kind` is one of the publisher's, and the body alone decides."""
 
@@ -177,7 +178,7 @@ async def test_headers_of_a_publisher_are_no_metadata() -> None:
             await subscription.complete()
 
 
-@trio_test
+@on_both_loops
 async def test_a_position_counts_once_the_application_has_what_came_before() -> None:
     """A marker is no message. Its position takes effect when the message before it has been processed, never earlier."""
 
@@ -196,7 +197,7 @@ async def test_a_position_counts_once_the_application_has_what_came_before() -> 
     async with (
         talking(script) as client,
         client.subscribe("X/*", id="sub", eager=True, markers=True) as subscription,
-        trio.open_nursery() as nursery,
+        anyio.create_task_group() as tasks,
     ):
         waited: list[str] = []
 
@@ -205,23 +206,23 @@ async def test_a_position_counts_once_the_application_has_what_came_before() -> 
             waited.append("complete")
             waited.append(await subscription.position_after("p3"))
 
-        nursery.start_soon(wait)
-        await trio.testing.wait_all_tasks_blocked()
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
         assert not waited
         async for message in subscription:
             seen.append((message.destination, subscription.position, subscription.caught_up))
             if len(seen) == 3:
                 break
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert waited == ["complete"]
-        with trio.move_on_after(1):
+        with anyio.move_on_after(1):
             await anext(subscription)
         assert waited == ["complete", "p4"]
         assert await subscription.position_after("p3") == "p4"
     assert seen == [("X/a", None, False), ("X/b", "p1", True), ("X/c", "p3", True)]
 
 
-@trio_test
+@on_both_loops
 async def test_positions_do_not_fill_an_inbox() -> None:
     """Positions in a row take the room of one, so an application that is busy for long does not hold them all."""
 
@@ -235,14 +236,14 @@ async def test_positions_do_not_fill_an_inbox() -> None:
         talking(script) as client,
         client.subscribe("X/*", id="sub", ack="auto", markers=True) as subscription,
     ):
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert len(subscription._inbox.deliveries) == 1
-        with trio.move_on_after(1):
+        with anyio.move_on_after(1):
             await anext(subscription)
         assert subscription.position == "p999"
 
 
-@trio_test
+@on_both_loops
 async def test_a_full_inbox_of_an_auto_subscription_drains_over_markers() -> None:
     """A marker as the last thing in a full inbox lets the connection be read again."""
 
@@ -253,21 +254,21 @@ async def test_a_full_inbox_of_an_auto_subscription_drains_over_markers() -> Non
             await mark(peer, "position", f"p{number}")
         await left(peer)
 
-    ours, theirs = trio.testing.lockstep_stream_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(script, ServerConnection(theirs))
+    ours, theirs = stream_pair(lockstep=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(script, ServerConnection(theirs))
         async with (
             converse(ours, heart_beat_ms=(0, 0)) as client,
             client.subscribe("X/*", id="sub", ack="auto", markers=True) as subscription,
         ):
             for _ in range(1, 500):
                 await anext(subscription)
-            with trio.move_on_after(1):
+            with anyio.move_on_after(1):
                 await anext(subscription)
             assert subscription.position == "p499"
 
 
-@trio_test
+@on_both_loops
 async def test_the_receipt_of_an_ack_has_a_position() -> None:
     """It counts at once if all messages before it were taken, else in its place among them."""
 
@@ -291,7 +292,7 @@ async def test_the_receipt_of_an_ack_has_a_position() -> None:
         assert subscription.position == "p1"
         await anext(subscription)
         assert subscription.position == "p1"
-        with trio.move_on_after(1):
+        with anyio.move_on_after(1):
             await anext(subscription)
         assert subscription.position == "p2"
     assert repr(Receipt(b"1", "accepted", "", "", False, None, "p")).endswith("position='p')")
@@ -309,7 +310,6 @@ def test_an_unavailable_position_is_raised(eager: bool, durable: bool) -> None:
         await peer.receipt(await peer.expect(b"SEND"))
         await peer.leave()
 
-    @trio_test
     async def test() -> None:
         async with talking(script) as client:
             subscription = client.subscribe("X/*", id="sub", since="p0", eager=eager, durable=durable)
@@ -318,10 +318,10 @@ def test_an_unavailable_position_is_raised(eager: bool, durable: bool) -> None:
             assert subscription.position is None
             assert (await client.send("X/a", b"v")).accepted
 
-    test()
+    run_on_both_loops(test)
 
 
-@trio_test
+@on_both_loops
 async def test_values_are_kept_equal() -> None:
     """Each message is applied to `values` when it is handed out. Notices change nothing."""
 
@@ -342,7 +342,7 @@ async def test_values_are_kept_equal() -> None:
         client.subscribe("X/*", id="sub", since="p0", values=values) as subscription,
     ):
         taken = []
-        with trio.move_on_after(1):
+        with anyio.move_on_after(1):
             while True:
                 taken.append((await anext(subscription)).kind)
         assert taken == ["value", "delete", "stale", "fresh", "left"]
@@ -364,7 +364,6 @@ def test_topics_that_a_snapshot_does_not_name_are_dropped(since: str | None) -> 
         await mark(peer, "position", "p7")
         await left(peer)
 
-    @trio_test
     async def test() -> None:
         values = {"X/gone": b"1", "X/named": b"1", "X/deleted": b"1", "X/also-gone": b"1"}
         async with (
@@ -372,7 +371,7 @@ def test_topics_that_a_snapshot_does_not_name_are_dropped(since: str | None) -> 
             client.subscribe("X/*", id="sub", since=since, values=values) as subscription,
         ):
             seen: list[tuple[str, str, str, str | None]] = []
-            with trio.move_on_after(1):
+            with anyio.move_on_after(1):
                 while True:
                     message = await anext(subscription)
                     seen.append((message.destination, message.kind, message.reason, subscription.position))
@@ -384,16 +383,16 @@ def test_topics_that_a_snapshot_does_not_name_are_dropped(since: str | None) -> 
             ]
             assert (values, subscription.position) == ({"X/named": b"2"}, "p7")
 
-    test()
+    run_on_both_loops(test)
 
 
-@trio_test
+@on_both_loops
 async def test_waiting_ends_with_the_connection() -> None:
     """`complete` and `position_after` raise the reason when the connection ends, and once the subscription has ended."""
 
     async def script(peer: ServerConnection) -> None:
         await subscribed(peer)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         await peer.stream.aclose()
 
     failures: list[type[ClientError]] = []
@@ -408,9 +407,9 @@ async def test_waiting_ends_with_the_connection() -> None:
         subscription = client.subscribe("X/*", id="sub", eager=True, markers=True)
         with pytest.raises(ClientError, match="not entered"):
             await subscription.complete()
-        async with subscription, trio.open_nursery() as nursery:
-            nursery.start_soon(attempt, subscription.complete)
-            nursery.start_soon(attempt, lambda: subscription.position_after(None))
+        async with subscription, anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, subscription.complete)
+            tasks.start_soon(attempt, lambda: subscription.position_after(None))
         assert failures == [ConnectionLostError, ConnectionLostError]
 
 
@@ -419,14 +418,14 @@ async def resumed(scripts: list[Callable[[ServerConnection], Awaitable[None]]], 
     gateway = Gateway(*scripts)
     messages: list[Message] = []
     async with gateway.resuming() as client, client.subscribe("X/*", id="sub", **given) as subscription:
-        with trio.move_on_after(100):
+        with anyio.move_on_after(100):
             while True:
                 messages.append(await anext(subscription))
     assert not gateway.scripts
     return messages
 
 
-@trio_test
+@on_both_loops
 async def test_resumes_from_the_position() -> None:
     """After a loss it continues from the newest position that the application has reached. Unread messages come again."""
 
@@ -434,7 +433,7 @@ async def test_resumes_from_the_position() -> None:
         assert options(await subscribed(peer)) == {"eager": "true", "markers": "true"}
         await put(peer, "X/a", b"1", 1)
         await mark(peer, "complete", "p1", count="1")
-        await trio.sleep(1)
+        await anyio.sleep(1)
         await put(peer, "X/b", b"2", 2)
         await mark(peer, "position", "p2")
         await peer.stream.aclose()
@@ -451,13 +450,13 @@ async def test_resumes_from_the_position() -> None:
         client.subscribe("X/*", id="sub", eager=True, markers=True) as subscription,
     ):
         assert (await anext(subscription)).body == b"1"
-        with trio.move_on_after(0.5):
+        with anyio.move_on_after(0.5):
             await anext(subscription)
         await subscription.complete()
-        await trio.sleep(5)  # the messages of the lost connection wait, and are dropped
+        await anyio.sleep(5)  # the messages of the lost connection wait, and are dropped
         assert not subscription.caught_up
         assert (await anext(subscription)).body == b"3"
-        with trio.move_on_after(1):
+        with anyio.move_on_after(1):
             await anext(subscription)
         assert (subscription.position, subscription.caught_up) == ("p3", True)
 
@@ -472,7 +471,7 @@ def test_a_resume_that_is_refused_drops_what_is_gone(given: dict[str, Any]) -> N
             await put(peer, topic, b"1", number)
         await put(peer, "X/was-deleted", b"", 4)
         await mark(peer, "complete", "p4")
-        await trio.sleep(1)
+        await anyio.sleep(1)
         await peer.stream.aclose()
 
     async def second(peer: ServerConnection) -> None:
@@ -482,24 +481,23 @@ def test_a_resume_that_is_refused_drops_what_is_gone(given: dict[str, Any]) -> N
         await mark(peer, "complete", "q3", result="since-unavailable")
         await left(peer)
 
-    @trio_test
     async def test() -> None:
         messages = await resumed([first, second], **given)
         assert [(each.destination, each.kind) for each in messages[4:]] == [("X/stays", "value"), ("X/goes", "left")]
         if "values" in given:
             assert given["values"] == {"X/stays": b"2"}
 
-    test()
+    run_on_both_loops(test)
 
 
-@trio_test
+@on_both_loops
 async def test_a_loss_before_any_position_drops_what_is_gone_too() -> None:
     """Without a position all values are asked for, although the first SUBSCRIBE did not, as deletes may have been missed."""
 
     async def first(peer: ServerConnection) -> None:
         assert options(await subscribed(peer)) == {"markers": "true"}
         await put(peer, "X/goes", b"1", 1)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         await peer.stream.aclose()
 
     async def second(peer: ServerConnection) -> None:
@@ -516,7 +514,7 @@ def test_a_durable_subscription_has_no_gap_unnoticed(restored: bool) -> None:
     """A session that is there continues alone, a lost one from the position. Where neither can, the next message raises."""
 
     async def lose(peer: ServerConnection) -> None:
-        await trio.sleep(1)
+        await anyio.sleep(1)
         await peer.stream.aclose()
 
     async def created(peer: ServerConnection) -> None:
@@ -541,7 +539,6 @@ def test_a_durable_subscription_has_no_gap_unnoticed(restored: bool) -> None:
         await peer.accept(incarnation="2")  # what the session owes is that of a backup
         await peer.leave()
 
-    @trio_test
     async def test() -> None:
         gateway = Gateway(created, continues, another if restored else refused)
         async with gateway.resuming() as client:
@@ -551,10 +548,10 @@ def test_a_durable_subscription_has_no_gap_unnoticed(restored: bool) -> None:
             with pytest.raises(PositionUnavailableError):
                 await anext(subscription)
 
-    test()
+    run_on_both_loops(test)
 
 
-@trio_test
+@on_both_loops
 async def test_a_durable_subscription_keeps_no_values() -> None:
     """It would not learn of topics that may no longer be received, so the combination is refused."""
 
@@ -567,14 +564,14 @@ async def test_a_durable_subscription_keeps_no_values() -> None:
             client.subscribe("X/*", values={}, durable=True)
 
 
-@trio_test
+@on_both_loops
 async def test_a_gap_that_cannot_be_closed_is_raised() -> None:
     """With `since` and no `values` the kept topics are unknown: the next message raises, other subscriptions go on."""
 
     async def first(peer: ServerConnection) -> None:
         await subscribed(peer)
         await put(peer, "X/a", b"1", 1)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         await peer.stream.aclose()
 
     async def second(peer: ServerConnection) -> None:
@@ -597,7 +594,7 @@ async def test_a_gap_that_cannot_be_closed_is_raised() -> None:
         assert (await resuming.send("X/a", b"v")).accepted
 
 
-@trio_test
+@on_both_loops
 async def test_a_first_position_that_is_refused_is_raised() -> None:
     """A resuming subscription without `values` raises it on entering, like any other."""
 
@@ -611,7 +608,7 @@ async def test_a_first_position_that_is_refused_is_raised() -> None:
             await client.subscribe("X/*", id="sub", since="p0").__aenter__()
 
 
-@trio_test
+@on_both_loops
 async def test_waiting_of_a_resuming_client_outlives_connections() -> None:
     """`complete` waits for a later connection, and raises when the client ends."""
 
@@ -628,15 +625,15 @@ async def test_waiting_of_a_resuming_client_outlives_connections() -> None:
         subscription = client.subscribe("X/*", id="sub", eager=True, markers=True)
         with pytest.raises(ClientError, match="enter the subscription"):
             await subscription.complete()
-        async with subscription, trio.open_nursery() as nursery:
+        async with subscription, anyio.create_task_group() as tasks:
 
             async def iterate() -> None:
                 with pytest.raises((ClientError, StopAsyncIteration)):
                     await anext(subscription)
 
-            nursery.start_soon(iterate)
+            tasks.start_soon(iterate)
             await subscription.complete()
             assert await subscription.position_after(None) == "p1"
-            nursery.start_soon(client.disconnect)
+            tasks.start_soon(client.disconnect)
             with pytest.raises(ConnectionLostError):
                 await subscription.position_after("p1")
