@@ -15,6 +15,7 @@ from maxam.errors import ConfigurationError
 from maxam.link_config import ClusterSettings, FollowSettings, LinkSettings, check_links
 from maxam.setting_values import MistakeError, bounded, shown
 from maxam.toml_lines import line_of, written_key
+from maxam.web_config import WebSettings, check_web
 
 _T = TypeVar("_T")
 _Bounds = tuple[int, int, str]
@@ -310,6 +311,7 @@ class Settings:
     cluster: ClusterSettings | None = None  # None: it is no member of a cluster
     bridge: BridgesSettings | None = None  # None: it runs no bridge
     fronts: FrontsSettings | None = None  # None: it serves its clients itself
+    web: WebSettings | None = None  # None: each client shows a certificate
 
 
 # Keys of the release before, by the key that has replaced each. They work for one release more.
@@ -435,6 +437,7 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
             "fronts",
             f"[fronts] excludes [{other}]: fronts serve the clients of a gateway that stands alone. Remove one",
         )
+    check_web(settings.web, tables)
 
 
 def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:

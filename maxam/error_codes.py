@@ -148,7 +148,16 @@ CODES: Final[dict[str, Entry]] = {
     "method-not-allowed": Entry("The path does not have this method.", "Use a method of the header `allow`."),
     "not-found": Entry("The thing or the path does not exist.", "List what there is."),
     "no-rule": Entry("No rule of the registry covers the destination.", "Add a rule to registry.toml."),
-    "unauthenticated": Entry("No client certificate was presented.", "Give a certificate."),
+    "unauthenticated": Entry(
+        "No client certificate was presented, or a CONNECT to the web listener has no ticket.",
+        "Give a certificate, or a ticket.",
+    ),
+    "ticket-invalid": Entry(
+        "A ticket is unknown, used or expired, or it is for another client-id or page.", "Connect with a new ticket."
+    ),
+    "token-expired": Entry("The token of a connection has expired.", "Connect with a new token."),
+    "upgrade-required": Entry("The path is for WebSockets only.", "Ask for an upgrade, see protocol.md."),
+    "web-off": Entry("The gateway serves no client without a certificate.", "Set `[web]` in maxam.toml."),
     "certificate-refused": Entry("The certificate was revoked or has expired.", "Renew the certificate."),
     "forbidden": Entry("The principal lacks the admin right.", "Grant the right in policy.toml."),
     "bridge-required": Entry(
@@ -162,7 +171,10 @@ CODES: Final[dict[str, Entry]] = {
     "personal-withheld": Entry(
         "A condition reads a field that its schema marks as personal.", "Request personal data: `pii=true`."
     ),
-    "cross-site": Entry("A page of another site made the browser send the request.", "Use the console's own pages."),
+    "cross-site": Entry(
+        "A page of another site made the browser send the request.",
+        "Use the console's own pages, or list the origin in `[web] origins`.",
+    ),
     "missing-header": Entry("A request that writes lacks the header `maxam-admin`.", "Send `maxam-admin: 1`."),
     "unknown-host": Entry("The gateway does not have the name in `Host`.", "List the name in `[admin] hosts`."),
     "too-large": Entry("The body of the request is too long, or has no length.", "Send less at once."),

@@ -241,7 +241,7 @@ class Remote:
                 ) from error
             code = "tls-failed" if isinstance(error, ssl.SSLError) else ""
             raise RemoteError(self._explain(error), code) from error
-        if response.status == HTTPStatus.OK:
+        if response.status in {HTTPStatus.OK, HTTPStatus.CREATED}:
             return body
         disposition = ""
         try:

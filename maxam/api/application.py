@@ -46,6 +46,7 @@ from maxam.api.routes import (
     sessions,
     shadow,
     subscriptions,
+    tickets,
     topics,
     wills,
 )
@@ -245,6 +246,7 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *reload.ROUTES,
     *subscriptions.ROUTES,
     *enrolment.ROUTES,
+    *tickets.ROUTES,
     *schemas.ROUTES,
     *rejects.ROUTES,
     *shadow.ROUTES,

@@ -101,7 +101,9 @@ def document(specs: Sequence[RouteSpec]) -> dict[str, Any]:
 def _operation(method: str, path: str, right: str, description: Description) -> dict[str, Any]:
     writes = method != "GET" and right != ANY_PRINCIPAL
     needs = _RIGHTS.get(right, f"The admin right `{right}`.")
-    responses: dict[str, Any] = {"200": _answer("Done.", description.answer, description.media_type)}
+    responses: dict[str, Any] = {
+        str(description.status.value): _answer("Done.", description.answer, description.media_type)
+    }
     for status, (text, schema) in description.also.items():
         responses[str(status)] = _answer(text, schema, "application/json")
     confluent = description.dialect == "confluent"

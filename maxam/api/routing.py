@@ -107,13 +107,14 @@ class Description:
 
     Attributes:
         summary: Effect of the route, one line.
-        answer: Schema of the answer of status 200.
+        answer: Schema of the answer.
         query: All parameters of its query. Others are refused by our own API.
         path: Path in OpenAPI, where the route's own path matches more.
         body: Schema of the JSON body of a request. None if it has none.
         bodies: Schemas of bodies of other media types.
         errors: Texts of the statuses that it answers besides those that any route may.
         also: Answers of other statuses that are no errors, or not in their form.
+        status: Status of the answer.
         media_type: Media type of the answer.
         text: Further explanation, Markdown.
         dialect: `confluent` gives errors the form of Confluent's registry, and skips unknown parameters as it does. `lenient` only
@@ -128,6 +129,7 @@ class Description:
     bodies: Mapping[str, Schema] = field(default_factory=dict)
     errors: Mapping[int, str] = field(default_factory=dict)
     also: Mapping[int, tuple[str, Schema | None]] = field(default_factory=dict)
+    status: HTTPStatus = HTTPStatus.OK
     media_type: str = JSON_TYPE
     text: str = ""
     dialect: Literal["own", "confluent", "lenient"] = "own"

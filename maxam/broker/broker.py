@@ -42,7 +42,7 @@ from maxam.broker.last_wills import LastWills, expel_setter
 from maxam.broker.notices import Notices
 from maxam.broker.operations import Operation, OperationLog, Proof, Refusal, TransientSubscribe
 from maxam.broker.outbox import Outbox, rejection_error
-from maxam.broker.policy import Policy
+from maxam.broker.policy import Policy, Rights
 from maxam.broker.producer_sequences import ProducerSequences
 from maxam.broker.publishing import UNAVAILABLE, Publishing, rejection_headers
 from maxam.broker.quotas import largest_user
@@ -208,7 +208,13 @@ class Broker:
     # Requests of clients. Each may raise ProtocolError, having changed nothing.
 
     def connect(
-        self, event: Connect, identity: Identity, session_id: str, wake: Callable[[], None], now_s: float
+        self,
+        event: Connect,
+        identity: Identity,
+        session_id: str,
+        wake: Callable[[], None],
+        now_s: float,
+        rights: Rights | None = None,
     ) -> Outbox:
         """Attach a connection to the session that it names, or to a new one.
 
@@ -218,11 +224,12 @@ class Broker:
             session_id: Name of the session if the client gives none: 128 random bits.
             wake: Called when the connection's writer has something to do. It must not call back into the broker.
             now_s: Monotonic seconds.
+            rights: Of a ticket or token. None for those of the principal.
 
         Raises:
             ProtocolError: Too many takeovers or sessions, or the will is refused; nothing has changed.
         """
-        return self._connecting.connect(event, identity, session_id, wake, now_s)
+        return self._connecting.connect(event, identity, session_id, wake, now_s, rights)
 
     def send(self, connection: Outbox, event: Send, wall_us: int) -> None:
         """Admit a SEND, and append it if it is accepted.

@@ -8,10 +8,12 @@ from maxam.broker.fronting import Fronting
 from maxam.broker.last_wills import LastWills
 from maxam.broker.operations import OperationLog
 from maxam.broker.outbox import Outbox
+from maxam.broker.policy import Rights
 from maxam.broker.session_table import SessionTable
 from maxam.broker.window import Window
 from maxam.broker.wire_cache import WireCache
 from maxam.config import Limits
+from maxam.errors import ProtocolError
 from maxam.metrics import Counters
 from maxam.records import Identity
 from maxam.stomp.events import Connect
@@ -47,23 +49,38 @@ class Connecting:
         self._counters: Final = counters
 
     def connect(
-        self, event: Connect, identity: Identity, session_id: str, wake: Callable[[], None], now_s: float
+        self,
+        event: Connect,
+        identity: Identity,
+        session_id: str,
+        wake: Callable[[], None],
+        now_s: float,
+        rights: Rights | None,
     ) -> Outbox:
         """Attach a connection to the session that its CONNECT specifies, or to a new one. The arguments are those of the broker.
 
         Raises:
-            ProtocolError: Too many takeovers or sessions, or the will is refused; nothing has changed.
+            ProtocolError: Too many takeovers or sessions, the will is refused, or the session is not for a ticket. Nothing has
+                changed.
         """
         principal = identity.principal
         client_id = event.client_id or session_id
         if event.will is not None:
             self._last_wills.check((principal, client_id), identity, event.will)
         session = self._table.sessions.get((principal, client_id))
+        if rights is not None and session is not None and session.durable:
+            raise ProtocolError(
+                "session is durable",
+                f"the session {client_id} has durable subscriptions of a certificate; connect with another client-id",
+            )
         if session is not None and session.connection is not None:
             self._table.take_over(session, session.connection, now_s)
         elif session is None:
             self._table.quotas.check_session(principal)
             session = self._table.open(principal, client_id)
+        if rights is not None or session.granted:  # nothing is left of the connection from which it was taken
+            session.granted = rights is not None
+            session.rights = self._table.rights_of(principal) if rights is None else rights
         limit = self._limits.window
         window = Window(limit, False, now_s) if event.window is None else Window(min(event.window, limit), True, now_s)
         connection = Outbox(

@@ -17,7 +17,7 @@ from maxam.records import GATEWAY
 from maxam.stomp.events import Will
 from maxam.toml_lines import written_key
 
-ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol", "replicate"})
+ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol", "replicate", "ticket"})
 ANONYMOUS_PREFIX: Final = "fingerprint:"  # principals of unknown clients: no principal of a policy is called so
 _PRINCIPAL_CHARACTERS_MAX: Final = 128
 _NUMBERS: Final = count(1)
@@ -33,8 +33,8 @@ class Rights:
     Destinations are asked for again and again, so decisions are remembered, a bounded number of them.
 
     Attributes:
-        admin: Which of `read`, `write`, `metrics` and `enrol` it has on the admin listener, and whether it may `replicate`: receive
-            the journal over a link.
+        admin: Which of `read`, `write`, `metrics`, `enrol` and `ticket` it has on the admin listener, and whether it may
+            `replicate`: receive the journal over a link.
         bridge: Whether its SENDs may have the provenance headers of bridges.
         pii: Whether its values as JSON have the fields that schemas mark as personal.
         number: That no other rights have in this process, for who must remember which they were and not keep them.

@@ -11,7 +11,7 @@ Invariant: a topic's routes are complete whenever a change of it is delivered.
 from typing import Final, final
 
 from maxam.broker.destinations import MatchIndex
-from maxam.broker.policy import Policy
+from maxam.broker.policy import Policy, Rights
 from maxam.broker.selected_routes import SelectedRoutes
 from maxam.broker.session import ROUTED, Subscription, Topic
 from maxam.broker.store import Store
@@ -21,6 +21,9 @@ NO_ROUTES: Final[list[Subscription]] = []  # shared by all topics without subscr
 _REMOVED_MIN: Final = 1000  # subscriptions that went before it is worth a scan of all topics to let go of them
 _TOPICS_PER_REMOVED: Final = 64  # nor for fewer than one in this many topics
 _ROUTES_PER_TOPIC: Final = 4  # subscriptions that take as long to drop as a topic to check
+_GRANTED: Final = (
+    "\0"  # before the digest of granted rights, which own subscriptions in the index; no principal begins with it
+)
 
 
 @final
@@ -37,7 +40,9 @@ class Routing:
         "_cleared",
         "_clearing_after",
         "_generation",
+        "_granted",
         "_index",
+        "_owners",
         "_position",
         "_removed",
         "_selected",
@@ -55,6 +60,8 @@ class Routing:
         self._selected: Final = selected
         self._index: Final[MatchIndex[Subscription]] = MatchIndex()
         self._generation = 0  # of the policy in force
+        self._owners: Final[dict[Subscription, str]] = {}  # of subscriptions whose rights are those of a grant
+        self._granted: Final[dict[str, tuple[Rights, int]]] = {}  # by owner, with the number of its subscriptions
         self._position = 0  # of the index: what a topic's routes must be complete up to
         self._removed = 0  # subscriptions, since the last scan that drops void routes began
         self._cleared = 0  # the epoch when it began
@@ -102,12 +109,22 @@ class Routing:
     def add(self, subscription: Subscription) -> None:
         """Route changes to a subscription from now on."""
         subscription.life = ROUTED
-        self._index.add(subscription.glob, subscription, subscription.session.principal)
+        session = subscription.session
+        owner = session.principal
+        if session.granted:
+            owner = self._owners[subscription] = f"{_GRANTED}{session.rights.receive_digest}"
+            self._granted[owner] = (session.rights, 1 + (self._granted[owner][1] if owner in self._granted else 0))
+        self._index.add(subscription.glob, subscription, owner)
         self._note_index()
 
     def discard(self, subscription: Subscription) -> None:
         """Route no change to a subscription again that was added."""
         self._index.discard(subscription)
+        owner = self._owners.pop(subscription, None)
+        if owner is not None:
+            rights, number = self._granted.pop(owner)
+            if number > 1:
+                self._granted[owner] = (rights, number - 1)
         self._note_index()
         self._removed += 1
         if not self.clearing:
@@ -168,5 +185,7 @@ class Routing:
         topic.epoch = self.epoch
         topic.routed = self._position
 
-    def _may_see(self, principal: str, destination: str) -> bool:
-        return self.policy.rights(principal).may_receive(destination.encode())
+    def _may_see(self, owner: str, destination: str) -> bool:
+        granted = self._granted.get(owner)
+        rights = self.policy.rights(owner) if granted is None else granted[0]
+        return rights.may_receive(destination.encode())

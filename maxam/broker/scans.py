@@ -282,12 +282,13 @@ class Scanner:
         began_us = self._log.uncommitted_since_us(now_us)
         for scan in self.scans:
             if not scan.over:
-                scan.regrant(policy.rights(scan.principal))
+                session = scan.subscription.session
+                scan.regrant(session.rights if session.granted else policy.rights(scan.principal))
         routes_change = False
         granted: dict[tuple[int, int], Grants] = {}
         for session in sessions:
             before = session.rights
-            rights = policy.rights(session.principal)
+            rights = session.rights if session.granted else policy.rights(session.principal)
             if rights is before:
                 continue
             session.rights = rights

@@ -1,14 +1,11 @@
 """Topics, sessions and their subscriptions: what each is owed, and what it has been sent and not seen acknowledged.
 
-A topic lists the subscriptions that want it, and a subscription is a set of topics: so they are one module.
-
 Theory: a subscription is a glob plus what it is owed. `owed` is the set of topics whose newest change it has not been sent. `queue`
 holds those of them that may be sent now, oldest-owed first. A topic that is un-acked (`held`) can become owed but not ready: its ACK makes
 it so, at the tail. A newer change of an owed topic alters nothing here: that is conflation.
 
-The *staleness* of a subscription is the age of the oldest change that it lacks. Each of the two lists of the queue has a bound: the
-earliest time since when any of its topics may be lacked. The bound is never later than the truth. It is earlier by no more than the
-subscription takes to receive what it is owed.
+The *staleness* of a subscription is the age of the oldest change that it lacks. Each of the two lists of the queue has a bound. It is
+never later than the time since when any of its topics may be lacked.
 
 Invariants, for every subscription:
 * `queue` holds each topic of `owed - held` exactly once, and no other;
@@ -547,6 +544,7 @@ class Session:
         subscriptions: By id, as the client sees them: a SUBSCRIBE that was read is in, an UNSUBSCRIBE that was read is out.
         connection: The live one, or None.
         holder: Identifier of the front that has its connection; empty for none. Only where operations of fronts are ordered.
+        granted: Its rights are those of a ticket or token. Nothing of it outlives its connection then.
         connected_at_s: When it got its connection; meaningless while it has none.
         detached_at_s: When it lost its connection; meaningless while it has one.
         takeovers_s: Times of the takeovers of the last minute.
@@ -557,6 +555,7 @@ class Session:
         "connected_at_s",
         "connection",
         "detached_at_s",
+        "granted",
         "holder",
         "principal",
         "rights",
@@ -568,6 +567,7 @@ class Session:
         self.principal: Final = principal
         self.client_id: Final = client_id
         self.rights = rights
+        self.granted = False
         self.subscriptions: Final[dict[bytes, Subscription]] = {}
         self.connection: Outbox | None = None
         self.holder = b""

@@ -12,6 +12,7 @@ from sortedcontainers import SortedDict
 from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.backfill import Backfills
 from maxam.broker.outbox import SUBSCRIPTION_REFUSED, Outbox
+from maxam.broker.policy import Rights
 from maxam.broker.quotas import Quotas
 from maxam.broker.refinement_table import RefinementTable
 from maxam.broker.routing import Routing
@@ -84,10 +85,14 @@ class SessionTable:
 
     def open(self, principal: str, client_id: str) -> Session:
         """Make a session."""
-        session = Session(principal, client_id, self._routing.policy.rights(principal))
+        session = Session(principal, client_id, self.rights_of(principal))
         self.sessions[session.key] = session
         self.quotas.add_session(session)
         return session
+
+    def rights_of(self, principal: str) -> Rights:
+        """Return the rights of a principal by the policy in force."""
+        return self._routing.policy.rights(principal)
 
     def close(self, session: Session) -> None:
         """Forget a session that has no subscriptions left."""

@@ -141,6 +141,13 @@ class Subscribing:
                 "durable:true, or remove it with UNSUBSCRIBE and durable:true",
                 event.receipt,
             )
+        if session.granted and event.durable:
+            raise ProtocolError(
+                "not durable",
+                "a subscription of a ticket or token cannot be durable; subscribe without durable, and use since to go on "
+                "where the last connection ended",
+                event.receipt,
+            )
         if old is None:
             self._table.quotas.check_subscription(session, durable, event.receipt)
         if self.memory_low and durable and (old is None or old.glob != glob):

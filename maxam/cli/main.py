@@ -74,6 +74,10 @@ _COMMANDS: Final = {
         "maxam.cli.commands.subscriptions:subscriptions",
         "List and end subscriptions, find those that are behind, and explain why one lacks a value.",
     ),
+    "tickets": (
+        "maxam.cli.commands.tickets:tickets",
+        "Make tickets for pages and other clients without a certificate.",
+    ),
     "top": (
         "maxam.cli.commands.top:top",
         "Show rates, subscriptions that are behind, and busy topics and sessions, live.",

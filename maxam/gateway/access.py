@@ -22,6 +22,7 @@ from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ProtocolError
+from maxam.gateway.grants import Grant, Grants
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
 from maxam.gateway.revocation import Chain, RevocationList, Revocations
@@ -94,6 +95,7 @@ class AccessMonitor:
         admin_connections: Connections of other listeners, which keep them here while they last. Those end too when their certificate is no
             longer valid, or their principal or its admin rights are gone.
         on_expelled: Called with each client whose connection ends for that, and the reason.
+        grants: Rights of clients without a certificate.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class AccessMonitor:
         """
         self.admin_connections: Final[dict[AdminConnection, None]] = {}
         self.on_expelled: Callable[[Transport, ProtocolError], None] | None = None
+        self.grants: Final = Grants(settings.limits, lambda: broker.policy, self.denial)
         self._settings: Final = settings
         self._broker: Final = broker
         self._connections: Final = connections
@@ -135,6 +138,13 @@ class AccessMonitor:
     def connects(self, chain: Chain) -> None:
         """Record the certificates of a new connection, so that their end is checked."""
         self._note_expiry(self._loaded(), chain, time.time())
+
+    def granted(self, grant: Grant) -> None:
+        """Record the grant of a new connection without a certificate, so that its end is checked."""
+        if grant.maker is not None:
+            self._note_expiry(self._loaded(), grant.maker.chain, time.time())
+        if grant.expires_s is not None:
+            self._next_expiry_s = min(self._next_expiry_s, grant.expires_s)
 
     def connected(self, peer: ServerConnection, chain: Chain) -> None:
         """Keep the certificates of a client with a last will, so that they can be judged when it fires."""
@@ -223,6 +233,8 @@ class AccessMonitor:
             failure = self._recheck(connection)
             if failure is None:
                 self._note_expiry(loaded, connection.chain, time.time())
+                if connection.grant is not None:
+                    self.granted(connection.grant)
             elif not connection.expelled:  # one that was expelled may still have to read its ERROR
                 connection.expel(failure)
                 if self.on_expelled is not None:
@@ -254,6 +266,8 @@ class AccessMonitor:
         peer = connection.peer
         if peer is None or peer.connection is None:
             return None
+        if connection.grant is not None:
+            return self.grants.problem(connection.grant, time.time())
         denial = self.denial(connection.chain)
         if denial is not None:
             return denial

@@ -25,10 +25,11 @@ from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.rates import Rates
 from maxam.gateway.revocation import Chain
-from maxam.gateway.server_connection import Claim, ServerConnection
+from maxam.gateway.server_connection import Admit, Claim, ServerConnection
 from maxam.gateway.tls import TlsSocket
 from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.transport import Transport
+from maxam.gateway.web_socket import WebSocket
 from maxam.records import Identity
 
 
@@ -155,6 +156,11 @@ class Clients:
         for connection in list(self._connections):
             connection.expel(shutdown)
 
+    @property
+    def count(self) -> int:
+        """Number of connections."""
+        return len(self._connections)
+
     def degraded(self, now_s: float) -> list[str]:
         """Return lines for health: accepts that failed, addresses and principals that connect too often."""
         return self.accept_failures.degraded(now_s) + self.connect_rates.degraded(now_s)
@@ -179,41 +185,50 @@ class Clients:
         if self.closed:
             connected.close()  # accepted in the pass in which the stop began, or by a leader that lost its cluster
             return False
-        now_s = trio.current_time()
         over = "connections_max" if count >= self.connections_max else ""
-        if not over and not self.connect_rates.admits_address(host, now_s):
+        if not over and not self.connect_rates.admits_address(host, trio.current_time()):
             over = "connects_per_address_per_s"
         if over:
             connected.close()
             self.traffic.refused[ACCEPT] += 1
-            self._audit.record(REFUSED, "refused", address=address_text(host, port), reason=over)
-            if self._log_limit.admit("connection-refused", host, now_s):
-                log_event(logging.WARNING, "connection-refused", address=address_text(host, port), reason=over)
+            self.refuse(host, port, over)
         return not over
 
     def begin(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int, number: int = 0) -> None:
         """Serve a connection that was accepted, in a task of its own. Its `number` is 0 unless it has one already."""
+        clients.start_soon(self.join, self.transport(TlsSocket(self._loaded().tls, connected), host, port, number))
+
+    def refuse(self, host: str, port: int, reason: str) -> None:
+        """Record that a connection was refused before it became one of these."""
+        address = address_text(host, port)
+        self._audit.record(REFUSED, "refused", address=address, reason=reason)
+        if self._log_limit.admit("connection-refused", host, trio.current_time()):
+            log_event(logging.WARNING, "connection-refused", address=address, reason=reason)
+
+    def transport(self, stream: TlsSocket | WebSocket, host: str, port: int, number: int = 0) -> Transport:
+        """Return a connection that is served from now on; `join` must follow."""
         if len(self._unauthenticated) >= self._settings.limits.connections_unauthenticated_max:
             # A legitimate client is unauthenticated for milliseconds: the oldest one is the least loss.
             oldest = next(iter(self._unauthenticated))
             del self._unauthenticated[oldest]
             oldest.cut("made room for another that had not connected yet")
-        connection = Transport(
-            TlsSocket(self._loaded().tls, connected),
-            address_text(host, port),
-            host,
-            self._settings.limits,
-            self._committer.deliveries,
-            self._clock,
-            number,
-        )
+        limits, deliveries = self._settings.limits, self._committer.deliveries
+        connection = Transport(stream, address_text(host, port), host, limits, deliveries, self._clock, number)
         self._connections[connection] = None
         self._unauthenticated[connection] = None
-        clients.start_soon(self._serve, connection)
+        return connection
 
-    async def _serve(self, connection: Transport) -> None:
+    async def join(self, connection: Transport, admit: Admit | None = None, connect_by_s: float = 0.0) -> None:
+        """Serve a connection to its end.
+
+        Args:
+            connection: Made by `transport`.
+            admit: Returns identity and rights for the credentials in CONNECT. With None they are those of the certificate.
+            connect_by_s: When CONNECT must have come. With 0 it is `connect_timeout_s` from the end of the TLS handshake.
+        """
+        make_peer = partial(self._make_peer, admit, connect_by_s)
         try:
-            await connection.run(self._handshakes, self._make_peer, self._committer.schedule_commit, self._connected)
+            await connection.run(self._handshakes, make_peer, self._committer.schedule_commit, self._connected)
         except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
             log_bug("internal-error", error, address=connection.address)
         finally:
@@ -229,9 +244,16 @@ class Clients:
             self._report_end(connection)
             connection.forget()
 
-    def _make_peer(self, fingerprint: str, chain: Chain, wake: Callable[[], None], now_s: float) -> ServerConnection:
+    def _make_peer(
+        self,
+        admit: Admit | None,
+        connect_by_s: float,
+        fingerprint: str,
+        chain: Chain,
+        wake: Callable[[], None],
+        now_s: float,
+    ) -> ServerConnection:
         self._access.connects(chain)
-        denial = partial(self._connect_denial, fingerprint, chain)
         return ServerConnection(
             self._broker,
             self._settings,
@@ -239,9 +261,11 @@ class Clients:
             secrets.token_hex(16),
             wake,
             now_s,
-            denial,
+            partial(self._connect_denial, fingerprint, chain) if admit is None else None,
             self._holdings,
             self._claim,
+            admit,
+            connect_by_s,
         )
 
     def _connect_denial(self, fingerprint: str, chain: Chain) -> ProtocolError | None:
@@ -270,7 +294,8 @@ class Clients:
             self.connected[peer.connection] = connection
             self._access.connected(peer, connection.chain)
             who = Identity(peer.principal, peer.fingerprint)
-            self._audit.record(CONNECTED, "accepted", who, connection.address, session=peer.client_id)
+            facts = {"session": peer.client_id} | ({} if connection.grant is None else connection.grant.facts())
+            self._audit.record(CONNECTED, "accepted", who, connection.address, "", **facts)
             self._presence.connected(peer.principal, peer.client_id, connection.address, trio.current_time())
         if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
             log_event(
@@ -281,7 +306,7 @@ class Clients:
                 session=peer.client_id,
                 stomp=peer.version,
                 tls=connection.tls_version,
-                fingerprint=peer.fingerprint,
+                fingerprint=peer.fingerprint or None,
             )
 
     def _report_end(self, connection: Transport) -> None:

@@ -18,7 +18,7 @@ from maxam.errors import ConfigurationError, PolicyError
 from maxam.files import FileStamp, Places, places_of_file, read_file, stamp_file, stamp_folder
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.revocation import Revocations, load_revocations, refuse_older
-from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context
+from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context, web_context
 from maxam.toml_lines import line_of
 
 POLICY: Final = "policy"
@@ -26,12 +26,14 @@ SCHEMAS: Final = "schemas"
 CERTIFICATE: Final = "certificate"
 CLIENT_CA: Final = "client_ca"
 CRL: Final = "crl"
+WEB: Final = "web"
 ITEMS: Final = (
     POLICY,
     SCHEMAS,
     CERTIFICATE,
     CLIENT_CA,
     CRL,
+    WEB,
 )  # what is reloaded, each by itself; lists after who signs them
 
 _CERTIFICATE_REMEDY: Final = (
@@ -53,6 +55,8 @@ class LoadedConfig:
         tls: Context of new connections.
         digests: Digest of the content of each item.
         contents: Content of each item, for fronts; empty without fronts.
+        web: The certificate of the listener of web clients, if it has one of its own.
+        web_tls: Context of new connections without a certificate. None without a listener for them.
     """
 
     policy: Policy
@@ -63,6 +67,8 @@ class LoadedConfig:
     tls: ssl.SSLContext
     digests: Mapping[str, str]
     contents: Mapping[str, "Content"] = field(default_factory=dict)
+    web: ServerCertificate | None = None
+    web_tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,7 @@ def _files(settings: Settings) -> dict[str, dict[str, Path]]:
         CERTIFICATE: {"certificate": tls.certificate, "key": tls.key},
         CLIENT_CA: {"client_ca": tls.client_ca},
         CRL: {} if tls.crl is None else {"crl": tls.crl},
+        WEB: {} if settings.web is None else settings.web.files,
     }
 
 
@@ -199,6 +206,7 @@ def _read_item(item: str, settings: Settings, *, starting: bool) -> dict[str, by
     if item == SCHEMAS:
         return read_schema_texts(settings.schemas.folder, settings.limits)
     section, remedy = ("policy", "correct the path or write one") if item == POLICY else ("tls", _CERTIFICATE_REMEDY)
+    section = WEB if item == WEB else section
     paths = _files(settings)[item]
     if item == POLICY and starting and "enrolled" in paths and not os.path.lexists(paths["enrolled"]):
         del paths["enrolled"]  # no client has been enrolled yet
@@ -220,6 +228,7 @@ class _Reading:
         self._certificate = None if before is None else before.certificate
         self._authorities = None if before is None else before.authorities
         self._revocations = None if before is None else before.revocations
+        self._web = None if before is None else before.web
 
     def read(self, item: str) -> None:
         """Read one item, and take it instead of what is in force unless it is the same; raises ConfigurationError."""
@@ -244,6 +253,8 @@ class _Reading:
             self._certificate = self._load_certificate(texts)
         elif item == CLIENT_CA:
             self._authorities = Authorities(texts["client_ca"], str(self._settings.tls.client_ca))
+        elif item == WEB:
+            self._web = self._load_web(texts)
         elif self._authorities is not None:
             self._revocations = self._load_revocations(texts, self._authorities)
         self._digests[item] = digest
@@ -261,6 +272,11 @@ class _Reading:
             context = before.tls
         else:
             context = server_context(certificate, authorities, self._settings.tls.minimum)
+        web_tls = None
+        if self._settings.web is not None:
+            shown = self._web or certificate
+            same = before is not None and (before.web or before.certificate) is shown
+            web_tls = before.web_tls if before is not None and same else web_context(shown, self._settings.tls.minimum)
         return LoadedConfig(
             self._policy,
             self._registry,
@@ -270,21 +286,34 @@ class _Reading:
             context,
             self._digests,
             self._contents,
+            self._web,
+            web_tls,
         )
 
     def _load_certificate(self, texts: Mapping[str, bytes]) -> ServerCertificate:
         tls = self._settings.tls
         where = f"certificate {tls.certificate} and key {tls.key}"
-        certificate = ServerCertificate(texts["certificate"], texts["key"], where)
+        return self._in_time("tls", tls.certificate, ServerCertificate(texts["certificate"], texts["key"], where))
+
+    def _load_web(self, texts: Mapping[str, bytes]) -> ServerCertificate | None:
+        web = self._settings.web
+        if web is None or web.certificate is None:
+            return None
+        where = f"certificate {web.certificate} and key {web.key}"
+        certificate = ServerCertificate(texts["certificate"], texts["key"], where, WEB)
+        return self._in_time(WEB, web.certificate, certificate)
+
+    def _in_time(self, section: str, path: Path, certificate: ServerCertificate) -> ServerCertificate:
+        """Return a certificate, which must be valid now unless the gateway starts with it; raises ConfigurationError."""
         if self._before is None:
             return certificate  # a start is not made impossible by time alone
         if certificate.valid_until.timestamp() < self._now_s:  # but what works is not given up for what cannot
             raise ConfigurationError(
-                f"[tls] certificate {tls.certificate}: expired on {certificate.valid_until:%Y-%m-%d %H:%M}Z; renew it"
+                f"[{section}] certificate {path}: expired on {certificate.valid_until:%Y-%m-%d %H:%M}Z; renew it"
             )
         if certificate.valid_from.timestamp() > self._now_s:
             raise ConfigurationError(
-                f"[tls] certificate {tls.certificate}: is not valid before {certificate.valid_from:%Y-%m-%d %H:%M}Z;"
+                f"[{section}] certificate {path}: is not valid before {certificate.valid_from:%Y-%m-%d %H:%M}Z;"
                 " wait, or compare the clocks"
             )
         return certificate

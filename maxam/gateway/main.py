@@ -122,7 +122,7 @@ async def _serve_once(settings: Settings, loaded: LoadedConfig, services: Sequen
 def _say_ready(addresses: list[str]) -> None:
     line = " ".join(
         f"{name}={address}"
-        for name, address in zip(("tls", "admin", "enrolment"), addresses, strict=False)
+        for name, address in zip(("tls", "admin", "enrolment", "web"), addresses, strict=False)
         if address  # a gateway that follows has no listener for clients
     )
     shown_addresses = " ".join(filter(None, addresses))

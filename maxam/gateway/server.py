@@ -52,8 +52,10 @@ from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import Snapshots
 from maxam.gateway.staleness import Staleness
 from maxam.gateway.supervision import Supervisor
+from maxam.gateway.tickets import Tickets
 from maxam.gateway.transport import Transport
 from maxam.gateway.watermarks import Watermarks
+from maxam.gateway.web import WebListener
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal
 from maxam.link_config import LinkSettings
@@ -110,6 +112,8 @@ class Gateway:
         presence: Publishes who is connected, if the configuration has it enabled.
         rates: Rates of the broker, topics and sessions.
         clients: The connections of clients: admission, and totals.
+        tickets: Of clients without a certificate.
+        web: The listener of these clients. None without one.
         loop_lag: How late the event loop is.
         holdings: Bytes of all connections in unfinished frames and pending RECEIPTs.
         holdings_watch: Whether that is much.
@@ -206,6 +210,12 @@ class Gateway:
             self.presence,
             self.rates,
         )
+        self.tickets: Final = Tickets(self.access.grants)
+        self.web: WebListener | None = None
+        if settings.web is not None:
+            self.web = WebListener(
+                settings.web, limits, self.clients, self.access, self.tickets, lambda: self.reloader.loaded
+            )
         self._serving: Final = trio.Event()
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
@@ -286,7 +296,7 @@ class Gateway:
         """
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         gc.set_threshold(*_COLLECT_THRESHOLDS)
-        listening = listen(self.settings.listener) if self.role.serves else None
+        listening = self._listen() if self.role.serves else None
         if self._rejects is not None:
             self._rejects.start()
         self.audit.start()
@@ -331,16 +341,20 @@ class Gateway:
             if len(addresses) > 1:
                 self.admin_port = int(addresses[1].rpartition(":")[2])
             lasting.start_soon(self.role.run, self)
+            if self.web is not None and listening is not None:
+                addresses += [*["", ""][: 3 - len(addresses)], self.web.address]
             if self.fronts is None:
                 ready(addresses)
             if listening is None:
                 await self._serving.wait()
             if not self._stopping.is_set():
                 if listening is None:
-                    listening = listen(self.settings.listener)
+                    listening = self._listen()
                     self.address = listening.getsockname()[:2]
                     self._start_serving(lasting)
                     log_event(logging.INFO, "serving", address=address_text(*self.address))
+                if self.web is not None:
+                    lasting.start_soon(self.web.serve, self._stopping)
                 if self.fronts is None:
                     await self.clients.serve(listening, self._stopping)
                 else:
@@ -348,6 +362,12 @@ class Gateway:
                 with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                     await self.committer.drained()
             lasting.cancel_scope.cancel()
+
+    def _listen(self) -> socket.socket:
+        """Return the listening socket of clients, and open that of web clients; raises ConfigurationError."""
+        if self.web is not None:
+            self.web.listen()
+        return listen(self.settings.listener)
 
     def _start_serving(self, lasting: trio.Nursery) -> None:
         """Start what changes topics or sessions, and what commits that."""

@@ -16,7 +16,7 @@ from typing import Final, final
 from maxam import __version__
 from maxam.broker.broker import Broker
 from maxam.broker.outbox import Outbox
-from maxam.broker.policy import Policy
+from maxam.broker.policy import Policy, Rights
 from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.frame_pace import FramePace
@@ -41,6 +41,7 @@ from maxam.stomp.protocol import Protocol
 
 RECEIVE_BYTES_MAX: Final = 262_144  # at a time, once connected
 Claim = Callable[["ServerConnection", str, str], None]  # with principal and client-id
+Admit = Callable[[Connect], tuple[Identity, Rights]]  # raises ProtocolError
 _NEVER_S: Final = float("inf")
 _IGNORED: Final = ((b"result", b"ignored"),)
 
@@ -110,6 +111,7 @@ class ServerConnection(FrameHolder):
     """
 
     __slots__ = (
+        "_admit",
         "_broker",
         "_claim",
         "_claiming",
@@ -126,6 +128,7 @@ class ServerConnection(FrameHolder):
         "_pace",
         "_protocol",
         "_receipts_bytes",
+        "_rights",
         "_session_id",
         "_settings",
         "_wake",
@@ -151,6 +154,8 @@ class ServerConnection(FrameHolder):
         denial: Callable[[], ProtocolError | None] | None = None,
         holdings: Holdings | None = None,
         claim: "Claim | None" = None,
+        admit: "Admit | None" = None,
+        connect_by_s: float = 0.0,
     ) -> None:
         """Make the state of a connection whose TLS handshake has just ended.
 
@@ -164,24 +169,29 @@ class ServerConnection(FrameHolder):
             denial: Called at CONNECT; returns why the certificate, though verified, is not accepted.
             holdings: The memory of all connections. With None it shares limits with no other.
             claim: On a front, called with the session that a CONNECT wants. `granted` or `refused` follows. None elsewhere.
+            admit: Returns identity and rights for the credentials in a CONNECT. With None they are those of the certificate.
+            connect_by_s: When CONNECT must have come. With 0 it is `connect_timeout_s` from now.
         """
         super().__init__()
         self._broker: Final = broker
         self._denial: Final = denial
         self._claim: Final = claim
+        self._admit: Final = admit
+        self._rights: Rights | None = None  # of the credentials in CONNECT
         self._claiming: tuple[Connect, Identity] | None = None  # waits for its session
         self._held: list[Event] = []  # events after it
         self._settings: Final = settings
         self._session_id: Final = session_id
         self._wake: Final = wake
-        self._protocol: Final = Protocol(settings.limits, settings.listener.virtual_hosts, self._keeps_body)
+        hosts = settings.listener.virtual_hosts
+        self._protocol: Final = Protocol(settings.limits, hosts, self._keeps_body, admit is not None)
         self._holdings: Final = Holdings(settings.limits) if holdings is None else holdings
         self._receipts_bytes = 0  # of its RECEIPTs that wait, as its holdings count them
         self._listening = True  # somebody reads the transport
         self._pace: Final = FramePace()
         self.received_bytes = 0
         self._connection: Outbox | None = None
-        self._connect_by_s: Final = now_s + settings.limits.connect_timeout_s
+        self._connect_by_s: Final = connect_by_s or now_s + settings.limits.connect_timeout_s
         self._heart_beat: HeartBeat | None = None
         self._output: list[bytes] = []  # frames outside receipt order: CONNECTED
         self._error: ProtocolError | None = None  # the last frame of a connection that is failing
@@ -219,6 +229,11 @@ class ServerConnection(FrameHolder):
     def heard_at_s(self) -> float | None:
         """When it was last heard of while we listened; None before it is connected."""
         return None if self._heart_beat is None else self._heart_beat.heard_at_s
+
+    @property
+    def heart_beat_s(self) -> float:
+        """How often the client agreed to send something; 0 for never, or if it is not connected."""
+        return 0.0 if self._heart_beat is None else self._heart_beat.receive_interval_s
 
     @property
     def receive_bytes_max(self) -> int:
@@ -378,8 +393,10 @@ class ServerConnection(FrameHolder):
         connection = self._connection
         if connection is None:
             if now_s >= self._connect_by_s:
-                limit_s = self._settings.limits.connect_timeout_s
-                text = f"no CONNECT came within {limit_s:g} s (limit connect_timeout_s)"
+                text = "no CONNECT came in time"
+                if self._admit is None:
+                    limit_s = self._settings.limits.connect_timeout_s
+                    text = f"no CONNECT came within {limit_s:g} s (limit connect_timeout_s)"
                 self.close_with(ProtocolError("no CONNECT", text), now_s)
             return
         connection.probe(now_s)
@@ -471,7 +488,11 @@ class ServerConnection(FrameHolder):
         denial = None if self._denial is None else self._denial()
         if denial is not None:
             raise denial
-        identity = identity_of(self._broker.policy, self.fingerprint, self._settings.policy.unknown_clients == "refuse")
+        if self._admit is not None:
+            identity, self._rights = self._admit(event)
+        else:
+            refuse = self._settings.policy.unknown_clients == "refuse"
+            identity = identity_of(self._broker.policy, self.fingerprint, refuse)
         if event.will is None:
             event.will = self._broker.last_wills.bound(identity, wall_us)
         if self._claim is None:
@@ -502,7 +523,10 @@ class ServerConnection(FrameHolder):
         self.close_with(failure, now_s)
 
     def _join(self, event: Connect, identity: Identity, now_s: float) -> None:
-        self._connection = connection = self._broker.connect(event, identity, self._session_id, self._wake, now_s)
+        broker = self._broker
+        self._connection = connection = broker.connect(
+            event, identity, self._session_id, self._wake, now_s, self._rights
+        )
         heart_beat_ms = (self._settings.listener.heart_beat_ms, self._settings.listener.heart_beat_ms)
         self._heart_beat = HeartBeat(heart_beat_ms, event.heart_beat_ms, now_s)
         self.phase = _CONNECTED

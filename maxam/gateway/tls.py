@@ -239,8 +239,14 @@ class TlsSocket:
                 self.received_bytes += len(data)
                 return data
 
-    def send(self, data: bytes | memoryview) -> bool:
+    def queue(self, data: bytes | bytearray) -> None:
+        """Encrypt `data`, which then waits in `unsent`, like what TLS itself has to answer."""
+        self._tls.write(data)
+
+    def send(self, data: bytes | bytearray | memoryview, more: bool = False) -> bool:  # noqa: ARG002  # as of a WebSocket
         """Encrypt `data` and send all encrypted bytes. Return False if the kernel did not take everything, and call `flush` then.
+
+        `more` of the same frame follow or not: this makes no difference here.
 
         Raises:
             OSError: The socket failed.

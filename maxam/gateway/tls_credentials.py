@@ -26,8 +26,8 @@ class ServerCertificate:
 
     __slots__ = ("_chain", "_key", "dns_names", "name", "valid_from", "valid_until")
 
-    def __init__(self, chain: bytes, key: bytes, where: str) -> None:
-        """Take PEM texts; `where` names their files.
+    def __init__(self, chain: bytes, key: bytes, where: str, section: str = "tls") -> None:
+        """Take PEM texts; `where` names their files, and `section` the part of the configuration that does.
 
         Raises:
             ConfigurationError: They are not a certificate chain and its key.
@@ -39,7 +39,7 @@ class ServerCertificate:
             leaf = x509.load_pem_x509_certificates(chain)[0]
         except (OSError, *UNREADABLE) as error:
             raise ConfigurationError(
-                f"[tls] {where} do not work together: {error};"
+                f"[{section}] {where} do not work together: {error};"
                 f" expected a PEM certificate chain and its PEM key without a password"
             ) from error
         self.name: Final = shown_name(leaf.subject)
@@ -140,17 +140,30 @@ def server_context(
     Raises:
         ConfigurationError: The minimum is 1.2, and the session cache cannot be switched off.
     """
+    context = _context(certificate, minimum)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authorities.load_into(context)
+    if minimum == "1.2":
+        switch_off_session_cache(context)
+        prove_no_resumption(certificate.load_into)
+    return context
+
+
+def web_context(certificate: ServerCertificate, minimum: Literal["1.2", "1.3"]) -> ssl.SSLContext:
+    """Make the context of a listener that asks for no client certificate: a browser would ask its user for one, or end."""
+    context = _context(certificate, minimum)
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _context(certificate: ServerCertificate, minimum: Literal["1.2", "1.3"]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if minimum == "1.3" else ssl.TLSVersion.TLSv1_2
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")  # of 1.2: forward secrecy, and none of the CBC suites
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0  # resumption would skip the certificate
-    context.verify_mode = ssl.CERT_REQUIRED
     certificate.load_into(context)
-    authorities.load_into(context)
-    if minimum == "1.2":
-        switch_off_session_cache(context)
-        prove_no_resumption(certificate.load_into)
     return context
 
 

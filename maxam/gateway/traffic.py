@@ -88,7 +88,8 @@ class Traffic:
         for at, connection in enumerate(connections, 1):
             if connection.peer is not None and connection.peer.connection is not None:
                 connected += 1
-                first_expiry_s = min(first_expiry_s, connection.chain[0].valid_until_s)
+                if connection.chain:
+                    first_expiry_s = min(first_expiry_s, connection.chain[0].valid_until_s)
             received += connection.bytes_in
             sent += connection.bytes_out
             frames += _frames(connection)

@@ -20,10 +20,12 @@ from maxam.errors import ProtocolError
 from maxam.gateway.auto_reset_event import AutoResetEvent
 from maxam.gateway.clock import WallClock
 from maxam.gateway.delivery_scheduler import DeliveryScheduler
+from maxam.gateway.grants import Grant
 from maxam.gateway.log import log_bug
 from maxam.gateway.revocation import Chain, read_chain
 from maxam.gateway.server_connection import ServerConnection
 from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
+from maxam.gateway.web_socket import WebSocket
 
 # One encryption and one send: what a large body may add to the memory of a connection and hold up the loop.
 SLICE_BYTES: Final = 65_536
@@ -72,7 +74,8 @@ class Transport:
         host: The peer's address alone.
         number: In the order of opening, over all listeners.
         opened_at_s: When it was accepted, on the clock of the event loop.
-        fingerprint: Its identity; empty before the handshake is complete.
+        fingerprint: Its identity; empty before the handshake is complete, and for a client without a certificate.
+        grant: Rights of a client without a certificate. None for another one, and before its CONNECT.
         chain: Its certificates as they were verified; empty before the handshake is complete.
         expelled: `expel` was called.
         large_messages: How many messages larger than SLICE_BYTES were begun.
@@ -103,6 +106,7 @@ class Transport:
         "chain",
         "expelled",
         "fingerprint",
+        "grant",
         "host",
         "large_messages",
         "number",
@@ -115,7 +119,7 @@ class Transport:
 
     def __init__(
         self,
-        tls: TlsSocket,
+        tls: TlsSocket | WebSocket,
         address: str,
         host: str,
         limits: Limits,
@@ -133,6 +137,7 @@ class Transport:
         self.tls_version = ""
         self.fingerprint = ""
         self.chain: Chain = ()
+        self.grant: Grant | None = None
         self.expelled = False
         self.large_messages = 0
         self.peer: ServerConnection | None = None
@@ -167,7 +172,7 @@ class Transport:
         """
         try:
             with self._scope:
-                if await self._handshake(turns):
+                if isinstance(self._tls, WebSocket) or await self._handshake(self._tls, turns):
                     peer = make_peer(self.fingerprint, self.chain, self._wake, trio.current_time())
                     self.peer = peer
                     await self._converse(peer, schedule_commit, connected)
@@ -210,19 +215,25 @@ class Transport:
     def _note(self, reason: str) -> None:
         self.reason = self.reason or reason
 
-    async def _handshake(self, turns: trio.CapacityLimiter) -> bool:
+    def ping(self, web_socket: WebSocket) -> None:
+        """Have a ping sent by the WebSocket of this connection, unless bytes wait for the peer already."""
+        if not web_socket.unsent:
+            web_socket.ping()
+            self._wake()
+
+    async def _handshake(self, tls: TlsSocket, turns: trio.CapacityLimiter) -> bool:
         problem = ""
         with trio.move_on_after(self._limits.tls_handshake_timeout_s) as waited:
             try:
-                await self._tls.handshake(turns, self._limits.tls_handshake_bytes_max)
-                self.fingerprint = self._tls.peer_fingerprint
-                self.chain = read_chain(self._tls.peer_chain)
-                self.tls_version = self._tls.version
+                await tls.handshake(turns, self._limits.tls_handshake_bytes_max)
+                self.fingerprint = tls.peer_fingerprint
+                self.chain = read_chain(tls.peer_chain)
+                self.tls_version = tls.version
             except ssl.SSLError as error:
                 problem = handshake_problem(error)
                 self._note(problem)  # the peer may reset the connection below
                 with trio.move_on_after(self._limits.linger_timeout_s):
-                    await self._tls.linger()  # the peer reads its alert
+                    await tls.linger()  # the peer reads its alert
             except TransportClosedError as error:
                 problem = str(error)
             except ValueError as error:  # verified, but it is not known whether it was revoked
@@ -301,6 +312,9 @@ class Transport:
                 sends = peer.sends
         except (OSError, TransportClosedError) as error:
             self._lose(error)
+        except ProtocolError as failure:  # of a WebSocket
+            peer.close_with(failure, trio.current_time())
+            self._run_writer()
         except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others, and it is logged
             log_bug("internal-error", error, address=self.address)
             self.expel(ProtocolError("internal error", "the broker failed on this frame; its log has the details"))
@@ -434,7 +448,7 @@ class Transport:
                         continue
                 data = b"".join(parts)
             self.bytes_out += len(data)
-            if not tls.send(data):
+            if not tls.send(data, len(self._slices) > 0):
                 break
         if self._paused and peer.receiving:
             self._paused = False

@@ -87,15 +87,28 @@ class Connect:
     Attributes:
         version: VERSION_1_1 or VERSION_1_2, the highest in common.
         host: The `host` header.
-        client_id: The `client-id` header, 1 to 128 printable ASCII characters, or None.
+        client_id: The `client-id` header, 1 to 128 printable ASCII characters, or None. The gateway replaces None by that of a ticket.
         window: The `window` header, at least 1, or None.
         heart_beat_ms: Heart-beats that the client offers and wants, `(cx, cy)`.
         rejections_end: A rejected SEND is answered with ERROR and ends the connection.
         incarnation: CONNECTED is to have the incarnation of the journal.
         will: The last will, or None. The gateway replaces None by the will that the policy binds to the principal.
+        login: The `login` header, where credentials are read. Empty if there is none.
+        passcode: The `passcode` header, likewise.
     """
 
-    __slots__ = ("client_id", "heart_beat_ms", "host", "incarnation", "rejections_end", "version", "will", "window")
+    __slots__ = (
+        "client_id",
+        "heart_beat_ms",
+        "host",
+        "incarnation",
+        "login",
+        "passcode",
+        "rejections_end",
+        "version",
+        "will",
+        "window",
+    )
 
     def __init__(
         self,
@@ -107,12 +120,16 @@ class Connect:
         rejections_end: bool = False,
         incarnation: bool = False,
         will: Will | None = None,
+        login: bytes = b"",
+        passcode: bytes = b"",
     ) -> None:
+        self.login: Final = login
+        self.passcode: Final = passcode
         self.version: Final = version
         self.incarnation: Final = incarnation
         self.will = will
         self.host: Final = host
-        self.client_id: Final = client_id
+        self.client_id = client_id
         self.window: Final = window
         self.heart_beat_ms: Final = heart_beat_ms
         self.rejections_end: Final = rejections_end

@@ -65,6 +65,7 @@ class Protocol:
         "_names",
         "_passed",
         "_readers",
+        "_reads_credentials",
         "_virtual_hosts",
         "closed",
         "host",
@@ -76,6 +77,7 @@ class Protocol:
         limits: Limits,
         virtual_hosts: Collection[str] = ("MAXVAPI",),
         keeps_body: Callable[[bytes, dict[bytes, bytes]], bool] | None = None,
+        reads_credentials: bool = False,
     ) -> None:
         """Make a connection that awaits CONNECT.
 
@@ -83,10 +85,12 @@ class Protocol:
             limits: Limits of frames.
             virtual_hosts: Accepted `host` headers; `"*"` accepts any.
             keeps_body: Called with command and headers when a head is complete and its body is not; False skips the body.
+            reads_credentials: `login` and `passcode` of CONNECT are read; else they are ignored.
         """
         self.version = VERSION_1_2
         self.closed = False
         self.host: bytes | None = None
+        self._reads_credentials: Final = reads_credentials
         self._limits: Final = limits
         self._virtual_hosts: Final = tuple(virtual_hosts)
         self._decoder: Final = Decoder(limits, FIRST_COMMANDS, VERSION_1_2, keeps_body)
@@ -173,11 +177,17 @@ class Protocol:
             _read_rejections(frame),
             _flag(frame, b"incarnation"),
             read_will(frame.headers, self._limits),
+            *self._credentials(frame),
         )
         self.version = version
         self._readers = _READERS[version]
         self._decoder.expect(CLIENT_COMMANDS, version)
         return connect
+
+    def _credentials(self, frame: Frame) -> tuple[bytes, bytes]:
+        if not self._reads_credentials:
+            return b"", b""
+        return frame.headers.get(b"login", b""), frame.headers.get(b"passcode", b"")
 
 
 _Reader = Callable[[Frame, Limits], Event]

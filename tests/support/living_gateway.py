@@ -134,11 +134,14 @@ class Site:
 class Living:
     """A running gateway."""
 
-    def __init__(self, site: Site, gateway: Gateway, admin_port: int, enrolment_port: int = 0) -> None:
+    def __init__(
+        self, site: Site, gateway: Gateway, admin_port: int, enrolment_port: int = 0, web_port: int = 0
+    ) -> None:
         self.site = site
         self.gateway = gateway
         self.admin_port = admin_port
         self.enrolment_port = enrolment_port
+        self.web_port = web_port
 
     async def reload(self, allow_orphans: bool = False) -> dict[str, Outcome]:
         """Reload; return the outcomes by item."""
@@ -175,8 +178,8 @@ class TestClient:
 
     __test__ = False
 
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        self.stream = stream
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream  # of TLS, or a WebSocket
         self._decoder = Decoder(Limits(), SERVER_COMMANDS, VERSION_1_2)
 
     async def __aenter__(self) -> Self:
@@ -238,7 +241,7 @@ class TestClient:
 
 @asynccontextmanager
 async def running(gateway: Gateway) -> AsyncIterator[list[int]]:
-    """Run a gateway with its admin listener for the length of a block; yield the ports for clients, operators and enrolment."""
+    """Run a gateway with its admin listener for the length of a block; yield the ports for clients, operators, enrolment, pages."""
     ready = trio.Event()
     addresses: list[str] = []
 
@@ -250,7 +253,7 @@ async def running(gateway: Gateway) -> AsyncIterator[list[int]]:
         nursery.start_soon(gateway.run, [serve_admin], say_ready)
         await ready.wait()
         try:
-            yield [port_of(address) for address in addresses]
+            yield [port_of(address) if address else 0 for address in addresses]
         finally:
             gateway.stop()
 
@@ -305,9 +308,9 @@ def encrypted(mark: bytes = b"\0") -> Iterator[Encrypted]:
     counted = Encrypted(mark)
     original = TlsSocket.send
 
-    def send(self: TlsSocket, data: bytes | memoryview) -> bool:
-        counted.take(data)
-        return original(self, data)
+    def send(self: TlsSocket, data: bytes | bytearray | memoryview, more: bool = False) -> bool:
+        counted.take(bytes(data))
+        return original(self, data, more)
 
     TlsSocket.send = send  # type: ignore[method-assign]  # given back below
     try:

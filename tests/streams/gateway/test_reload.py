@@ -27,12 +27,13 @@ from maxam.gateway.loaded_config import ITEMS, LoadedConfig, reread_config
 from maxam.gateway.orphans import OrphanSearch
 from maxam.gateway.reload import REFUSED, RELOADED, UNCHANGED
 from maxam.gateway.server import Gateway
-from maxam.gateway.tls import fingerprint, verified_chain
+from maxam.gateway.tls import TlsSocket, fingerprint, verified_chain
 from maxam.gateway.transport import Transport
 from maxam.pki.certificates import SERVER_NAMES, Authority
 from maxam.records import UNJUDGED, Change, Identity
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
+from maxam.web_config import WebSettings
 from tests.support.living_gateway import (
     ANYTHING_GOES,
     DAY,
@@ -85,11 +86,15 @@ def test_a_bad_item_leaves_the_old_in_force_and_the_others_swap(
         "certificate": certificates / "server.pem",
         "client_ca": certificates / "ca.pem",
         "crl": certificates / "crl.pem",
+        "web": certificates / "web.pem",
     }
+    site.authority.issue("web", NOW - DAY, NOW + 30 * DAY, SERVER_NAMES).write(certificates, "web")
+    web = WebSettings("127.0.0.1:0", certificates / "web.pem", certificates / "web.key")
 
     async def test() -> None:
-        async with living(site) as gateway, gateway.client("anna") as anna:
+        async with living(site, web=web) as gateway, gateway.client("anna") as anna:
             site.policy({"anna": EVERYTHING, "ben": {"send": ["X/**"]}, "carl": EVERYTHING})
+            site.authority.issue("web", NOW - DAY, NOW + 30 * DAY, SERVER_NAMES).write(certificates, "web")
             (site.schemas / "registry.toml").write_text("# other\n" + ANYTHING_GOES)
             site.authority.issue("localhost", NOW - DAY, NOW + 30 * DAY, SERVER_NAMES).write(certificates, "server")
             both = (certificates / "ca.pem").read_bytes() + Authority.create("second", NOW).issued.certificate_pem
@@ -608,6 +613,7 @@ def test_a_chain_is_read_where_python_has_it(site: Site) -> None:
             assert [one.issuer_name for one in connection.chain] == ["maxam development CA"] * 2
             assert connection.chain[0].subject != connection.chain[0].issuer
             assert connection.chain[1].subject == connection.chain[1].issuer == connection.chain[0].issuer
+            assert isinstance(connection._tls, TlsSocket)
             assert fingerprint(verified_chain(connection._tls._tls)[0]) == connection.fingerprint
 
     run(test)

@@ -61,7 +61,7 @@ admin = ["write"]
 [capabilities.metrics]
 admin = ["metrics"]
 [capabilities.enrol]
-admin = ["enrol"]
+admin = ["enrol", "ticket"]
 [[principals]]
 name = "admin"
 fingerprints = ["{ADMIN}"]
@@ -262,6 +262,7 @@ def test_every_route_wants_its_right(world: World, method: str, path: str, right
         "write": {ADMIN, READER},
         "metrics": {ADMIN, SCRAPER},
         "enrol": {ADMIN},
+        "ticket": {ADMIN},
         ANY_PRINCIPAL: {ADMIN, READER, SENDER, SCRAPER},
         ANY_CERTIFICATE: {ADMIN, READER, SENDER, SCRAPER, STRANGER},
     }[right]

@@ -682,7 +682,7 @@ class TestConnect:
         sessions = []
         for _ in range(2):
             peer: ServerConnection = vars(Clients)["_make_peer"](
-                clients, fingerprint_of("anna"), (), lambda: None, world.now_s
+                clients, None, 0.0, fingerprint_of("anna"), (), lambda: None, world.now_s
             )
             peer.receive_data(CONNECT + b"\n\0", world.now_s, 0)
             found = re.search(rb"\nsession:([0-9a-f]{32})\n", b"".join(peer.data_to_send(world.now_s)))

@@ -155,7 +155,7 @@ class TestTables:
     def test_messages_of_errors(self) -> None:
         """The table of `message` texts is complete, and each of them exists."""
         text = sources("stomp", "broker", "gateway", "api")
-        found = re.findall(r'(?:ProtocolError|_refuse|_refusal)\(\s*(?:frame,\s*)?f?"([^"]+)"', text)
+        found = re.findall(r'(?:ProtocolError|_refuse|_?refusal)\(\s*(?:frame,\s*)?f?"([^"]+)"', text)
         found += re.findall(r'^TAKEOVER: Final = "([^"]+)"', text, re.MULTILINE)
         patterns = {re.sub(r"\\{.*?\\}", "[a-z-]+", re.escape(message)) for message in found}
         listed = [row[0] for row in table("ERROR", "`message` | when")]

@@ -1,0 +1,265 @@
+"""The listener of clients without a certificate: TLS, one HTTP request, then STOMP over a WebSocket.
+
+A connection is served here until its upgrade is answered. From then on it is one of `clients.Clients`, like any other, and CONNECT decides
+about it by its ticket. Upgrade and CONNECT have one deadline together.
+
+Browsers answer the pings of WebSocket by themselves, also for a page that sleeps and sends no heart-beats. So a silent client is sent
+one, and its answer counts as a heart-beat.
+"""
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Final, final
+
+import h11
+import trio
+
+from maxam.broker.policy import Rights
+from maxam.config import Limits, ListenerSettings
+from maxam.errors import ProtocolError
+from maxam.gateway.access import AccessMonitor
+from maxam.gateway.clients import Clients
+from maxam.gateway.grants import Grant, refusal
+from maxam.gateway.listener import Acceptor, address_text, listen
+from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.log import log_bug
+from maxam.gateway.tickets import Tickets
+from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
+from maxam.gateway.transport import Transport
+from maxam.gateway.web_socket import WebSocket
+from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, Upgrade, forbidden_origin, judge, origin_of, path_of
+from maxam.records import Identity
+from maxam.stomp.events import Connect
+from maxam.web_config import WebSettings
+
+REQUEST_HEAD_BYTES_MAX: Final = 16_384
+_PING_CHECK_S: Final = 2.5
+_PING_S: Final = 30.0  # silence after which a client without heart-beats is sent a ping
+_SILENT_S: Final = 90.0  # silence after which it is gone, though it was sent some
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A connection whose upgrade was answered.
+
+    Attributes:
+        upgrade: The request and its answer.
+        held: Bytes that came after the request.
+        connect_by_s: When its CONNECT must have come, on the clock of the event loop.
+    """
+
+    upgrade: Upgrade
+    held: bytes
+    connect_by_s: float
+
+
+@final
+class WebListener:
+    """Serves clients without a certificate.
+
+    Attributes:
+        open: Number of its connections.
+        address: Where it listens, `host:port`. Empty before `listen`.
+    """
+
+    def __init__(
+        self,
+        settings: WebSettings,
+        limits: Limits,
+        clients: Clients,
+        access: AccessMonitor,
+        tickets: Tickets,
+        loaded: Callable[[], LoadedConfig],
+    ) -> None:
+        """Make it. `listen` opens its socket, and `serve` accepts clients.
+
+        Args:
+            settings: Fixed.
+            limits: Fixed.
+            clients: Serves each connection once it is upgraded.
+            access: Ends connections whose grant no longer counts.
+            tickets: The tickets that wait to be used.
+            loaded: Returns the configuration in force.
+        """
+        self.open = 0
+        self.address = ""
+        self._listening: socket.socket | None = None
+        self._settings: Final = settings
+        self._limits: Final = limits
+        self._clients: Final = clients
+        self._access: Final = access
+        self._loaded: Final = loaded
+        self._tickets: Final = tickets
+        self._turns: Final = trio.CapacityLimiter(limits.handshakes_per_pass_max)
+        self._entering: Final[dict[trio.CancelScope, None]] = {}  # connections before their upgrade, oldest first
+        self._upgraded: Final[dict[Transport, WebSocket]] = {}
+
+    def listen(self) -> None:
+        """Open the listening socket; raises ConfigurationError."""
+        host, port = self._settings.address
+        self._listening = listen(ListenerSettings(host, port), "web")
+        self.address = address_text(*self._listening.getsockname()[:2])
+
+    async def serve(self, stopping: trio.Event) -> None:
+        """Accept clients until `stopping` is set, and wait until all have left. `Clients` ends those that are upgraded."""
+        listening = self._listening
+        assert listening is not None  # noqa: S101 - `listen` came before
+        acceptor = Acceptor(listening, self._limits, self._clients.accept_failures)
+        async with trio.open_nursery() as clients:
+            async with trio.open_nursery() as accepting:
+                accepting.start_soon(acceptor.run, partial(self._accepted, clients))
+                accepting.start_soon(self._keep_alive)
+                await stopping.wait()
+                accepting.cancel_scope.cancel()
+            for scope in self._entering:
+                scope.cancel()
+            clients.cancel_scope.deadline = trio.current_time() + self._limits.stop_timeout_s
+
+    def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        if self.open >= self._settings.connections_max:
+            connected.close()
+            self._clients.refuse(host, port, "[web] connections_max")
+            return
+        if not self._clients.admits(connected, host, port, self._clients.count + len(self._entering)):
+            return
+        if len(self._entering) >= self._limits.connections_unauthenticated_max:
+            oldest = next(iter(self._entering))
+            del self._entering[oldest]
+            oldest.cancel()
+        clients.start_soon(self._serve, connected, host, port)
+
+    async def _serve(self, connected: socket.socket, host: str, port: int) -> None:
+        context = self._loaded().web_tls
+        assert context is not None  # noqa: S101 - the configuration has the listener
+        tls = TlsSocket(context, connected)
+        scope = trio.CancelScope()
+        self._entering[scope] = None
+        self.open += 1
+        try:
+            entered: _Entered | str = "made room for another, or the gateway stops"
+            with scope:
+                entered = await self._enter(tls)
+            self._entering.pop(scope, None)
+            if isinstance(entered, str):
+                self._clients.refuse(host, port, entered)
+                tls.close(abort=scope.cancelled_caught)
+            else:
+                await self._converse(tls, entered, host, port)
+        except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
+            log_bug("internal-error", error, address=address_text(host, port))
+        finally:
+            self._entering.pop(scope, None)
+            self.open -= 1
+
+    async def _converse(self, tls: TlsSocket, entered: "_Entered", host: str, port: int) -> None:
+        web_socket = WebSocket(tls, entered.upgrade.frames, entered.held, trio.current_time)
+        connection = self._clients.transport(web_socket, host, port)
+        connection.tls_version = tls.version
+        admit = partial(self._admit, connection, entered.upgrade.origin)
+        self._upgraded[connection] = web_socket
+        try:
+            await self._clients.join(connection, admit, entered.connect_by_s)
+        finally:
+            del self._upgraded[connection]
+
+    async def _enter(self, tls: TlsSocket) -> "_Entered | str":
+        """Take a connection to its upgrade. Return that, or the reason why there is none."""
+        limits = self._limits
+        try:
+            with trio.move_on_after(limits.tls_handshake_timeout_s) as waited:
+                await tls.handshake(self._turns, limits.tls_handshake_bytes_max)
+            if waited.cancelled_caught:
+                return f"TLS handshake not complete within {limits.tls_handshake_timeout_s:g} s"
+            connect_by_s = trio.current_time() + self._settings.connect_timeout_s
+            with trio.move_on_at(connect_by_s):
+                outcome, held = await self._request(tls)
+                if isinstance(outcome, Upgrade):
+                    return _Entered(outcome, held, connect_by_s)
+                return f"HTTP {outcome.status:d} {outcome.code}"
+        except ssl.SSLError as error:
+            with trio.move_on_after(limits.linger_timeout_s):
+                await tls.linger()
+            return handshake_problem(error)
+        except (OSError, TransportClosedError) as error:
+            return str(error)
+        return f"no request came within {self._settings.connect_timeout_s:g} s"
+
+    async def _request(self, tls: TlsSocket) -> tuple[Upgrade | Refusal, bytes]:
+        """Read a request and answer it. Return the answer, and the bytes that came after the request."""
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX)
+        request: object = h11.NEED_DATA
+        outcome: Upgrade | Refusal | None = None
+        try:
+            while (request := http.next_event()) is h11.NEED_DATA:
+                data = await tls.receive(self._limits.connect_receive_bytes_max)
+                if data is None:
+                    raise TransportClosedError("closed before a request")
+                http.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            outcome = Refusal(HTTPStatus(error.error_status_hint), "bad", "the request is not valid HTTP/1.1")
+        if outcome is None:
+            assert isinstance(request, h11.Request)  # noqa: S101 - the first event of a server is nothing else
+            outcome = self._judge(request)
+        answer = outcome.answer if isinstance(outcome, Upgrade) else outcome.answer()
+        if not tls.send(answer):
+            await tls.flush(self._limits.write_timeout_s)
+        if isinstance(outcome, Refusal):
+            with trio.move_on_after(self._limits.linger_timeout_s):
+                await tls.linger()
+        return outcome, http.trailing_data[0]
+
+    def _judge(self, request: h11.Request) -> Upgrade | Refusal:
+        path = path_of(request)
+        if path == STOMP_PATH:
+            return judge(request, self._settings.origins)
+        if path == b"/healthz":
+            return Refusal(HTTPStatus.OK, "ok", "the gateway serves clients")
+        forbidden = forbidden_origin(origin_of(request), self._settings.origins)
+        return forbidden or Refusal(HTTPStatus.NOT_FOUND, "not-found", "no such path; there is /stomp")
+
+    def _admit(self, connection: Transport, origin: str | None, event: Connect) -> tuple[Identity, Rights]:
+        """Return identity and rights for the credentials of a CONNECT; raises ProtocolError."""
+        if event.will is not None:
+            raise ProtocolError("bad will", "a client with a ticket or token cannot leave a last will; connect without")
+        if event.login != b"ticket":
+            raise refusal(
+                "no credentials",
+                "unauthenticated",
+                "expected login:ticket and passcode:<ticket> in CONNECT; the server of the page makes tickets",
+            )
+        now_s = time.time()
+        ticket = self._tickets.take(event.passcode, event.client_id, origin, now_s)
+        if ticket.client_id is not None:
+            event.client_id = ticket.client_id
+        return self._grant(connection, ticket.grant)
+
+    def _grant(self, connection: Transport, grant: Grant) -> tuple[Identity, Rights]:
+        problem = self._clients.rate_denial(grant.identity.principal)
+        if problem is not None:
+            raise problem
+        connection.grant = grant
+        self._access.granted(grant)
+        return grant.identity, grant.rights
+
+    async def _keep_alive(self) -> None:
+        """Send pings to silent clients, and cut off those that do not answer."""
+        while True:
+            await trio.sleep(_PING_CHECK_S)
+            now_s = trio.current_time()
+            for connection, web_socket in list(self._upgraded.items()):
+                peer = connection.peer
+                heard_at_s = None if peer is None else peer.heard_at_s
+                if peer is None or heard_at_s is None:
+                    continue
+                silent_s = now_s - heard_at_s
+                interval_s = peer.heart_beat_s or _PING_S
+                if not peer.heart_beat_s and silent_s > _SILENT_S and web_socket.pinged_at_s > heard_at_s:
+                    connection.cut("did not answer pings")
+                elif silent_s >= interval_s and now_s - web_socket.pinged_at_s >= interval_s:
+                    connection.ping(web_socket)
