@@ -21,6 +21,7 @@ class LogPlace:
 
     Attributes:
         index: Of the last entry.
+        block: Index of the last block; 0 before one was taken.
         term: Its term.
         position: Position of the journal after it.
         segment: How far the open segment goes, as the entries have it; None if the next block begins one.
@@ -38,6 +39,7 @@ class LogPlace:
             incarnation: Of the journal.
         """
         self.index = 0
+        self.block = 0
         self.term = 0
         self.position = position
         self.segment = segment
@@ -75,6 +77,7 @@ class LogPlace:
             self._held.append((entry.index, size))
             self.held_bytes += size
         if entry.kind == BLOCK:
+            self.block = entry.index
             if entry.begins or self.segment is None:
                 start = header(entry.before, entry.marker, snapshot=False, incarnation=self.incarnation)
                 first = entry.before.revision + 1

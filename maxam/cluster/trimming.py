@@ -2,6 +2,9 @@
 
 The leader forgets an entry when two conditions hold. It is older than `log_keep_s`, and it is synced in the journals of `copies_min`
 members. Entries that a member has only received or applied do not count: they are lost with the power.
+
+The last entry that is forgotten is a block. So a journal that ends where the log begins has all that was forgotten. Schemas that follow
+a block have the same position, so a journal without them ends there as well.
 """
 
 from collections import deque
@@ -13,7 +16,7 @@ MARK_S: Final = 1.0  # between two marks of time: the age of an entry is exact t
 
 @final
 class Trimming:
-    """The entries that a member has seen in the log, and when.
+    """The blocks that a member has seen in the log, and when.
 
     Attributes:
         trimmed: Index up to which the log was trimmed.
@@ -34,7 +37,7 @@ class Trimming:
         self._marks: Final[deque[tuple[int, float]]] = deque()  # an index, and when it was seen
 
     def seen(self, now_s: float, index: int) -> None:
-        """Record that an entry is in the log."""
+        """Record the index of the last block of the log."""
         marks = self._marks
         if not marks or (index > marks[-1][0] and now_s - marks[-1][1] >= MARK_S):
             marks.append((index, now_s))

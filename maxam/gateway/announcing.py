@@ -191,7 +191,7 @@ class Announcer:
         indexes.append((now_s, index))
         while len(indexes) > 1 and indexes[1][0] <= now_s - _STEP_S:
             indexes.popleft()
-        self._trimming.seen(now_s, index)
+        self._trimming.seen(now_s, self._logged.place.block)
         self._changed.set()
         self._changed = trio.Event()
 
