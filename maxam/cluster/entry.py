@@ -34,8 +34,9 @@ All numbers are big-endian and sizes are in bytes:
 | 9 `proof` | nothing | nothing: it proves who leads, and may have origins |
 | 10 `incarnation` | 16 hex digits, or nothing | writes it into the headers of the segments that begin from here on |
 
-The kinds 2 and 5 to 9 occur only in the log of a cluster. A gateway also sends `proof` with origins to its fronts. `genesis` is its first entry. It has term 0, and so has an `incarnation` that
-follows before the first leader.
+The kinds 2 and 5 to 9 occur only in the log of a cluster. A gateway also sends `proof` with origins to its fronts. `genesis` is its
+first entry. It has term 0, and so have the `seal` and the `incarnation` that follow before the first leader. No segment has two
+incarnations, so a `seal` precedes each `incarnation`.
 """
 
 import zlib
@@ -70,7 +71,7 @@ NAME_BYTES_MAX: Final = 255  # of a leader, successor or release
 _KINDS: Final = frozenset(range(BLOCK, INCARNATION + 1))
 _OF_FEEDS: Final = frozenset({BLOCK, SEAL, SCHEMAS, INCARNATION})  # the others are only in the log of a cluster
 _WITH_ORIGINS: Final = frozenset({BLOCK, PROOF})
-_BEFORE_LEADERS: Final = frozenset({GENESIS, INCARNATION})  # have term 0
+_BEFORE_LEADERS: Final = frozenset({GENESIS, SEAL, INCARNATION})  # may have term 0
 _BEGINS: Final = 1  # flag
 _ORIGINS_AT: Final = 84
 _FRAME_BYTES: Final = _ORIGINS_AT + 8  # of an entry without origins and payload

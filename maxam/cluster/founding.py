@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, final
 
-from maxam.cluster.entry import CLUSTER_ID_BYTES, FORMAT, GENESIS, INCARNATION, Entry
+from maxam.cluster.entry import CLUSTER_ID_BYTES, FORMAT, GENESIS, INCARNATION, SEAL, Entry
 from maxam.cluster.log import NONCE_BYTES, Head, Log, LogLostError
 from maxam.cluster.membership import Membership, write_membership
 from maxam.cluster.swap import settle
@@ -70,10 +70,9 @@ def found(log: Log, folder: str) -> Founded:
             )
         cluster = os.urandom(CLUSTER_ID_BYTES)
         first = _append(log, None, cluster, Entry(GENESIS, False, position, position, bytes(SYNC_BYTES), cluster, 1))
-        payload = incarnation.encode()
-        last = _append(
-            log, first, cluster, Entry(INCARNATION, False, position, position, bytes(SYNC_BYTES), payload, 2)
-        )
+        marker, payload = bytes(SYNC_BYTES), incarnation.encode()
+        sealed = _append(log, first, cluster, Entry(SEAL, False, position, position, marker, b"", 2))
+        last = _append(log, sealed, cluster, Entry(INCARNATION, False, position, position, marker, payload, 3))
         write_membership(folder, Membership(cluster, 0), disk)
         return Founded(cluster.hex(), incarnation, position.revision, last.index)
     finally:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from maxam.broker import session
 from maxam.broker.broker import Broker
-from maxam.cluster.entry import INCARNATION, SCHEMAS, Entry, same_position
+from maxam.cluster.entry import INCARNATION, SCHEMAS, SEAL, Entry, same_position
 from maxam.cluster.log import Head
 from maxam.config import Limits, PolicySettings, SchemaSettings, Settings, TlsSettings
 from maxam.journal.decoding import Decoder
@@ -240,8 +240,9 @@ class ClusterVenue(Cluster):
         super().found()
         self.engine.trims = self.check_trim
         before = self.engine.head
-        entry = Entry(INCARNATION, False, START, START, MARKER, INCARNATED.encode(), 2, 0)
-        self.engine.swap(entry.encode(), Head(ID, 0, 2, "", START, 1, 0, bytes(7) + b"2"), before)
+        for index, kind, payload in ((2, SEAL, b""), (3, INCARNATION, INCARNATED.encode())):
+            entry = Entry(kind, False, START, START, MARKER, payload, index, 0)
+            before = self.engine.swap(entry.encode(), Head(ID, 0, index, "", START, 1, 0, bytes([index] * 8)), before)
 
     def machine(self, name: str, priority: int, rate: float) -> GatewaySite:
         """Return the machine of a member."""
@@ -432,12 +433,6 @@ class ClusterVenue(Cluster):
         rules = Rules(self.rng.choice((0, 0.001)), self.rng.choice((0, 1, 10_000)))
         build(site.disk.beside(), self.settings, rules, self.clients.loop.wall_us)
         self.counted["snapshots"] += 1
-
-    def wipe(self, site: Any) -> None:
-        """Replace a machine, unless the log begins with the first block: its place would be there, without schemas and incarnation."""
-        first = self.engine.first
-        if first == 1 or first > len(self.truth.entries) or self.truth.entries[first - 1].before.revision:
-            super().wipe(site)
 
     def held_by_others(self, site: Any) -> int:
         """Return the number of other journals that hold, synced, all that was trimmed."""
