@@ -155,6 +155,7 @@ lint: $(DEV) ## rules, format, types, floors, prose
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.prose
+	deploy/lint-typescript
 
 bench: $(INSTALLED) ## load and latency over mutual TLS (BENCH_ARGS="--only one-to-one")
 	$(BENCHMARKS) suite $(BENCH_ARGS)
@@ -212,6 +213,7 @@ lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
 
 clean: ## remove all that the targets made, but the journal under var/
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(addprefix maxam/client/typescript/,node_modules build dist)
 	rm -rf tests/interop/clients/node_modules policy-dev.toml certs-dev/*.pem certs-dev/*.key certs-dev/*.json
 	find maxam tests -name __pycache__ -prune -exec rm -rf {} +
 

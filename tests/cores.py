@@ -57,6 +57,7 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/unit/terminal/test_escaping.py": "interpreted",
     "tests/unit/test_exit_codes.py": "interpreted",
     "tests/unit/test_extras.py": "interpreted",
+    "tests/web/": "interpreted",  # programs in TypeScript, which the copy of the other run does not have
 }
 
 

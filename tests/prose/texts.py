@@ -120,8 +120,10 @@ def texts(path: Path) -> Iterator[Text]:
         source = "".join(re.findall(r"(?ms)\A.*^## \[?0\.2\.0\b.*?(?=^## |\Z)", source))
     if path.suffix == ".py":
         yield from _python(source, messages="tests" not in path.parts)
-    elif path.suffix == ".js":
+    elif path.suffix in (".js", ".ts"):
         yield from _comments(_SCRIPT, source)
+        if "test" in path.parts:
+            return
         for line, _, _, token in _tokens(_SCRIPT, source):
             yield from _message(line, re.sub(r"\$\{[^}]*\}", "X", token["string"] or "''")[1:-1])
     else:

@@ -1,0 +1,51 @@
+// Build the package: `node build.mjs [--out FOLDER]` makes dist/, and `node build.mjs --tests [--out FOLDER]` makes build/tests/.
+// Two builds give equal bytes.
+
+import { execFileSync } from "node:child_process";
+import { readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { build } from "esbuild";
+
+const here = fileURLToPath(new URL(".", import.meta.url));
+process.chdir(here);
+const { values } = parseArgs({ options: { out: { type: "string" }, tests: { type: "boolean" } } });
+const common = { bundle: true, format: "esm", target: "es2022", charset: "utf8", logLevel: "warning" };
+
+if (values.tests) {
+  const out = values.out ?? "build/tests";
+  rmSync(out, { recursive: true, force: true });
+  const tests = readdirSync("test").filter((name) => /\.(test|program)\.ts$/.test(name));
+  await build({
+    ...common,
+    platform: "node",
+    sourcemap: "inline",
+    entryPoints: tests.map((name) => join("test", name)),
+    outdir: out,
+    outExtension: { ".js": ".mjs" },
+  });
+} else {
+  const out = values.out ?? "dist";
+  rmSync(out, { recursive: true, force: true });
+  await build({
+    ...common,
+    platform: "neutral",
+    splitting: true, // all entry points share one class of errors
+    external: ["react", "node:*"],
+    minifySyntax: true,
+    minifyWhitespace: true,
+    minifyIdentifiers: true,
+    keepNames: false,
+    legalComments: "none",
+    entryPoints: ["src/index.ts", "src/react.ts", "src/node.ts"],
+    outdir: out,
+  });
+  const tsc = join("node_modules", ".bin", "tsc");
+  const types = ["--noEmit", "false", "--emitDeclarationOnly", "--declaration", "--stripInternal"];
+  execFileSync(tsc, [...types, "--outDir", out, "--project", "tsconfig.build.json"], { stdio: "inherit" });
+  for (const name of readdirSync(out).filter((one) => one.endsWith(".d.ts"))) {
+    const path = join(out, name);
+    writeFileSync(path, readFileSync(path, "utf8").replaceAll(/(from ")(\.\/[\w-]+)\.ts"/g, '$1$2.js"'));
+  }
+}
