@@ -38,6 +38,10 @@ from maxam.terminal.tables import print_fields, print_json, print_line, print_ta
         ),
         "release": ("maxam.cli.commands.schema_changes:schemas_release", "Put schema versions into registry.lock."),
         "plan": ("maxam.cli.commands.schema_changes:schemas_plan", "Show what a folder would do to a running gateway."),
+        "types": (
+            "maxam.cli.commands.schema_types:schemas_types",
+            "Print the declarations of types in the language of a client.",
+        ),
         "shadow": (
             "maxam.cli.commands.shadow:shadow",
             "Show what candidate versions would have made of live traffic: what share they would have rejected, whose, and why.",
