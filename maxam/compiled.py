@@ -47,6 +47,7 @@ MODULES: Final = (
     "maxam.broker.expiry",
     "maxam.broker.following",
     "maxam.broker.fronting",
+    "maxam.broker.glob_trie",
     "maxam.broker.intake",
     "maxam.broker.ledger",
     "maxam.broker.json_values",

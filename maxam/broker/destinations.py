@@ -4,60 +4,27 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar, final
 
+from maxam.broker.glob_trie import GlobTrie
 from maxam.globs import Glob
 
 T = TypeVar("T")
 
-_TRY_EACH_MAX: Final = 16  # this many newer globs are tried one by one sooner than found by segment
+_TRY_EACH_MAX: Final = 16  # this many newer globs are tried one by one sooner than found in the tries
 _DEAD_MIN: Final = 64  # fewer discarded items than this are never worth a compaction
-_OWNED_MIN: Final = 16  # globs of one owner that cost more to try than to ask whether the owner may see the topic
+_COMMON_MAX: Final = 16  # items of one owner in the trie of all. The others are in a trie of the owner
+STEPS_PER_ITEM: Final = 8  # of a search in the trie of an owner: more take longer than to try each glob
+_NO_LIMIT: Final = 1 << 60
 
 
 @final
-class _Group(Generic[T]):
-    """All items of one glob, so that it is tried once for a thousand clients that subscribe to the same."""
+class _Owned:
+    """The items of one owner that are not in the trie of all."""
 
-    __slots__ = ("bucket", "glob", "owner", "positions", "shared")
-
-    def __init__(self, glob: Glob, owner: str) -> None:
-        self.glob: Final = glob
-        self.owner: Final = owner  # of the first item
-        self.shared = False  # another owner has an item too
-        self.positions: Final[list[int]] = []  # ascending
-        self.bucket: _Bucket[T] | None = None
-
-    def share(self) -> None:
-        """Note that another owner has an item."""
-        if not self.shared:
-            self.shared = True
-            if self.bucket is not None:
-                self.bucket.shared.setdefault(self.owner, []).append(self)
-
-
-@final
-class _Bucket(Generic[T]):
-    """Groups that are tried for the same topics.
-
-    Attributes:
-        by_owner: All groups, by the owner of their first item.
-        shared: Those of them in which another owner has an item.
-    """
-
-    __slots__ = ("by_owner", "shared")
+    __slots__ = ("positions", "trie")
 
     def __init__(self) -> None:
-        self.by_owner: Final[dict[str, list[_Group[T]]]] = {}
-        self.shared: Final[dict[str, list[_Group[T]]]] = {}
-
-    def __len__(self) -> int:
-        return sum([len(groups) for groups in self.by_owner.values()])
-
-    def add(self, group: _Group[T]) -> None:
-        """Add a group."""
-        group.bucket = self
-        self.by_owner.setdefault(group.owner, []).append(group)
-        if group.shared:
-            self.shared.setdefault(group.owner, []).append(group)
+        self.trie: Final = GlobTrie()
+        self.positions: Final[list[int]] = []  # ascending
 
 
 @final
@@ -68,25 +35,25 @@ class MatchIndex(Generic[T]):
     `epoch` and `position`, and later ask for those added since. When `epoch` has changed, it must start over. Its list may hold items
     that were discarded meanwhile, which it must recognise.
 
-    A glob is filed under the literal segment of it that the fewest globs hold. A topic without that segment cannot match the
-    glob. Memory and time are bounded by the items present, not by how many came and went.
+    Memory and time are bounded by the items present, not by how many came and went.
 
-    Items have owners. The globs of an owner that may not see a topic are not tried for it. So one owner costs the others little.
+    Items have owners. An owner of many globs has a trie of its own. It is not searched for a topic that the owner may not see. A search that
+    takes more than `STEPS_PER_ITEM` steps for each item is given up, and each glob of the owner is tried. So no choice of globs makes a
+    lookup take more than twice as long as to try each.
 
     Attributes:
         epoch: Grows when positions are assigned again.
     """
 
-    __slots__ = ("_anywhere", "_buckets", "_entries", "_frequencies", "_groups", "_positions", "epoch")
+    __slots__ = ("_common", "_counts", "_entries", "_owned", "_positions", "epoch")
 
     def __init__(self) -> None:
         self.epoch = 0
         self._entries: list[tuple[Glob, T, str] | None] = []  # by position; None was discarded
         self._positions: dict[T, int] = {}
-        self._groups: dict[Glob, _Group[T]] = {}
-        self._buckets: dict[str, _Bucket[T]] = {}
-        self._anywhere: _Bucket[T] = _Bucket()  # no literal segment
-        self._frequencies: dict[str, int] = {}  # how many groups hold a literal segment
+        self._common = GlobTrie()
+        self._owned: dict[str, _Owned] = {}
+        self._counts: dict[str, int] = {}  # by owner: items that were added in this epoch
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -100,18 +67,10 @@ class MatchIndex(Generic[T]):
         """Add an item, which must not be present; `owner` is who is asked about in `matches`."""
         if item in self._positions:
             raise ValueError(f"{item!r} is in the index already")
-        group = self._groups.get(glob)
-        if group is None:
-            group = self._groups[glob] = _Group(glob, owner)
-            for segment in glob.literals:
-                self._frequencies[segment] = self._frequencies.get(segment, 0) + 1
-            self._file(group)
-        elif group.owner != owner:
-            group.share()
         position = len(self._entries)
-        group.positions.append(position)
         self._positions[item] = position
         self._entries.append((glob, item, owner))
+        self._file(glob, position, owner)
 
     def discard(self, item: T) -> None:
         """Remove an item if it is present. Now and then this assigns all positions again and changes `epoch`."""
@@ -135,11 +94,14 @@ class MatchIndex(Generic[T]):
             late = self._entries[since:] if since else self._entries
             return [entry[1] for entry in late if entry is not None and entry[0].matches(destination)]
         found: list[int] = []
-        for segment in set(destination.replace("/", ".").split(".")):
-            bucket = self._buckets.get(segment)
-            if bucket is not None:
-                self._collect(bucket, destination, since, may_see, found)
-        self._collect(self._anywhere, destination, since, may_see, found)
+        self._common.collect(destination, since, found, _NO_LIMIT)
+        for owner, owned in self._owned.items():
+            if owned.trie.newest < since or (may_see is not None and not may_see(owner, destination)):
+                continue
+            known = len(found)
+            if not owned.trie.collect(destination, since, found, STEPS_PER_ITEM * len(owned.positions)):
+                del found[known:]
+                self._try_each(owned, destination, since, found)
         found.sort()
         items: list[T] = []
         for position in found:
@@ -152,55 +114,39 @@ class MatchIndex(Generic[T]):
         """List what was added at or after a position of this epoch and is still present, in order of adding."""
         return [(entry[0], entry[1]) for entry in self._entries[position:] if entry is not None]
 
-    def _collect(
-        self,
-        bucket: _Bucket[T],
-        destination: str,
-        since: int,
-        may_see: Callable[[str, str], bool] | None,
-        found: list[int],
-    ) -> None:
-        for owner, groups in bucket.by_owner.items():
-            if len(groups) >= _OWNED_MIN and may_see is not None and not may_see(owner, destination):
-                groups = bucket.shared.get(owner, [])  # noqa: PLW2901  # the others are left out
-            for group in groups:
-                positions = group.positions
-                if positions[-1] >= since and group.glob.matches(destination):
-                    found.extend(positions[bisect_left(positions, since) :] if since else positions)
+    def _try_each(self, owned: _Owned, destination: str, since: int, found: list[int]) -> None:
+        """Append the positions of the matching items of an owner. A glob that has several items is tried once."""
+        tried: dict[Glob, bool] = {}
+        for position in owned.positions[bisect_left(owned.positions, since) :]:
+            entry = self._entries[position]
+            if entry is None:
+                continue
+            glob = entry[0]
+            matches = tried.get(glob)
+            if matches is None:
+                matches = tried[glob] = glob.matches(destination)
+            if matches:
+                found.append(position)
 
-    def _file(self, group: _Group[T]) -> None:
-        literals = group.glob.literals
-        if not literals:
-            self._anywhere.add(group)
+    def _file(self, glob: Glob, position: int, owner: str) -> None:
+        count = self._counts.get(owner, 0) + 1
+        self._counts[owner] = count
+        if count <= _COMMON_MAX:
+            self._common.add(glob, position)
             return
-        rarest = literals[-1]  # among equals the last is the most telling
-        for segment in literals:
-            if self._frequencies[segment] < self._frequencies[rarest]:
-                rarest = segment
-        bucket = self._buckets.get(rarest)
-        if bucket is None:
-            bucket = self._buckets[rarest] = _Bucket()
-        bucket.add(group)
+        owned = self._owned.get(owner)
+        if owned is None:
+            owned = self._owned[owner] = _Owned()
+        owned.positions.append(position)
+        owned.trie.add(glob, position)
 
     def _compact(self) -> None:
         entries = [entry for entry in self._entries if entry is not None]
-        groups: dict[Glob, _Group[T]] = {}
+        self._entries = [*entries]
+        self._common = GlobTrie()
+        self._owned = {}
+        self._counts = {}
         for position, (glob, item, owner) in enumerate(entries):
             self._positions[item] = position
-            group = groups.get(glob)
-            if group is None:
-                group = groups[glob] = _Group(glob, owner)
-            elif group.owner != owner:
-                group.share()
-            group.positions.append(position)
-        self._entries = [*entries]
-        self._groups = groups
-        self._frequencies = {}
-        for glob in groups:
-            for segment in glob.literals:
-                self._frequencies[segment] = self._frequencies.get(segment, 0) + 1
-        self._buckets = {}
-        self._anywhere = _Bucket()
-        for group in groups.values():
-            self._file(group)
+            self._file(glob, position, owner)
         self.epoch += 1

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from maxam.broker.destinations import MatchIndex
+from maxam.broker.glob_trie import GlobTrie
 from maxam.config import Limits
 from maxam.errors import GlobError
 from maxam.glob_sets import find_destination
@@ -106,6 +107,36 @@ def test_overlap_is_what_trying_all_destinations_finds(one: str, two: str) -> No
         assert a.matches(found)
         assert b.matches(found)
         assert len(found) == len(both[0])
+
+
+@settings(max_examples=200)
+@given(st.data(), st.lists(DESTINATIONS, min_size=1, max_size=4))
+def test_a_trie_finds_what_trying_each_glob_finds(data: st.DataObject, destinations: list[str]) -> None:
+    """Of globs near to destinations and others, from any position on, a lookup finds exactly those that match."""
+    near = st.sampled_from(destinations).flatmap(globs_near)
+    globs = [one for one in map(compiled, data.draw(st.lists(st.one_of(near, SHORT_GLOBS, GLOBS), max_size=30))) if one]
+    trie = GlobTrie()
+    for position, one in enumerate(globs):
+        trie.add(one, position)
+    since = data.draw(st.integers(0, len(globs)))
+    for destination in destinations:
+        found: list[int] = []
+        assert trie.collect(destination, since, found, 1 << 60)
+        assert sorted(found) == [p for p, one in enumerate(globs) if p >= since and one.matches(destination)]
+
+
+def test_a_trie_of_all_short_globs_finds_what_trying_each_finds() -> None:
+    """All globs of up to four elements, over all destinations of up to six characters."""
+    pieces = ("a", "b", ".", "/", "*", "**", "?", "[!a]")
+    texts = {"".join(one) for size in range(1, 5) for one in product(pieces, repeat=size)}
+    globs = [one for one in map(compiled, sorted(texts)) if one is not None]
+    trie = GlobTrie()
+    for position, one in enumerate(globs):
+        trie.add(one, position)
+    for destination in WORLD[::3]:
+        found: list[int] = []
+        trie.collect(destination, 0, found, 1 << 60)
+        assert sorted(found) == [position for position, one in enumerate(globs) if one.matches(destination)]
 
 
 class IndexMachine(RuleBasedStateMachine):

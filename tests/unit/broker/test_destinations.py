@@ -1,8 +1,11 @@
 """The index over globs: order, increments, compaction."""
 
+from itertools import combinations, product
+
 import pytest
 
-from maxam.broker.destinations import MatchIndex
+from maxam.broker.destinations import STEPS_PER_ITEM, MatchIndex
+from maxam.broker.glob_trie import GlobTrie
 from maxam.config import Limits
 from maxam.globs import Glob, compile_glob
 
@@ -87,27 +90,26 @@ def test_reconnecting_clients_leave_nothing_behind() -> None:
     assert index.epoch > before
     assert len(index) == 100
     assert index.position <= 2 * 100 + 1
-    assert len(index._groups) <= 200
-    assert sum(map(len, index._buckets.values())) + len(index._anywhere) == len(index._groups)
     assert index.matches("X/EGM.Q.7.S") == [7]
 
 
-def test_globs_are_filed_under_what_few_of_them_hold() -> None:
-    """With a thousand globs that share store and type, a topic is compared with a few of them only."""
-    index = filled(*(f"X/EGM.*.{number}.EGMStatus" for number in range(1000)))
-    compared = [len(index._buckets.get(segment, [])) for segment in ("X", "EGM", "Q", "7", "EGMStatus")]
-    assert sum(compared) <= 3
+@pytest.mark.parametrize("pattern", ["X/EGM.*.{}.EGMStatus", "X/E?M.*-{}.EGM*", "X/*M*{}x*", "**{}x", "X/[A-E]GM.{}*y"])
+def test_a_topic_is_not_compared_with_each_glob(pattern: str) -> None:
+    """With ten thousand globs that share beginning and end, a lookup takes some hundred steps at most."""
+    index = filled(*(pattern.format(number) for number in range(10_000)))
+    trie = index._owned[""].trie
+    index.matches("X/EGM.Q.00077-00001.EGMStatus")
+    assert trie.steps <= 200
 
 
 def test_one_glob_of_many_clients_is_kept_once() -> None:
-    """A thousand items of one glob make one group, and all of them are found."""
+    """All items of one glob are found."""
     index = filled(*["X/EGM.*"] * 1000)
-    assert len(index._groups) == 1
     assert index.matches("X/EGM.Q") == list(range(1000))
 
 
 def test_the_globs_of_an_owner_that_may_not_see_a_topic_are_left_out() -> None:
-    """However many they are, none of them is tried; a glob that another owner has too is, and finds the items of both."""
+    """However many they are, they are not searched; the items of others with the same globs are found."""
     index: MatchIndex[int] = MatchIndex()
     for item, text in enumerate(MANY):
         index.add(glob(text.replace("EGM", "*")), item, "insider")
@@ -119,9 +121,43 @@ def test_the_globs_of_an_owner_that_may_not_see_a_topic_are_left_out() -> None:
         asked.append((owner, destination))
         return owner == "honest"
 
-    assert index.matches("X/a.b.7.c", 0, may_see) == [7, 500, 501]
-    assert asked == []  # only one of its globs holds the segment 7: it is tried at once
-    for item in range(1000, 1020):
-        index.add(glob(f"X/a*.b*.*{item}*"), item, "insider")
-    assert index.matches("X/a.b.7.1000", 0, may_see) == [7, 500, 501]
-    assert asked == [("insider", "X/a.b.7.1000")]
+    assert index.matches("X/a.b.77.c", 0, may_see) == [501]
+    assert asked == [("insider", "X/a.b.77.c")]
+    assert index.matches("X/a.b.77.c") == [77, 500, 501]
+
+
+STEPS = "abcdefgh"
+HOSTILE = {
+    "subsequences": [f"X/*{'*'.join(text)}*#" for text in combinations(STEPS * 2, 5)],
+    "stars and question marks": ["X/" + "".join(text) + "#" for text in product(("*a", "?", "*?b"), repeat=8)],
+    "sets": [f"X/*[{a}-z]*[{b}-z]*[{c}-z]*#" for a, b, c in product(STEPS, repeat=3)],
+    "a*a*a*b": ["X/*" + "a*" * stars + end for stars in range(1, 31) for end in STEPS[1:]],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_set_of_globs_takes_more_than_its_steps(kind: str) -> None:
+    """A search that would visit most of the globs is given up after the steps that it may take, and all that match are found."""
+    texts = list(dict.fromkeys(HOSTILE[kind]))
+    index: MatchIndex[int] = MatchIndex()
+    for item, text in enumerate(texts):
+        index.add(glob(text), item, "insider")
+    index.add(glob("X/*"), -1, "honest")
+    destination = "X/" + STEPS * 2 + "a" * 30
+    trie = index._owned["insider"].trie
+    matching = [item for item, text in enumerate(texts) if glob(text).matches(destination)]
+    assert index.matches(destination) == [*matching, -1]
+    assert trie.steps <= STEPS_PER_ITEM * (len(texts) + len(matching)) + 8 * (len(destination) + 1)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_node_is_visited_once_for_each_place(kind: str) -> None:
+    """The work grows with the globs and the length of the destination, and with nothing else, however the globs combine stars."""
+    globs = [glob(text) for text in dict.fromkeys(HOSTILE[kind])]
+    trie = GlobTrie()
+    for position, one in enumerate(globs):
+        trie.add(one, position)
+    destination = "X/" + STEPS * 2 + "a" * 30
+    assert trie.collect(destination, 0, [], 1 << 60)
+    elements = sum(len(one.elements) for one in globs)
+    assert trie.steps <= 3 * elements * (len(destination) + 1)
