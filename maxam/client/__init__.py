@@ -149,7 +149,8 @@ async def resuming(
     It waits 0.25 s before the first attempt and up to 30 s between later ones, each shortened at random by up to half.
     The files are read again each time, so that renewed certificates are picked up. It gives up only when another
     connection takes over the session. `on_loss` gets the reason for each loss and the pause before the next attempt. With
-    `others` each attempt tries all addresses in turn, and begins after the one that was lost.
+    `others` each attempt tries all addresses in turn, and begins after the one that was lost. A connection whose heart-beats
+    are late counts as lost once another address takes connections.
 
     Raises:
         ClientError: The first connection could not be made: see `connect`.
@@ -171,5 +172,6 @@ async def resuming(
             )
         )
 
-    async with resume(dial_again, client_id, on_loss) as client:
+    search = addresses.search if others else None
+    async with resume(dial_again, client_id, on_loss, search) as client:
         yield client

@@ -1,12 +1,16 @@
 """Several addresses of one gateway or its replicas: each attempt tries them in turn, beginning after the one that failed last."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, final
+
+import anyio
 
 from maxam.client.connection import Client
 from maxam.client_tls import CertificateFileError
 from maxam.errors import ClientError
+
+SEARCH_S: Final = 1.0  # for one address to take a TCP connection
 
 Address = tuple[str, int]  # host and port
 
@@ -22,6 +26,16 @@ class Addresses:
     def __init__(self, addresses: Sequence[Address]) -> None:
         self.first = 0
         self._addresses: Final = tuple(addresses)
+
+    async def search(self) -> str:
+        """Return an address, other than the one that the last attempt ended with, that takes TCP connections; empty for none."""
+        for turn in range(len(self._addresses) - 1):
+            host, port = self._addresses[(self.first + turn) % len(self._addresses)]
+            with anyio.move_on_after(SEARCH_S), suppress(OSError):
+                stream = await anyio.connect_tcp(host, port)
+                await stream.aclose()
+                return f"{host}:{port}"
+        return ""
 
     @asynccontextmanager
     async def connect(self, dial: Callable[[str, int], AbstractAsyncContextManager[Client]]) -> AsyncIterator[Client]:

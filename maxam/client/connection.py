@@ -1,6 +1,6 @@
 """One connection: requests that await their RECEIPT, and the handshake that opens it."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, final
@@ -25,6 +25,7 @@ Source = tuple[str, int]  # name and number
 HEART_BEAT_MS: Final = (10_000, 10_000)  # Spec: MaXaM "set to 10000 (ms) or less"
 VERSIONS: Final = {"1.1": (VERSION_1_1,), "1.2": (VERSION_1_2,), None: (VERSION_1_1, VERSION_1_2)}
 DISCONNECT_TIMEOUT_S: Final = 5.0  # for the RECEIPT of DISCONNECT
+SEARCH_PAUSE_S: Final = 1.0  # between two searches for another address, while heart-beats are late
 
 # Twice and more of a gateway's defaults: MESSAGE has headers of its own beside the sender's.
 _LIMITS: Final = Limits(
@@ -229,6 +230,18 @@ class Client:
             # Spec: MaXaM "The client MUST handle the case where the broker closes [...] before the client can receive"
             await posted.receipt()
         link.fail(ConnectionLostError("this client has disconnected"))
+
+    async def replaced(self, search: Callable[[], Awaitable[str]]) -> None:
+        """End the connection when a heart-beat is late and `search` finds another address that takes connections."""
+        while True:
+            await self._link.late()
+            found = await search()
+            if found:
+                self._link.fail(
+                    ConnectionLostError(f"a heart-beat of the gateway is late, and {found} takes connections")
+                )
+                return
+            await anyio.sleep(SEARCH_PAUSE_S)
 
     async def ended(self) -> ClientError:
         """Wait until the connection is over, and return the reason."""

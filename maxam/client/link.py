@@ -33,6 +33,7 @@ RECEIVE_BYTES_MAX: Final = 65_536  # at a time
 UNWRITTEN_BYTES_MAX: Final = 262_144  # frames in the writer's queue; when they are more, requests wait for room
 UNREAD_MESSAGES_MAX: Final = 100  # of a subscription with ack auto: a value that waits here is no longer the newest
 UNREAD_BYTES_MAX: Final = 1_048_576  # likewise, in bytes of bodies
+LATE_CHECK_S: Final = 1.0  # between two checks whether a heart-beat is late
 ERROR_TIMEOUT_S: Final = 1.0  # for an ERROR to arrive when writing has failed already
 _LAST_CHANCE_PASSES: Final = 5  # of the event loop, for bytes that came while the program kept it busy
 
@@ -246,6 +247,11 @@ class Link:
         if self._room is not None:
             self._room.set()
             self._room = None
+
+    async def late(self) -> None:
+        """Wait until a heart-beat of the gateway is late."""
+        while (due_s := self._heart_beat.late_due_s) > (now_s := self.now_s()):  # noqa: ASYNC110  # it moves
+            await anyio.sleep(min(due_s - now_s, LATE_CHECK_S))
 
     async def _wait_for_inboxes(self) -> None:
         while not self.leaving and any(inbox.full for inbox in self.inboxes.values()):

@@ -7,7 +7,7 @@ one delivers all current values again. Any other misses the changes that came me
 # ruff: noqa: SLF001 - client and subscription share their state
 
 import random
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from types import TracebackType
@@ -34,7 +34,10 @@ OnLoss = Callable[[ClientError, float], None]
 
 @asynccontextmanager
 async def resume(
-    dial: Dial, client_id: str | None = None, on_loss: OnLoss | None = None
+    dial: Dial,
+    client_id: str | None = None,
+    on_loss: OnLoss | None = None,
+    search: Callable[[], Awaitable[str]] | None = None,
 ) -> AsyncIterator["ResumingClient"]:
     """Keep a connection made by `dial` while the block runs; the first one is made before it begins.
 
@@ -42,11 +45,12 @@ async def resume(
         dial: Makes one connection.
         client_id: Identifier of the session. None lets the gateway choose one at the first connection.
         on_loss: Called with the reason why a connection was lost or not made, and the seconds until the next attempt.
+        search: Returns another address that takes connections; empty for none. It is asked while a heart-beat is late.
 
     Raises:
         ClientError: The first connection could not be made. Later ones are tried until the block ends.
     """
-    client = ResumingClient(dial, client_id, on_loss)
+    client = ResumingClient(dial, client_id, on_loss, search)
     async with background() as nursery:
         problem: ClientError | None = await nursery.start(client._serve)
         if problem is not None:
@@ -65,12 +69,19 @@ class ResumingClient:
         incarnation: Like `Client.incarnation`, of the newest connection.
     """
 
-    def __init__(self, dial: Dial, client_id: str | None, on_loss: OnLoss | None) -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        client_id: str | None,
+        on_loss: OnLoss | None,
+        search: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
         self.session = client_id
         self.connections = 0
         self.incarnation = ""
         self._dial: Final = dial
         self._on_loss: Final = on_loss
+        self._search: Final = search
         self._ids: Final = count(1)
         self._subscriptions: Final[list[ResumingSubscription]] = []
         self._client: Client | None = None  # connected, and its subscriptions resumed
@@ -176,6 +187,13 @@ class ResumingClient:
             if subscription._progress is not None:
                 subscription._progress.notify()
 
+    async def _ended(self, client: Client) -> ClientError:
+        """Wait until a connection is over, and return the reason."""
+        async with background() as tasks:
+            if self._search is not None:
+                tasks.start_soon(client.replaced, self._search)
+            return await client.ended()
+
     async def _serve(self, task_status: anyio.abc.TaskStatus[ClientError | None]) -> None:
         pause_s = PAUSE_MIN_S
         while True:
@@ -190,7 +208,7 @@ class ResumingClient:
                     self._set(client)
                     if self.connections == 1:
                         task_status.started(None)
-                    reason = await client.ended()
+                    reason = await self._ended(client)
             except ClientError as error:
                 reason = error
             self._set(None)

@@ -106,6 +106,13 @@ class HeartBeat:
         return self._last_sent_s + 0.9 * self.send_interval_s if self.send_interval_s else _NEVER_S
 
     @property
+    def late_due_s(self) -> float:
+        """Time from which on a heart-beat of the peer is late: 1.2 times the interval after the last bytes read."""
+        if not self.receive_interval_s or self._paused_s is not None:
+            return _NEVER_S
+        return self._last_received_s + 1.2 * self.receive_interval_s
+
+    @property
     def dead_due_s(self) -> float:
         """Time at which the peer counts as dead: twice the interval after the last bytes read. See `is_dead`."""
         # Spec: STOMP 1.2 "the receiver SHOULD be tolerant and take into account an error margin"

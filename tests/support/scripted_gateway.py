@@ -123,6 +123,8 @@ class Gateway:
         async with talking(self.scripts.pop(0), client_id=session) as client:
             yield client
 
-    def resuming(self) -> AbstractAsyncContextManager[ResumingClient]:
-        """Return a resuming client of this gateway."""
-        return resume(self.dial, None, lambda reason, wait_s: self.losses.append((str(reason), wait_s)))
+    def resuming(
+        self, search: Callable[[], Awaitable[str]] | None = None
+    ) -> AbstractAsyncContextManager[ResumingClient]:
+        """Return a resuming client of this gateway, which finds others by `search`."""
+        return resume(self.dial, None, lambda reason, wait_s: self.losses.append((str(reason), wait_s)), search)

@@ -1,6 +1,7 @@
 """The client against a scripted peer over in-memory streams, with a clock that jumps."""
 
 import contextlib
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from maxam.client import (
     VersionError,
     connect,
 )
+from maxam.client.addresses import Addresses
 from maxam.client.connection import converse
 from maxam.client.link import UNREAD_MESSAGES_MAX
 from maxam.stomp import encoder
@@ -592,6 +594,53 @@ async def test_pauses_grow_to_a_bound() -> None:
         assert full / 2 <= wait_s <= full
     assert gateway.losses[0][0] == "the gateway closed the connection"
     assert gateway.losses[1][0] == "nobody there"
+
+
+@pytest.mark.parametrize("found_at_s", [0, 14, 30])
+@on_both_loops
+async def test_a_late_gateway_is_left_as_soon_as_another_address_serves(found_at_s: int) -> None:
+    """Another address is searched for while a heart-beat is late, and never before. Without one, the gateway is dead as ever."""
+    asked_s: list[float] = []
+    began_s = anyio.current_time()
+
+    async def search() -> str:
+        asked_s.append(anyio.current_time() - began_s)
+        return "b:61614" if asked_s[-1] >= found_at_s else ""
+
+    async def silent(peer: ServerConnection) -> None:
+        await peer.accept(heart_beat_ms=(10000, 0))
+        await anyio.sleep(9)
+        await peer.stream.send_all(encoder.HEART_BEAT)
+
+    async def answer(peer: ServerConnection) -> None:
+        await peer.accept(heart_beat_ms=(0, 0))
+        await peer.receipt(await peer.expect(b"SEND"))
+        await peer.leave()
+
+    gateway = Gateway(silent, answer)
+    async with gateway.resuming(search) as client:
+        await anyio.sleep(1)
+        with contextlib.suppress(OutcomeUnknownError):
+            await client.send("X/a", b"v", retry=True)
+        lost_s = anyio.current_time() - began_s
+    assert asked_s[0] == pytest.approx(21)
+    assert ("b:61614 takes connections" in gateway.losses[0][0]) == (found_at_s < 29)
+    assert lost_s == pytest.approx(21 if found_at_s < 21 else 29, abs=1)
+
+
+def test_the_next_address_that_takes_connections_is_found() -> None:
+    """The one in use is not asked, and those that refuse are passed."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))  # it does not listen
+            port, refusing = listener.getsockname()[1], unused.getsockname()[1]
+            addresses = Addresses([("127.0.0.1", refusing), ("127.0.0.1", refusing), ("127.0.0.1", port)])
+            for addresses.first, expected in enumerate(("", f"127.0.0.1:{port}", f"127.0.0.1:{port}")):
+                assert await addresses.search() == expected
+
+    for backend in ("asyncio", "trio"):
+        anyio.run(main, backend=backend)
 
 
 @on_both_loops
