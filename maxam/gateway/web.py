@@ -195,12 +195,15 @@ class WebListener:
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX)
         request: object = h11.NEED_DATA
         outcome: Upgrade | Refusal | None = None
+        data = tls.decrypt()  # a client may send the request together with the end of its handshake
         try:
             while (request := http.next_event()) is h11.NEED_DATA:
-                data = await tls.receive(self._limits.connect_receive_bytes_max)
+                while data == b"":  # h11 would take it for the end of the stream
+                    data = await tls.receive(self._limits.connect_receive_bytes_max)
                 if data is None:
                     raise TransportClosedError("closed before a request")
                 http.receive_data(data)
+                data = b""
         except h11.RemoteProtocolError as error:
             outcome = Refusal(HTTPStatus(error.error_status_hint), "bad", "the request is not valid HTTP/1.1")
         if outcome is None:

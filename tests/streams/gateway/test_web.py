@@ -1,9 +1,12 @@
 """The listener of clients without a certificate: from the upgrade to a value, and each reason to refuse it."""
 
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from wsproto.extensions import PerMessageDeflate
 
 from maxam.gateway.tickets import TicketError
@@ -40,6 +43,37 @@ def test_a_ticket_gives_the_values_of_its_globs_and_no_others(site: Site, origin
                 await anna.send("X/Floor.1", b"second")
                 assert await client.values(1) == {"X/Floor.1": b"second"}
                 assert await client.send("X/Floor.1", b"mine") == (b"rejected-unauthorised", b"unauthorised")
+
+    run(test)
+
+
+def test_a_request_may_come_with_the_end_of_the_handshake(site: Site) -> None:
+    """The upgrade is answered when request and last flight of the handshake arrive together, as browsers and busy machines have it."""
+
+    async def test() -> None:
+        async with living(site, web=WEB) as gateway:
+            stream = await trio.open_tcp_stream("127.0.0.1", gateway.web_port)
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = gateway.site.context(None).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    if outgoing.pending:
+                        await stream.send_all(outgoing.read())
+                    incoming.write(await stream.receive_some(65_536))
+            request = b"GET /stomp HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            request += b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            tls.write(request + b"sec-websocket-protocol: v12.stomp\r\n\r\n")
+            await stream.send_all(outgoing.read())
+            answer = b""
+            while not answer:
+                incoming.write(await stream.receive_some(65_536))
+                with suppress(ssl.SSLWantReadError):
+                    answer = tls.read(65_536)
+            assert answer.startswith(b"HTTP/1.1 101 ")
+            await stream.aclose()
 
     run(test)
 
