@@ -69,7 +69,7 @@ REFINED_MUTANTS = (
     _mutant("timer of an interval forgotten", refined_delivery, "        if due_s >= 0 and (refinement.armed_s < 0", "        if due_s >= 0 and not refinement._pace and (refinement.armed_s < 0"),
     # Of changes only.
     _mutant("changes-only remembers what did not arrive", refinement, "self._bodies: Final[dict[bytes, bytes]] = {}", "self._bodies: Final[dict[bytes, bytes]] = _digest.__dict__"),
-    _mutant("changes-only sends equal bodies", refinement, "self._changes_only and self._bodies.get(destination) == _digest(change)", "False"),
+    _mutant("changes-only sends equal bodies", refinement, "self._changes_only and self._bodies.get(destination) == self._digest(change)", "False"),
     _mutant("changes-only remembers a deleted value", refinement, "        if change.deleted or verdict == LEAVE:\n            self._bodies.pop(destination, None)\n", "        if change.deleted or verdict == LEAVE:\n"),
     _mutant("changes-only compares lengths", refinement, "blake2b(memoryview(change.content)[change.body_at :], digest_size=16).digest()", "b'%d' % len(change.content)"),
     # Of metadata.
