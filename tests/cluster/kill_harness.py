@@ -153,8 +153,7 @@ class Harness:
 
     async def fault(self, name: str) -> None:
         """Do one fault, wait until the cluster is whole again, and record the figures."""
-        leader = await self._supervised.settled()
-        await trio.sleep(self._random.uniform(*THINK_S))
+        leader = await self._settled_leader()
         before = (await self._supervised.head()).term
         with trio.move_on_after(PATIENCE_S) as patience:
             self._load.measure_gap()
@@ -169,6 +168,14 @@ class Harness:
         extra = (await self._supervised.head()).term - before - terms
         self.totals.gaps_s.setdefault(name, []).append(gap_s)
         self.totals.needless[name] = self.totals.needless.get(name, 0) + max(0, extra)
+
+    async def _settled_leader(self) -> str:
+        """Return the leader of a whole cluster that has had load for a while. A slow machine may change it meanwhile."""
+        while True:
+            leader = await self._supervised.settled()
+            await trio.sleep(self._random.uniform(*THINK_S))
+            if (await self._supervised.head()).leader == leader and self._supervised.runs(leader):
+                return leader
 
     async def _strike(self, name: str, leader: str) -> int:
         """Do a fault, and return the number of new terms that it may cost."""

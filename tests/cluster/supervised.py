@@ -101,6 +101,11 @@ class Supervised:
 
     # knowledge
 
+    def runs(self, name: str) -> bool:
+        """Return True if a member is up."""
+        process = self.site.members[name]._process
+        return process is not None and process.poll() is None
+
     async def head(self) -> Head:
         """Return the head of the log, as soon as etcd answers."""
         while True:

@@ -74,8 +74,15 @@ class ClusterSite:
             self.members[name] = member
 
     def found(self, name: str) -> None:
-        """Make the log with the journal of a member."""
-        self._run("cluster", "init", "--config", str(self.members[name].folder / "maxam.toml"), "--yes")
+        """Make the log with the journal of a member, as soon as etcd answers."""
+        path = str(self.members[name].folder / "maxam.toml")
+
+        def is_made() -> bool:
+            done = self.run("maxam.cli.main", "main", "cluster", "init", "--config", path, "--yes")
+            assert done.returncode == 0 or "[failed]" in done.stderr, done.stderr
+            return done.returncode == 0
+
+        self.until(is_made, "etcd")
 
     def admin(self, name: str, *arguments: str) -> str:
         """Run maxam-admin against a member; return what it prints."""
