@@ -22,7 +22,7 @@ BENCHMARKS := $(FROM_WHEEL) $(BIN)/python tests/benchmarks/__main__.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reference console-bench refined-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate simulate-bridges simulate-cluster lint bench compare grow pipeline pipeline-bench pack wheel lock clean
+.PHONY: help reference console-bench refined-bench run demo check check-tests test test-deps fuzz soak flood network-test tls-scan corruption-test disk-curve kill-test coverage simulate simulate-bridges simulate-cluster simulate-fronts lint bench compare grow pipeline pipeline-bench pack wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -55,8 +55,8 @@ test-deps: ## install what tests need of the system: STOMP clients, brokers, bro
 	deploy/install-bench-peers
 	deploy/install-test-clients
 
-kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes)
-	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200)
+kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 takes some ten minutes; FRONTS=2 kills fronts too)
+	$(BIN)/python -m tests.faults.kill_harness --kills $(or $(KILLS),200) $(if $(FRONTS),--fronts $(FRONTS))
 
 .PHONY: etcd-test etcd-bench
 etcd-bench: $(INSTALLED) $(DEV) ## the log of a cluster on three etcd nodes: appends, failover, sizes (ETCD_ARGS="--minutes 30")
@@ -145,6 +145,9 @@ simulate-bridges: $(DEV) ## the same of venues, a centre and the bridges between
 
 simulate-cluster: $(DEV) ## the same of the members of a cluster, their gateways, clients and log (SEEDS=10000; JOBS=1)
 	$(BIN)/python -m tests.simulation --kinds cluster cluster-venue --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
+
+simulate-fronts: $(DEV) ## the same of a broker with 0, 1 and 3 fronts (SEEDS=10000; JOBS=1)
+	$(BIN)/python -m tests.simulation --kinds fronts --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
 reference: $(DEV) ## write docs/reference/ from the commands and the admin API
 	$(BIN)/python -m tests.docs.reference

@@ -49,12 +49,14 @@ from maxam.records import Headers
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
+from tests.faults.kill_fronts import disturb
 from tests.support.gateway_folder import GatewayFolder, GatewayProcess
 from tests.support.patience import PATIENCE_S
 
 PUBLISHERS = 8
 TOPICS_EACH = 25
 OUTSTANDING_MAX = 32  # SENDs of a publisher without a RECEIPT
+FRONTS_S = 2.0  # more time of a run with fronts, of which one is killed or stopped
 LOAD_S = (0.05, 0.6)  # from the first SEND of a run to its end, or to its first ACK
 DELETES = 0.15  # share of SENDs
 END = b"X/end"  # the snapshot is complete when this comes: it is absent whenever one begins
@@ -94,6 +96,8 @@ class Reader:
     waiting: deque[list[tuple[bytes, int]]] = field(default_factory=deque)  # ACKs whose RECEIPT has not come
     owed: dict[bytes, int] = field(default_factory=dict)  # what came since it resumed
     caught_up: trio.Event = field(default_factory=trio.Event)
+    reading: trio.CancelScope = field(default_factory=trio.CancelScope)  # of its newest connection
+    known: bool = False  # its session exists
 
 
 READERS = (
@@ -120,13 +124,17 @@ class Totals:
     redelivered: int = 0
     ready_s: float = 0.0  # the longest start
     stop_s: float = 0.0  # the longest graceful stop
+    fronts_killed: int = 0
+    fronts_stopped: int = 0
 
     def __str__(self) -> str:
         share = 100 * self.in_flight / max(1, self.kills)
+        fronts = f"; {self.fronts_killed} fronts killed, {self.fronts_stopped} stopped for a while"
         return (
             f"{self.kills} kills, {share:.0f} % with SENDs and ACKs unreceipted; {self.stops} graceful stops; "
             f"{self.snapshots} snapshots; {self.accepted} SENDs accepted, {self.unknown} of unknown outcome; "
             f"{self.messages} MESSAGEs, {self.redelivered} of them again; longest start {self.ready_s:.2f} s, longest graceful stop {self.stop_s:.2f} s"
+            f"{fronts if self.fronts_killed + self.fronts_stopped else ''}"
         )
 
 
@@ -163,8 +171,9 @@ class Wire:
 class Harness:
     """One journal through any number of starts."""
 
-    def __init__(self, files: GatewayFolder, seed: int) -> None:
+    def __init__(self, files: GatewayFolder, seed: int, fronts: int = 0) -> None:
         self.files = files
+        self._fronts = fronts
         self.journal = files.folder / "var" / "journal"
         self.totals = Totals()
         self._random = random.Random(seed)  # noqa: S311 - no secret
@@ -175,6 +184,7 @@ class Harness:
         self._floor = 0  # SENDs of this run have revisions above it
         self._unreceipted = 0
         self._struck_s = 0.0
+        self._struck_run = 0
         self._under_way = threading.Event()  # SENDs and ACKs of this run's load
         self._snapshot: subprocess.Popen[bytes] | None = None
         files.configure(journal="segment_bytes_max = 65536\nsnapshot_segments = 1000")  # snapshots are the harness's
@@ -195,6 +205,9 @@ class Harness:
                         nursery.start_soon(self._publish, wire, number)
                     if self._random.random() < 0.3:
                         self._build_snapshot()
+                    if self._fronts:
+                        nursery.start_soon(self._disturb, gateway, stack, nursery)
+                        delay_s += self._random.uniform(0.0, FRONTS_S)
                     # from a thread, so that it strikes in the middle of whatever this one does
                     threading.Timer(delay_s, self._strike, (gateway, graceful)).start()
             code = gateway.process.wait()
@@ -217,6 +230,18 @@ class Harness:
                 raise BrokenPromiseError("the last stop was not graceful")
         self._read_journal()
 
+    async def _disturb(self, gateway: GatewayProcess, stack: AsyncExitStack, nursery: trio.Nursery) -> None:
+        async def take_over(number: int) -> None:
+            reader = self._readers[number]
+            reader.reading.cancel()  # what comes to the older connection from now on is lost
+            await self._resume(reader, gateway, stack, nursery)
+
+        run = self._run
+        if await disturb(gateway, self._fronts, self._random, take_over, lambda: self._struck_run == run):
+            self.totals.fronts_killed += 1
+        else:
+            self.totals.fronts_stopped += 1
+
     # the end of a run
 
     def _strike(self, gateway: GatewayProcess, graceful: bool) -> None:
@@ -224,6 +249,7 @@ class Harness:
         acks = sum(len(reader.waiting) for reader in self._readers)
         sends = self._unreceipted
         self._struck_s = time.monotonic()
+        self._struck_run = self._run
         gateway.process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
         if self._snapshot is not None and self._random.random() < 0.5:
             self._snapshot.kill()
@@ -306,15 +332,35 @@ class Harness:
         entry.accepted = True
         self.totals.accepted += 1
 
+    async def _resume(
+        self, reader: Reader, gateway: GatewayProcess, stack: AsyncExitStack, nursery: trio.Nursery
+    ) -> None:
+        """Connect a reader, and have it read from now on."""
+        wire = await self._connect(stack, gateway, "subscriber", reader.name)
+        reader.unacked = []
+        reader.waiting.clear()
+        reader.reading = trio.CancelScope()
+        await wire.write(
+            encoder.subscribe(VERSION_1_2, SUBSCRIPTION, reader.glob.encode(), durable=True, receipt_id=b"resume")
+        )
+        nursery.start_soon(self._read, wire, reader)
+
     async def _read(self, wire: Wire, reader: Reader) -> None:
+        with reader.reading:
+            await self._read_on(wire, reader)
+
+    async def _read_on(self, wire: Wire, reader: Reader) -> None:
         while frames := await wire.frames():
             parts = []
             for frame in frames:
                 if frame.command == b"MESSAGE":
                     parts.append(self._read_message(frame, reader))
                 elif frame.headers.get(b"receipt-id") == b"resume":
-                    if frame.headers[b"result"] != (b"created" if self._run == 1 else b"resumed"):
+                    if frame.headers[b"result"] != (b"resumed" if reader.known else b"created"):
                         raise BrokenPromiseError(f"{reader.name} was {frame.headers[b'result']!r}")
+                    reader.known = True
+                elif frame.command == b"ERROR":  # of a takeover, or of a graceful stop
+                    continue
                 elif frame.command == b"RECEIPT":
                     for topic, revision in reader.waiting.popleft():
                         reader.promised[topic] = revision
@@ -371,14 +417,9 @@ class Harness:
         """Resume all, compare snapshot and owed topics with the record; the readers go on reading after it."""
         self._floor = max(self._revisions, default=0)
         for reader in self._readers:
-            reader.unacked, reader.owed, reader.caught_up = [], {}, trio.Event()
+            reader.owed, reader.caught_up = {}, trio.Event()
             reader.acked_before = dict(reader.acked)
-            reader.waiting.clear()
-            wire = await self._connect(stack, gateway, "subscriber", reader.name)
-            await wire.write(
-                encoder.subscribe(VERSION_1_2, SUBSCRIPTION, reader.glob.encode(), durable=True, receipt_id=b"resume")
-            )
-            nursery.start_soon(self._read, wire, reader)
+            await self._resume(reader, gateway, stack, nursery)
         operator = await self._connect(stack, gateway, "operator")
         await operator.write(
             encoder.subscribe(VERSION_1_2, b"all", b"X/**", b"auto", eager=True)
@@ -516,9 +557,9 @@ def recovered_state(journal: Path, *, snapshots: bool = True) -> State:
     )
 
 
-def run(folder: Path, seed: int, kills: int, stops: int = 1) -> Totals:
+def run(folder: Path, seed: int, kills: int, stops: int = 1, fronts: int = 0) -> Totals:
     """Do N kills with graceful stops among them. Raises BrokenPromiseError at the first broken promise."""
-    harness = Harness(GatewayFolder(folder), seed)
+    harness = Harness(GatewayFolder(folder, fronts), seed, fronts)
 
     async def main() -> None:
         for number in range(kills + stops):
@@ -533,11 +574,12 @@ def main() -> int:
     """Run from the command line; keeps the folder when a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.kill_harness")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--fronts", type=int, default=0, help="have N fronts serve, and kill or stop one in each round")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="maxam-kill-"))
     sys.stdout.write(f"seed {options.seed}, {folder}\n")
-    totals = run(folder, options.seed, options.kills, max(1, options.kills // 10))
+    totals = run(folder, options.seed, options.kills, max(1, options.kills // 10), options.fronts)
     shutil.rmtree(folder)
     sys.stdout.write(f"{totals}\n")
     return 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 
-from tests.simulation import bridges, cluster, cluster_venue
+from tests.simulation import bridges, cluster, cluster_venue, fronts
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import refined, selective
 from tests.simulation.venue import simulate
@@ -41,8 +41,9 @@ KINDS: dict[str, Callable[[int], Mapping[str, int] | None]] = {
     "bridges": lambda seed: bridges.simulate(seed).counted,
     "cluster": lambda seed: cluster.simulate(seed).counted,
     "cluster-venue": lambda seed: cluster_venue.simulate(seed).counted,
+    "fronts": fronts.simulate,
 }
-ONE_BROKER = [kind for kind in KINDS if kind not in {"bridges", "cluster", "cluster-venue"}]
+ONE_BROKER = [kind for kind in KINDS if kind not in {"bridges", "cluster", "cluster-venue", "fronts"}]
 COUNTED = ("crashes", "faults", "refusals", "reloads", "snapshots", "expiries", "committed", "messages")
 
 
@@ -103,7 +104,9 @@ def said(counted: Counter[str]) -> str:
     """Return the counts in words."""
     return ", ".join(
         f"{counted[name]:,} {name}"
-        for name in dict.fromkeys(("seeds", *COUNTED, *bridges.COUNTED, *cluster.COUNTED, *cluster_venue.COUNTED))
+        for name in dict.fromkeys(
+            ("seeds", *COUNTED, *bridges.COUNTED, *cluster.COUNTED, *cluster_venue.COUNTED, *fronts.COUNTED)
+        )
         if counted[name]
     )
 

@@ -1,0 +1,50 @@
+"""Clients of a broker with 0, 1 or 3 fronts are promised the same, whatever fails."""
+
+import os
+import subprocess
+import sys
+from unittest.mock import patch
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.fronts import COUNTED, COUNTS, Fronted, alike, simulate
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_clients_are_promised_holds_whatever_fails(count: int) -> None:
+    """Fronts that are killed or stopped, restarts, a full disk, takeovers, and policies that change."""
+    for seed in range(5):
+        Fronted(seed, count).run()
+
+
+def test_clients_read_the_same_with_any_number_of_fronts() -> None:
+    """With 0, 1 and 3 fronts all answers and values of a seed are the same, if each action settles before the next one."""
+    for seed in range(10, 14):
+        alike(seed)
+
+
+def test_simulated_fronts_are_not_idle() -> None:
+    """Seeds do send, accept, refuse, take over, kill, stop, restart and reload."""
+    found = [simulate(seed) for seed in range(16, 20)]
+    for name in COUNTED:
+        assert sum(one[name] for one in found) > 0, name
+
+
+def test_one_seed_repeats_exactly() -> None:
+    """Two runs of one seed do the same, whatever hashes strings have."""
+    code = "from tests.simulation.fronts import simulate; print(sorted(simulate(7).items()))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--kinds fronts` selects this simulation."""
+    with patch.object(sys, "argv", ["simulation", "--kinds", "fronts", "--seeds", "1", "--jobs", "1"]):
+        assert main() == 0
+    assert capsys.readouterr().out.startswith("1 seeds, ")
