@@ -81,6 +81,11 @@ class Rows:
             self._parts.append(_json(rows)[1:-1])
             self._count += len(rows)
 
+    def add_texts(self, rows: Sequence[bytes]) -> None:
+        """Add rows that are JSON already."""
+        self._parts.extend(rows)
+        self._count += len(rows)
+
     async def add_all(self, rows: Sequence[_Row], batch: int, row_of: Callable[[_Row], Mapping[str, object]]) -> None:
         """Write all rows of a list, `batch` of them before the event loop runs other tasks."""
         for start in range(0, len(rows), batch):

@@ -6,9 +6,9 @@ Confluent's API answer in its form. For the console's files, a browser gets a pa
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import trio
 from starlette.applications import Starlette
@@ -48,9 +48,11 @@ from maxam.api.routes import (
     subscriptions,
     tickets,
     topics,
+    values,
     wills,
 )
 from maxam.api.routing import ANY_CERTIFICATE, ANY_PRINCIPAL, Call, Handler, RouteSpec
+from maxam.api.values.reader import Reader
 from maxam.api.view import View
 from maxam.avro.json.decoding import iso_time
 from maxam.error_codes import INTERNAL
@@ -75,12 +77,28 @@ def make_application(view: View) -> Starlette:
             Route(path, _guarded(view, method, right, handler), methods=[method])
             for method, path, right, handler in ROUTES
         ],
-        exception_handlers={
-            ApiError: _on_api_error,
-            ConfluentError: _on_confluent_error,
-            HTTPException: _on_http_error,
-            Exception: _on_bug,
-        },
+        exception_handlers=_ON_ERRORS,
+    )
+
+
+def make_values_application(view: View, reader_of: Callable[[Request], Reader]) -> Starlette:
+    """Return the ASGI application of the routes of values alone, for clients that present no certificate.
+
+    Args:
+        view: The gateway.
+        reader_of: Returns the client of a request; raises ApiError.
+    """
+
+    def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            reader = reader_of(request)
+            return await _answered(Call(view, request, reader.identity, reader), handler)
+
+        return answer
+
+    return Starlette(
+        routes=[Route(path, endpoint(handler), methods=[method]) for method, path, _, handler in values.ROUTES],
+        exception_handlers=_ON_ERRORS,
     )
 
 
@@ -226,6 +244,13 @@ async def _on_bug(_request: Request, _error: Exception) -> Response:
     return Answer(problem(INTERNAL, "internal error"), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
+_ON_ERRORS: Final[Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]]] = {
+    ApiError: _on_api_error,
+    ConfluentError: _on_confluent_error,
+    HTTPException: _on_http_error,
+    Exception: _on_bug,
+}
+
 _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *health.ROUTES,
     *topics.ROUTES,
@@ -253,5 +278,6 @@ _ROUTES: Final[tuple[RouteSpec, ...]] = (
     *confluent.ROUTES,
     *console.ROUTES,
     *live.ROUTES,
+    *values.ROUTES,
 )
 ROUTES: Final[tuple[RouteSpec, ...]] = (*_ROUTES, *openapi.routes(_ROUTES))

@@ -15,7 +15,9 @@ from starlette.responses import Response
 
 from maxam.api.answers import JSON_TYPE, ApiError
 from maxam.api.description import Schema
+from maxam.api.listener import CHAIN
 from maxam.api.parameters import Parameter, flag, read_query
+from maxam.api.values.reader import Reader
 from maxam.api.view import View
 from maxam.gateway.audit import ADMIN
 from maxam.gateway.listener import address_text
@@ -35,13 +37,30 @@ class Call:
         view: The state of the gateway.
         request: The request.
         caller: Its sender.
+        reader: The sender with its rights to receive.
     """
 
-    def __init__(self, view: View, request: Request, caller: Identity) -> None:
+    def __init__(self, view: View, request: Request, caller: Identity, reader: Reader | None = None) -> None:
+        """Make it; without a reader the rights are those of the caller's certificate."""
         self.view: Final = view
         self.request: Final = request
         self.caller: Final = caller
+        self.reader: Final = self._by_certificate() if reader is None else reader
         self.values: Mapping[str, Any] = {}
+
+    def _by_certificate(self) -> Reader:
+        view, caller = self.view, self.caller
+        chain = self.request.scope.get("state", {}).get(CHAIN)
+
+        def denial() -> tuple[str, str] | None:
+            problem = view.denial(chain)
+            if problem is not None:
+                return "certificate-refused", problem
+            if view.principal_of(caller.fingerprint) != caller.principal:
+                return "forbidden", "this certificate stands for another principal now, or for none"
+            return None
+
+        return Reader(caller, lambda: view.policy.rights(caller.principal), denial)
 
     @property
     def gateway(self) -> Gateway:

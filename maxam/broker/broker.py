@@ -38,6 +38,7 @@ from maxam.broker.expiry import Expiry
 from maxam.broker.following import Following
 from maxam.broker.fronting import Fronting
 from maxam.broker.intake import Intake
+from maxam.broker.json_values import JsonValues
 from maxam.broker.last_wills import LastWills, expel_setter
 from maxam.broker.notices import Notices
 from maxam.broker.operations import Operation, OperationLog, Proof, Refusal, TransientSubscribe
@@ -204,6 +205,11 @@ class Broker:
     def registry(self) -> Registry:
         """The registry in force."""
         return self._admission.registry
+
+    @property
+    def json_values(self) -> JsonValues:
+        """Values as JSON, converted by the registry in force."""
+        return self._refinements.json_values
 
     # Requests of clients. Each may raise ProtocolError, having changed nothing.
 

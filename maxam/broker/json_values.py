@@ -32,12 +32,14 @@ class JsonContent:
         content: User headers and body, as `pack` of maxam/content.py makes it.
         body_at: Where in it the body begins.
         lines: Header lines of its MESSAGE besides.
+        decoded: False for a value that could not be converted.
         wire: The last variant that was asked for, and the shared bytes of its MESSAGE in that. Owned by the wire cache.
     """
 
-    __slots__ = ("body_at", "content", "lines", "wire")
+    __slots__ = ("body_at", "content", "decoded", "lines", "wire")
 
-    def __init__(self, content: bytes, body_at: int, lines: bytes) -> None:
+    def __init__(self, content: bytes, body_at: int, lines: bytes, decoded: bool) -> None:
+        self.decoded: Final = decoded
         self.content: Final = content
         self.body_at: Final = body_at
         self.lines: Final = lines
@@ -115,7 +117,7 @@ class JsonValues:
                 body = json_text(value)
                 lines = _JSON_LINE
         content, body_at = pack(kept, body)
-        return JsonContent(content, body_at, lines)
+        return JsonContent(content, body_at, lines, lines is _JSON_LINE)
 
     def _clear(self) -> None:
         self._kept.clear()

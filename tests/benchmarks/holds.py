@@ -86,7 +86,7 @@ _FURTHER: Final = (  # beside each route that reads, as it is without parameters
     "/v1/rejects?limit=200",
     "/v1/policy/explain?principal=publisher&receive=X/**",
 )
-_ENDLESS: Final = "/v1/live"
+_ENDLESS: Final = ("/v1/live", "/v1/values/live")
 
 
 @final
@@ -266,7 +266,7 @@ def listings() -> list[str]:
     """Return what is asked for: each route that reads, and the longest pages."""
     found = []
     for method, path, _, _ in ROUTES:
-        if method == "GET" and path != _ENDLESS:
+        if method == "GET" and path not in _ENDLESS:
             for name, value in _FILL.items():
                 path = path.replace(name, quote(value, safe="/"))  # noqa: PLW2901  # filled in
             if "{" not in path:

@@ -18,20 +18,16 @@ SLICE_NAMES: Final = 2000  # read before the event loop runs other tasks, in les
 
 
 @final
-class Live:
-    """The common state of all live streams of a gateway."""
+class Streams:
+    """The streams of one kind that are open."""
 
-    def __init__(self, read_events: Callable[[bool], None]) -> None:
-        """Begin without streams. `read_events` is called with True before the first stream, and with False after the last one."""
-        self._read_events: Final = read_events
-        self.rows: Final = RowCache()
-        self.scanning: Final = trio.Lock()  # one batch of one window in each pass of the event loop
-        self.counting: Final = trio.Lock()
-        self._counts: Final[dict[str, Count]] = {}
+    def __init__(self, what: str) -> None:
+        """Begin without any; `what` is their name for people."""
+        self._what: Final = what
         self._of_principal: Final[Counter[str]] = Counter()
 
     @property
-    def streams(self) -> int:
+    def count(self) -> int:
         """Number of streams."""
         return self._of_principal.total()
 
@@ -39,19 +35,17 @@ class Live:
         """Return why the principal may have no further stream, or None."""
         theirs = self._of_principal[principal]
         if theirs >= STREAMS_OF_PRINCIPAL_MAX:
-            return f"{theirs} live views of this principal are open already, which is the most; close one"
+            return f"{theirs} {self._what} of this principal are open already, which is the most; close one"
         return None
 
     @property
     def full(self) -> bool:
         """Whether all places of streams are taken."""
-        return self.streams >= STREAMS_MAX
+        return self.count >= STREAMS_MAX
 
     @contextmanager
     def place(self, principal: str) -> Iterator[None]:
         """Count a stream while it lasts."""
-        if not self.streams:
-            self._read_events(True)
         self._of_principal[principal] += 1
         try:
             yield
@@ -59,7 +53,38 @@ class Live:
             self._of_principal[principal] -= 1
             if not self._of_principal[principal]:
                 del self._of_principal[principal]
-            if not self.streams:
+
+
+@final
+class Live:
+    """The common state of all live streams of a gateway.
+
+    Attributes:
+        views: The open live views.
+        values: The open streams of values.
+        rows: The rows that views share.
+    """
+
+    def __init__(self, read_events: Callable[[bool], None]) -> None:
+        """Begin without streams. `read_events` is called with True before the first view, and with False after the last one."""
+        self._read_events: Final = read_events
+        self.views: Final = Streams("live views")
+        self.values: Final = Streams("streams of values")
+        self.rows: Final = RowCache()
+        self.scanning: Final = trio.Lock()  # one batch of one window in each pass of the event loop
+        self.counting: Final = trio.Lock()
+        self._counts: Final[dict[str, Count]] = {}
+
+    @contextmanager
+    def place(self, principal: str) -> Iterator[None]:
+        """Count a view while it lasts."""
+        if not self.views.count:
+            self._read_events(True)
+        try:
+            with self.views.place(principal):
+                yield
+        finally:
+            if not self.views.count:
                 self._read_events(False)
                 self.rows.clear()
 

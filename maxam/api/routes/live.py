@@ -1,23 +1,20 @@
 """The route of live views: server-sent events, for as long as the reader stays and may read."""
 
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final, final
+from typing import Final, final
 
-import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from maxam.api.answers import ApiError
 from maxam.api.description import TEXT
-from maxam.api.http1 import CARRIER
+from maxam.api.event_stream import MEDIA_TYPE, EventStream
 from maxam.api.listener import CHAIN
 from maxam.api.live.shared import STREAMS_MAX, Live
 from maxam.api.live.views import Stream
 from maxam.api.parameters import AFTER, GLOB, PAGE_MAX, flag, whole
 from maxam.api.routing import Call, Description, RouteSpec, record_personal
 
-MEDIA_TYPE: Final = "text/event-stream"
 _ROWS: Final = whole("rows", "topics in the window, at most", 1, PAGE_MAX, 50)
 _EVERY_MS: Final = whole(  # people read no faster than at the least
     "every_ms", "shortest time between two events with values, in milliseconds", 250, 60_000, 1000
@@ -26,43 +23,19 @@ _PII: Final = flag("pii", "with the fields that schemas mark as personal. The au
 
 
 @final
-class _EventStream(Response):
-    """A response that lasts: it ends when its stream does, the reader has gone, or the listener stops."""
+class _View(Response):
+    """The response of a live view."""
 
     def __init__(self, live: Live, principal: str, stream: Stream) -> None:
-        super().__init__(headers={"content-type": MEDIA_TYPE, "cache-control": "no-store"})
-        del self.headers["content-length"]
+        super().__init__()
         self._live: Final = live
         self._principal: Final = principal
         self._stream: Final = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve it."""
-        carrier = scope.get("state", {}).get(CARRIER)
-
-        async def write(data: bytes) -> None:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-
         with self._live.place(self._principal):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_until_gone, receive, nursery.cancel_scope)
-                if carrier is not None:
-                    nursery.start_soon(_until_stop, carrier.stopping, nursery.cancel_scope)
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await self._stream.run(write, trio.lowlevel.checkpoint if carrier is None else carrier.taken)
-                nursery.cancel_scope.cancel()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _until_gone(receive: Callable[[], Awaitable[Any]], scope: trio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
-
-
-async def _until_stop(stopping: trio.Event, scope: trio.CancelScope) -> None:
-    await stopping.wait()
-    scope.cancel()
+            await EventStream(self._stream.run)(scope, receive, send)
 
 
 @Description(
@@ -76,10 +49,10 @@ async def _live(call: Call) -> Response:
     live, principal = call.view.live, call.caller.principal
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
-    denial = live.denial(principal)
+    denial = live.views.denial(principal)
     if denial is not None:
         raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, "too-many-streams", denial)
-    if live.full:
+    if live.views.full:
         problem = f"{STREAMS_MAX} live views are open, which is the most"
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "too-many-streams", problem)
     if call[_PII]:
@@ -88,7 +61,7 @@ async def _live(call: Call) -> Response:
     stream = Stream(
         call.view, call.caller, chain, call[GLOB], call[AFTER], call[_ROWS], call[_EVERY_MS] / 1000, call[_PII]
     )
-    return _EventStream(live, principal, stream)
+    return _View(live, principal, stream)
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (("GET", "/v1/live", "read", _live),)

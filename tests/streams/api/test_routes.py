@@ -23,7 +23,7 @@ from tests.support.living_gateway import ANYTHING_GOES, Living, Site, TestClient
 from tests.support.patience import PATIENCE_S
 
 RIGHTS = ("read", "write", "metrics", "enrol")
-ENDLESS = ("/v1/live",)  # a stream: its own tests read it
+ENDLESS = ("/v1/live", "/v1/values/live")  # streams: their own tests read them
 
 
 @asynccontextmanager

@@ -258,7 +258,7 @@ def test_who_may_not_read_any_more_is_told_and_ended(world: World) -> None:
             change()
             await trio.sleep(1.5)
             assert not nursery.child_tasks
-        assert not reader.view.live.streams
+        assert not reader.view.live.views.count
         return reader.events()[-1]
 
     def policy(text: str) -> Callable[[], None]:
@@ -359,7 +359,7 @@ def test_tabs_share_what_was_decoded(world: World) -> None:
         nursery.cancel_scope.cancel()
 
     scene(test)
-    assert (view.live.streams, len(view.live.rows), view.live.rows.bytes) == (0, 0, 0)
+    assert (view.live.views.count, len(view.live.rows), view.live.rows.bytes) == (0, 0, 0)
     assert not len(world.broker.store.events)
 
 
@@ -415,7 +415,7 @@ def test_streams_are_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     scopes = []
 
     def full() -> bool:
-        return view.live.full
+        return view.live.views.full
 
     async def test(nursery: trio.Nursery) -> None:
         async def read(who: str) -> None:
@@ -424,17 +424,17 @@ def test_streams_are_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
                 await Reader(world, view=view, who=who).run()
 
         for _ in range(STREAMS_OF_PRINCIPAL_MAX):
-            assert view.live.denial("admin") is None
+            assert view.live.views.denial("admin") is None
             nursery.start_soon(read, ADMIN)
             await trio.sleep(1)
-        assert "close one" in (view.live.denial("admin") or "")
-        assert view.live.denial("reader") is None
+        assert "close one" in (view.live.views.denial("admin") or "")
+        assert view.live.views.denial("reader") is None
         assert not full()
         monkeypatch.setattr(shared, "STREAMS_MAX", STREAMS_OF_PRINCIPAL_MAX)
         assert full()
         scopes[0].cancel()
         await trio.sleep(1)
-        assert view.live.denial("admin") is None
+        assert view.live.views.denial("admin") is None
         assert not full()
 
     scene(test)

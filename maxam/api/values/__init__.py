@@ -1,0 +1,1 @@
+"""Values of topics over HTTP, for every client within its rights to receive."""
