@@ -256,7 +256,11 @@ async def _hand_over(call: Call) -> Response:
     "Remove a member from the cluster that is gone for good: its journal is not waited for any longer",
     record("RemovedMember", name=TEXT),
     (_NAME,),
-    errors={409: "the member announces itself: stop it first", 503: "the log gives no answer"},
+    errors={
+        404: "`not-found`: there is no such member.",
+        409: "the member announces itself: stop it first",
+        503: "the log gives no answer",
+    },
 )
 async def _remove(call: Call) -> Response:
     member, name = call.gateway.role.member, call[_NAME] or ""
