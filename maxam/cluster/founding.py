@@ -2,12 +2,13 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
 from maxam.cluster.entry import CLUSTER_ID_BYTES, FORMAT, GENESIS, INCARNATION, SEAL, Entry
-from maxam.cluster.log import NONCE_BYTES, Head, Log, LogLostError
-from maxam.cluster.membership import Membership, write_membership
+from maxam.cluster.log import NONCE_BYTES, Head, Log, LogLostError, SupersededError
+from maxam.cluster.membership import Membership, read_membership, write_membership
 from maxam.cluster.swap import settle
 from maxam.errors import JournalError
 from maxam.journal.disk import OsDisk
@@ -17,6 +18,7 @@ from maxam.journal.identity import end_chain
 from maxam.journal.names import RENEW
 
 _TRIES: Final = 20  # of one entry, while the engine gives no answer
+_SILENCE_S: Final = 4.0  # without a new head: no member leads. A leader writes one each second
 
 
 @final
@@ -37,15 +39,20 @@ class Founded:
     index: int
 
 
-def found(log: Log, folder: str) -> Founded:
+def found(log: Log, folder: str, *, force: bool = False, silence_s: float = _SILENCE_S) -> Founded:
     """Make the log of a cluster that begins at the end of a journal. A new folder gets an empty journal.
 
+    With `force` the log replaces another one, or one that is lost. Accepted changes that this journal lacks are lost then. So the
+    journals get a new incarnation. The cluster keeps its identifier: members whose journals are a beginning of this one go on.
+
     Args:
-        log: Of the cluster; there must be none yet.
+        log: Of the cluster. There must be none yet without `force`.
         folder: Of the journal. No gateway may be running.
+        force: Replace the log.
+        silence_s: Time in which no member writes, before a log is replaced.
 
     Raises:
-        JournalError: The cluster has a log already, or the journal cannot be used.
+        JournalError: The cluster has a log or had one, a member leads, or the journal cannot be used.
         LogError: The engine gives no answer.
         OSError: The journal cannot be read.
     """
@@ -63,13 +70,27 @@ def found(log: Log, folder: str) -> Founded:
             chain = end_chain(folder, "changes", position.revision)
             position = Position(position.revision, position.accepted_at_us, chain)
         incarnation = journal.incarnation or os.urandom(8).hex()
-        there = log.head()
-        if there is not None:
+        there, note = log.head(), read_membership(folder, disk)
+        cluster = os.urandom(CLUSTER_ID_BYTES)
+        if force:
+            incarnation = os.urandom(8).hex()
+            own, theirs = b"" if note is None else note.cluster, b"" if there is None else there.cluster
+            if own and theirs and own != theirs:
+                raise JournalError(
+                    f"{folder} belongs to another cluster than the log. Correct [cluster] name or endpoints"
+                )
+            cluster = own or theirs or cluster
+            there = None if there is None else _cleared(log, there, cluster, silence_s)
+        elif there is not None:
             raise JournalError(
                 f"the cluster has a log: {there.leader or 'no member'} led last, at revision {there.position.revision}. Start the gateway"
             )
-        cluster = os.urandom(CLUSTER_ID_BYTES)
-        first = _append(log, None, cluster, Entry(GENESIS, False, position, position, bytes(SYNC_BYTES), cluster, 1))
+        elif note is not None:
+            raise JournalError(
+                f"{folder} is the journal of a member, and the cluster has no log. If that is lost for good, find the member with the"
+                " highest revision, and use --force there"
+            )
+        first = _append(log, there, cluster, Entry(GENESIS, False, position, position, bytes(SYNC_BYTES), cluster, 1))
         marker, payload = bytes(SYNC_BYTES), incarnation.encode()
         sealed = _append(log, first, cluster, Entry(SEAL, False, position, position, marker, b"", 2))
         last = _append(log, sealed, cluster, Entry(INCARNATION, False, position, position, marker, payload, 3))
@@ -79,9 +100,29 @@ def found(log: Log, folder: str) -> Founded:
         journal.close(seal=False)
 
 
+def _cleared(log: Log, there: Head, cluster: bytes, silence_s: float) -> Head:
+    """Forget all entries of a log that no member writes, and return its head. Raises JournalError and LogError."""
+    time.sleep(silence_s)
+    position, nonce = there.position, os.urandom(NONCE_BYTES)
+    fence = Head(cluster, there.term + 1, there.index, "", position, FORMAT, 0, nonce)
+    try:
+        head = _settled(lambda: log.beat(fence, there))  # no leader of before can write from here on
+    except SupersededError as error:
+        raise JournalError(
+            f"{there.leader or 'another member'} leads the cluster. Stop all members, then try again"
+        ) from error
+    log.trim(head.index)
+    return head
+
+
 def _append(log: Log, before: Head | None, cluster: bytes, entry: Entry) -> Head:
     """Append an entry before the first leader. Raises LogError."""
     head = Head(cluster, 0, entry.index, "", entry.after, FORMAT, 0, os.urandom(NONCE_BYTES))
+    return _settled(lambda: log.append(entry.encode(), head, before))
+
+
+def _settled(swap: Callable[[], Head]) -> Head:
+    """Return the head after a swap, which is tried until its outcome is known. Raises LogError."""
     left = _TRIES
 
     def pause(pause_s: float) -> None:
@@ -91,4 +132,4 @@ def _append(log: Log, before: Head | None, cluster: bytes, entry: Entry) -> Head
             raise LogLostError("the engine of the cluster gives no answer. See [cluster] endpoints, then try again")
         time.sleep(pause_s)
 
-    return settle(lambda: log.append(entry.encode(), head, before), pause)
+    return settle(swap, pause)

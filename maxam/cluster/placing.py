@@ -17,6 +17,7 @@ from maxam.journal.encoding import Position
 FOLLOW: Final = "follow"
 BEHIND: Final = "behind"
 FORKED: Final = "forked"
+FOUNDED: Final = 3  # entries that the founder of a log appends; a hint among them may be of a log that was replaced
 
 
 @final
@@ -47,7 +48,7 @@ def find_place(position: Position, hint: int, head: Head, entry_at: Callable[[in
         LogTrimmedError: The log was trimmed meanwhile. Begin again.
         LogError: An entry cannot be read.
     """
-    if 0 < hint <= head.index:
+    if FOUNDED < hint <= head.index:
         try:
             if same_position(entry_at(hint).after, position):
                 return Place(FOLLOW, hint + 1)

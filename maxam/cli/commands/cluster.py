@@ -134,13 +134,17 @@ def _source_fields(source: dict[str, Any]) -> list[tuple[str, object]]:
     required=True,
     help="Configuration file of the gateway, maxam.toml, with a section [cluster].",
 )
+@click.option("--force", is_flag=True, help="Replace the log of a cluster, or make one again that is lost for good.")
 @click.option("--yes", is_flag=True, help="Do not ask for the name of the cluster.")
 @json_option
-def cluster_init(path: Path, yes: bool, as_json: bool) -> None:
+def cluster_init(path: Path, force: bool, yes: bool, as_json: bool) -> None:
     r"""Make the log of a cluster, beginning at the end of a gateway's journal.
 
     Run it once, on the gateway whose journal the cluster goes on with. The gateway must be stopped. The other members copy its
     journal when they start.
+
+    With --force, stop all members, and use the journal with the highest revision. Accepted changes that it lacks are lost. Members
+    with fewer changes go on, and members with other changes end with `forked`. Positions of clients become invalid.
 
     \b
     Examples:
@@ -158,7 +162,7 @@ def cluster_init(path: Path, yes: bool, as_json: bool) -> None:
     log = open_log(member.name, member.endpoints, member.ca, member.certificate, member.key)
     try:
         log.prove(largest_entry(settings, member))
-        made = found(log, str(settings.journal.folder.absolute()))
+        made = found(log, str(settings.journal.folder.absolute()), force=force)
     finally:
         log.close()
     done(
