@@ -497,7 +497,9 @@ class ClusterMember:
         gateway = self._gateway
         gateway.audit.record(FOLLOWING, code, revision=gateway.broker.committed_revision)
         gateway.clients.closed = True
-        if code != "superseded":
+        if code == "superseded":  # what waits for its clients may be wrong
+            _cut(gateway)
+        else:
             cut_off = code == "cut-off"
             await _expel(gateway, _CUT_OFF if cut_off else _STOPPING, _CUT_OFF_S if cut_off else _HANDED_OVER_S)
         self.logged.end()
@@ -544,5 +546,10 @@ async def _expel(gateway: "Gateway", error: ProtocolError, within_s: float) -> N
     with trio.move_on_after(within_s):
         while gateway.connections:  # noqa: ASYNC110  # a dictionary has no event
             await trio.sleep(_TICK_S / 5)
+    _cut(gateway)
+
+
+def _cut(gateway: "Gateway") -> None:
+    """End all connections of clients at once. They need not wait for the end of the process."""
     for connection in list(gateway.connections):
         connection.cut("the gateway ends")
