@@ -245,7 +245,7 @@ class Harness:
         superseded = (await self._supervised.head()).term > term
         self._supervised.thaw(leader)
         thawed_s = time.monotonic()
-        while superseded and process.returncode is None:  # noqa: ASYNC110  # supervision polls it
+        while superseded and process.poll() is None:  # noqa: ASYNC110  # a process has no event
             await trio.sleep(0.01)
         if superseded:
             self.totals.wakes_s.append(time.monotonic() - thawed_s)
