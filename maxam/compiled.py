@@ -52,6 +52,7 @@ MODULES: Final = (
     "maxam.broker.ledger",
     "maxam.broker.json_values",
     "maxam.broker.last_wills",
+    "maxam.broker.late_routes",
     "maxam.broker.outbox",
     "maxam.broker.destinations",
     "maxam.broker.positions",

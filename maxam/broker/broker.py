@@ -371,6 +371,7 @@ class Broker:
         if type(record) is Change:
             change = self._recovery.prepare(record)
             if change is not None:
+                self._routing.recovering = True
                 self.apply(change)
         else:
             self._recovery.apply(record)
@@ -450,6 +451,15 @@ class Broker:
         """Do the next part of the scans under way, with `topics` topics at most; return whether more is to do now."""
         return self._scanner.scan(topics)
 
+    @property
+    def late(self) -> bool:
+        """Whether `find_late` has something to do."""
+        return len(self._routing.late) > 0
+
+    def find_late(self, globs: int) -> None:
+        """Compare up to `globs` globs with new topics for which that was put off, because it takes too long."""
+        self._routing.find_late(globs)
+
     def record_acknowledgements(self) -> None:
         """Append every acknowledgement that the journal does not hold yet."""
         self._acknowledgements.record_all()
@@ -472,6 +482,14 @@ class Broker:
     def scans_of(self, subscription: Subscription) -> list[Scan]:
         """Return the scans under way for a subscription."""
         return [scan for scan in self._scanner.scans if scan.subscription is subscription]
+
+    def is_late(self, subscription: Subscription, destination: bytes) -> bool:
+        """Return True if a subscription may lack the newest change of a topic, as its globs are still compared with it."""
+        return self._routing.late.lacks(subscription, self._routing.owner_of(subscription), destination)
+
+    def late_topics(self, principal: str) -> int:
+        """Return how many topics are still compared with the globs of a principal."""
+        return self._routing.late.topics_of(principal)
 
     def limits_used(self) -> list[tuple[str, int, str]]:
         """Return how much of each limit on totals is used, with the principal that uses most if each has its own; else empty."""

@@ -107,6 +107,7 @@ def delivery_state(
     scans: Iterable[Scan],
     now_s: float,
     disclosed: bool = True,
+    late: bool = False,
 ) -> DeliveryState:
     """Return why a subscription does not have the newest change of a topic.
 
@@ -117,6 +118,7 @@ def delivery_state(
         scans: Scans under way for the subscription.
         now_s: Monotonic seconds.
         disclosed: The caller may receive the topic.
+        late: The glob may be still to be compared with the topic.
     """
     if not subscription.glob.matches(destination.decode()):
         return DeliveryState("no-match")
@@ -128,7 +130,7 @@ def delivery_state(
         return DeliveryState(code, change.revision, change.accepted_at_us, change.deleted)
     if code is None:
         owed = topic in subscription.owed or _unacked_revision(subscription, topic) is not None
-        code = _owed(subscription, topic) if owed else _settled(subscription, topic, scans)
+        code = _owed(subscription, topic) if owed else _settled(subscription, topic, scans, late)
     session, connection, refinement = subscription.session, subscription.connection, subscription.refinement
     place = subscription.place_of(topic, PLACES_MAX) if code in _QUEUED else -1
     return DeliveryState(
@@ -178,12 +180,12 @@ def _owed(subscription: Subscription, topic: Topic) -> Code:
     return "window-full" if connection.in_flight >= connection.window.size else "ready"
 
 
-def _settled(subscription: Subscription, topic: Topic, scans: Iterable[Scan]) -> Code:
+def _settled(subscription: Subscription, topic: Topic, scans: Iterable[Scan], late: bool) -> Code:
     """Return the cause for a topic that is neither owed nor un-acked."""
     refinement = subscription.refinement
     if _unwritten_revision(subscription, topic) is not None:
         return "writing"
-    if any(_will_owe(scan, topic) for scan in scans):
+    if late or any(_will_owe(scan, topic) for scan in scans):
         return "scanning"
     if _is_older(subscription, topic):
         return "older"

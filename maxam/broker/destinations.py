@@ -13,6 +13,7 @@ _TRY_EACH_MAX: Final = 16  # this many newer globs are tried one by one sooner t
 _DEAD_MIN: Final = 64  # fewer discarded items than this are never worth a compaction
 _COMMON_MAX: Final = 16  # items of one owner in the trie of all. The others are in a trie of the owner
 STEPS_PER_ITEM: Final = 8  # of a search in the trie of an owner: more take longer than to try each glob
+STEPS_MAX: Final = 200  # of such a search that may be cut off: some 10 us
 _NO_LIMIT: Final = 1 << 60
 
 
@@ -38,17 +39,20 @@ class MatchIndex(Generic[T]):
     Memory and time are bounded by the items present, not by how many came and went.
 
     Items have owners. An owner of many globs has a trie of its own. It is not searched for a topic that the owner may not see. A search that
-    takes more than `STEPS_PER_ITEM` steps for each item is given up, and each glob of the owner is tried. So no choice of globs makes a
-    lookup take more than twice as long as to try each.
+    takes more than `STEPS_MAX` steps is cut off if that is allowed. Otherwise it is given up after `STEPS_PER_ITEM` steps for each item, and each glob of
+    the owner is tried. So no choice of globs makes a lookup take more than twice as long as to try each.
 
     Attributes:
         epoch: Grows when positions are assigned again.
+        cut: Owners whose items beyond the first few the last lookup has left out, as it would have taken too long.
     """
 
-    __slots__ = ("_common", "_counts", "_entries", "_owned", "_positions", "epoch")
+    __slots__ = ("_common", "_counts", "_entries", "_owned", "_positions", "_renumbered", "cut", "epoch")
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.cut: Final[list[str]] = []
+        self._renumbered: list[int] = []  # the positions in the epoch before, in the order of now
         self._entries: list[tuple[Glob, T, str] | None] = []  # by position; None was discarded
         self._positions: dict[T, int] = {}
         self._common = GlobTrie()
@@ -82,14 +86,22 @@ class MatchIndex(Generic[T]):
         if dead > max(_DEAD_MIN, len(self._positions)):
             self._compact()
 
-    def matches(self, destination: str, since: int = 0, may_see: Callable[[str, str], bool] | None = None) -> list[T]:
+    def matches(
+        self,
+        destination: str,
+        since: int = 0,
+        may_see: Callable[[str, str], bool] | None = None,
+        may_cut: bool = False,
+    ) -> list[T]:
         """List the items whose glob matches, in order of adding.
 
         Args:
             destination: Of a topic.
             since: Only items from this position on, one that this epoch's `position` gave.
             may_see: Called with an owner and the destination; where it returns False, items of that owner may be left out.
+            may_cut: A search for the items of an owner that takes too long is cut off, see `cut`.
         """
+        self.cut.clear()
         if len(self._entries) - since <= _TRY_EACH_MAX:
             late = self._entries[since:] if since else self._entries
             return [entry[1] for entry in late if entry is not None and entry[0].matches(destination)]
@@ -99,8 +111,13 @@ class MatchIndex(Generic[T]):
             if owned.trie.newest < since or (may_see is not None and not may_see(owner, destination)):
                 continue
             known = len(found)
-            if not owned.trie.collect(destination, since, found, STEPS_PER_ITEM * len(owned.positions)):
-                del found[known:]
+            steps = STEPS_MAX if may_cut else STEPS_PER_ITEM * len(owned.positions)
+            if owned.trie.collect(destination, since, found, steps):
+                continue
+            del found[known:]
+            if may_cut:
+                self.cut.append(owner)
+            else:
                 self._try_each(owned, destination, since, found)
         found.sort()
         items: list[T] = []
@@ -109,6 +126,20 @@ class MatchIndex(Generic[T]):
             if entry is not None:
                 items.append(entry[1])
         return items
+
+    def owned(self, owner: str) -> Sequence[int]:
+        """Return the positions of the items that `cut` concerns, ascending, with those of items that were discarded."""
+        owned = self._owned.get(owner)
+        return [] if owned is None else owned.positions
+
+    def at(self, position: int) -> tuple[Glob, T] | None:
+        """Return a glob and its item, None if the item was discarded."""
+        entry = self._entries[position]
+        return None if entry is None else (entry[0], entry[1])
+
+    def renumbered(self, position: int) -> int:
+        """Return what has become of a position of the epoch before."""
+        return bisect_left(self._renumbered, position)
 
     def added_since(self, position: int) -> Sequence[tuple[Glob, T]]:
         """List what was added at or after a position of this epoch and is still present, in order of adding."""
@@ -141,6 +172,7 @@ class MatchIndex(Generic[T]):
         owned.trie.add(glob, position)
 
     def _compact(self) -> None:
+        self._renumbered = [position for position, entry in enumerate(self._entries) if entry is not None]
         entries = [entry for entry in self._entries if entry is not None]
         self._entries = [*entries]
         self._common = GlobTrie()

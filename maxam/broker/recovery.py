@@ -99,6 +99,7 @@ class Recovery:
     def finish(self, now_s: float, revision: int) -> None:
         """Make ready for clients after the last record: `revision` is that of the newest stored change."""
         self._log.head_revision = self._log.committed_revision = revision
+        self._routing.recovering = False
         self._table.backfills.run(self._store)
         self._table.restored(now_s)
         self._wills.restored(now_s)

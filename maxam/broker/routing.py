@@ -5,12 +5,13 @@ positions again, and when a policy changes the rights to receive. Routes of anot
 changes. Routes keep subscriptions that were removed since. A background scan drops the void routes of idle topics once enough
 subscriptions have gone.
 
-Invariant: a topic's routes are complete whenever a change of it is delivered.
+Invariant: a topic's routes are complete whenever a change of it is delivered, except for owners of globs for whom it is late.
 """
 
 from typing import Final, final
 
 from maxam.broker.destinations import MatchIndex
+from maxam.broker.late_routes import LateRoutes
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.selected_routes import SelectedRoutes
 from maxam.broker.session import ROUTED, Subscription, Topic
@@ -34,6 +35,8 @@ class Routing:
         policy: The policy in force; `replace_policy` sets another one.
         clearing: A scan that drops void routes is under way: `clear` has something to do.
         epoch: Of index and policy: routes of another one are void.
+        late: Topics for which the globs of a principal take too long.
+        recovering: No topic becomes late. Recovery has notes of its own on what is to be owed.
     """
 
     __slots__ = (
@@ -49,16 +52,20 @@ class Routing:
         "_store",
         "clearing",
         "epoch",
+        "late",
         "policy",
+        "recovering",
     )
 
     def __init__(self, store: Store, policy: Policy, selected: SelectedRoutes) -> None:
         self.policy = policy
         self.clearing = False
+        self.recovering = False
         self.epoch = 0
         self._store: Final = store
         self._selected: Final = selected
         self._index: Final[MatchIndex[Subscription]] = MatchIndex()
+        self.late: Final = LateRoutes(self._index, store)
         self._generation = 0  # of the policy in force
         self._owners: Final[dict[Subscription, str]] = {}  # of subscriptions whose rights are those of a grant
         self._granted: Final[dict[str, tuple[Rights, int]]] = {}  # by owner, with the number of its subscriptions
@@ -83,12 +90,13 @@ class Routing:
             if change.deleted:
                 return
             topic = self._store.add(change, NO_ROUTES)
+            self._route(topic, not self.recovering)
         elif change.deleted and topic.change.deleted:
             return
         else:
             self._store.put(topic, change)
         if topic.routed != self._position or topic.epoch != self.epoch:
-            self._route(topic)
+            self._route(topic, False)
         removed = False
         for subscription in self._selected.concerned(topic) if self._selected.worthwhile else topic.routes:
             if subscription.owe(topic):
@@ -102,9 +110,9 @@ class Routing:
             topic.routes = [s for s in topic.routes if not s.removed] or NO_ROUTES
 
     def complete(self, topic: Topic) -> None:
-        """Make the routes of a topic complete."""
+        """Make the routes of a topic complete, however long it takes."""
         if topic.routed != self._position or topic.epoch != self.epoch:
-            self._route(topic)
+            self._route(topic, False)
 
     def add(self, subscription: Subscription) -> None:
         """Route changes to a subscription from now on."""
@@ -115,11 +123,15 @@ class Routing:
             owner = self._owners[subscription] = f"{_GRANTED}{session.rights.receive_digest}"
             self._granted[owner] = (session.rights, 1 + (self._granted[owner][1] if owner in self._granted else 0))
         self._index.add(subscription.glob, subscription, owner)
+        self.late.subscribed(subscription, owner)
         self._note_index()
 
     def discard(self, subscription: Subscription) -> None:
         """Route no change to a subscription again that was added."""
+        epoch = self._index.epoch
         self._index.discard(subscription)
+        if self._index.epoch != epoch:
+            self.late.renumber()
         owner = self._owners.pop(subscription, None)
         if owner is not None:
             rights, number = self._granted.pop(owner)
@@ -133,6 +145,7 @@ class Routing:
     def void(self) -> None:
         """Have the routes of every topic made again, as the policy has changed."""
         self._generation += 1
+        self.late.regrant()
         self._note_index()
         self._clear_from_start()
 
@@ -149,6 +162,10 @@ class Routing:
                 return
         self.clearing = False
         self._clear_if_due()
+
+    def find_late(self, globs: int) -> None:
+        """Compare up to `globs` globs with topics that are late."""
+        self.late.find(globs, self.epoch)
 
     def _clear_if_due(self) -> None:
         """Begin to drop void routes, if the subscriptions that they may hold on to are enough to be worth it.
@@ -169,14 +186,17 @@ class Routing:
         self._position = self._index.position
         self.epoch = (self._generation << 32) + self._index.epoch
 
-    def _route(self, topic: Topic) -> None:
+    def _route(self, topic: Topic, new: bool) -> None:
+        """Make the routes of a topic complete. A new one may become late."""
         current = topic.epoch == self.epoch
         if not self._index:  # as for all topics of a snapshot, which come before its subscriptions
             topic.routes = NO_ROUTES
             topic.epoch = self.epoch
             topic.routed = self._position
             return
-        found = self._index.matches(topic.name, topic.routed if current else 0, self._may_see)
+        found = self._index.matches(
+            topic.name, topic.routed if current else 0, self._may_see_now if new else self._may_see, new
+        )
         routes = [s for s in found if s.session.rights.may_receive(topic.destination)]
         if not current:
             topic.routes = routes or NO_ROUTES
@@ -184,8 +204,26 @@ class Routing:
             topic.routes = topic.routes + routes
         topic.epoch = self.epoch
         topic.routed = self._position
+        if new:
+            for owner in self._index.cut:
+                self.late.add(owner, topic)
+        elif not current and len(self.late):
+            self.late.settle(topic.destination)
+
+    def owner_of(self, subscription: Subscription) -> str:
+        """Return the owner of a subscription in the index."""
+        return self._owners.get(subscription, subscription.session.principal)
 
     def _may_see(self, owner: str, destination: str) -> bool:
         granted = self._granted.get(owner)
         rights = self.policy.rights(owner) if granted is None else granted[0]
         return rights.may_receive(destination.encode())
+
+    def _may_see_now(self, owner: str, destination: str) -> bool:
+        """Return whether the globs of an owner are compared with a new topic at once. An owner with late topics gets another one."""
+        if not self._may_see(owner, destination):
+            return False
+        if not self.late.concerns(owner):
+            return True
+        self._index.cut.append(owner)
+        return False

@@ -230,16 +230,17 @@ class Scanner:
 
     def needed_of(self, tombstones: set[Topic]) -> set[Topic]:
         """Return those of some deleted topics that a scan after a position may still owe, or will."""
+        late = self._routing.late.needed_of(tombstones)
         scans = [scan for scan in self.scans if scan.after >= 0 and not scan.over]
         positions = [scan.after for scan in scans]
         positions += self._expected.values()
         if not positions:
-            return set()
+            return late
         oldest = min(positions)
         # A withdrawn topic is found by its scan only, even if it is deleted after the scan began.
         unbounded = len(self._expected) > 0 or any(scan.withdrawn for scan in scans)
         newest = self._log.committed_revision if unbounded else max([scan.revision for scan in scans])
-        return {topic for topic in tombstones if oldest < topic.change.revision <= newest}
+        return late | {topic for topic in tombstones if oldest < topic.change.revision <= newest}
 
     def resting_sessions(self) -> set[Session]:
         """Return the sessions whose clients read too slowly, so that scans for them rest that owe deletes."""
@@ -259,6 +260,7 @@ class Scanner:
         self.drop(subscription)
         began_us = self._log.uncommitted_since_us(subscription.asked_us)
         scan = Scan(subscription, self._log.committed_revision, None, began_us, after)
+        self._routing.late.caught_up(subscription, self._routing.owner_of(subscription), scan.revision)
         # A store that one part covers is scanned on the spot, so that the first values leave with the receipt.
         if len(self._store.topics) <= SCAN_TOPICS and self._at_once > 0:
             seen, ended = self._scan_slice(scan, self._at_once)

@@ -18,6 +18,7 @@ from typing import Final, Protocol, final
 import trio
 
 from maxam.broker.broker import Broker
+from maxam.broker.late_routes import GLOBS_AT_ONCE
 from maxam.config import Limits
 from maxam.errors import DiskFullError
 from maxam.gateway.auto_reset_event import AutoResetEvent
@@ -35,7 +36,7 @@ SEAL_LOOK_S: Final = 10.0
 # How often a full disk is checked for room: a client that waits for readiness before it sends would wait for ever otherwise.
 ROOM_LOOK_S: Final = 1.0
 ROOM_BYTES_MIN: Final = 1_048_576  # what counts as room, if the block that did not fit was not larger
-_SCAN_LOOK_S: Final = 0.005  # the same while a scan rests until its subscriber has read
+_SCAN_LOOK_S: Final = 0.005  # the same while a scan rests until its subscriber has read, or new topics are late
 # Python's collector counts objects made less objects dropped. That stays near 0 while each value replaces another. So the collector came
 # after a million values and visited them all, two seconds without a pass of the loop. It saw a tuple for each value then. Compiled, it
 # sees nothing of a value now. Interpreted, it sees the value. After this many changes it has little to visit.
@@ -108,6 +109,7 @@ class CommitLoop:
             queue.SimpleQueue()
         )
         self._seal_look_s = 0.0
+        self._late_look_s = 0.0
         self._room_look_s = 0.0
         self._writing_bytes = 0  # of the newest block; written by the thread
         self._outcome: DiskFullError | bool = False  # of the block under way: not known, full, or written (True)
@@ -189,9 +191,12 @@ class CommitLoop:
         # after the commit of what leaves nothing in the journal, which may have begun a scan; an fsync goes on meanwhile
         if broker.scan(self._limits.scan_topics_per_pass_max):
             self._wakeup.set()
+        if broker.late and now_s >= self._late_look_s:
+            self._late_look_s = now_s + _SCAN_LOOK_S
+            broker.find_late(GLOBS_AT_ONCE)
         if self.deliveries.run():
             self._wakeup.set()
-        look_s = now_s + (_SCAN_LOOK_S if broker.resting else _TICK_S)
+        look_s = now_s + (_SCAN_LOOK_S if broker.resting or broker.late else _TICK_S)
         for other_s in (broker.next_due_s, self.group.due_s):
             if other_s is not None and other_s < look_s:
                 look_s = other_s

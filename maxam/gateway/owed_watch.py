@@ -78,7 +78,7 @@ class OwedWatch:
                 of_principal[transient] = of_principal.get(transient, 0) + owed
         self.most, self.principal = 0, ""
         for principal, sessions in owed_by.items():
-            total = sum(sessions.values())
+            total = sum(sessions.values()) + self._broker.late_topics(principal)
             for session in sorted(sessions, key=sessions.__getitem__, reverse=True):
                 if total <= self.limit:
                     break

@@ -7,6 +7,7 @@ from typing import Final, final
 import trio
 
 from maxam.broker.broker import Broker
+from maxam.broker.late_routes import GLOBS_AT_ONCE
 from maxam.cluster.entry import Entry
 from maxam.cluster.steps import Step
 from maxam.journal.files import Journal
@@ -72,4 +73,5 @@ class Replica:
                 broker.incarnation = self._journal.incarnation
                 self._each_second()
             broker.scan(self._scan_topics)
+            broker.find_late(GLOBS_AT_ONCE)
             await trio.sleep(_TICK_S)

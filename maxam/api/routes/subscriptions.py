@@ -220,6 +220,7 @@ async def _explain(call: Call) -> Response:
         broker.scans_of(subscription),
         trio.current_time(),
         call.may_receive(name),
+        broker.is_late(subscription, name),
     )
     return _explanation(call, state, subscription.glob.text, refinement_row(subscription))
 
