@@ -4,7 +4,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
@@ -452,6 +452,12 @@ def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path)
             raise unknown(place, "key", f"[{name}] {key}", key, [one.removesuffix("_") for one in hints])
         if now != key and now in table:
             raise _wrong(place, f"this is the old name of {now}, and both are set. Remove {key}")
+        below = _section_of(hints[now])
+        if below is not None:
+            if not isinstance(value, dict):
+                raise _wrong(place, f"expected a section [{place}], found {shown(value)}")
+            values[now] = read_section(place, below, value, folder)
+            continue
         values[now] = _value(place, hints[now], value, known_settings[now].metadata.get("bounds"))
     for setting, known in known_settings.items():
         if setting not in values:
@@ -464,6 +470,12 @@ def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path)
         elif hints[setting] == tuple[Path, ...]:
             values[setting] = tuple([folder / one for one in values[setting]])
     return kind(**values)
+
+
+def _section_of(hint: object) -> type | None:
+    """Return the dataclass of a section within a section, None for a setting."""
+    kinds = get_args(hint) if get_origin(hint) is UnionType else ()
+    return kinds[0] if kinds and is_dataclass(kinds[0]) else None
 
 
 def _value(key: str, hint: Any, value: Any, bounds: _Bounds | None) -> Any:  # noqa: ANN401  # TOML holds anything

@@ -9,7 +9,21 @@ from typing import Any, Final
 from maxam.link_config import link_address
 from maxam.setting_values import MistakeError, bounded, shown
 
+_ALGORITHMS: Final = ("ES256", "RS256", "EdDSA")
 _ORIGIN: Final = re.compile(r"https?://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class JwtSettings:
+    """The issuer whose JSON Web Tokens are accepted, and what they allow."""
+
+    issuer: str  # the claim `iss`
+    audience: str  # must be in the claim `aud`
+    jwks: Path  # JSON Web Key Set with the public keys of the issuer
+    capability: str  # of the policy: its globs to receive are the most that a token can grant
+    principal_claim: str = "sub"  # the claim with the name of the principal
+    receive_claim: str = ""  # the claim with a list of globs to receive. Empty: all those of the capability
+    algorithms: tuple[str, ...] = _ALGORITHMS  # that may sign tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +38,12 @@ class WebSettings:
     connections_max: int = bounded(5000, 1, 1_000_000, "each takes some 60 KiB")
 
     connect_timeout_s: float = 15.0  # absolute, from the TLS handshake to CONNECT
+    jwt: JwtSettings | None = None  # None: only tickets are accepted
 
     @property
     def files(self) -> dict[str, Path]:
         """Files that are read again when they change, by the name of their setting."""
-        named = {"certificate": self.certificate, "key": self.key}
+        named = {"certificate": self.certificate, "key": self.key, "jwks": None if self.jwt is None else self.jwt.jwks}
         return {name: path for name, path in named.items() if path is not None}
 
     @property
@@ -57,6 +72,12 @@ def check_web(web: WebSettings | None, tables: Mapping[str, Any]) -> None:
                 "web.origins",
                 "[web] origins: expected scheme, host in lower case and port if it is not the usual one, without a path,"
                 f" such as 'https://floor.example', found {shown(origin)}",
+            )
+    for algorithm in () if web.jwt is None else web.jwt.algorithms:
+        if algorithm not in _ALGORITHMS:
+            raise MistakeError(
+                "web.jwt.algorithms",
+                f"[web.jwt] algorithms: expected some of {', '.join(_ALGORITHMS)}, found {shown(algorithm)}",
             )
     if "fronts" in tables:
         raise MistakeError(

@@ -117,7 +117,7 @@ class AccessMonitor:
         """
         self.admin_connections: Final[dict[AdminConnection, None]] = {}
         self.on_expelled: Callable[[Transport, ProtocolError], None] | None = None
-        self.grants: Final = Grants(settings.limits, lambda: broker.policy, self.denial)
+        self.grants: Final = Grants(settings.limits, lambda: broker.policy, self.denial, lambda: loaded().web_keys)
         self._settings: Final = settings
         self._broker: Final = broker
         self._connections: Final = connections

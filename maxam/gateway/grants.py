@@ -9,8 +9,9 @@ from typing import Final, final
 
 from maxam.broker.policy import ANONYMOUS_PREFIX, Policy, Rights
 from maxam.config import Limits
-from maxam.errors import ProtocolError
+from maxam.errors import GlobError, ProtocolError
 from maxam.gateway.revocation import Chain
+from maxam.gateway.web_tokens import Token, TokenError, TokenKeys
 from maxam.globs import compile_glob
 from maxam.records import GATEWAY, Identity
 
@@ -45,6 +46,8 @@ class Grant:
         maker: The client that made the ticket. None for a token of an issuer.
         label: Name of the ticket or token in the audit log. It grants nothing.
         expires_s: When the connection ends, seconds since the epoch. None if no time is set.
+        capability: The capability of the policy that bounds the rights of a token. Empty for a ticket.
+        key: Digest of the key that signed a token. Empty for a ticket.
     """
 
     identity: Identity
@@ -52,6 +55,8 @@ class Grant:
     maker: Maker | None
     label: str
     expires_s: float | None = None
+    capability: str = ""
+    key: str = ""
 
     def facts(self) -> dict[str, object]:
         """Return what the audit log has about it."""
@@ -64,7 +69,11 @@ class Grants:
     """Makes the rights of grants, and checks whether they still count."""
 
     def __init__(
-        self, limits: Limits, policy: Callable[[], Policy], denial: Callable[[Chain], ProtocolError | None]
+        self,
+        limits: Limits,
+        policy: Callable[[], Policy],
+        denial: Callable[[Chain], ProtocolError | None],
+        keys: Callable[[], TokenKeys | None],
     ) -> None:
         """Begin without any.
 
@@ -72,7 +81,9 @@ class Grants:
             limits: Limits of globs.
             policy: Returns the policy in force.
             denial: Returns why a verified chain of certificates does not count any longer, or None.
+            keys: Returns the keys of the issuer of tokens that are in force.
         """
+        self._keys: Final = keys
         self._limits: Final = limits
         self._policy: Final = policy
         self._denial: Final = denial
@@ -105,6 +116,34 @@ class Grants:
             found = self._missing[key] = maker.missing(wanted)
         return found
 
+    def beyond_capability(self, name: str, wanted: Rights) -> str:
+        """Return a right of `wanted` that a capability of the policy does not have, in words. Empty if it has all."""
+        capability = self._policy().capabilities.get(name)
+        if capability is None:
+            return f"all, as the policy has no capability {name!r}"
+        bound = self.rights([glob.text for glob in capability.receive], ())
+        return self.missing(bound, wanted)
+
+    def token(self, token: Token, capability: str) -> Grant:
+        """Return the grant of a valid token; raises TokenError if it cannot have one."""
+        problem = self.name_problem(token.principal)
+        if problem:
+            raise TokenError(f"its principal: {problem}")
+        receive = token.receive
+        if receive is None:
+            found = self._policy().capabilities.get(capability)
+            receive = () if found is None else tuple([glob.text for glob in found.receive])
+        elif len(receive) > GLOBS_MAX:
+            raise TokenError(f"it has {len(receive)} globs; expected at most {GLOBS_MAX}")
+        try:
+            rights = self.rights(receive, ())
+        except GlobError as error:
+            raise TokenError(f"a glob to receive: {error}") from error
+        missing = self.beyond_capability(capability, rights)
+        if missing:
+            raise TokenError(f"the capability {capability!r} does not have {missing}")
+        return Grant(Identity(token.principal, ""), rights, None, "jwt", token.expires_s, capability, token.key)
+
     def name_problem(self, principal: str) -> str:
         """Return why a client without a certificate cannot have a name, empty if it can."""
         if not 0 < len(principal) <= _PRINCIPAL_CHARACTERS_MAX or not principal.isprintable():
@@ -128,10 +167,15 @@ class Grants:
             return ProtocolError(
                 "policy changed, reconnect", "the policy has a principal of this name now; connect with another name"
             )
+        policy = self._policy()
         maker = grant.maker
         if maker is None:
+            keys = self._keys()
+            if keys is None or grant.key not in keys.digests or self.beyond_capability(grant.capability, grant.rights):
+                return ProtocolError(
+                    "policy changed, reconnect", "the key or the rights of the token were withdrawn; get a new token"
+                )
             return None
-        policy = self._policy()
         rights = policy.rights(maker.identity.principal)
         if (
             self._denial(maker.chain) is not None

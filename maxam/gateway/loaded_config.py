@@ -19,6 +19,7 @@ from maxam.files import FileStamp, Places, places_of_file, read_file, stamp_file
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.revocation import Revocations, load_revocations, refuse_older
 from maxam.gateway.tls_credentials import Authorities, ServerCertificate, server_context, web_context
+from maxam.gateway.web_tokens import TokenKeys
 from maxam.toml_lines import line_of
 
 POLICY: Final = "policy"
@@ -57,6 +58,7 @@ class LoadedConfig:
         contents: Content of each item, for fronts; empty without fronts.
         web: The certificate of the listener of web clients, if it has one of its own.
         web_tls: Context of new connections without a certificate. None without a listener for them.
+        web_keys: Keys of the issuer of tokens. None without an issuer.
     """
 
     policy: Policy
@@ -69,6 +71,7 @@ class LoadedConfig:
     contents: Mapping[str, "Content"] = field(default_factory=dict)
     web: ServerCertificate | None = None
     web_tls: ssl.SSLContext | None = None
+    web_keys: TokenKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,7 @@ class _Reading:
         self._authorities = None if before is None else before.authorities
         self._revocations = None if before is None else before.revocations
         self._web = None if before is None else before.web
+        self._web_keys = None if before is None else before.web_keys
 
     def read(self, item: str) -> None:
         """Read one item, and take it instead of what is in force unless it is the same; raises ConfigurationError."""
@@ -254,7 +258,7 @@ class _Reading:
         elif item == CLIENT_CA:
             self._authorities = Authorities(texts["client_ca"], str(self._settings.tls.client_ca))
         elif item == WEB:
-            self._web = self._load_web(texts)
+            self._web, self._web_keys = self._load_web(texts)
         elif self._authorities is not None:
             self._revocations = self._load_revocations(texts, self._authorities)
         self._digests[item] = digest
@@ -288,6 +292,7 @@ class _Reading:
             self._contents,
             self._web,
             web_tls,
+            self._web_keys,
         )
 
     def _load_certificate(self, texts: Mapping[str, bytes]) -> ServerCertificate:
@@ -295,13 +300,14 @@ class _Reading:
         where = f"certificate {tls.certificate} and key {tls.key}"
         return self._in_time("tls", tls.certificate, ServerCertificate(texts["certificate"], texts["key"], where))
 
-    def _load_web(self, texts: Mapping[str, bytes]) -> ServerCertificate | None:
+    def _load_web(self, texts: Mapping[str, bytes]) -> tuple[ServerCertificate | None, TokenKeys | None]:
         web = self._settings.web
+        keys = None if web is None or web.jwt is None else TokenKeys(texts["jwks"], web.jwt)
         if web is None or web.certificate is None:
-            return None
+            return None, keys
         where = f"certificate {web.certificate} and key {web.key}"
         certificate = ServerCertificate(texts["certificate"], texts["key"], where, WEB)
-        return self._in_time(WEB, web.certificate, certificate)
+        return self._in_time(WEB, web.certificate, certificate), keys
 
     def _in_time(self, section: str, path: Path, certificate: ServerCertificate) -> ServerCertificate:
         """Return a certificate, which must be valid now unless the gateway starts with it; raises ConfigurationError."""

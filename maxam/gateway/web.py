@@ -32,10 +32,11 @@ from maxam.gateway.tickets import Tickets
 from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 from maxam.gateway.transport import Transport
 from maxam.gateway.web_socket import WebSocket
+from maxam.gateway.web_tokens import EXPIRED, TokenError, read_token
 from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, Upgrade, forbidden_origin, judge, origin_of, path_of
 from maxam.records import Identity
 from maxam.stomp.events import Connect
-from maxam.web_config import WebSettings
+from maxam.web_config import JwtSettings, WebSettings
 
 REQUEST_HEAD_BYTES_MAX: Final = 16_384
 _PING_CHECK_S: Final = 2.5
@@ -230,17 +231,32 @@ class WebListener:
         """Return identity and rights for the credentials of a CONNECT; raises ProtocolError."""
         if event.will is not None:
             raise ProtocolError("bad will", "a client with a ticket or token cannot leave a last will; connect without")
+        now_s = time.time()
+        if event.login == b"jwt" and self._settings.jwt is not None:
+            return self._grant(connection, self._read_token(event.passcode, self._settings.jwt, now_s))
         if event.login != b"ticket":
             raise refusal(
                 "no credentials",
                 "unauthenticated",
                 "expected login:ticket and passcode:<ticket> in CONNECT; the server of the page makes tickets",
             )
-        now_s = time.time()
         ticket = self._tickets.take(event.passcode, event.client_id, origin, now_s)
         if ticket.client_id is not None:
             event.client_id = ticket.client_id
         return self._grant(connection, ticket.grant)
+
+    def _read_token(self, text: bytes, settings: JwtSettings, now_s: float) -> Grant:
+        keys = self._loaded().web_keys
+        assert keys is not None  # noqa: S101 - the settings have an issuer
+        try:
+            return self._access.grants.token(read_token(text, keys, settings, now_s), settings.capability)
+        except TokenError as error:
+            expired = str(error) == EXPIRED
+            raise refusal(
+                "token expired, reconnect" if expired else "token invalid",
+                "token-expired" if expired else "token-invalid",
+                f"{error}; connect with a new token",
+            ) from error
 
     def _grant(self, connection: Transport, grant: Grant) -> tuple[Identity, Rights]:
         problem = self._clients.rate_denial(grant.identity.principal)

@@ -153,13 +153,15 @@ def connect(passcode: str, login: str = "ticket", **how: Any) -> bytes:
 
 
 @asynccontextmanager
-async def page(gateway: Living, ticket: str, client_id: str | None = None, **how: Any) -> AsyncIterator[TestClient]:
-    """Connect with a ticket for the length of a block."""
+async def page(
+    gateway: Living, ticket: str, client_id: str | None = None, login: str = "ticket", **how: Any
+) -> AsyncIterator[TestClient]:
+    """Connect with a ticket or token for the length of a block."""
     stream = await dial(gateway)
     client = TestClient(stream)
     try:
         await stream.upgrade(**how)
-        await client.write(connect(ticket, client_id=client_id))
+        await client.write(connect(ticket, login, client_id=client_id))
         frame = await client.frame()
         assert frame.command == b"CONNECTED", (frame.headers, frame.body)
         yield client
