@@ -155,6 +155,10 @@ CODES: Final[dict[str, Entry]] = {
     "ticket-invalid": Entry(
         "A ticket is unknown, used or expired, or it is for another client-id or page.", "Connect with a new ticket."
     ),
+    "token-invalid": Entry(
+        "A JSON Web Token does not count here: issuer, audience, key, principal or globs.",
+        "See the text of the ERROR, and get another token.",
+    ),
     "token-expired": Entry("The token of a connection has expired.", "Connect with a new token."),
     "upgrade-required": Entry("The path is for WebSockets only.", "Ask for an upgrade, see protocol.md."),
     "web-off": Entry("The gateway serves no client without a certificate.", "Set `[web]` in maxam.toml."),

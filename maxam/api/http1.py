@@ -1,7 +1,7 @@
 """HTTP/1.1 over one TLS connection: h11 parses and writes it, an ASGI application answers.
 
-The server speaks HTTP/1.1 and HTTP/1.0 only: requests to upgrade are ignored, except that websockets are refused. Every wait for a
-peer has a limit:
+The server speaks HTTP/1.1 and HTTP/1.0 only: requests to upgrade are ignored, except those for a WebSocket. The caller answers these, or
+they are refused. Every wait for a peer has a limit:
 
 * The head of a request must be complete `request_head_timeout_s` after the accept or after the last response.
 * A write must make room within `write_timeout_s`. Once the listener stops, it must end within `graceful_timeout_s`.
@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message
 
 from maxam.api.listener_limits import ListenerLimits
 from maxam.gateway.log import log_bug
+from maxam.gateway.web_upgrade import wants_upgrade
 
 RECEIVE_BYTES_MAX: Final = 16_384  # one TLS record
 WRITE_BYTES_MAX: Final = 65_536  # encrypted at once, and written within one time limit
@@ -106,7 +107,11 @@ class Waits:
 
 @final
 class HttpConnection:
-    """One connection whose TLS handshake is complete."""
+    """One connection whose TLS handshake is complete.
+
+    Attributes:
+        upgrade: The request for a WebSocket with which `run` has ended. None if it has ended otherwise.
+    """
 
     def __init__(
         self,
@@ -116,6 +121,7 @@ class HttpConnection:
         state: Mapping[str, object],
         limits: ListenerLimits,
         waits: Waits,
+        upgrades: bool = False,
     ) -> None:
         """Take over a connection.
 
@@ -126,7 +132,9 @@ class HttpConnection:
             state: Part of the `state` of each request's scope.
             limits: Limits of the peer.
             waits: Time limits, common to all connections of the listener.
+            upgrades: A request for a WebSocket ends `run`. It is refused otherwise.
         """
+        self._upgrades: Final = upgrades
         self._application: Final = application
         self._stream: Final = stream
         self._addresses: Final = addresses
@@ -136,6 +144,7 @@ class HttpConnection:
         self._writing: Final = trio.Lock()
         self._left: Final = trio.Event()  # the peer sends nothing more, or was closed
         self._http: Final = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.request_head_bytes_max)
+        self.upgrade: h11.Request | None = None
         self._method = ""  # of the request under way
         self._start: Message | None = None  # of its response, to be written with the first part of the body
 
@@ -144,7 +153,7 @@ class HttpConnection:
         with suppress(trio.TooSlowError, h11.RemoteProtocolError):
             while await self._serve_one():
                 self._http.start_next_cycle()
-        if not self._left.is_set() and self._http.their_state in {h11.SEND_BODY, h11.ERROR}:
+        if self.upgrade is None and not self._left.is_set() and self._http.their_state in {h11.SEND_BODY, h11.ERROR}:
             with trio.move_on_after(self._limits.linger_timeout_s), suppress(*_BROKEN):
                 await self._stream.transport_stream.send_eof()
                 while await self._stream.receive_some(RECEIVE_BYTES_MAX):
@@ -159,6 +168,9 @@ class HttpConnection:
             await self._refuse(error.error_status_hint)
             return False
         if not isinstance(request, h11.Request):
+            return False
+        if self._upgrades and wants_upgrade(request):
+            self.upgrade = request
             return False
         refusal = _refusal(request)
         if refusal is not None:
@@ -175,6 +187,11 @@ class HttpConnection:
         while self._http.their_state is h11.SEND_BODY and isinstance(self._http.next_event(), h11.Data):
             pass  # an unread part of the body that is already here
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    @property
+    def held(self) -> bytes:
+        """Bytes that came after the last request."""
+        return self._http.trailing_data[0]
 
     def _scope(self, request: h11.Request) -> dict[str, Any]:
         path, _, query = request.target.partition(b"?")
@@ -296,7 +313,7 @@ def _refusal(request: h11.Request) -> HTTPStatus | None:
         return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
     if {b"transfer-encoding", b"content-length"} <= names:
         return HTTPStatus.BAD_REQUEST
-    if any(name == b"upgrade" and value.lower() == b"websocket" for name, value in request.headers):
+    if wants_upgrade(request):
         return HTTPStatus.NOT_IMPLEMENTED
     return None
 

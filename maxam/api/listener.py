@@ -5,23 +5,28 @@ fingerprint and the chain of the client's certificate in the `state` of its scop
 """
 
 import logging
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, final
 
+import h11
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from maxam.api.http1 import HttpConnection, Waits
 from maxam.api.listener_limits import ListenerLimits
 from maxam.api.places import Place, Places, Standing
+from maxam.config import Limits
 from maxam.gateway.access import AdminConnection
-from maxam.gateway.listener import ACCEPT_PAUSE_S, AcceptFailures
+from maxam.gateway.listener import ACCEPT_PAUSE_S, AcceptFailures, prepare
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.revocation import Chain, read_chain
 from maxam.gateway.tls import (
     HANDSHAKE_TOO_LARGE,
+    TlsSocket,
     TransportClosedError,
     fingerprint,
     handshake_problem,
@@ -32,6 +37,36 @@ from maxam.gateway.tls import (
 # Keys in the ASGI scope's state.
 FINGERPRINT: Final = "fingerprint"  # SHA-256 of the client certificate's DER, lower-case hex
 CHAIN: Final = "chain"  # a `revocation.Chain`, as it was verified
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Upgradable:
+    """A connection with a certificate that asks for a WebSocket.
+
+    Attributes:
+        request: The request.
+        held: Bytes that came after it.
+        tls: The connection.
+        transport: The socket below.
+        client: Its identity.
+        peer: Host and port of the client.
+    """
+
+    request: h11.Request
+    held: bytes
+    tls: "trio.SSLStream[_Transport]"
+    transport: trio.SocketStream
+    client: AdminConnection
+    peer: tuple[str, int]
+
+    def take(self, limits: Limits) -> TlsSocket:
+        """Return the connection as the gateway has those of clients. The stream cannot be used after it."""
+        tls = self.tls
+        established = (tls._ssl_object, tls._incoming, tls._outgoing)  # noqa: SLF001 trio hands out nothing else
+        taken = socket.socket(fileno=self.transport.socket.detach())
+        prepare(taken, limits)
+        return TlsSocket(tls._ssl_object.context, taken, established)  # noqa: SLF001 as above
 
 
 @final
@@ -85,6 +120,7 @@ async def serve_https(
     refused: Callable[[str, str, str], None] | None = None,
     standing: Callable[[str, Chain], Standing] | None = None,
     failures: AcceptFailures | None = None,
+    upgrade: Callable[[Upgradable], Awaitable[None]] | None = None,
 ) -> None:
     """Serve `application` until cancelled. Then requests under way get `graceful_timeout_s` to end.
 
@@ -101,11 +137,18 @@ async def serve_https(
         standing: Returns the standing of a certificate by its fingerprint and chain, at this moment. Without it all are equal. A
             connection without a principal is closed after each response.
         failures: Counts accepts that fail because no sockets are left.
+        upgrade: Called with each connection that asks for a WebSocket, which the callee may take over. None refuses them.
     """
     limits = limits or ListenerLimits()
     failures = failures or AcceptFailures(LogLimit(limits.log_lines_per_minute_max))
     server = _Server(
-        application, tls_context, limits, {} if admin_connections is None else admin_connections, refused, standing
+        application,
+        tls_context,
+        limits,
+        {} if admin_connections is None else admin_connections,
+        refused,
+        standing,
+        upgrade,
     )
     async with trio.open_nursery() as nursery:
         connections: trio.Nursery = await nursery.start(server.hold_connections)
@@ -149,7 +192,9 @@ class _Server:
         admin_connections: dict[AdminConnection, None],
         refused: Callable[[str, str, str], None] | None,
         standing: Callable[[str, Chain], Standing] | None,
+        upgrade: Callable[[Upgradable], Awaitable[None]] | None,
     ) -> None:
+        self._upgrade: Final = upgrade
         self.stopping: Final = trio.Event()
         self._application: Final = (
             application if standing is None else _closing_without_principal(application, standing)
@@ -254,7 +299,10 @@ class _Server:
             self._log("connection-refused", place, reason)
             return
         server = transport.socket.getsockname()[:2]
-        connection = HttpConnection(self._application, tls, (place.peer, server), state, self._limits, self._waits)
+        upgrades = self._upgrade is not None and place.admin_connection is not None
+        connection = HttpConnection(
+            self._application, tls, (place.peer, server), state, self._limits, self._waits, upgrades
+        )
         if place.admin_connection is None:
             await connection.run()
             return
@@ -263,6 +311,10 @@ class _Server:
             await connection.run()
         finally:
             del self._admin_connections[place.admin_connection]
+        if connection.upgrade is not None and self._upgrade is not None:
+            await self._upgrade(
+                Upgradable(connection.upgrade, connection.held, tls, transport, place.admin_connection, place.peer)
+            )
 
     def _log(self, event: str, place: Place, reason: str) -> None:
         if self._refused is not None:

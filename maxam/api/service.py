@@ -3,16 +3,20 @@
 import ipaddress
 import logging
 import ssl
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import Final
 
+import h11
 import trio
 
 from maxam.api.application import make_application
-from maxam.api.browsers import KnownByName
+from maxam.api.browsers import KnownByName, is_known
 from maxam.api.est import make_est
-from maxam.api.listener import serve_https
+from maxam.api.listener import Upgradable, serve_https
 from maxam.api.listener_limits import ListenerLimits
 from maxam.api.places import Standing
 from maxam.api.view import View
@@ -23,6 +27,8 @@ from maxam.gateway.log import LogLimit, log_event
 from maxam.gateway.revocation import Chain
 from maxam.gateway.server import Gateway
 from maxam.gateway.tls_credentials import server_context
+from maxam.gateway.web_socket import WebSocket
+from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, Upgrade, judge, path_of
 
 # Unauthenticated clients may connect here, and each of them has one thing to ask.
 _ENROLMENT_LIMITS: Final = ListenerLimits(
@@ -50,10 +56,11 @@ async def serve_admin(gateway: Gateway, *, task_status: trio.TaskStatus[list[str
         log_event(logging.WARNING, "admin-listener-exposed", address=host, action="have a firewall in front of it")
     addresses = [address_text(host, port)]
     configured = {settings.admin.host.lower(), *(name.lower() for name in settings.admin.hosts)}
-    application = KnownByName(
-        make_application(View(gateway, enrolment)),
-        lambda: configured.union(gateway.reloader.loaded.certificate.dns_names),
-    )
+
+    def names() -> Collection[str]:
+        return configured.union(gateway.reloader.loaded.certificate.dns_names)
+
+    application = KnownByName(make_application(View(gateway, enrolment)), names)
     async with trio.open_nursery() as nursery:
         if enrolment is not None:
             addresses.append(await nursery.start(_serve_enrolment, gateway, enrolment))
@@ -67,7 +74,40 @@ async def serve_admin(gateway: Gateway, *, task_status: trio.TaskStatus[list[str
             refused=gateway.audit.refused,
             failures=gateway.clients.accept_failures,
             standing=partial(_standing, gateway),
+            upgrade=partial(_upgrade, gateway, names),
         )
+
+
+async def _upgrade(gateway: Gateway, names: Callable[[], Collection[str]], asking: Upgradable) -> None:
+    """Answer a request for a WebSocket: STOMP for a client with a certificate, and for pages that this listener served."""
+    outcome = _judge(gateway, names(), asking.request)
+    if isinstance(outcome, Refusal):
+        with trio.move_on_after(1.0), suppress(trio.BrokenResourceError):
+            await asking.tls.send_all(outcome.answer())
+            await asking.transport.send_eof()
+            while await asking.transport.receive_some():
+                pass
+        gateway.audit.refused("admin", address_text(*asking.peer), f"HTTP {outcome.status:d} {outcome.code}")
+        return
+    try:
+        await asking.tls.send_all(outcome.answer)
+    except trio.BrokenResourceError:
+        return
+    client = asking.client
+    tls = asking.take(gateway.settings.limits)
+    web_socket = WebSocket(tls, outcome.frames, asking.held, trio.current_time)
+    gateway.clients.adopt(web_socket, *asking.peer, client.fingerprint, client.chain, client.tls_version)
+
+
+def _judge(gateway: Gateway, names: Collection[str], request: h11.Request) -> Upgrade | Refusal:
+    host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), "")
+    if path_of(request) != STOMP_PATH:
+        return Refusal(HTTPStatus.NOT_FOUND, "not-found", "no WebSocket has this path; there is /stomp")
+    if not is_known(host, names):
+        return Refusal(HTTPStatus.MISDIRECTED_REQUEST, "unknown-host", "list the name in [admin] hosts")
+    if not gateway.clients.adopts:
+        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "this process serves no clients, or none more, now")
+    return judge(request, {f"https://{host.lower()}"})  # a page that was served from here has this origin
 
 
 def _standing(gateway: Gateway, fingerprint: str, chain: Chain) -> Standing:

@@ -29,6 +29,7 @@ from maxam.gateway.server_connection import Admit, Claim, ServerConnection
 from maxam.gateway.tls import TlsSocket
 from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.transport import Transport
+from maxam.gateway.web_pings import keep_alive
 from maxam.gateway.web_socket import WebSocket
 from maxam.records import Identity
 
@@ -131,6 +132,8 @@ class Clients:
         self._presence: Final = presence
         self._rates: Final = rates
         self._unauthenticated: Final[dict[Transport, None]] = {}  # not CONNECTED yet, oldest first
+        self._web_sockets: Final[dict[Transport, WebSocket]] = {}
+        self._serving: trio.Nursery | None = None
         self._handshakes: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
         self.closed = False
 
@@ -141,10 +144,13 @@ class Clients:
         ends here, and presence shows it as connected: the clients will connect again.
         """
         accepting = trio.CancelScope()
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery, trio.open_nursery() as pinging:
+            self._serving = nursery
+            pinging.start_soon(keep_alive, self._web_sockets)
             nursery.start_soon(self.accept, listening, partial(self._accepted, nursery), accepting)
             await stopping.wait()
             accepting.cancel()
+            pinging.cancel_scope.cancel()
             self.close()
             nursery.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
 
@@ -205,6 +211,20 @@ class Clients:
         if self._log_limit.admit("connection-refused", host, trio.current_time()):
             log_event(logging.WARNING, "connection-refused", address=address, reason=reason)
 
+    def adopt(
+        self, web_socket: WebSocket, host: str, port: int, fingerprint: str, chain: Chain, tls_version: str
+    ) -> None:
+        """Serve a client of the admin listener, which presented a certificate there, in a task of its own."""
+        connection = self.transport(web_socket, host, port)
+        connection.fingerprint, connection.chain, connection.tls_version = fingerprint, chain, tls_version
+        assert self._serving is not None  # noqa: S101 - `adopts` was true
+        self._serving.start_soon(self.join, connection)
+
+    @property
+    def adopts(self) -> bool:
+        """Whether one more client of the admin listener can be served here."""
+        return self._serving is not None and not self.closed and len(self._connections) < self.connections_max
+
     def transport(self, stream: TlsSocket | WebSocket, host: str, port: int, number: int = 0) -> Transport:
         """Return a connection that is served from now on; `join` must follow."""
         if len(self._unauthenticated) >= self._settings.limits.connections_unauthenticated_max:
@@ -216,6 +236,8 @@ class Clients:
         connection = Transport(stream, address_text(host, port), host, limits, deliveries, self._clock, number)
         self._connections[connection] = None
         self._unauthenticated[connection] = None
+        if isinstance(stream, WebSocket):
+            self._web_sockets[connection] = stream
         return connection
 
     async def join(self, connection: Transport, admit: Admit | None = None, connect_by_s: float = 0.0) -> None:
@@ -233,6 +255,7 @@ class Clients:
             log_bug("internal-error", error, address=connection.address)
         finally:
             del self._connections[connection]
+            self._web_sockets.pop(connection, None)
             peer = connection.peer
             if peer is not None and peer.connection is not None:
                 self.connected.pop(peer.connection, None)

@@ -99,6 +99,21 @@ class AcceptFailures:
         ]
 
 
+def prepare(connected: socket.socket, limits: Limits) -> None:
+    """Set the options of a client's socket."""
+    connected.setblocking(False)
+    with contextlib.suppress(OSError):  # the peer may be gone already, and its first read will show that
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Bytes in the kernel are stale when they leave: keep them few, the unsent part of them fewer still.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes_max)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.send_unsent_bytes_max)
+        # A vanished peer that agreed on no heart-beats is noticed within two minutes.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
 @final
 class Acceptor:
     """Accepts without ever waiting for a peer, and goes on when no descriptors are left."""
@@ -123,23 +138,10 @@ class Acceptor:
                             await trio.sleep(ACCEPT_PAUSE_S)
                         break
                     try:
-                        self._prepare(connected)
+                        prepare(connected, self._limits)
                         accepted(connected, address[0], address[1])
                     except Exception as error:  # noqa: BLE001  # a bug met by one connection must not end the others
                         connected.close()
                         log_bug("internal-error", error, address=address_text(address[0], address[1]))
         finally:
             self._listening.close()
-
-    def _prepare(self, connected: socket.socket) -> None:
-        connected.setblocking(False)
-        with contextlib.suppress(OSError):  # the peer may be gone already, and its first read will show that
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # Bytes in the kernel are stale when they leave: keep them few, the unsent part of them fewer still.
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes_max)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._limits.send_unsent_bytes_max)
-            # A vanished peer that agreed on no heart-beats is noticed within two minutes.
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

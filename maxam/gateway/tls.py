@@ -105,10 +105,23 @@ class TlsSocket:
         "received_bytes",
     )
 
-    def __init__(self, context: ssl.SSLContext, connected: socket.socket) -> None:
-        self._incoming: Final = ssl.MemoryBIO()
-        self._outgoing: Final = ssl.MemoryBIO()
-        self._tls: Final = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        connected: socket.socket,
+        established: "tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO] | None" = None,
+    ) -> None:
+        """Take over a socket.
+
+        Args:
+            context: Of the handshake.
+            connected: The socket.
+            established: TLS whose handshake is complete, with what it has received and what it is to send. None for a new one.
+        """
+        if established is None:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            established = (context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
+        self._tls, self._incoming, self._outgoing = established
         self._socket: Final = connected
         self._poll: Final = select.poll()
         self._poll.register(connected, select.POLLOUT)

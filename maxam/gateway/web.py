@@ -2,9 +2,6 @@
 
 A connection is served here until its upgrade is answered. From then on it is one of `clients.Clients`, like any other, and CONNECT decides
 about it by its ticket. Upgrade and CONNECT have one deadline together.
-
-Browsers answer the pings of WebSocket by themselves, also for a page that sleeps and sends no heart-beats. So a silent client is sent
-one, and its answer counts as a heart-beat.
 """
 
 import socket
@@ -39,9 +36,6 @@ from maxam.stomp.events import Connect
 from maxam.web_config import JwtSettings, WebSettings
 
 REQUEST_HEAD_BYTES_MAX: Final = 16_384
-_PING_CHECK_S: Final = 2.5
-_PING_S: Final = 30.0  # silence after which a client without heart-beats is sent a ping
-_SILENT_S: Final = 90.0  # silence after which it is gone, though it was sent some
 
 
 @final
@@ -99,7 +93,6 @@ class WebListener:
         self._tickets: Final = tickets
         self._turns: Final = trio.CapacityLimiter(limits.handshakes_per_pass_max)
         self._entering: Final[dict[trio.CancelScope, None]] = {}  # connections before their upgrade, oldest first
-        self._upgraded: Final[dict[Transport, WebSocket]] = {}
 
     def listen(self) -> None:
         """Open the listening socket; raises ConfigurationError."""
@@ -115,7 +108,6 @@ class WebListener:
         async with trio.open_nursery() as clients:
             async with trio.open_nursery() as accepting:
                 accepting.start_soon(acceptor.run, partial(self._accepted, clients))
-                accepting.start_soon(self._keep_alive)
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
             for scope in self._entering:
@@ -142,6 +134,7 @@ class WebListener:
         scope = trio.CancelScope()
         self._entering[scope] = None
         self.open += 1
+        joined = False
         try:
             entered: _Entered | str = "made room for another, or the gateway stops"
             with scope:
@@ -149,25 +142,23 @@ class WebListener:
             self._entering.pop(scope, None)
             if isinstance(entered, str):
                 self._clients.refuse(host, port, entered)
-                tls.close(abort=scope.cancelled_caught)
             else:
+                joined = True
                 await self._converse(tls, entered, host, port)
         except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
             log_bug("internal-error", error, address=address_text(host, port))
         finally:
             self._entering.pop(scope, None)
             self.open -= 1
+            if not joined:
+                tls.close(abort=scope.cancelled_caught)
 
     async def _converse(self, tls: TlsSocket, entered: "_Entered", host: str, port: int) -> None:
         web_socket = WebSocket(tls, entered.upgrade.frames, entered.held, trio.current_time)
         connection = self._clients.transport(web_socket, host, port)
         connection.tls_version = tls.version
         admit = partial(self._admit, connection, entered.upgrade.origin)
-        self._upgraded[connection] = web_socket
-        try:
-            await self._clients.join(connection, admit, entered.connect_by_s)
-        finally:
-            del self._upgraded[connection]
+        await self._clients.join(connection, admit, entered.connect_by_s)
 
     async def _enter(self, tls: TlsSocket) -> "_Entered | str":
         """Take a connection to its upgrade. Return that, or the reason why there is none."""
@@ -265,20 +256,3 @@ class WebListener:
         connection.grant = grant
         self._access.granted(grant)
         return grant.identity, grant.rights
-
-    async def _keep_alive(self) -> None:
-        """Send pings to silent clients, and cut off those that do not answer."""
-        while True:
-            await trio.sleep(_PING_CHECK_S)
-            now_s = trio.current_time()
-            for connection, web_socket in list(self._upgraded.items()):
-                peer = connection.peer
-                heard_at_s = None if peer is None else peer.heard_at_s
-                if peer is None or heard_at_s is None:
-                    continue
-                silent_s = now_s - heard_at_s
-                interval_s = peer.heart_beat_s or _PING_S
-                if not peer.heart_beat_s and silent_s > _SILENT_S and web_socket.pinged_at_s > heard_at_s:
-                    connection.cut("did not answer pings")
-                elif silent_s >= interval_s and now_s - web_socket.pinged_at_s >= interval_s:
-                    connection.ping(web_socket)

@@ -96,7 +96,9 @@ class WebSocket:
     def decrypt(self) -> bytes | None:
         """Return what came with the upgrade request, or None if that ended the connection; raises ProtocolError."""
         held, self._held = self._held, b""
-        return self._decode(held)
+        data = self._tls.decrypt()  # what TLS had received, and nobody has read
+        self._ended = data is None
+        return self._decode(held + (data or b""))
 
     async def receive(self, bytes_max: int) -> bytes | None:
         """Wait for bytes, and return those of messages in them, perhaps none; None at the end of the stream.

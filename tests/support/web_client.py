@@ -130,7 +130,11 @@ async def dial(gateway: Living, port: int | None = None, certificate: str | None
     transport = await trio.open_tcp_stream("127.0.0.1", port or gateway.web_port)
     context: ssl.SSLContext = gateway.site.context(certificate)
     tls = trio.SSLStream(transport, context, https_compatible=True)
-    await tls.do_handshake()
+    try:
+        await tls.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(transport)
+        raise
     return WebStream(tls)
 
 
