@@ -472,9 +472,9 @@ def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path)
     return kind(**values)
 
 
-def _section_of(hint: object) -> type | None:
+def _section_of(hint: Any) -> type[Any] | None:  # noqa: ANN401  # as `get_type_hints` gives it
     """Return the dataclass of a section within a section, None for a setting."""
-    kinds = get_args(hint) if get_origin(hint) is UnionType else ()
+    kinds: tuple[Any, ...] = get_args(hint) if get_origin(hint) is UnionType else ()
     return kinds[0] if kinds and is_dataclass(kinds[0]) else None
 
 

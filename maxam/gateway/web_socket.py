@@ -96,7 +96,7 @@ class WebSocket:
     def decrypt(self) -> bytes | None:
         """Return what came with the upgrade request, or None if that ended the connection; raises ProtocolError."""
         held, self._held = self._held, b""
-        data = self._tls.decrypt()  # what TLS had received, and nobody has read
+        data = self._tls.decrypt()  # received by TLS, and not read yet
         self._ended = data is None
         return self._decode(held + (data or b""))
 

@@ -1,7 +1,7 @@
-"""JSON Web Tokens of an issuer that the configuration trusts: which keys count, and what a token says.
+"""JSON Web Tokens of an issuer that the configuration trusts: its keys, and the content of a valid token.
 
 The header of a token chooses its key and nothing else. A key has one algorithm, from its own type. So no token can have a public key taken
-for a secret, or a signature left out. Keys come from a file: the gateway calls nobody.
+for a secret, or a signature left out. Keys come from a file: the gateway makes no outgoing call.
 
 Spec: RFC 7519, RFC 7517, RFC 8725 "JSON Web Token Best Current Practices"
 """
@@ -56,7 +56,7 @@ class Token:
 @final
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A public key of the issuer, with its digest and the `kid` by which tokens name it."""
+    """A public key of the issuer, with its digest and the `kid` in the header of its tokens."""
 
     jwk: jwt.PyJWK
     kid: str | None
@@ -98,7 +98,7 @@ class TokenKeys:
         fitting = [one for one in named if one.jwk.algorithm_name == algorithm]
         if len(fitting) != 1:
             raise TokenError(
-                "the token names no key of the JWKS file" if not named else "the token is not signed as its key signs"
+                "the token is of no key in the JWKS file" if not named else "the token is not signed as its key signs"
             )
         return fitting[0]
 

@@ -98,7 +98,7 @@ def test_frames_may_be_split_at_any_byte(site: Site, pieces: int) -> None:
 
 
 def test_a_large_value_is_one_message(site: Site) -> None:
-    """A MESSAGE of more than a slice arrives as one message of several fragments, and a ping among them is answered."""
+    """A large MESSAGE arrives as one message of several fragments, and a ping among them is answered."""
 
     async def test() -> None:
         async with (

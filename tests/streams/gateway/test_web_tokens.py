@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ from tests.support.living_gateway import EVERYTHING, Site, living, run
 from tests.support.web_client import page, refusal
 
 ISSUER, AUDIENCE = "https://login.example", "floor"
-KEYS = {
+KEYS: dict[str, Any] = {
     "ES256": generate_private_key(SECP256R1()),
     "RS256": generate_rsa_key(65537, 2048),
     "EdDSA": Ed25519PrivateKey.generate(),
 }
-_ALGORITHMS = {"ES256": ECAlgorithm, "RS256": RSAAlgorithm, "EdDSA": OKPAlgorithm}
+_ALGORITHMS: dict[str, Any] = {"ES256": ECAlgorithm, "RS256": RSAAlgorithm, "EdDSA": OKPAlgorithm}
 
 
 def public(algorithm: str, key: Any, **more: object) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_a_token_gives_the_values_of_its_globs(site: Site, algorithm: str) -> No
     run(test)
 
 
-FORGED = {
+FORGED: dict[str, Callable[[], str]] = {
     "unsigned": lambda: f"{part({'alg': 'none', 'kid': 'ES256'})}.{part(claims())}.",
     "none in other letters": lambda: f"{part({'alg': 'nOnE'})}.{part(claims())}.",
     "a public key as a secret": lambda: _confused("RS256"),
@@ -129,7 +129,7 @@ FORGED = {
 
 def _confused(algorithm: str) -> str:
     """Return a token whose signature is an HMAC with the public key of the issuer as the secret."""
-    secret = KEYS[algorithm].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]
+    secret = KEYS[algorithm].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     text = f"{part({'alg': 'HS256', 'kid': algorithm})}.{part(claims())}"
     mark = base64.urlsafe_b64encode(hmac.new(secret, text.encode(), hashlib.sha256).digest()).rstrip(b"=").decode()
     return f"{text}.{mark}"
@@ -169,7 +169,7 @@ def test_a_connection_ends_with_its_token_its_key_and_its_capability(site: Site)
 
 
 def test_without_a_claim_the_capability_decides(site: Site) -> None:
-    """If the configuration names no claim for globs, the globs are those of the capability. Without an issuer no token counts."""
+    """If the configuration has no claim for globs, the globs are those of the capability. Without an issuer no token counts."""
 
     async def test() -> None:
         async with (
@@ -194,7 +194,7 @@ def test_without_a_claim_the_capability_decides(site: Site) -> None:
         '{"keys": 1}',
         '{"keys": []}',
         json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "a"}]}),
-        json.dumps({"keys": [json.loads(ECAlgorithm.to_jwk(KEYS["ES256"]))]}),  # type: ignore[arg-type]
+        json.dumps({"keys": [json.loads(ECAlgorithm.to_jwk(KEYS["ES256"]))]}),
         json.dumps({"keys": [public("ES256", generate_private_key(SECP384R1()))]}),
         json.dumps({"keys": [public("RS256", generate_rsa_key(65537, 1024))]}),  # noqa: S505 too short, and so refused
         json.dumps({"keys": [public("ES256", KEYS["ES256"], use="enc")]}),
