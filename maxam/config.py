@@ -475,7 +475,7 @@ def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path)
 def _section_of(hint: Any) -> type[Any] | None:  # noqa: ANN401  # as `get_type_hints` gives it
     """Return the dataclass of a section within a section, None for a setting."""
     kinds: tuple[Any, ...] = get_args(hint) if get_origin(hint) is UnionType else ()
-    return kinds[0] if kinds and is_dataclass(kinds[0]) else None
+    return kinds[0] if kinds and isinstance(kinds[0], type) and is_dataclass(kinds[0]) else None
 
 
 def _value(key: str, hint: Any, value: Any, bounds: _Bounds | None) -> Any:  # noqa: ANN401  # TOML holds anything

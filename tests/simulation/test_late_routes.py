@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -22,7 +23,7 @@ HISTORIES = (walk, directed, overtaken, refined, selective)
 @pytest.fixture(autouse=True)
 def late() -> Iterator[None]:
     """Make each new topic late for all owners."""
-    limits = {"_COMMON_MAX": 0, "_TRY_EACH_MAX": 0, "STEPS_MAX": 0}
+    limits: dict[str, Any] = {"_COMMON_MAX": 0, "_TRY_EACH_MAX": 0, "STEPS_MAX": 0}
     with patch.multiple("maxam.broker.destinations", **limits), patch.object(model.Model, "_check_order"):
         yield
 
