@@ -242,12 +242,10 @@ class WebListener:
         try:
             return self._access.grants.token(read_token(text, keys, settings, now_s), settings.capability)
         except TokenError as error:
-            expired = str(error) == EXPIRED
-            raise refusal(
-                "token expired, reconnect" if expired else "token invalid",
-                "token-expired" if expired else "token-invalid",
-                f"{error}; connect with a new token",
-            ) from error
+            detail = f"{error}; connect with a new token"
+            if str(error) == EXPIRED:
+                raise refusal("token expired, reconnect", "token-expired", detail) from error
+            raise refusal("token invalid", "token-invalid", detail) from error
 
     def _grant(self, connection: Transport, grant: Grant) -> tuple[Identity, Rights]:
         problem = self._clients.rate_denial(grant.identity.principal)

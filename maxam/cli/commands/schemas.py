@@ -40,7 +40,7 @@ from maxam.terminal.tables import print_fields, print_json, print_line, print_ta
         "plan": ("maxam.cli.commands.schema_changes:schemas_plan", "Show what a folder would do to a running gateway."),
         "types": (
             "maxam.cli.commands.schema_types:schemas_types",
-            "Print the declarations of types in the language of a client.",
+            "Print the declarations of each TYPE, by default of all types.",
         ),
         "shadow": (
             "maxam.cli.commands.shadow:shadow",
