@@ -202,7 +202,7 @@ def read(written: Written, before: LoadedConfig | None) -> tuple[LoadedConfig, d
             _context(),
             {},
         )
-        digests = {item: item for item in ("certificate", "client_ca")}
+        digests = {item: item for item in ("certificate", "client_ca", "web")}
         before = replace(before, digests=digests | _digests(written))
         return before, {}
     refused = {item: ConfigurationError(f"{item} is broken") for item in sorted(written.broken)}

@@ -82,6 +82,7 @@ class Link:
     client: str
     peer: ServerConnection
     window: int
+    grant: None = None  # as of a client with a certificate
     woken: bool = True
     inbound: list[Asked] = field(default_factory=list)  # not yet at the broker, oldest first
     offset: int = 0  # of the first of them
