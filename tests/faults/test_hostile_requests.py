@@ -81,7 +81,7 @@ REQUESTS: dict[str, tuple[bytes, list[int]]] = {
     "a websocket": (
         LIVE + b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: "
         b"AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" + LAST,
-        [501],
+        [404],
     ),
     "STOMP": (b"CONNECT\naccept-version:1.2\nhost:MAXVAPI\n\n\0", [400]),
     # heads
