@@ -23,7 +23,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SHARED: Final = ("deploy/systemd", "deploy/etc", "deploy/prometheus", "deploy/grafana", "docs", "schemas")
-ROLES: Final = "admin,gateway"  # extras of pyproject.toml
+ROLES: Final = "admin,cluster,gateway"  # extras of pyproject.toml
 PAGES: Final = ("README.md", "CHANGELOG.md", "LICENSE")  # beside the folders, as in a clone: documents link to them
 
 
@@ -52,7 +52,7 @@ def make_bundle(wheel: Path, folder: Path) -> Path:
             "-r",
             f"{ROOT}/requirements.lock",
         )
-        # Of what is locked, pip's own resolver reports what the gateway and maxam-admin import: build tools stay behind.
+        # Of what is locked, pip's own resolver reports what the gateway, in a cluster too, and maxam-admin import: build tools stay behind.
         report = Path(scratch) / "report.json"
         _pip(
             "install",

@@ -53,6 +53,7 @@ def test_install_upgrade_rollback_uninstall(unpacked: Path, bundle_copy: Path, t
 
     assert run(unpacked / "install", root).returncode == 0
     assert current.resolve().name == first
+    assert any((unpacked / "wheels").glob("grpcio-*.whl"))  # a member of a cluster needs it
     configuration = root / "etc/maxam/maxam.toml"
     configuration.write_text("mine")
     before = current.stat().st_ino
