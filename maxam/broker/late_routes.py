@@ -112,8 +112,9 @@ class LateRoutes:
         """Act on a topic whose routes are complete: they are owed its newest change."""
         for late in self._late.values():
             if destination in late.topics:
+                if next(iter(late.topics)) == destination:
+                    late.restart()
                 del late.topics[destination]
-                late.restart()
 
     def caught_up(self, subscription: Subscription, owner: str, revision: int) -> None:
         """Owe a subscription only changes after a revision: it is owed the others in another way."""

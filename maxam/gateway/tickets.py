@@ -18,6 +18,7 @@ VALIDITY_S: Final = 60
 VALIDITY_S_MAX: Final = 3600
 _OPEN_MAX: Final = 100_000  # tickets that wait to be used: some 60 MB
 _OPEN_PER_MAKER_MAX: Final = 50_000
+_USED_KEPT: Final = 1000  # used tickets whose end is kept in any case
 _SECRET_BYTES: Final = 32
 _LABEL_BYTES: Final = 6
 
@@ -70,7 +71,7 @@ class Tickets:
         self.refused = 0
         self._grants: Final = grants
         self._open: Final[dict[bytes, Ticket]] = {}  # by the hash of the secret
-        self._ends: Final[list[tuple[float, bytes]]] = []  # a heap: when each ends, used ones included
+        self._ends: list[tuple[float, bytes]] = []  # a heap: when each ends, with some used ones
         self._of_makers: Final[dict[str, int]] = {}  # how many each maker has among them
 
     def __len__(self) -> int:
@@ -177,6 +178,9 @@ class Tickets:
             ticket = self._open.pop(heapq.heappop(ends)[1], None)
             if ticket is not None:
                 self._released(ticket)
+        if len(ends) > 2 * len(self._open) + _USED_KEPT:
+            self._ends = [(ticket.expires_s, digest) for digest, ticket in self._open.items()]
+            heapq.heapify(self._ends)
 
 
 def _digest(secret: bytes) -> bytes:

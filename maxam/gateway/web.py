@@ -141,7 +141,8 @@ class WebListener:
                 entered = await self._enter(tls)
             self._entering.pop(scope, None)
             if isinstance(entered, str):
-                self._clients.refuse(host, port, entered)
+                if entered:
+                    self._clients.refuse(host, port, entered)
             else:
                 joined = True
                 await self._converse(tls, entered, host, port)
@@ -161,7 +162,7 @@ class WebListener:
         await self._clients.join(connection, admit, entered.connect_by_s)
 
     async def _enter(self, tls: TlsSocket) -> "_Entered | str":
-        """Take a connection to its upgrade. Return that, or the reason why there is none."""
+        """Take a connection to its upgrade. Return that, or the reason why there is none: empty if its request had an answer."""
         limits = self._limits
         try:
             with trio.move_on_after(limits.tls_handshake_timeout_s) as waited:
@@ -173,7 +174,7 @@ class WebListener:
                 outcome, held = await self._request(tls)
                 if isinstance(outcome, Upgrade):
                     return _Entered(outcome, held, connect_by_s)
-                return f"HTTP {outcome.status:d} {outcome.code}"
+                return "" if outcome.status == HTTPStatus.OK else f"HTTP {outcome.status:d} {outcome.code}"
         except ssl.SSLError as error:
             with trio.move_on_after(limits.linger_timeout_s):
                 await tls.linger()

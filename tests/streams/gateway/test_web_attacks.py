@@ -199,8 +199,10 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize("request_", list(BAD_REQUESTS), ids=range(len(BAD_REQUESTS)))
-def test_a_request_that_is_no_upgrade_is_answered_and_closed(site: Site, request_: bytes) -> None:
-    """Every request gets a status; nothing of it reaches STOMP."""
+def test_a_request_that_is_no_upgrade_is_answered_and_closed(
+    site: Site, request_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every request gets a status; nothing of it reaches STOMP. All but a check of health are reported as refused."""
 
     async def test() -> None:
         async with living(site, web=WEB) as gateway:
@@ -211,6 +213,8 @@ def test_a_request_that_is_no_upgrade_is_answered_and_closed(site: Site, request
                 answer += data
             assert answer.startswith(b"HTTP/1.1 %d " % BAD_REQUESTS[request_])
             await stream.aclose()
+        refused = [line for line in caplog.messages if "connection-refused" in line]
+        assert len(refused) == (BAD_REQUESTS[request_] != 200)
 
     run(test)
 
