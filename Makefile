@@ -173,6 +173,10 @@ grow: $(INSTALLED) $(DEV) ## cost against topics, subscriptions, connections, bo
 estate-memory: $(INSTALLED) ## memory of a centre with 1.8 million topics of 1,000 bridged venues (ESTATE_ARGS="--topics 100000 --venues 50")
 	$(BENCHMARKS) estate $(ESTATE_ARGS)
 
+.PHONY: web-bench
+web-bench: $(INSTALLED) ## memory of idle WebSockets, and processor time for each of their MESSAGEs (WEB_ARGS="--sockets 1000")
+	$(BENCHMARKS) web $(WEB_ARGS)
+
 refined-bench: $(INSTALLED) ## bytes of resuming, cost of selectors, exactness of intervals (REFINED_ARGS="--only selectors")
 	$(BENCHMARKS) refined $(REFINED_ARGS)
 

@@ -17,6 +17,7 @@ from tests.benchmarks.pipeline import pipeline_command
 from tests.benchmarks.recovery import recovery_command
 from tests.benchmarks.refined import refined_command
 from tests.benchmarks.suite import suite_command
+from tests.benchmarks.web import web_command
 
 _COMMANDS: Final = (
     suite_command,
@@ -31,6 +32,7 @@ _COMMANDS: Final = (
     estate_command,
     etcd_command,
     observer_command,
+    web_command,
 )
 
 

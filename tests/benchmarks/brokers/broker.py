@@ -25,6 +25,7 @@ class Broker:
     subscribe_headers: Headers = ()  # of each SUBSCRIBE
     each_topic: bool = False  # subscribe to each topic by itself, not to a glob
     admin_port: int = 0  # of its admin listener, where the subscriber's certificate may read; 0 if none is known
+    web_port: int = 0  # of its listener for WebSockets; 0 if it has none
 
     def cpu_s(self) -> float:
         """Return the processor time that it and the processes it started have used."""

@@ -20,7 +20,7 @@ _POLICY: Final = """
 send = ["X/**"]
 receive = ["X/**"]
 [capabilities.look]
-admin = ["read", "metrics"]
+admin = ["read", "metrics", "ticket"]
 [[principals]]
 name = "publisher"
 fingerprints = ["{publisher}"]
@@ -46,11 +46,17 @@ durability = "{durability}"
 """
 _READY: Final = r"(?m)^ready .*\btls=\S+:(\d+)\b.*\n"
 _ADMIN: Final = r"(?m)^ready .*\badmin=\S+:(\d+)\b.*\n"
+_WEB: Final = r"(?m)^ready .*\bweb=\S+:(\d+)\b.*\n"
 
 
 @contextlib.contextmanager
 def gateway(
-    cores: Collection[int], *, durability: str = "fsync", journal: Path | None = None, settings: str = ""
+    cores: Collection[int],
+    *,
+    durability: str = "fsync",
+    journal: Path | None = None,
+    settings: str = "",
+    schemas: Path = SCHEMAS,
 ) -> Iterator[Broker]:
     """Start it with mutual TLS, rights and schemas, and stop it after use.
 
@@ -59,6 +65,7 @@ def gateway(
         durability: As in its configuration: `fsync` or `none`.
         journal: A folder that outlives it; else it has one in its temporary folder.
         settings: Further tables of its configuration, such as `[limits]`.
+        schemas: The schema folder.
 
     Raises:
         LoadError: It does not start.
@@ -68,7 +75,7 @@ def gateway(
         fingerprints = development_certificates(folder / "certs")
         (folder / "policy.toml").write_text(_POLICY.format(**fingerprints))
         (folder / "maxam.toml").write_text(
-            _CONFIG.format(schemas=SCHEMAS, journal=journal or "journal", durability=durability, settings=settings)
+            _CONFIG.format(schemas=schemas, journal=journal or "journal", durability=durability, settings=settings)
         )
         command = [sys.executable, "-c", "from maxam.main import gateway; gateway()", "--config", "maxam.toml"]
         with process(command, folder, cores, _READY, child_environment()) as started:
@@ -85,4 +92,5 @@ def gateway(
                 started.pid,
                 started.start_s,
                 admin_port=int(started.find(_ADMIN)),
+                web_port=int(started.find(_WEB)) if "[web]" in settings else 0,
             )
