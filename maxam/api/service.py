@@ -20,6 +20,7 @@ from maxam.api.listener import Upgradable, serve_https
 from maxam.api.listener_limits import ListenerLimits
 from maxam.api.places import Standing
 from maxam.api.view import View
+from maxam.api.web_values import values_of
 from maxam.enrolment.enrolment import Enrolment
 from maxam.errors import ConfigurationError
 from maxam.gateway.listener import address_text
@@ -61,6 +62,8 @@ async def serve_admin(gateway: Gateway, *, task_status: trio.TaskStatus[list[str
         return configured.union(gateway.reloader.loaded.certificate.dns_names)
 
     application = KnownByName(make_application(View(gateway, enrolment)), names)
+    if gateway.web is not None:
+        gateway.web.values = values_of(gateway, gateway.web)
     async with trio.open_nursery() as nursery:
         if enrolment is not None:
             addresses.append(await nursery.start(_serve_enrolment, gateway, enrolment))

@@ -7,7 +7,7 @@ about it by its ticket. Upgrade and CONNECT have one deadline together.
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -35,6 +35,7 @@ from maxam.records import Identity
 from maxam.stomp.events import Connect
 from maxam.web_config import JwtSettings, WebSettings
 
+VALUES_PATH: Final = b"/v1/values"
 REQUEST_HEAD_BYTES_MAX: Final = 16_384
 
 
@@ -44,12 +45,12 @@ class _Entered:
     """A connection whose upgrade was answered.
 
     Attributes:
-        upgrade: The request and its answer.
-        held: Bytes that came after the request.
+        upgrade: The request and its answer. None for requests for values.
+        held: Bytes that came after the request; with requests for values all bytes.
         connect_by_s: When its CONNECT must have come, on the clock of the event loop.
     """
 
-    upgrade: Upgrade
+    upgrade: Upgrade | None
     held: bytes
     connect_by_s: float
 
@@ -61,6 +62,8 @@ class WebListener:
     Attributes:
         open: Number of its connections.
         address: Where it listens, `host:port`. Empty before `listen`.
+        origins: Of the pages that may connect.
+        values: Serves the HTTP requests of a connection that asks for values, from the bytes received first. None refuses them.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class WebListener:
         """
         self.open = 0
         self.address = ""
+        self.origins: Final = settings.origins
+        self.values: Callable[[TlsSocket, bytes, str, int], Awaitable[None]] | None = None
         self._listening: socket.socket | None = None
         self._settings: Final = settings
         self._limits: Final = limits
@@ -93,6 +98,7 @@ class WebListener:
         self._tickets: Final = tickets
         self._turns: Final = trio.CapacityLimiter(limits.handshakes_per_pass_max)
         self._entering: Final[dict[trio.CancelScope, None]] = {}  # connections before their upgrade, oldest first
+        self._reading: Final[dict[trio.CancelScope, None]] = {}  # connections with HTTP
 
     def listen(self) -> None:
         """Open the listening socket; raises ConfigurationError."""
@@ -110,7 +116,7 @@ class WebListener:
                 accepting.start_soon(acceptor.run, partial(self._accepted, clients))
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
-            for scope in self._entering:
+            for scope in (*self._entering, *self._reading):
                 scope.cancel()
             clients.cancel_scope.deadline = trio.current_time() + self._limits.stop_timeout_s
 
@@ -135,6 +141,7 @@ class WebListener:
         self._entering[scope] = None
         self.open += 1
         joined = False
+        reading = trio.CancelScope()
         try:
             entered: _Entered | str = "made room for another, or the gateway stops"
             with scope:
@@ -143,22 +150,27 @@ class WebListener:
             if isinstance(entered, str):
                 if entered:
                     self._clients.refuse(host, port, entered)
-            else:
+            elif entered.upgrade is not None:
                 joined = True
-                await self._converse(tls, entered, host, port)
+                await self._converse(tls, entered.upgrade, entered, host, port)
+            elif self.values is not None:
+                self._reading[reading] = None
+                with reading:
+                    await self.values(tls, entered.held, host, port)
         except Exception as error:  # noqa: BLE001  # a bug met by one client must not end the others
             log_bug("internal-error", error, address=address_text(host, port))
         finally:
             self._entering.pop(scope, None)
+            self._reading.pop(reading, None)
             self.open -= 1
             if not joined:
                 tls.close(abort=scope.cancelled_caught)
 
-    async def _converse(self, tls: TlsSocket, entered: "_Entered", host: str, port: int) -> None:
-        web_socket = WebSocket(tls, entered.upgrade.frames, entered.held, trio.current_time)
+    async def _converse(self, tls: TlsSocket, upgrade: Upgrade, entered: "_Entered", host: str, port: int) -> None:
+        web_socket = WebSocket(tls, upgrade.frames, entered.held, trio.current_time)
         connection = self._clients.transport(web_socket, host, port)
         connection.tls_version = tls.version
-        admit = partial(self._admit, connection, entered.upgrade.origin)
+        admit = partial(self._admit, connection, upgrade.origin)
         await self._clients.join(connection, admit, entered.connect_by_s)
 
     async def _enter(self, tls: TlsSocket) -> "_Entered | str":
@@ -172,7 +184,7 @@ class WebListener:
             connect_by_s = trio.current_time() + self._settings.connect_timeout_s
             with trio.move_on_at(connect_by_s):
                 outcome, held = await self._request(tls)
-                if isinstance(outcome, Upgrade):
+                if not isinstance(outcome, Refusal):
                     return _Entered(outcome, held, connect_by_s)
                 return "" if outcome.status == HTTPStatus.OK else f"HTTP {outcome.status:d} {outcome.code}"
         except ssl.SSLError as error:
@@ -183,11 +195,12 @@ class WebListener:
             return str(error)
         return f"no request came within {self._settings.connect_timeout_s:g} s"
 
-    async def _request(self, tls: TlsSocket) -> tuple[Upgrade | Refusal, bytes]:
-        """Read a request and answer it. Return the answer, and the bytes that came after the request."""
+    async def _request(self, tls: TlsSocket) -> tuple[Upgrade | Refusal | None, bytes]:
+        """Read a request and answer it. Return the answer, None for values, and what `_Entered.held` is."""
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX)
         request: object = h11.NEED_DATA
         outcome: Upgrade | Refusal | None = None
+        received = b""
         data = tls.decrypt()  # a client may send the request together with the end of its handshake
         try:
             while (request := http.next_event()) is h11.NEED_DATA:
@@ -196,12 +209,15 @@ class WebListener:
                 if data is None:
                     raise TransportClosedError("closed before a request")
                 http.receive_data(data)
+                received += data
                 data = b""
         except h11.RemoteProtocolError as error:
             outcome = Refusal(HTTPStatus(error.error_status_hint), "bad", "the request is not valid HTTP/1.1")
         if outcome is None:
             assert isinstance(request, h11.Request)  # noqa: S101 - the first event of a server is nothing else
             outcome = self._judge(request)
+        if outcome is None:
+            return None, received
         answer = outcome.answer if isinstance(outcome, Upgrade) else outcome.answer()
         if not tls.send(answer):
             await tls.flush(self._limits.write_timeout_s)
@@ -210,32 +226,51 @@ class WebListener:
                 await tls.linger()
         return outcome, http.trailing_data[0]
 
-    def _judge(self, request: h11.Request) -> Upgrade | Refusal:
+    def _judge(self, request: h11.Request) -> Upgrade | Refusal | None:
         path = path_of(request)
         if path == STOMP_PATH:
             return judge(request, self._settings.origins)
         if path == b"/healthz":
             return Refusal(HTTPStatus.OK, "ok", "the gateway serves clients")
+        if self.values is not None and (path == VALUES_PATH or path.startswith(VALUES_PATH + b"/")):
+            return None
         forbidden = forbidden_origin(origin_of(request), self._settings.origins)
-        return forbidden or Refusal(HTTPStatus.NOT_FOUND, "not-found", "no such path; there is /stomp")
+        return forbidden or Refusal(HTTPStatus.NOT_FOUND, "not-found", "no such path; there are /stomp and /v1/values")
 
     def _admit(self, connection: Transport, origin: str | None, event: Connect) -> tuple[Identity, Rights]:
         """Return identity and rights for the credentials of a CONNECT; raises ProtocolError."""
         if event.will is not None:
             raise ProtocolError("bad will", "a client with a ticket or token cannot leave a last will; connect without")
-        now_s = time.time()
-        if event.login == b"jwt" and self._settings.jwt is not None:
-            return self._grant(connection, self._read_token(event.passcode, self._settings.jwt, now_s))
-        if event.login != b"ticket":
+        grant, client_id = self._granted(event.login, event.passcode, event.client_id, origin, time.time())
+        event.client_id = client_id or event.client_id
+        connection.grant = grant
+        self._access.granted(grant)
+        return grant.identity, grant.rights
+
+    def grant_of(self, login: bytes, passcode: bytes, origin: str | None, now_s: float) -> Grant:
+        """Return the grant of the credentials of a client that reads values; raises ProtocolError."""
+        return self._granted(login, passcode, None, origin, now_s)[0]
+
+    def _granted(
+        self, login: bytes, passcode: bytes, client_id: str | None, origin: str | None, now_s: float
+    ) -> tuple[Grant, str | None]:
+        """Return the grant of some credentials, and the client-id that a ticket has; raises ProtocolError."""
+        ticket_id: str | None = None
+        if login == b"jwt" and self._settings.jwt is not None:
+            grant = self._read_token(passcode, self._settings.jwt, now_s)
+        elif login == b"ticket":
+            ticket = self._tickets.take(passcode, client_id, origin, now_s)
+            grant, ticket_id = ticket.grant, ticket.client_id
+        else:
             raise refusal(
                 "no credentials",
                 "unauthenticated",
                 "expected login:ticket and passcode:<ticket> in CONNECT; the server of the page makes tickets",
             )
-        ticket = self._tickets.take(event.passcode, event.client_id, origin, now_s)
-        if ticket.client_id is not None:
-            event.client_id = ticket.client_id
-        return self._grant(connection, ticket.grant)
+        problem = self._clients.rate_denial(grant.identity.principal)
+        if problem is not None:
+            raise problem
+        return grant, ticket_id
 
     def _read_token(self, text: bytes, settings: JwtSettings, now_s: float) -> Grant:
         keys = self._loaded().web_keys
@@ -247,11 +282,3 @@ class WebListener:
             if str(error) == EXPIRED:
                 raise refusal("token expired, reconnect", "token-expired", detail) from error
             raise refusal("token invalid", "token-invalid", detail) from error
-
-    def _grant(self, connection: Transport, grant: Grant) -> tuple[Identity, Rights]:
-        problem = self._clients.rate_denial(grant.identity.principal)
-        if problem is not None:
-            raise problem
-        connection.grant = grant
-        self._access.granted(grant)
-        return grant.identity, grant.rights

@@ -112,6 +112,11 @@ async def open_all(broker: Broker, context: ssl.SSLContext, secrets: list[str | 
     return found
 
 
+def secrets_of(broker: Broker, kind: str, number: int) -> list[str | None]:
+    """Return a ticket for each connection of a kind, or None for its certificate."""
+    return [None] * number if kind == "TLS" else list(tickets(broker, number))
+
+
 def context_of(broker: Broker) -> ssl.SSLContext:
     """Return the context of a client with a certificate."""
     files = broker.target.subscriber
@@ -187,7 +192,7 @@ def web_command(sockets: int, subscribers: int, sends: int, rounds: int) -> None
         kib = {}
         for kind in ("TLS", "WebSocket"):
             with start() as running:  # memory that others gave back would be used again
-                secrets = [None] * sockets if kind == "TLS" else list(tickets(running, sockets))
+                secrets = secrets_of(running, kind, sockets)
                 kib[kind] = trio.run(idle_kib, running, context_of(running), secrets)
             sys.stdout.write(f"{kind:9} {sockets} idle connections: {kib[kind]:.1f} KiB each\n")
             sys.stdout.flush()
@@ -196,7 +201,7 @@ def web_command(sockets: int, subscribers: int, sends: int, rounds: int) -> None
         found: dict[str, list[float]] = {"TLS": [], "WebSocket": []}
         for _ in range(rounds):
             for kind, times in found.items():
-                secrets = [None] * subscribers if kind == "TLS" else list(tickets(running, subscribers))
+                secrets = secrets_of(running, kind, subscribers)
                 each_us, number = trio.run(message_us, running, context, secrets, sends)
                 times.append(each_us)
                 sys.stdout.write(f"{kind:9} {each_us:.2f} us of processor time for each of {number} MESSAGEs\n")
