@@ -36,7 +36,7 @@ PIPELINED_BYTES_MAX: Final = (
 )
 CARRIER: Final = "carrier"  # key in the ASGI scope's state: a `Carrier`
 
-_Stream = trio.SSLStream[Any]
+_Stream = Any  # trio.SSLStream, or what has its methods
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 

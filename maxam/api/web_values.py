@@ -152,6 +152,6 @@ class _Stream(trio.abc.HalfCloseableStream):
             await self._tls.linger()
 
     async def aclose(self) -> None:
-        """Have no more sent or received. The owner of the connection closes the socket."""
+        """End sending and receiving. The owner of the connection closes the socket."""
         self._closed = True
         await trio.lowlevel.checkpoint()

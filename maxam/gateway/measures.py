@@ -58,6 +58,10 @@ def measures(gateway: Gateway) -> Iterator[Measure]:
     """Iterate over all measures but whether the broker is ready; what `traffic` and `staleness` gather is as of their last time."""
     yield "maxam_build_info", (__version__, core()), 1
     yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
+    yield "maxam_web_connections", (), 0 if gateway.web is None else gateway.web.open
+    tickets = gateway.tickets
+    for outcome, count in (("made", tickets.made), ("used", tickets.used), ("refused", tickets.refused)):
+        yield "maxam_tickets_total", (outcome,), count
     yield from _resources(gateway)
     yield from _connections(gateway)
     yield from _state(gateway)

@@ -88,6 +88,8 @@ _CURRENT: Final = (
     Declared("maxam_follow_received_bytes_total", "counter", "Bytes received from sources."),
     Declared("maxam_follow_links_lost_total", "counter", "Links to sources that ended or could not be made."),
     Declared("maxam_links", "gauge", "Links of other gateways to this one, by wish: feed or copy.", ("wish",)),
+    Declared("maxam_web_connections", "gauge", "Connections of the listener of pages; 0 without [web]."),
+    Declared("maxam_tickets_total", "counter", "Tickets, by outcome: made, used or refused.", ("outcome",)),
     Declared("maxam_fronts", "gauge", "Fronts that serve clients; 0 without [fronts]."),
     Declared("maxam_front_restarts_total", "counter", "Fronts that ended by themselves and were replaced."),
     Declared("maxam_front_connections", "gauge", "Connections that a front has.", ("front",)),
