@@ -23,12 +23,12 @@ class CertificateFileError(ClientError):
 
 
 def client_context(
-    ca: str | Path, certificate: str | Path | None, key: str | Path | None, *, name_checked: bool
+    ca: str | Path | None, certificate: str | Path | None, key: str | Path | None, *, name_checked: bool
 ) -> ssl.SSLContext:
     """Return the TLS context of a client.
 
     Args:
-        ca: PEM file of the CA whose certificates it trusts.
+        ca: PEM file of the CA whose certificates it trusts. None trusts the authorities of the system.
         certificate: PEM file of its own certificate chain. None shows none.
         key: PEM file of its key, without a password. None: the certificate's file has it.
         name_checked: Check the name of the server. Venues trust by chain: their site controller's name does not resolve.
@@ -46,7 +46,10 @@ def client_context(
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = name_checked
     try:
-        context.load_verify_locations(ca)
+        if ca is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(ca)
     except (ssl.SSLError, OSError) as error:
         raise CertificateFileError(f"the CA file {ca} holds no usable PEM certificate: {error}", "ca") from error
     if certificate is not None:

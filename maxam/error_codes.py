@@ -123,6 +123,9 @@ CODES: Final[dict[str, Entry]] = {
         "The gateway cannot resume a subscription from the position in `since`.",
         "Drop the values that were kept with it, and subscribe with `eager`.",
     ),
+    "value-type": Entry(
+        "A value does not fit the type that the program asked for.", "Correct the type, or read the value as JSON."
+    ),
     "protocol-error": Entry("The other side broke the STOMP protocol.", "Correct the other program."),
     "value-unreadable": Entry("A body does not belong to its schema.", "Check which schema the topic had then."),
     "job-failed": Entry("A job of the pipeline cannot do what it was asked to.", "Read the text of the error."),

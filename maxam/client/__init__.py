@@ -8,6 +8,8 @@ from typing import Literal
 
 from maxam.client.addresses import Address, Addresses
 from maxam.client.connection import HEART_BEAT_MS, Client, LastWill, converse
+from maxam.client.credentials import Secret
+from maxam.client.endpoint import Endpoint
 from maxam.client.errors import (
     ConnectionLostError,
     GatewayError,
@@ -19,21 +21,25 @@ from maxam.client.errors import (
 )
 from maxam.client.link import Posted
 from maxam.client.progress import Kind
-from maxam.client.resume import OnLoss, ResumingClient, ResumingSubscription, resume
+from maxam.client.resume import OnLoss, OnState, ResumingClient, ResumingSubscription, resume
+from maxam.client.states import State, is_final
 from maxam.client.subscription import Message, Subscription
-from maxam.client.transport import dial
+from maxam.client.value_types import ValueTypeError
+from maxam.client.values import Change, LiveValues
 from maxam.client_tls import CertificateFileError
 from maxam.errors import ClientError
 from maxam.stomp.answers import Receipt
 
 __all__ = [
     "CertificateFileError",
+    "Change",
     "Client",
     "ClientError",
     "ConnectionLostError",
     "GatewayError",
     "Kind",
     "LastWill",
+    "LiveValues",
     "Message",
     "OutcomeUnknownError",
     "PositionUnavailableError",
@@ -41,9 +47,11 @@ __all__ = [
     "Receipt",
     "ResumingClient",
     "ResumingSubscription",
+    "State",
     "Subscription",
     "TlsError",
     "UnreachableError",
+    "ValueTypeError",
     "VersionError",
     "connect",
     "resuming",
@@ -53,11 +61,13 @@ __all__ = [
 @asynccontextmanager
 async def connect(
     address: str,
-    port: int,
+    port: int | None = None,
     *,
-    certificate: str | Path,
-    key: str | Path,
-    ca: str | Path,
+    certificate: str | Path | None = None,
+    key: str | Path | None = None,
+    ca: str | Path | None = None,
+    ticket: Secret | None = None,
+    token: Secret | None = None,
     check_name: str | None = None,
     client_id: str | None = None,
     host: str = "MAXVAPI",
@@ -74,13 +84,15 @@ async def connect(
     unknown outcome, transient subscriptions end, and durable ones keep their un-acked topics.
 
     Args:
-        address: Name or IP address of the gateway.
-        port: Its STOMP port.
-        certificate: PEM file of our certificate, with its chain.
-        key: PEM file of its key, without a password.
-        ca: PEM file of the authorities whose gateways we trust.
+        address: Name or IP address of the gateway, or `wss://<host>:<port>` of its web listener.
+        port: Its STOMP port. Without one: 61614, and 61616 for the web listener.
+        certificate: PEM file of our certificate, with its chain. Not with `wss://`.
+        key: PEM file of its key, without a password. None: the file of the certificate has it.
+        ca: PEM file of the authorities whose gateways we trust. None, with `wss://` only: those of the system.
+        ticket: For `wss://`: a ticket, or a function that returns a new one, which may be async.
+        token: For `wss://`: a JSON Web Token, or a function that returns one, which may be async.
         check_name: The name that the gateway's certificate must carry. None accepts any name that `ca` signed, for site
-            controllers whose names do not resolve.
+            controllers whose names do not resolve. With `wss://` None means the host of the address.
         client_id: Identifier of the session, so that durable subscriptions can be resumed. None lets the gateway choose one.
         host: The virtual host.
         window: Maximum number of un-acked messages on this connection. None lets the gateway adapt it to us.
@@ -98,19 +110,12 @@ async def connect(
         GatewayError: The gateway refused the CONNECT.
         ConnectionLostError: It closed the connection without an ERROR.
     """
+    endpoint = Endpoint(address, port, certificate, key, ca, check_name, ticket, token)
 
     @asynccontextmanager
     async def connect_one(host_there: str, port_there: int) -> AsyncIterator[Client]:
         async with (
-            dial(
-                host_there,
-                port_there,
-                certificate=certificate,
-                key=key,
-                ca=ca,
-                check_name=check_name,
-                timeout_s=timeout_s,
-            ) as stream,
+            endpoint.dial(host_there, port_there, timeout_s) as stream,
             converse(
                 stream,
                 client_id=client_id,
@@ -120,50 +125,60 @@ async def connect(
                 heart_beat_ms=heart_beat_ms,
                 timeout_s=timeout_s,
                 will=will,
+                credentials=endpoint.credentials,
             ) as client,
         ):
             yield client
 
-    async with Addresses(((address, port), *others)).connect(connect_one) as client:
+    async with Addresses((endpoint.first, *others)).connect(connect_one) as client:
         yield client
 
 
 @asynccontextmanager
 async def resuming(
     address: str,
-    port: int,
+    port: int | None = None,
     *,
-    certificate: str | Path,
-    key: str | Path,
-    ca: str | Path,
+    certificate: str | Path | None = None,
+    key: str | Path | None = None,
+    ca: str | Path | None = None,
+    ticket: Secret | None = None,
+    token: Secret | None = None,
     check_name: str | None = None,
     client_id: str | None = None,
     host: str = "MAXVAPI",
     window: int | None = None,
     on_loss: OnLoss | None = None,
+    on_state: OnState | None = None,
     will: LastWill | None = None,
     others: Sequence[Address] = (),
 ) -> AsyncIterator[ResumingClient]:
     """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
 
-    It waits 0.25 s before the first attempt and up to 30 s between later ones, each shortened at random by up to half.
-    The files are read again each time, so that renewed certificates are picked up. It gives up only when another
-    connection takes over the session. `on_loss` gets the reason for each loss and the pause before the next attempt. With
-    `others` each attempt tries all addresses in turn, and begins after the one that was lost. A connection whose heart-beats
-    are late counts as lost once another address takes connections.
+    It waits a random time before each attempt. The limit of that time is 0.25 s at first, and doubles with each attempt to 30 s. The files are read again each time, so that renewed certificates are picked up. It gives up only where no attempt
+    can succeed: when another connection takes over the session, or when the gateway refuses what CONNECT asks for.
+    `ResumingClient.state` shows this, and `on_state` gets each new state. `on_loss` gets the reason for each loss and the
+    seconds until the next attempt. With `others` each attempt tries all addresses in turn, and begins after the one that was
+    lost. A connection whose heart-beats are late counts as lost once another address takes connections.
 
     Raises:
         ClientError: The first connection could not be made: see `connect`.
     """
-    addresses = Addresses(((address, port), *others))
+    endpoint = Endpoint(address, port, certificate, key, ca, check_name, ticket, token)
+    if isinstance(ticket, str):
+        raise ClientError("a ticket serves one connection: give a function that returns a new one, or use `connect`")
+    addresses = Addresses((endpoint.first, *others))
 
     def dial_again(session: str | None) -> AbstractAsyncContextManager[Client]:
         return addresses.connect(
-            partial(
-                connect,
+            lambda host_there, port_there: connect(
+                endpoint.url(host_there, port_there),
+                port_there,
                 certificate=certificate,
                 key=key,
                 ca=ca,
+                ticket=ticket,
+                token=token,
                 check_name=check_name,
                 client_id=session,
                 host=host,
@@ -173,5 +188,6 @@ async def resuming(
         )
 
     search = addresses.search if others else None
-    async with resume(dial_again, client_id, on_loss, search) as client:
+    final = partial(is_final, renewable=endpoint.credentials is None or endpoint.credentials.renewable)
+    async with resume(dial_again, client_id, on_loss, search, on_state, final) as client:
         yield client

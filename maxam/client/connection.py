@@ -1,17 +1,19 @@
 """One connection: requests that await their RECEIPT, and the handshake that opens it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
 import anyio
 
+from maxam.client.credentials import Credentials
 from maxam.client.errors import ConnectionLostError, OutcomeUnknownError, UnreachableError, VersionError
 from maxam.client.link import RECEIVE_BYTES_MAX, Link, Posted, background, refusal_error
 from maxam.client.progress import Progress
 from maxam.client.subscription import AckMode, Subscription, check_values, read_options
 from maxam.client.transport import Stream, loss
+from maxam.client.values import Followed, KeepsValues
 from maxam.config import Limits
 from maxam.errors import ClientError, ProtocolError
 from maxam.stomp import encoder
@@ -59,7 +61,7 @@ class LastWill:
 
 
 @final
-class Client:
+class Client(KeepsValues):
     """A connection to a gateway. Its methods may be called from any number of tasks. Requests do not wait for each other.
 
     Attributes:
@@ -163,6 +165,8 @@ class Client:
         selector: str | None = None,
         min_interval_s: float | None = None,
         changes_only: bool = False,
+        json: bool = False,
+        fields: Sequence[str] = (),
     ) -> Subscription:
         """Return a subscription to enter with `async with`.
 
@@ -189,14 +193,16 @@ class Client:
             selector: Condition on the values of the topics to deliver, in the syntax of docs/protocol.md.
             min_interval_s: Minimum time between two values of one topic, 0.01 to 3600 s. The newest value always arrives.
             changes_only: Do not deliver a value with the body that the topic's last delivered value had.
+            json: The bodies are JSON, converted by the schema that judged the value: see "Values as JSON" in docs/protocol.md.
+            fields: With `json`: paths of the fields to deliver, such as `faults.code`. None: all of them.
 
         Raises:
-            ClientError: `min_interval_s` is out of range, or there is `values` with `durable`.
+            ClientError: `min_interval_s` is out of range, or there is `values` with `durable`, or `fields` without `json`.
         """
         name = self._link.new_id().decode() if id is None else id
         marked = markers or since is not None or values is not None
         check_values(values is not None, durable)
-        options = read_options(marked, metadata, selector, min_interval_s, changes_only)
+        options = read_options(marked, metadata, selector, min_interval_s, changes_only, json, fields)
         progress = Progress(since, values, False) if marked else None
         return self.subscribe_as(glob, name, ack, automatic, eager, durable, options, progress)
 
@@ -213,6 +219,12 @@ class Client:
     ) -> Subscription:
         """Return a subscription that continues from `progress`, which it has exactly if the options have markers."""
         return Subscription(self._link, glob, name, ack, automatic and ack != "auto", eager, durable, options, progress)
+
+    def _is_connected(self) -> bool:
+        return self._link.failure is None
+
+    def _follow(self, glob: str, **options: Any) -> Followed:  # noqa: ANN401 - those of `subscribe`
+        return self.subscribe(glob, **options)
 
     async def disconnect(self) -> None:
         """Leave gracefully, so that everything sent before takes effect. Await the RECEIPT for at most 5 s. Raise nothing.
@@ -243,6 +255,11 @@ class Client:
                 return
             await anyio.sleep(SEARCH_PAUSE_S)
 
+    @property
+    def failure(self) -> ClientError | None:
+        """The reason why the connection has ended, or None."""
+        return self._link.failure
+
     async def ended(self) -> ClientError:
         """Wait until the connection is over, and return the reason."""
         await self._link.ended.wait()
@@ -260,6 +277,7 @@ async def converse(
     heart_beat_ms: tuple[int, int] = HEART_BEAT_MS,
     timeout_s: float = 10.0,
     will: LastWill | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[Client]:
     """Speak STOMP over `stream`, which stays the caller's to close; the arguments are those of `connect`."""
     offered = VERSIONS[version]
@@ -272,6 +290,7 @@ async def converse(
             window,
             incarnation=True,
             will=None if will is None else will.sent(),
+            credentials=None if credentials is None else await credentials.headers(),
         )
     except ValueError as error:
         raise ClientError(str(error)) from error

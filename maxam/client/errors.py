@@ -26,6 +26,7 @@ class GatewayError(ClientError):
     """The gateway answered with an ERROR frame. The connection is over.
 
     Attributes:
+        code: `stomp-error`, or the `code` header of the ERROR, such as `ticket-invalid`.
         message: Its `message` header.
         detail: Its body.
         receipt_id: The receipt id of the frame that it refuses, or None.
@@ -33,8 +34,10 @@ class GatewayError(ClientError):
 
     code = "stomp-error"
 
-    def __init__(self, message: str, detail: str, receipt_id: bytes | None = None) -> None:
+    def __init__(self, message: str, detail: str, receipt_id: bytes | None = None, code: str = "") -> None:
         super().__init__(f"the gateway ended the connection: {message}" + (f": {detail}" if detail else ""))
+        if code:
+            self.code = code  # type: ignore[misc] # narrower than that of the class
         self.message: Final = message
         self.detail: Final = detail
         self.receipt_id: Final = receipt_id

@@ -328,7 +328,7 @@ class Posted:
 
 def refusal_error(refusal: Refusal) -> GatewayError:
     """Return the error for an ERROR frame."""
-    return GatewayError(refusal.message, refusal.detail, refusal.receipt_id)
+    return GatewayError(refusal.message, refusal.detail, refusal.receipt_id, refusal.code)
 
 
 @asynccontextmanager

@@ -7,11 +7,11 @@ one delivers all current values again. Any other misses the changes that came me
 # ruff: noqa: SLF001 - client and subscription share their state
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from types import TracebackType
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 import anyio
 import anyio.abc
@@ -20,16 +20,19 @@ from maxam.client.connection import Client, Headers, Source
 from maxam.client.errors import ConnectionLostError, GatewayError, OutcomeUnknownError, PositionUnavailableError
 from maxam.client.link import background
 from maxam.client.progress import Progress
+from maxam.client.states import PASSING, State, is_final
 from maxam.client.subscription import AckMode, Message, Subscription, check_values, read_options
+from maxam.client.values import Followed, KeepsValues
 from maxam.errors import ClientError
-from maxam.stomp.answers import SESSION_TAKEN_OVER, Receipt
+from maxam.stomp.answers import Receipt
 
-PAUSE_MIN_S: Final = 0.25  # before the first attempt to dial again; doubles with each, up to the greatest
+PAUSE_MIN_S: Final = 0.25  # at most, before the first attempt to dial again; doubles with each, up to the greatest
 PAUSE_MAX_S: Final = 30.0
 STABLE_AFTER_S: Final = 10.0  # after a connection that lived this long, the pauses start again with the shortest
 
 Dial = Callable[[str | None], AbstractAsyncContextManager[Client]]  # argument: the client-id
 OnLoss = Callable[[ClientError, float], None]
+OnState = Callable[[State], None]
 
 
 @asynccontextmanager
@@ -38,6 +41,8 @@ async def resume(
     client_id: str | None = None,
     on_loss: OnLoss | None = None,
     search: Callable[[], Awaitable[str]] | None = None,
+    on_state: OnState | None = None,
+    final: Callable[[ClientError], bool] = is_final,
 ) -> AsyncIterator["ResumingClient"]:
     """Keep a connection made by `dial` while the block runs; the first one is made before it begins.
 
@@ -46,27 +51,33 @@ async def resume(
         client_id: Identifier of the session. None lets the gateway choose one at the first connection.
         on_loss: Called with the reason why a connection was lost or not made, and the seconds until the next attempt.
         search: Returns another address that takes connections; empty for none. It is asked while a heart-beat is late.
+        on_state: Called with each new state.
+        final: Returns True for a reason after which there is no further attempt.
 
     Raises:
         ClientError: The first connection could not be made. Later ones are tried until the block ends.
     """
-    client = ResumingClient(dial, client_id, on_loss, search)
+    client = ResumingClient(dial, client_id, on_loss, search, on_state, final)
     async with background() as nursery:
         problem: ClientError | None = await nursery.start(client._serve)
         if problem is not None:
             raise problem
-        yield client
-        await client.disconnect()
+        try:
+            yield client
+            await client.disconnect()
+        finally:
+            client._fail(ConnectionLostError("this client was closed"))
 
 
 @final
-class ResumingClient:
+class ResumingClient(KeepsValues):
     """Like `Client`, but it connects again after a loss. While there is no connection, requests wait.
 
     Attributes:
         session: The client-id of the session, kept from connection to connection.
         connections: Number of connections so far.
         incarnation: Like `Client.incarnation`, of the newest connection.
+        state: Connected, waiting for the next attempt, or closed, with the reason.
     """
 
     def __init__(
@@ -75,13 +86,18 @@ class ResumingClient:
         client_id: str | None,
         on_loss: OnLoss | None,
         search: Callable[[], Awaitable[str]] | None = None,
+        on_state: OnState | None = None,
+        final: Callable[[ClientError], bool] = is_final,
     ) -> None:
         self.session = client_id
         self.connections = 0
         self.incarnation = ""
         self._dial: Final = dial
+        self.state = State("connecting")
         self._on_loss: Final = on_loss
         self._search: Final = search
+        self._on_state: Final = on_state
+        self._final: Final = final
         self._ids: Final = count(1)
         self._subscriptions: Final[list[ResumingSubscription]] = []
         self._client: Client | None = None  # connected, and its subscriptions resumed
@@ -136,6 +152,8 @@ class ResumingClient:
         selector: str | None = None,
         min_interval_s: float | None = None,
         changes_only: bool = False,
+        json: bool = False,
+        fields: Sequence[str] = (),
     ) -> "ResumingSubscription":
         """Return a subscription like `Client.subscribe`, which continues after lost connections.
 
@@ -147,13 +165,19 @@ class ResumingClient:
         name = f"resuming-{next(self._ids)}" if id is None else id
         marked = markers or since is not None or values is not None
         check_values(values is not None, durable)
-        options = read_options(marked, metadata, selector, min_interval_s, changes_only)
+        options = read_options(marked, metadata, selector, min_interval_s, changes_only, json, fields)
         progress = Progress(since, values, since is None and not durable) if marked else None
 
         def subscribe(client: Client) -> Subscription:
             return client.subscribe_as(glob, name, ack, automatic, eager, durable, options, progress)
 
         return ResumingSubscription(self, subscribe, progress, durable)
+
+    def _is_connected(self) -> bool:
+        return self._client is not None and self._client.failure is None
+
+    def _follow(self, glob: str, **options: Any) -> Followed:  # noqa: ANN401 - those of `subscribe`
+        return self.subscribe(glob, **options)
 
     async def disconnect(self) -> None:
         """Leave gracefully and do not connect again."""
@@ -176,16 +200,24 @@ class ResumingClient:
 
     def _set(self, client: Client | None) -> None:
         self._client = client
+        if client is None:
+            for subscription in self._subscriptions:
+                subscription._interrupt()
         self._changed.set()
         self._changed = anyio.Event()
 
-    def _fail(self, failure: ClientError) -> None:
-        if self._failure is None:
+    def _fail(self, failure: ClientError, reason: ClientError | None = None) -> None:
+        first = self._failure is None
+        if first:
             self._failure = failure
         self._set(None)
-        for subscription in self._subscriptions:
-            if subscription._progress is not None:
-                subscription._progress.notify()
+        if first:
+            self._show(State("closed", reason))
+
+    def _show(self, state: State) -> None:
+        self.state = state
+        if self._on_state is not None:
+            self._on_state(state)
 
     async def _ended(self, client: Client) -> ClientError:
         """Wait until a connection is over, and return the reason."""
@@ -206,6 +238,7 @@ class ResumingClient:
                         await subscription._continue(client)
                     self.connections += 1
                     self._set(client)
+                    self._show(State("connected"))
                     if self.connections == 1:
                         task_status.started(None)
                     reason = await self._ended(client)
@@ -217,16 +250,18 @@ class ResumingClient:
                 return
             if self._failure is not None:
                 return
-            if isinstance(reason, GatewayError) and reason.message == SESSION_TAKEN_OVER:
-                self._fail(reason)  # otherwise two clients would take the session from each other for ever
+            if self._final(reason):
+                self._fail(reason, reason)
                 return
             if anyio.current_time() - began_s > STABLE_AFTER_S:
                 pause_s = PAUSE_MIN_S
-            # jitter, so that the clients of a restarted gateway do not come all at once
-            wait_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            # full jitter, so that the clients of a restarted gateway do not come all at once
+            wait_s = random.uniform(0.0, pause_s)  # noqa: S311 - no secret
+            self._show(State("waiting", reason, wait_s))
             if self._on_loss is not None:
                 self._on_loss(reason, wait_s)
             await anyio.sleep(wait_s)
+            self._show(State("connecting", reason))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
@@ -297,7 +332,7 @@ class ResumingSubscription:
 
     @property
     def caught_up(self) -> bool:
-        """Like `Subscription.caught_up`. False again while a later connection delivers what was missed."""
+        """Like `Subscription.caught_up`. False from a loss until a later connection has delivered what was missed."""
         return self._progress is not None and self._progress.caught_up
 
     async def complete(self) -> None:
@@ -352,9 +387,21 @@ class ResumingSubscription:
         try:
             await self._resume(client)
         except PositionUnavailableError as error:
-            self._failure = error
-            if self._progress is not None:
-                self._progress.notify()
+            self._give_up(error)
+        except GatewayError as error:  # to this very SUBSCRIBE: it is not repeated on the next connection
+            if error.message not in PASSING:
+                self._give_up(error)
+            raise
+
+    def _interrupt(self) -> None:
+        if self._progress is not None:
+            self._progress.caught_up = False
+            self._progress.notify()
+
+    def _give_up(self, failure: ClientError) -> None:
+        self._failure = failure
+        if self._progress is not None:
+            self._progress.notify()
 
     async def _resume(self, client: Client) -> None:
         if self._progress is not None and self._inner is not None:

@@ -5,6 +5,7 @@ its limit the connection is not read until a message is taken from it, and the g
 """
 # ruff: noqa: SLF001 - a message and its subscription share their state
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self, final
@@ -38,12 +39,18 @@ def check_values(given: bool, durable: bool) -> None:
 
 
 def read_options(
-    markers: bool, metadata: bool, selector: str | None, min_interval_s: float | None, changes_only: bool
+    markers: bool,
+    metadata: bool,
+    selector: str | None,
+    min_interval_s: float | None,
+    changes_only: bool,
+    json: bool,
+    fields: Sequence[str],
 ) -> SubscribeOptions | None:
     """Return the options of a SUBSCRIBE, without `since`, or None if there are none.
 
     Raises:
-        ClientError: The interval is out of range. The gateway would end the connection for it.
+        ClientError: The interval is out of range, or there are fields without JSON. The gateway would end the connection for it.
     """
     interval_ms = 0
     if min_interval_s is not None:
@@ -53,9 +60,12 @@ def read_options(
                 f"min_interval_s of {min_interval_s:g} s is out of range; "
                 f"expected {INTERVAL_MS_MIN / 1000:g} to {INTERVAL_MS_MAX / 1000:g} s"
             )
-    if not (markers or metadata or changes_only or interval_ms) and selector is None:
+    if fields and not json:
+        raise ClientError("`fields` selects fields of JSON; add json=True")
+    if not (markers or metadata or changes_only or interval_ms or json) and selector is None:
         return None
-    return SubscribeOptions(None, markers, metadata, interval_ms, selector, changes_only)
+    paths = ",".join([fields] if isinstance(fields, str) else fields) or None
+    return SubscribeOptions(None, markers, metadata, interval_ms, selector, changes_only, json, paths)
 
 
 @final
@@ -143,6 +153,11 @@ class Message:
     def headers(self) -> dict[str, str]:
         """All headers of the MESSAGE, the sender's among them."""
         return {name.decode(): value.decode() for name, value in self._delivery.headers.items()}
+
+    def header(self, name: str) -> str | None:
+        """Return a header of the MESSAGE, or None."""
+        value = self._delivery.headers.get(name.encode())
+        return None if value is None else value.decode()
 
     async def ack(self, *, receipt: bool = False) -> None:
         """Acknowledge this message, and in mode `client` every earlier one of its subscription.
@@ -373,6 +388,8 @@ class Subscription:
             options.interval_ms,
             options.selector,
             options.changes_only,
+            options.json,
+            options.fields,
         )
 
     def _eager_now(self) -> bool:

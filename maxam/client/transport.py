@@ -1,8 +1,10 @@
 """Dial a gateway over mutual TLS, on asyncio or trio."""
 
+import asyncio
 import os
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -136,9 +138,9 @@ async def dial(
     address: str,
     port: int,
     *,
-    certificate: str | Path,
-    key: str | Path,
-    ca: str | Path,
+    certificate: str | Path | None,
+    key: str | Path | None,
+    ca: str | Path | None,
     check_name: str | None,
     timeout_s: float,
 ) -> AsyncIterator[Stream]:
@@ -182,8 +184,12 @@ async def dial(
 
 
 def clock() -> Callable[[], float]:
-    """Return the function that returns the time of the running event loop, in seconds."""
-    return anyio.current_time
+    """Return the function that returns the time of the running event loop, in seconds. That of anyio takes twice as long."""
+    try:
+        return asyncio.get_running_loop().time
+    except RuntimeError:
+        found: Callable[[], float] = sys.modules["trio"].current_time
+        return found
 
 
 def _reason(error: OSError) -> str:

@@ -106,11 +106,20 @@ class Receipt:
 
 @final
 class Refusal:
-    """ERROR: the server ends the connection. `versions` are those it speaks, or empty; some brokers list them in each ERROR."""
+    """ERROR: the server ends the connection.
 
-    __slots__ = ("detail", "message", "receipt_id", "versions")
+    Attributes:
+        message: Its `message` header.
+        detail: Its body.
+        receipt_id: The `receipt` of the frame that it refuses, or None.
+        versions: Those that the server speaks, or empty. Some brokers list them in each ERROR.
+        code: Its `code` header, or empty.
+    """
 
-    def __init__(self, message: str, detail: str, receipt_id: bytes | None, versions: str) -> None:
+    __slots__ = ("code", "detail", "message", "receipt_id", "versions")
+
+    def __init__(self, message: str, detail: str, receipt_id: bytes | None, versions: str, code: str = "") -> None:
+        self.code: Final = code
         self.message: Final = message
         self.detail: Final = detail
         self.receipt_id: Final = receipt_id
@@ -155,6 +164,7 @@ def read_answer(frame: Frame) -> Answer:
                 frame.body.decode(errors="replace").strip(),
                 headers.get(b"receipt-id"),
                 headers.get(b"version", b"").decode(),
+                headers.get(b"code", b"").decode(),
             )
         case b"CONNECTED":
             return _read_connected(frame)

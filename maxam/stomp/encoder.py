@@ -164,8 +164,11 @@ def connect(
     window: int | None = None,
     incarnation: bool = False,
     will: Will | None = None,
+    credentials: tuple[str, str] | None = None,
 ) -> bytes:
     """Return CONNECT. With `incarnation` it asks for the incarnation of the journal; `will` is the last will.
+
+    `credentials` are `login` and `passcode`, for a WebSocket.
 
     Raises:
         ValueError: A value cannot be written, as CONNECT has no escapes.
@@ -180,6 +183,8 @@ def connect(
     if window is not None:
         headers.append((b"window", b"%d" % window))
     headers.extend(_flag_header(b"incarnation", incarnation))
+    if credentials is not None:
+        headers += [(b"login", credentials[0].encode()), (b"passcode", credentials[1].encode())]
     if will is not None:
         headers += [(b"will-destination", will.destination), (b"will-delay", b"%d" % will.delay_s)]
         headers += [

@@ -23,9 +23,12 @@ class JumpingSelector(selectors.DefaultSelector):
     """Instead of waiting for a timer, it moves the clock."""
 
     now_s = 0.0
+    alone = True
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return what is ready. If nothing is, move the clock by `timeout`. Without a timer nothing would ever happen."""
+        if timeout is None and not self.alone:
+            return super().select(None)
         ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         assert ready or timeout is not None, "all tasks wait for each other"
         if not ready and timeout:
@@ -34,10 +37,11 @@ class JumpingSelector(selectors.DefaultSelector):
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop of asyncio on virtual time, as trio has one with MockClock."""
+    """An event loop of asyncio on virtual time, as trio has one with MockClock. If not `alone`, other threads give it work."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = True) -> None:
         self._jumping = JumpingSelector()
+        self._jumping.alone = alone
         super().__init__(self._jumping)
 
     def time(self) -> float:

@@ -26,7 +26,7 @@ RELEASED = """
     no-certificate no-common-version no-rule no-token not-connected operations-invalid origins-invalid
     not-found not-in-force outcome-unknown personal-withheld policy-invalid position-unavailable principal-exists protocol-error publish-failed revisions-lost
     revoked schema-invalid stomp-error tls-failed token-exists too-large too-many too-many-streams too-often too-slow
-    ticket-invalid token-expired token-invalid upgrade-required web-off topic-changed unauthenticated unauthorised unavailable unknown unknown-host usage used value-unreadable withheld
+    ticket-invalid token-expired token-invalid upgrade-required web-off topic-changed unauthenticated unauthorised unavailable unknown unknown-host usage used value-type value-unreadable withheld
 """
 
 
