@@ -6,6 +6,7 @@ import string
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def clone(folder: Path, certificates: Path) -> str:
 @pytest.mark.parametrize(
     ("page", "kind", "library", "command", "wanted"),
     [
-        ("README.md", "python", "stomp.py", [sys.executable, "-u", "client.py"], PLAN),
+        ("README.md", "python", "", [sys.executable, "-u", "client.py"], PLAN),
         ("docs/integrate/first-client.md", "python", "stomp.py", [sys.executable, "-u", "client.py"], GAME),
         ("docs/integrate/first-client.md", "javascript", "@stomp/stompjs", ["node", "client.mjs"], GAME),
     ],
@@ -50,8 +51,9 @@ def test_the_client_program_sends_and_receives(
     tmp_path: Path,
     certificates: Path,
 ) -> None:
-    """The program prints the receipt of its value and the value itself; in Python it ends when Enter is pressed."""
-    LIBRARIES[library].require()
+    """The program prints the receipt of its value and the value itself. The one with stomp.py ends when Enter is pressed."""
+    if library:
+        LIBRARIES[library].require()
     [program] = [block for block in blocks((REPOSITORY / page).read_text(encoding="utf-8")) if block.kind == kind]
     (tmp_path / "gateway").mkdir()
     policy = clone(tmp_path, certificates)
@@ -74,8 +76,9 @@ def test_the_client_program_sends_and_receives(
             while not all(text in printed for text in wanted) and (line := process.stdout.readline()):
                 printed += line
             if kind == "python":
-                process.stdin.write("\n")
-                process.stdin.close()
+                with suppress(BrokenPipeError):  # that of the README ends by itself
+                    process.stdin.write("\n")
+                    process.stdin.close()
                 printed += process.stdout.read()
             else:
                 process.terminate()
