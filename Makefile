@@ -37,6 +37,11 @@ demo: $(INSTALLED) $(DEV_FILES) ## a venue of machines, an eager and a slow subs
 demo-estate: $(INSTALLED) ## three venues, a centre and the bridges between them; a line is cut for a while (ESTATE_ARGS="--cut-s 60")
 	$(FROM_WHEEL) $(BIN)/python -m maxam.demo.estate $(ESTATE_ARGS)
 
+.PHONY: demo-web
+demo-web: $(INSTALLED) ## a venue floor in the browser: gateway, machines and a page at one address; needs Node.js (FLOOR_ARGS="--machines 60")
+	deploy/build-floor var/floor-page
+	$(FROM_WHEEL) $(BIN)/python docs/examples/floor/demo.py --page var/floor-page $(FLOOR_ARGS)
+
 check: $(DEV) ## lint, unit and property tests without the slow ones, interpreted: below a minute
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint check-tests
 

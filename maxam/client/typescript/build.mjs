@@ -1,8 +1,8 @@
 // Build the package: `node build.mjs [--out FOLDER]` makes dist/, and `node build.mjs --tests [--out FOLDER]` makes build/tests/.
-// Two builds give equal bytes.
+// `node build.mjs --example --out FOLDER` builds the page of docs/examples/floor. Two builds give equal bytes.
 
 import { execFileSync } from "node:child_process";
-import { readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -10,7 +10,9 @@ import { build } from "esbuild";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
 process.chdir(here);
-const { values } = parseArgs({ options: { out: { type: "string" }, tests: { type: "boolean" } } });
+const { values } = parseArgs({
+  options: { out: { type: "string" }, tests: { type: "boolean" }, example: { type: "boolean" } },
+});
 const common = { bundle: true, format: "esm", target: "es2022", charset: "utf8", logLevel: "warning" };
 
 if (values.tests) {
@@ -25,6 +27,19 @@ if (values.tests) {
     outdir: out,
     outExtension: { ".js": ".mjs" },
   });
+} else if (values.example) {
+  const out = values.out ?? "build/floor";
+  const page = "../../../docs/examples/floor";
+  await build({
+    ...common,
+    platform: "browser",
+    minify: true,
+    legalComments: "none",
+    alias: { "@maxam/client": "./src/index.ts" },
+    entryPoints: [join(page, "floor.ts")],
+    outdir: out,
+  });
+  for (const name of ["index.html", "floor.css"]) copyFileSync(join(page, name), join(out, name));
 } else {
   const out = values.out ?? "dist";
   rmSync(out, { recursive: true, force: true });
