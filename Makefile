@@ -138,6 +138,10 @@ console-measure: $(DEV) ## how fast the web console is with 100,000 topics and 5
 console-pictures: $(DEV) ## the pictures of docs/operate/console.md, taken while the demo plays
 	$(BIN)/python -m tests.console pictures docs/pictures
 
+.PHONY: floor-pictures
+floor-pictures: $(DEV) ## the pictures of the README: the venue floor, light and dark
+	$(BIN)/python -m tests.web docs/pictures
+
 coverage: $(DEV) ## all tests, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
 

@@ -27,6 +27,14 @@ if (values.tests) {
     outdir: out,
     outExtension: { ".js": ".mjs" },
   });
+  await build({
+    ...common,
+    format: "iife",
+    platform: "browser",
+    define: { "process.env.NODE_ENV": '"development"' },
+    entryPoints: ["test/react.page.ts"],
+    outdir: out,
+  });
 } else if (values.example) {
   const out = values.out ?? "build/floor";
   const page = "../../../docs/examples/floor";
