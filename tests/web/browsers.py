@@ -1,4 +1,4 @@
-"""Chromium, Firefox and WebKit behind one small interface, so that each test of a page runs in all three.
+"""Chromium, Firefox and WebKit with one small interface, so that each test of a page runs in all three.
 
 Chromium is driven by Playwright, as for the console. Debian's Firefox and WebKit are driven by the protocols that they speak
 themselves: WebDriver BiDi over a WebSocket, and WebDriver over HTTP.
@@ -189,7 +189,7 @@ class WebKitTab:
 
 @contextmanager
 def webkit() -> Iterator[Tab]:
-    """Run WebKitGTK's small browser on a screen that nobody sees."""
+    """Run WebKitGTK's small browser on a virtual screen."""
     program = require(shutil.which("WebKitWebDriver"), "webkit2gtk-driver")
     screen = require(shutil.which("Xvfb"), "xvfb")
     browser = next(

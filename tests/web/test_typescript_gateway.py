@@ -17,7 +17,22 @@ from tests.support.patience import PATIENCE_S
 from tests.support.raw_client import RawClient
 from tests.web.node import require_package, run_node
 
-SCHEMAS = {"registry.toml": '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'}
+SCHEMAS = {
+    "registry.toml": """
+        [[rule]]
+        destination = "X/t.*.Meter"
+        schema = "web.Meter_v1"
+        encoding = "datum"
+        [[rule]]
+        destination = "X/**"
+        encoding = "none"
+        """,
+    "web/Meter_v1/1.0.avsc": """
+        {"type": "record", "name": "Meter_v1", "namespace": "web", "doc": "d", "fields": [
+          {"name": "turnover", "type": "long"},
+          {"name": "credit", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}}]}
+        """,
+}
 POLICY = """
 [capabilities.all]
 send = ["X/t.*"]
@@ -53,11 +68,11 @@ def gateway(tmp_path: Path, certificates: Path) -> Iterator[GatewayProcess]:
 class Map:
     """The program with a live map. A context manager: leaving ends it."""
 
-    def __init__(self, programs: Path, port: int, certificates: Path, who: str, glob: str = "X/*") -> None:
-        """Start the program."""
+    def __init__(self, programs: Path, port: int, certificates: Path, who: str, form: str = "avro") -> None:
+        """Start the program. Values have the form `avro`, which is raw bodies, or `json`."""
         files = [certificates / "ca.pem", certificates / f"{who}.pem", certificates / f"{who}.key"]
         self._process = subprocess.Popen(
-            ["node", str(programs / "gateway.program.mjs"), str(port), *map(str, files), glob, "avro"],
+            ["node", str(programs / "gateway.program.mjs"), str(port), *map(str, files), "X/*", form],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -116,6 +131,21 @@ def test_values_sends_and_metadata(gateway: GatewayProcess, programs: Path) -> N
             assert live.ask("send X/other no") == "unauthorised"
             peer.send("X/t.1", b"")
             live.until(lambda state: bodies(state) == {"X/t.2": b"two"})
+
+
+def test_values_as_json(gateway: GatewayProcess, programs: Path) -> None:
+    """A value with a schema comes as JSON, a long beyond 2^53 as text, and a value without a schema as it was sent."""
+    with RawClient(gateway, "publisher") as peer:
+        peer.send("X/t.1.Meter", b"\x14" + b"\x04\x01\x02")
+        peer.send("X/t.2.Meter", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01" + b"\x02\xff")
+        peer.send("X/t.3", b"raw")
+        with Map(programs, gateway.port, gateway.certificates, "subscriber", "json") as live:
+            entries = live.until(lambda state: state["synced"])["entries"]
+            assert {topic: entry["value"] for topic, entry in entries.items()} == {
+                "X/t.1.Meter": {"turnover": 10, "credit": "2.58"},
+                "X/t.2.Meter": {"turnover": "9223372036854775807", "credit": "-0.01"},
+                "X/t.3": list(b"raw"),
+            }
 
 
 def test_a_connection_that_is_cut_again_and_again_ends_equal_to_the_broker(

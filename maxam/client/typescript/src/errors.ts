@@ -12,6 +12,7 @@ const FINAL = new Set([
   "bad-rejections",
   "bad-will",
   "unknown-client",
+  "unauthenticated",
   "certificate-revoked",
   "certificate-expired",
   "certificate-not-trusted",

@@ -285,6 +285,7 @@ for (const message of [
   "unknown host",
   "bad client-id",
   "unknown client",
+  "unauthenticated",
   "certificate revoked",
   "certificate expired",
   "certificate not trusted",
